@@ -1,0 +1,97 @@
+"""aiodq is SQLite for queues: a durable, asyncio-native message queue that lives inside your process.
+
+    async with aiodq.open_queue("jobs") as jobs:
+        await jobs.put(b"resize cat.png")
+        async for job in jobs:
+            async with job:
+                resize(job.body)
+
+`put` returns when the message is on disk. A message is delivered until it is acked; acked, never again.
+"""
+
+from aiodq.channel import Channel
+from aiodq.clock import Clock, SystemClock
+from aiodq.engine.batch import Draft
+from aiodq.engine.receipt import Receipt
+from aiodq.engine.signals import QueueEmpty, QueueFull, QueueShutDown
+from aiodq.errors import (
+    AiodqError,
+    AlreadySettledError,
+    CorruptionError,
+    DeliveryError,
+    DiskFullError,
+    FormatVersionError,
+    InvalidMessageError,
+    InvalidNameError,
+    InvalidOptionError,
+    MessageSizeError,
+    MissingExtraError,
+    NotAStoreError,
+    NotInFlightError,
+    OffsetError,
+    ReadOnlyError,
+    StorageError,
+    StoreFailedError,
+    StoreLockedError,
+    StoreNotFoundError,
+    WrongContextError,
+)
+from aiodq.message import Message
+from aiodq.options import ChannelOptions, Retention, StoreOptions
+from aiodq.queue import Queue
+from aiodq.stats import ChannelStats, StoreStats, TopicStats
+from aiodq.storage.reader import StoreReader, TopicReader
+from aiodq.storage.record import StoredMessage
+from aiodq.store import QueueOpening, Store, StoreOpening, open, open_queue, open_reader
+from aiodq.topic import Topic
+
+__all__ = [
+    "AiodqError",
+    "AlreadySettledError",
+    "Channel",
+    "ChannelOptions",
+    "ChannelStats",
+    "Clock",
+    "CorruptionError",
+    "DeliveryError",
+    "DiskFullError",
+    "Draft",
+    "FormatVersionError",
+    "InvalidMessageError",
+    "InvalidNameError",
+    "InvalidOptionError",
+    "Message",
+    "MessageSizeError",
+    "MissingExtraError",
+    "NotAStoreError",
+    "NotInFlightError",
+    "OffsetError",
+    "Queue",
+    "QueueEmpty",
+    "QueueFull",
+    "QueueOpening",
+    "QueueShutDown",
+    "ReadOnlyError",
+    "Receipt",
+    "Retention",
+    "StorageError",
+    "Store",
+    "StoreFailedError",
+    "StoreLockedError",
+    "StoreNotFoundError",
+    "StoreOpening",
+    "StoreOptions",
+    "StoreReader",
+    "StoreStats",
+    "StoredMessage",
+    "SystemClock",
+    "Topic",
+    "TopicReader",
+    "TopicStats",
+    "WrongContextError",
+    "open",
+    "open_queue",
+    "open_reader",
+]
+
+__version__ = "0.1.0"

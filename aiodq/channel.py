@@ -1,0 +1,247 @@
+"""One consumer group's durable view of a topic."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from aiodq.engine.signals import QueueEmpty, QueueShutDown
+from aiodq.errors import InvalidOptionError, NotInFlightError
+from aiodq.stats import ChannelStats
+from aiodq.storage.logreader import LogReader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aiodq.engine.ioloop import IoLoop
+    from aiodq.engine.outlet import Outlet
+    from aiodq.message import Message
+    from aiodq.options import Start
+    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.log import TopicLog
+
+__all__ = ["Channel", "start_offset", "time_ns"]
+
+
+class Channel:
+    """A channel sees every message of its topic once; its consumers share them.
+
+    Made by `Topic.channel` and `Store.queue`.
+    """
+
+    def __init__(self, ioloop: IoLoop, outlet: Outlet[Message], *, auto_ack: bool) -> None:
+        """Made by the topic."""
+        self._ioloop = ioloop
+        self._outlet = outlet
+        self._auto_ack = auto_ack
+
+    @property
+    def name(self) -> str:
+        """The channel's name."""
+        return self._outlet.name
+
+    async def get(self, timeout: float | None = None) -> Message:
+        """Wait for the next message and take it.
+
+        Args:
+            timeout: seconds to wait at most; None waits for ever.
+
+        Raises:
+            TimeoutError: nothing came in time.
+            QueueShutDown: shut down and nothing is ready, or the store is closed.
+            StorageError: the message could not be read; it is not lost by that.
+            StoreFailedError: the store has stopped.
+
+        Cancellation: nothing is lost and the order is kept.
+        """
+        if timeout is None:
+            return self._handed(await self._outlet.get())
+        if timeout <= 0:
+            try:
+                return self.get_nowait()
+            except QueueEmpty:
+                raise TimeoutError from None
+        async with asyncio.timeout(timeout):
+            message: Message = await self._outlet.get()
+        return self._handed(message)
+
+    def get_nowait(self) -> Message:
+        """Take the next message. On a cold buffer this reads a little from disk.
+
+        Raises:
+            QueueEmpty: nothing may be delivered now.
+            QueueShutDown: shut down and nothing is ready, or the store is closed.
+        """
+        self._ioloop.check()
+        message: Message | None = self._outlet.take(cold=True)
+        if message is None:
+            if self._outlet.shut and not self.qsize():
+                raise QueueShutDown("the queue was shut down")
+            raise QueueEmpty("nothing may be delivered now")
+        return self._handed(message)
+
+    async def get_many(self, max_items: int, *, linger: float = 0.0) -> list[Message]:
+        """Wait for at least one message and take up to `max_items`.
+
+        Args:
+            max_items: at least 1.
+            linger: seconds to wait for more once there is one.
+
+        Raises:
+            As `get`.
+
+        Cancellation: nothing is lost and the order is kept.
+        """
+        if max_items < 1:
+            raise InvalidOptionError(f"max_items must be at least 1, not {max_items}")
+        messages = [await self.get()]
+        deadline = asyncio.get_running_loop().time() + linger
+        try:
+            while len(messages) < max_items:
+                try:
+                    messages.append(self.get_nowait())
+                except (QueueEmpty, QueueShutDown):
+                    remaining = deadline - asyncio.get_running_loop().time()
+                    if remaining <= 0:
+                        break
+                    with suppress(TimeoutError):
+                        messages.append(await self.get(remaining))
+        except asyncio.CancelledError:
+            self._give_back(messages)
+            raise
+        except QueueShutDown:
+            return messages
+        return messages
+
+    def _give_back(self, messages: list[Message]) -> None:
+        for message in messages:
+            if not message.settled:
+                with suppress(NotInFlightError):
+                    message.release()
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Iterate over messages until shutdown. Nothing is acked by itself."""
+        return self._iterate()
+
+    async def _iterate(self) -> AsyncIterator[Message]:
+        while True:
+            try:
+                message = await self.get()
+            except QueueShutDown:
+                return
+            yield message
+
+    def _handed(self, message: Message) -> Message:
+        if self._auto_ack:
+            message.ack_nowait()
+        return message
+
+    async def peek(self) -> Message | None:
+        """Return the next message without taking it, or None when nothing is ready.
+
+        It cannot be settled. As go-diskqueue's peek (SYSTEMS row A19).
+
+        Raises:
+            StorageError: it could not be read.
+
+        Cancellation: nothing changes.
+        """
+        self._ioloop.check()
+        found: Message | None = self._outlet.peek()
+        await asyncio.sleep(0)
+        return found
+
+    def qsize(self) -> int:
+        """Return how many messages are ready: neither settled nor in flight."""
+        state = self._outlet.state
+        return 0 if state is None else state.ready
+
+    def in_flight(self) -> int:
+        """Return how many messages are handed out and not settled."""
+        state = self._outlet.state
+        return 0 if state is None else len(state.in_flight)
+
+    @property
+    def depth(self) -> int:
+        """How many messages are not settled: ready and in flight."""
+        state = self._outlet.state
+        return 0 if state is None else state.depth
+
+    def empty(self) -> bool:
+        """Return whether nothing is ready."""
+        return self.qsize() == 0
+
+    async def join(self) -> None:
+        """Wait until nothing is ready or in flight, and nothing accepted is on its way.
+
+        Raises:
+            StoreFailedError: the store has stopped.
+
+        Cancellation: nothing changes.
+        """
+        self._ioloop.check()
+        while self._ioloop.intake.pending or self.depth or self._outlet.state is None:
+            if self._ioloop.intake.pending or self._outlet.state is None:
+                await self._ioloop.settle_in()
+            await self._outlet.join()
+            if self._outlet.shut:
+                return
+
+    async def purge(self) -> int:
+        """Settle everything accepted so far, in flight or not; return how many messages that were.
+
+        Raises:
+            StoreFailedError: the store has stopped.
+
+        Cancellation: it is done all the same.
+        """
+        self._ioloop.check()
+        await self._ioloop.settle_in()
+        state = self._outlet.state
+        count = 0 if state is None else state.purge()
+        self._outlet.reset()
+        self._ioloop.settled(self._outlet)
+        await self._outlet.committed()
+        return count
+
+    def stats(self) -> ChannelStats:
+        """Return the channel's numbers. No I/O."""
+        state = self._outlet.state
+        if state is None:
+            return ChannelStats(self.name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        counters = state.counters
+        return ChannelStats(
+            self.name, state.ready, len(state.in_flight), state.depth, state.floor, counters.delivered,
+            counters.redelivered, counters.acked, counters.requeued, counters.dropped, counters.lost,
+        )  # fmt: skip
+
+
+def start_offset(fs: FileSystem, start: Start, log: TopicLog, *, first: bool) -> int:
+    """Return where a new channel begins (see `ChannelOptions.start`). Blocking."""
+    if start is None:
+        start = "earliest" if first else "latest"
+    if start == "earliest":
+        return log.begin
+    if start == "latest":
+        return log.end
+    if isinstance(start, datetime):
+        reader = LogReader(fs)
+        try:
+            return reader.offset_at(log.view(), time_ns(start))
+        finally:
+            reader.close()
+    return min(max(int(start), log.begin), log.end)
+
+
+def time_ns(moment: datetime) -> int:
+    """Return nanoseconds since the epoch, exact to the microsecond.
+
+    Raises:
+        InvalidOptionError: the time has no zone.
+    """
+    if moment.tzinfo is None:
+        raise InvalidOptionError("the time needs a zone, for example datetime.now(timezone.utc)")
+    delta = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000_000 + delta.microseconds * 1000

@@ -1,0 +1,1 @@
+"""What is to be delivered, as state machines: inputs and offsets in, effects out. No I/O, no clock, no event loop."""

@@ -1,0 +1,87 @@
+"""A set of whole numbers as sorted, disjoint ranges: memory goes by the gaps, not by the members."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["RangeSet"]
+
+
+class RangeSet:
+    """Half-open ranges that neither overlap nor touch."""
+
+    __slots__ = ("_starts", "_stops", "total")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        self.total = 0
+
+    def __bool__(self) -> bool:
+        """Return whether there is any member."""
+        return bool(self._starts)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Yield (start, stop) in order."""
+        return zip(self._starts, self._stops, strict=True)
+
+    def __contains__(self, number: int) -> bool:
+        """Return whether `number` is a member."""
+        at = bisect_right(self._starts, number) - 1
+        return at >= 0 and number < self._stops[at]
+
+    @property
+    def last(self) -> int:
+        """The number behind the largest member; 0 while empty."""
+        return self._stops[-1] if self._stops else 0
+
+    def add(self, start: int, stop: int) -> int:
+        """Add `start` to `stop`; return how many were new."""
+        if stop <= start:
+            return 0
+        low = bisect_left(self._stops, start)
+        high = bisect_right(self._starts, stop)
+        if low == high:
+            self._starts.insert(low, start)
+            self._stops.insert(low, stop)
+            added = stop - start
+        else:
+            covered = sum(self._stops[at] - self._starts[at] for at in range(low, high))
+            merged_start, merged_stop = min(start, self._starts[low]), max(stop, self._stops[high - 1])
+            self._starts[low:high] = [merged_start]
+            self._stops[low:high] = [merged_stop]
+            added = merged_stop - merged_start - covered
+        self.total += added
+        return added
+
+    def next_missing(self, number: int) -> int:
+        """Return the first number from `number` on that is no member."""
+        at = bisect_right(self._starts, number) - 1
+        return self._stops[at] if at >= 0 and number < self._stops[at] else number
+
+    def covers(self, start: int, stop: int) -> bool:
+        """Return whether all of `start` to `stop` are members."""
+        return stop <= start or self.next_missing(start) >= stop
+
+    def discard_below(self, number: int) -> None:
+        """Remove every member below `number`."""
+        at = bisect_right(self._stops, number)
+        self.total -= sum(self._stops[n] - self._starts[n] for n in range(at))
+        del self._starts[:at], self._stops[:at]
+        if self._starts and self._starts[0] < number:
+            self.total -= number - self._starts[0]
+            self._starts[0] = number
+
+    def discard_from(self, number: int) -> None:
+        """Remove `number` and every member above it."""
+        at = bisect_left(self._starts, number)
+        self.total -= sum(self._stops[n] - self._starts[n] for n in range(at, len(self._starts)))
+        del self._starts[at:], self._stops[at:]
+        if self._stops and self._stops[-1] > number:
+            self.total -= self._stops[-1] - number
+            self._stops[-1] = number

@@ -1,0 +1,177 @@
+"""The open batch: what was accepted and not yet taken by the segment writer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from aiodq.format.columns import Columns
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Mapping
+
+__all__ = ["Draft", "OpenBatch", "Part", "draft_cost"]
+
+_OVERHEAD: Final = 64
+"""What a message costs in memory besides its body: the bytes object, its slots in lists, its frame's share."""
+
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message to be put.
+
+    Attributes:
+        body: the message.
+        tag: a short text that channels may filter by, or None.
+        key: bytes, or None.
+        headers: text by text, or None.
+    """
+
+    body: bytes | bytearray | memoryview
+    tag: str | None = None
+    key: bytes | None = None
+    headers: Mapping[str, str] | None = None
+
+
+def draft_cost(body: bytes) -> int:
+    """Return the bytes of memory that an accepted message is counted with."""
+    return len(body) + _OVERHEAD
+
+
+@dataclass(slots=True)
+class Part:
+    """Messages that are encoded together, with the futures of those who wait for them.
+
+    Attributes:
+        columns: the messages.
+        waiters: one per message; of an atomic part, one for all.
+        atomic: all of it or none.
+        first: the first offset, once it was written; -1 before.
+        time_ns: when it was written, nanoseconds since the epoch.
+        cost: bytes of memory.
+    """
+
+    columns: Columns
+    waiters: list[asyncio.Future[Any]]
+    atomic: bool
+    first: int = -1
+    time_ns: int = 0
+    cost: int = 0
+
+    def add(self, draft: Draft, body: bytes, waiter: asyncio.Future[Any]) -> None:
+        """Append one message."""
+        columns = self.columns
+        count = len(columns.bodies)
+        columns.bodies.append(body)
+        self.waiters.append(waiter)
+        self.cost += len(body) + _OVERHEAD
+        if draft.tag is not None or columns.tags is not None:
+            if columns.tags is None:
+                columns.tags = [None] * count
+            columns.tags.append(draft.tag)
+        if draft.key is not None or columns.keys is not None:
+            if columns.keys is None:
+                columns.keys = [None] * count
+            columns.keys.append(draft.key)
+        if draft.headers or columns.headers is not None:
+            if columns.headers is None:
+                columns.headers = [_NO_HEADERS] * count
+            columns.headers.append(draft.headers or _NO_HEADERS)
+
+    def add_plain(self, body: bytes, waiter: asyncio.Future[Any]) -> None:
+        """Append one message that is nothing but a body, to a part of such."""
+        self.columns.bodies.append(body)
+        self.waiters.append(waiter)
+        self.cost += len(body) + _OVERHEAD
+
+    def without_cancelled(self) -> Part | None:
+        """Return the part less what nobody waits for any more; None where nothing is left."""
+        if self.atomic:
+            return None if self.waiters[0].cancelled() else self
+        kept = [number for number, waiter in enumerate(self.waiters) if not waiter.cancelled()]
+        if len(kept) == len(self.waiters):
+            return self
+        part = Part(Columns([]), [], atomic=False)
+        columns = self.columns
+        for number in kept:
+            draft = Draft(
+                columns.bodies[number],
+                None if columns.tags is None else columns.tags[number],
+                None if columns.keys is None else columns.keys[number],
+                None if columns.headers is None else columns.headers[number],
+            )
+            part.add(draft, columns.bodies[number], self.waiters[number])
+        return part if kept else None
+
+    @property
+    def stop(self) -> int:
+        """The offset behind the last message, once it was written."""
+        return self.first + len(self.columns.bodies)
+
+    def resolve(self) -> None:
+        """Tell those who wait their offsets."""
+        first = self.first
+        if self.atomic:
+            if not self.waiters[0].done():
+                self.waiters[0].set_result(range(first, first + len(self.columns.bodies)))
+            return
+        for number, waiter in enumerate(self.waiters, first):
+            if not waiter.done():
+                waiter.set_result(number)
+
+    def fail(self, error: Exception) -> None:
+        """Tell those who wait that nothing came of it."""
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+
+@dataclass(slots=True)
+class OpenBatch:
+    """Parts in the order in which they were accepted.
+
+    Attributes:
+        parts: what was accepted.
+        count: messages.
+        cost: bytes of memory.
+        cancelled: some who waited were cancelled, so their messages are not to be stored.
+    """
+
+    parts: list[Part] = field(default_factory=list)
+    count: int = 0
+    cost: int = 0
+    cancelled: bool = False
+
+    def add(self, draft: Draft, body: bytes, waiter: asyncio.Future[Any]) -> None:
+        """Take one message in."""
+        part = self.parts[-1] if self.parts else None
+        if part is None or part.atomic:
+            part = Part(Columns([]), [], atomic=False)
+            self.parts.append(part)
+        if draft.tag is None and draft.key is None and not draft.headers and part.columns.plain:
+            part.add_plain(body, waiter)
+        else:
+            part.add(draft, body, waiter)
+        self.count += 1
+        self.cost += len(body) + _OVERHEAD
+
+    def add_many(self, drafts: list[tuple[Draft, bytes]], waiter: asyncio.Future[Any]) -> None:
+        """Take messages in that are stored all or not at all."""
+        part = Part(Columns([]), [], atomic=True)
+        for draft, body in drafts:
+            part.add(draft, body, waiter)
+        part.waiters = [waiter]
+        self.parts.append(part)
+        self.count += len(drafts)
+        self.cost += part.cost
+
+    def take(self) -> list[Part]:
+        """Return what there is, and start anew."""
+        parts = self.parts
+        if self.cancelled:
+            parts = [kept for part in parts if (kept := part.without_cancelled()) is not None]
+        self.parts, self.count, self.cost, self.cancelled = [], 0, 0, False
+        return parts

@@ -1,0 +1,271 @@
+"""Accepting messages: checks, the open batch, backpressure, and the three answers to a full backlog."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from aiodq.engine.batch import Draft, OpenBatch, draft_cost
+from aiodq.engine.signals import QueueFull, QueueShutDown
+from aiodq.errors import InvalidMessageError, MessageSizeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiodq.engine.batch import Part
+    from aiodq.engine.ioloop import IoLoop
+
+__all__ = ["Intake"]
+
+_LONGEST_TAG: Final = 1 << 16
+_LONGEST_KEY: Final = 1 << 20
+_MOST_HEADERS: Final = 1 << 16
+_MOST_WAITING: Final = 100_000
+
+
+class Intake:
+    """The way into a topic.
+
+    Attributes:
+        batch: what was accepted and not yet taken by the writer.
+        pending: messages accepted and not yet visible to channels.
+        cost: their bytes of memory.
+        shut: no more is accepted.
+    """
+
+    def __init__(self, ioloop: IoLoop) -> None:
+        """Accept for this topic."""
+        self.batch = OpenBatch()
+        self.pending = 0
+        self.cost = 0
+        self.shut = False
+        self.dropped = 0
+        self._ioloop = ioloop
+        self._options = ioloop.options
+        self._limit = ioloop.options.memory_bytes // 2
+        self._bounded = self._options.max_messages is not None or self._options.max_bytes is not None
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._bytes_known = (-1, -1, 0)
+
+    # --- checks
+
+    def body(self, body: bytes | bytearray | memoryview) -> bytes:
+        """Return the body as bytes.
+
+        Raises:
+            MessageSizeError: outside the topic's bounds.
+            TypeError: not bytes-like.
+        """
+        if type(body) is not bytes:
+            if not isinstance(body, (bytes, bytearray, memoryview)):
+                raise TypeError(f"a message's body is bytes-like, not {type(body).__name__}")
+            body = bytes(body)
+        size, options = len(body), self._options
+        if not options.min_message_bytes <= size <= options.max_message_bytes:
+            raise MessageSizeError(
+                f"a message of {size} bytes; this topic takes {options.min_message_bytes} to "
+                f"{options.max_message_bytes} (min_message_bytes, max_message_bytes)"
+            )
+        return body
+
+    @staticmethod
+    def draft(draft: Draft) -> Draft:
+        """Return the draft if its tag, key and headers can be stored.
+
+        Raises:
+            InvalidMessageError: they cannot.
+        """
+        tag, key, headers = draft.tag, draft.key, draft.headers
+        if tag is not None and (not isinstance(tag, str) or len(_utf8(tag)) > _LONGEST_TAG):
+            raise InvalidMessageError(f"a tag is text of up to {_LONGEST_TAG} bytes, or None")
+        if key is not None:
+            if not isinstance(key, (bytes, bytearray, memoryview)) or len(key) > _LONGEST_KEY:
+                raise InvalidMessageError(f"a key is up to {_LONGEST_KEY} bytes, or None")
+            key = bytes(key)
+        if headers:
+            headers = _checked_headers(headers)
+        return Draft(draft.body, tag, key, headers)
+
+    # --- accepting
+
+    def accept(self, draft: Draft, body: bytes) -> asyncio.Future[int]:
+        """Take a message in; the future gives its offset once it is as durable as the policy says.
+
+        Raises:
+            QueueFull: no room now.
+            QueueShutDown: no more is accepted.
+        """
+        self._make_room(1, draft_cost(body))
+        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if not self.batch.count:
+            self._ioloop.opened()
+        self.batch.add(draft, body, waiter)
+        self._count(1, draft_cost(body))
+        return waiter
+
+    def accept_many(self, drafts: list[tuple[Draft, bytes]]) -> asyncio.Future[range]:
+        """Take messages in that are stored all or not at all; the future gives their offsets.
+
+        Raises:
+            QueueFull: no room now.
+            QueueShutDown: no more is accepted.
+        """
+        cost = sum(draft_cost(body) for _, body in drafts)
+        self._make_room(len(drafts), cost)
+        waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
+        if not self.batch.count:
+            self._ioloop.opened()
+        self.batch.add_many(drafts, waiter)
+        self._count(len(drafts), cost)
+        return waiter
+
+    def _count(self, messages: int, cost: int) -> None:
+        self.pending += messages
+        self.cost += cost
+
+    def take(self) -> list[Part]:
+        """Give the open batch to the writer."""
+        before = self.batch.count, self.batch.cost
+        parts = self.batch.take()
+        self.pending -= before[0] - sum(len(part.columns.bodies) for part in parts)
+        self.cost -= before[1] - sum(part.cost for part in parts)
+        return parts
+
+    def done(self, part: Part) -> None:
+        """A part is visible, or failed."""
+        self.pending -= len(part.columns.bodies)
+        self.cost -= sum(map(draft_cost, part.columns.bodies))
+        if self._waiting:
+            self.freed()
+
+    # --- room
+
+    async def wait_for_room(self) -> None:
+        """Wait until it may be tried again.
+
+        Cancellation: the turn goes to the next who waits.
+        """
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            waiter.cancel()
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            else:
+                self.freed()
+            raise
+
+    def freed(self) -> None:
+        """Wake those who wait, as there may be room."""
+        while self._waiting and self._has_room(1, 0):
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def full(self) -> bool:
+        """Return whether a message of no bytes would be refused now."""
+        return not self._has_room(1, 0)
+
+    def only_buffer_full(self) -> bool:
+        """Return whether it is the write buffer that has no room, not the backlog: that passes by itself."""
+        return self._buffer_full(0) and (not self._bounded or self._within_bounds(1, 0))
+
+    def backlog(self) -> int:
+        """Return how many messages the slowest channel has before it, with those not yet visible."""
+        states = [outlet.state for outlet in self._ioloop.outlets.values() if outlet.state is not None]
+        log = self._ioloop.log
+        kept = max(state.depth for state in states) if states else self._ioloop.visible - log.begin
+        return kept + self.pending
+
+    def _make_room(self, messages: int, cost: int) -> None:
+        if self.shut:
+            raise QueueShutDown("the queue was shut down, or its store closed")
+        if self._has_room(messages, cost):
+            return
+        if self._bounded and self._options.overflow == "drop_oldest" and not self._buffer_full(cost):
+            self._drop_oldest(messages, cost)
+            return
+        raise QueueFull("the backlog's bound or the write buffer's is reached")
+
+    def _has_room(self, messages: int, cost: int) -> bool:
+        return not self._buffer_full(cost) and (not self._bounded or self._within_bounds(messages, cost))
+
+    def _buffer_full(self, cost: int) -> bool:
+        return bool(self.pending) and (self.cost + cost > self._limit or self.pending >= _MOST_WAITING)
+
+    def _within_bounds(self, messages: int, cost: int) -> bool:
+        backlog = self.backlog()
+        if not backlog:
+            return True
+        options = self._options
+        if options.max_messages is not None and backlog + messages > options.max_messages:
+            return False
+        return options.max_bytes is None or self.backlog_bytes() + cost <= options.max_bytes
+
+    def backlog_bytes(self) -> int:
+        """Return about how many bytes the slowest channel's backlog takes, with what is not yet visible."""
+        ioloop = self._ioloop
+        floors = [outlet.state.floor for outlet in ioloop.outlets.values() if outlet.state is not None]
+        floor = min(floors, default=ioloop.log.begin)
+        known_floor, known_end, total = self._bytes_known
+        if (known_floor, known_end) != (floor, ioloop.visible):
+            total = ioloop.bytes_from(floor)
+            self._bytes_known = (floor, ioloop.visible, total)
+        return total + self.cost
+
+    def _drop_oldest(self, messages: int, cost: int) -> None:
+        """Settle the oldest ready messages of every channel that is over the bound, until there is room."""
+        step = messages
+        while not self._within_bounds(messages, cost):
+            dropped = self._ioloop.retainer.drop_oldest(step)
+            self.dropped += dropped
+            if not dropped:
+                raise QueueFull("the backlog is full of messages in flight or not yet written")
+            step *= 2
+
+    # --- ending
+
+    def refuse_batch(self, error: Exception) -> None:
+        """Fail what is in the open batch, and go on accepting."""
+        for part in self.take():
+            part.fail(error)
+            self.done(part)
+
+    def shut_down(self) -> None:
+        """Accept no more; who waits for room is told."""
+        self.shut = True
+        self._fail_waiting(QueueShutDown("the queue was shut down, or its store closed"))
+
+    def fail(self, error: Exception) -> None:
+        """Tell everyone that nothing comes of it."""
+        self.shut = True
+        for part in self.batch.take():
+            part.fail(error)
+        self._fail_waiting(error)
+
+    def _fail_waiting(self, error: Exception) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_exception(error)
+
+
+def _utf8(text: object) -> bytes:
+    if not isinstance(text, str):
+        raise InvalidMessageError(f"text is expected, not {type(text).__name__}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as cause:
+        raise InvalidMessageError(f"text that is not Unicode: {cause}") from cause
+
+
+def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    if len(headers) >= _MOST_HEADERS:
+        raise InvalidMessageError(f"up to {_MOST_HEADERS - 1} headers, not {len(headers)}")
+    if sum(len(_utf8(name)) + len(_utf8(value)) for name, value in headers.items()) > _LONGEST_KEY:
+        raise InvalidMessageError(f"headers of up to {_LONGEST_KEY} bytes in all")
+    return dict(headers)

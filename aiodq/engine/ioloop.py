@@ -1,0 +1,507 @@
+"""A topic's ioLoop: the one task that changes the log's positions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+
+import anyio
+
+from aiodq.engine.intake import Intake
+from aiodq.engine.persister import Job, MetadataPersister
+from aiodq.engine.reader import PrefetchingReader
+from aiodq.engine.requests import (
+    BatchOpen,
+    BatchWritten,
+    Operation,
+    Request,
+    Retain,
+    Stop,
+    Synced,
+    SyncWanted,
+    Tick,
+)
+from aiodq.engine.retainer import Retainer
+from aiodq.engine.settle import settle
+from aiodq.engine.tail import TailCache
+from aiodq.engine.unborn import UnbornLog
+from aiodq.engine.writer import SegmentWriter, write_at_once
+from aiodq.errors import AiodqError, DiskFullError, StorageError, StoreFailedError
+from aiodq.format.frames import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiodq.clock import Clock
+    from aiodq.engine.batch import Part
+    from aiodq.engine.offload import Offload
+    from aiodq.engine.outlet import Outlet
+    from aiodq.options import StoreOptions
+    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.log import TopicLog
+    from aiodq.storage.logreader import LogView, ReadResult
+
+__all__ = ["IoLoop", "IoLoopHost"]
+
+T = TypeVar("T")
+
+_OVERLAP: Final = 1 << 20
+"""With so much waiting, the next batch is written beside a sync instead of after it."""
+
+
+class IoLoopHost(Protocol):
+    """What an ioLoop needs of its store."""
+
+    fs: FileSystem
+    clock: Clock
+    offload: Offload
+
+    def check(self) -> None:
+        """Raise if the store has failed, is closed, or belongs to another loop or process."""
+        ...
+
+    def make_log(self, name: str, options: StoreOptions) -> TopicLog:
+        """Make a topic's files. Blocking."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Stop the whole store for this reason."""
+        ...
+
+
+class IoLoop:
+    """One topic's engine.
+
+    Attributes:
+        name: the topic's.
+        log: its files; an empty stand-in until the first message or channel makes them.
+        retainer: gives up segments and messages.
+        intake: the open batch and those who wait for room.
+        outlets: its channels, by name.
+        tail: the newest messages in memory.
+        visible: the offset up to which channels may deliver.
+    """
+
+    def __init__(self, name: str, options: StoreOptions, host: IoLoopHost, log: TopicLog | None) -> None:
+        """Serve an opened log, or one that does not exist before it is needed; `run` does the work."""
+        self.name = name
+        self.options = options
+        self.log: TopicLog | UnbornLog = UnbornLog() if log is None else log
+        self.visible = self.log.end
+        self.outlets: dict[str, Outlet[Any]] = {}
+        self.tail = TailCache(options.memory_bytes // 4)
+        self.fsyncs = 0
+        self.stopped = False
+        self.closed = False
+        self._host = host
+        self._durably = options.sync == "always"
+        self._inbox: asyncio.Queue[Request] = asyncio.Queue()
+        self._writer = SegmentWriter(log, host.clock, host.offload)
+        self._birth_asked = log is not None
+        self._batches: asyncio.Queue[tuple[int, list[Part]]] = asyncio.Queue()
+        self._reader = PrefetchingReader(host.fs, host.offload, self.view)
+        self._persister = MetadataPersister(host.offload, durable=self._durably)
+        self.intake = Intake(self)
+        self.retainer = Retainer(self, self._reader, self._persister, host)
+        self._unsynced: deque[tuple[Part, Batch]] = deque()
+        self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._operations: deque[Operation] = deque()
+        self._writing = self._syncing = self._operating = False
+        self._serial = self._taken = self._written = self._synced = self._sync_target = 0
+        self._count_unsynced = 0
+        self._sync_due = False
+        self._in_writer: list[Part] = []
+        self._retain_queued = False
+
+    # --- what handles call, on the loop
+
+    def check(self) -> None:
+        """Raise if the store cannot be used (see `IoLoopHost.check`)."""
+        self._host.check()
+
+    def view(self) -> LogView:
+        """Return the log as far as channels may see it."""
+        return self.log.view(self.visible)
+
+    def opened(self) -> None:
+        """The open batch is no longer empty."""
+        self._serial += 1
+        self.be_born()
+        self._inbox.put_nowait(BatchOpen())
+
+    def be_born(self) -> None:
+        """Have the topic's files made, if that was not asked for yet."""
+        if not self._birth_asked:
+            self._birth_asked = True
+            self.submit(lambda: self._host.make_log(self.name, self.options), self._born, after=0)
+
+    def _born(self, log: TopicLog, error: Exception | None) -> None:
+        if error is None:
+            self.log = log
+            self.visible = log.end
+            self._writer.log = log
+        else:
+            # The next put or channel tries again.
+            self._birth_asked = False
+            self._written = self._synced = self._taken = self._serial
+            self.intake.refuse_batch(error)
+
+    def real_log(self) -> TopicLog:
+        """Return the log for work on its files.
+
+        Raises:
+            StorageError: the topic's files could not be made.
+        """
+        if isinstance(self.log, UnbornLog):
+            raise StorageError("the topic's files could not be made", self.name, retriable=True)
+        return self.log
+
+    async def settle_in(self) -> None:
+        """Wait until everything accepted before is visible to channels, and new channels are there.
+
+        Cancellation: nothing changes.
+        """
+        await self.operate(lambda: None)
+
+    async def purge(self) -> int:
+        """Drop everything accepted so far; return how many messages that were.
+
+        Cancellation: it is done all the same.
+        """
+        if isinstance(self.log, UnbornLog) and not self._birth_asked:
+            return 0
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def finish(end: int, error: Exception | None) -> None:
+            settle(done, None if error is not None else self.retainer.purged(end), error)
+
+        self.submit(self.retainer.purge_files, finish)
+        return await done
+
+    @property
+    def exists(self) -> bool:
+        """Whether the topic has files, or will have."""
+        return self._birth_asked
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read from disk for channels, so far."""
+        return self._reader.bytes_read
+
+    def want_read(self, outlet: Outlet[Any]) -> None:
+        """See `OutletHost.want_read`."""
+        self._reader.want(outlet)
+
+    def read_now(self, offset: int) -> ReadResult:
+        """See `OutletHost.read_now`."""
+        return self._reader.read_now(offset)
+
+    def settled(self, outlet: Outlet[Any]) -> None:
+        """See `OutletHost.settled`."""
+        self._persister.settled(outlet)
+        self.intake.freed()
+        if not self._retain_queued and len(self.log.segments) > 1:
+            self._retain_queued = True
+            self._inbox.put_nowait(Retain())
+
+    async def sync(self) -> None:
+        """Wait until everything accepted before is on disk, and everything settled before.
+
+        Cancellation: it will be all the same.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._inbox.put_nowait(SyncWanted(done))
+        await done
+        await self.persist(lambda: None, acks_first=True)
+
+    async def operate(self, work: Callable[[], T]) -> T:
+        """Have `work` done with the log at rest, everything accepted before being durable.
+
+        Cancellation: it is done all the same.
+        """
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.submit(work, lambda result, error: settle(done, result, error))
+        return await done
+
+    def submit(
+        self, work: Callable[[], T], finish: Callable[[T, Exception | None], None], after: int | None = None
+    ) -> None:
+        """As `operate`, for who does not wait; `finish` gets the result, or an error beside no result."""
+        operation = Operation(work, cast("Callable[[object, Exception | None], None]", finish))
+        operation.after = self._serial if after is None else after
+        self._inbox.put_nowait(operation)
+
+    async def persist(self, work: Callable[[], T], *, acks_first: bool = False) -> T:
+        """Have the metadata persister do something.
+
+        Cancellation: it is done all the same.
+        """
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._persister.submit(Job(work, lambda result, error: settle(done, result, error), acks_first))
+        return await done
+
+    async def close(self) -> None:
+        """Finish what was accepted, make everything durable, close the files and end."""
+        self.intake.shut_down()
+        await self.operate(lambda: None)
+        await self.persist(self._fold_all, acks_first=True)
+        await self.operate(self._close_log)
+        self._reader.close()
+        self.closed = True
+        self.stop()
+
+    def _close_log(self) -> None:
+        if not isinstance(self.log, UnbornLog):
+            self.log.close()
+
+    def _fold_all(self) -> None:
+        """Leave checkpoints instead of journals, and close the files."""
+        for outlet in self.outlets.values():
+            journal, state = outlet.journal, outlet.state
+            if journal is None or state is None:
+                continue
+            if journal.pending:
+                # On a full disk the journal stays as it is and holds the same.
+                with suppress(DiskFullError):
+                    journal.fold(state.image())
+            journal.close()
+
+    def stop(self) -> None:
+        """End the ioLoop's tasks."""
+        self.stopped = True
+        self._inbox.put_nowait(Stop())
+
+    def fail(self, error: Exception) -> None:
+        """Tell everybody who waits."""
+        self.stopped = True
+        self.intake.fail(error)
+        for part in self._in_writer:
+            part.fail(error)
+        for part, _ in self._unsynced:
+            part.fail(error)
+        self._unsynced.clear()
+        for _, done in self._sync_waiters:
+            settle(done, None, error)
+        self._sync_waiters.clear()
+        for operation in self._operations:
+            operation.finish(None, error)
+        self._operations.clear()
+        self._persister.fail(error)
+        for outlet in self.outlets.values():
+            outlet.fail(error)
+        self._inbox.put_nowait(Stop())
+
+    # --- the task
+
+    async def run(self) -> None:
+        """Serve until stopped."""
+        async with anyio.create_task_group() as tasks:
+            for coroutine in (self._write_batches, self._reader.run, self._persister.run, self._tick):
+                tasks.start_soon(self._guarded, coroutine)
+            await self._guarded(self._serve)
+            tasks.cancel_scope.cancel()
+
+    async def _guarded(self, coroutine: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await coroutine()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            self._host.fail(error)
+
+    async def _serve(self) -> None:
+        while not self.stopped:
+            request = await self._inbox.get()
+            self._handle(request)
+            while not self._inbox.empty() and not self.stopped:
+                self._handle(self._inbox.get_nowait())
+            if not self.stopped:
+                self._advance()
+
+    async def _write_batches(self) -> None:
+        while True:
+            serial, parts = await self._batches.get()
+            result = await self._writer.write(parts)
+            self._inbox.put_nowait(BatchWritten(serial, result))
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.sync_interval)
+            self._inbox.put_nowait(Tick())
+
+    def _handle(self, request: Request) -> None:
+        match request:
+            case BatchWritten():
+                self._batch_written(request)
+            case Synced():
+                self._sync_ended(request.error)
+            case SyncWanted():
+                self._sync_waiters.append((self._serial, request.done))
+            case Operation():
+                self._operations.append(request)
+            case Tick():
+                self._ticked()
+            case Retain():
+                self._retain_queued = False
+                self._retain_if_idle()
+            case BatchOpen() | Stop():
+                pass  # `_advance` looks at the batch; the loop's condition at the stop
+
+    def _advance(self) -> None:
+        """Start whatever may start now. Every decision of the ioLoop is made here."""
+        if self._operating:
+            return
+        at_rest = not self._writing and not self._syncing
+        if self._operations and at_rest and self._written >= self._operations[0].after and not self._unsynced:
+            self._start_operation(self._operations.popleft())
+            return
+        if not self._writing and self.intake.batch.count and self._may_write():
+            self._start_write()
+        if not self._syncing and not self._writer.rolling and self._must_sync():
+            self._start_sync()
+        self._resolve_sync_waiters()
+
+    def _may_write(self) -> bool:
+        if self._operations and self._taken >= self._operations[0].after:
+            return False
+        return not (self._durably and self._syncing) or self.intake.batch.cost >= _OVERLAP
+
+    def _must_sync(self) -> bool:
+        if self._written <= self._synced:
+            return False
+        if self._durably or self._sync_waiters or self._sync_due:
+            return True
+        return self.options.sync == "interval" and self._count_unsynced >= self.options.sync_every
+
+    # --- writing
+
+    def _start_write(self) -> None:
+        self._writing = True
+        self._taken = self._serial
+        self._in_writer = self.intake.take()
+        self._batches.put_nowait((self._taken, self._in_writer))
+
+    def _batch_written(self, request: BatchWritten) -> None:
+        self._writing = False
+        self._in_writer = []
+        self._written = request.serial
+        result = request.result
+        for part in result.parts:
+            batch = Batch(part.first, part.time_ns, part.columns)
+            self._count_unsynced += len(part.columns.bodies)
+            if self._durably:
+                self._unsynced.append((part, batch))
+            else:
+                self._publish(part, batch)
+        for part in result.failed:
+            part.fail(result.error or StoreFailedError("the batch was not written"))
+            self.intake.done(part)
+        if isinstance(result.error, StoreFailedError):
+            raise result.error
+        if not self._unsynced and self._durably:
+            self._synced = max(self._synced, self._written)
+        if len(self.log.segments) > 1:
+            self._retain_if_idle()
+
+    def _retain_if_idle(self) -> None:
+        # A roll or an operation changes the list of segments in a thread.
+        if not self._writer.rolling and not self._operating:
+            self.retainer.retain()
+
+    def _publish(self, part: Part, batch: Batch) -> None:
+        """Show a batch to channels and tell those who put it."""
+        self.visible = batch.stop
+        if self.outlets:
+            self.tail.append(batch)
+            for outlet in self.outlets.values():
+                outlet.extend(batch.stop)
+            if len(self.outlets) == 1 or self.tail.cost * 2 > self.tail.limit:
+                self.tail.trim(min(outlet.position for outlet in self.outlets.values()))
+        part.resolve()
+        self.intake.done(part)
+
+    # --- syncing
+
+    def _start_sync(self) -> None:
+        self._syncing = True
+        self._sync_due = False
+        self._sync_target = self._written
+        self._count_unsynced = 0
+        self._writer.syncing(busy=True)
+        self._host.offload.start(self.real_log().sync, lambda _, error: self._inbox.put_nowait(Synced(error)))
+
+    def _sync_ended(self, error: BaseException | None) -> None:
+        self._syncing = False
+        self._writer.syncing(busy=False)
+        if error is not None:
+            raise error
+        self.fsyncs += 1
+        self._synced = max(self._synced, self._sync_target)
+        while self._unsynced and self._unsynced[0][1].stop <= self.log.durable:
+            self._publish(*self._unsynced.popleft())
+
+    def _resolve_sync_waiters(self) -> None:
+        if not self._sync_waiters:
+            return
+        waiting = self._sync_waiters
+        self._sync_waiters = [(serial, done) for serial, done in waiting if serial > self._synced]
+        for serial, done in waiting:
+            if serial <= self._synced:
+                settle(done, None, None)
+
+    def _ticked(self) -> None:
+        if self.options.sync == "interval":
+            self._sync_due = self._written > self._synced
+            if self._persister.unsynced:
+                self._persister.submit(Job(lambda: None, self.retainer.ignore, acks_first=True))
+        self._retain_if_idle()
+
+    # --- operations
+
+    def _start_operation(self, operation: Operation) -> None:
+        self._operating = True
+
+        def report(result: object, error: BaseException | None) -> None:
+            self._operating = False
+            operation.finish(result, error if isinstance(error, Exception) else None)
+            if error is not None and (isinstance(error, StoreFailedError) or not isinstance(error, AiodqError)):
+                self._host.fail(error)
+            self._inbox.put_nowait(BatchOpen())
+
+        self._host.offload.start(operation.work, report)
+
+    # --- bounds, on the loop
+
+    def bytes_from(self, offset: int) -> int:
+        """Return about how many bytes of the log lie at `offset` and behind it."""
+        return self._reader.bytes_from(offset)
+
+    # --- when the loop goes away
+
+    def rescue(self) -> None:
+        """Write and sync what was accepted, at once and blocking: the event loop is ending under the store.
+
+        Raises:
+            StorageError: it could not be.
+        """
+        self.intake.batch.cancelled = True  # their tasks were cancelled with the loop
+        parts = [*self._in_writer, *self.intake.take()]
+        if isinstance(self.log, UnbornLog):
+            return
+        write_at_once(self.log, parts, self._host.clock)
+        for part in (*(part for part, _ in self._unsynced), *parts):
+            part.resolve()
+        self._unsynced.clear()
+        for outlet in self.outlets.values():
+            if outlet.journal is not None and outlet.state is not None and (ops := outlet.state.take_ops()):
+                outlet.journal.append(ops)
+                outlet.journal.sync()
+
+    def abandon(self) -> None:
+        """Close the files at once."""
+        self._reader.close()
+        for outlet in self.outlets.values():
+            if outlet.journal is not None:
+                outlet.journal.close()
+        if not isinstance(self.log, UnbornLog):
+            self.log.abandon()

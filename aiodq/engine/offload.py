@@ -1,0 +1,90 @@
+"""Blocking work off the loop, and the remedy for a loop so busy that the worker never gets the interpreter back."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+__all__ = ["Offload"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_PATIENCE: Final = 0.002
+_PAUSE: Final = 0.0001
+
+
+class Offload:
+    """The store's worker threads.
+
+    A thread that comes back from a sync needs the interpreter's lock. A loop that runs callback after callback gives it
+    up only every few milliseconds, and then often to nobody's good; measured, a durable put took a hundred times longer
+    beside such a loop. So while something is outstanding for more than 2 ms, a callback of the loop sleeps for 0.1 ms:
+    long enough for the thread to report.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, workers: int) -> None:
+        """Make up to `workers` threads, as they are needed."""
+        self._loop = loop
+        self._executor = ThreadPoolExecutor(workers, "aiodq")
+        self._outstanding = 0
+        self._nudging = False
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what `function` returns, run in a thread.
+
+        Cancellation: the function goes on to its end.
+        """
+        done: asyncio.Future[T] = self._loop.create_future()
+
+        def report(result: T | None, error: BaseException | None) -> None:
+            if done.cancelled():
+                return
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(result)  # type: ignore[arg-type]
+
+        self.start(lambda: function(*args, **kwargs), report)
+        return await done
+
+    def start(self, function: Callable[[], T], report: Callable[[T | None, BaseException | None], None]) -> None:
+        """Run `function` in a thread; `report` is then called on the loop with its result or its exception."""
+        self._outstanding += 1
+        self._executor.submit(self._work, function, report)
+        if not self._nudging:
+            self._nudging = True
+            self._loop.call_later(_PATIENCE, self._nudge)
+
+    def _work(self, function: Callable[[], T], report: Callable[[T | None, BaseException | None], None]) -> None:
+        result, error = None, None
+        try:
+            result = function()
+        except BaseException as raised:  # noqa: BLE001 - it is handed to who waits, whatever it is
+            error = raised
+        # A loop that was closed meanwhile has nobody left to tell.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._report, report, result, error)
+
+    def _report(
+        self, report: Callable[[T | None, BaseException | None], None], result: T | None, error: BaseException | None
+    ) -> None:
+        self._outstanding -= 1
+        report(result, error)
+
+    def _nudge(self) -> None:
+        if not self._outstanding:
+            self._nudging = False
+            return
+        time.sleep(_PAUSE)
+        self._loop.call_later(_PATIENCE, self._nudge)
+
+    def shutdown(self) -> None:
+        """Wait for what runs, and end the threads."""
+        self._executor.shutdown(wait=True, cancel_futures=True)

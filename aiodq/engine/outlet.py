@@ -1,0 +1,419 @@
+"""A channel's end of a topic: its state, the messages at hand, and those who wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+from aiodq.engine.signals import QueueShutDown
+from aiodq.engine.tail import batch_cost
+from aiodq.errors import NotInFlightError
+from aiodq.options import ChannelOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.delivery.channel import ChannelState
+    from aiodq.engine.tail import TailCache
+    from aiodq.format.frames import Batch
+    from aiodq.storage.journal import ChannelJournal
+    from aiodq.storage.logreader import ReadResult
+
+__all__ = ["Outlet", "OutletHost"]
+
+M = TypeVar("M")
+
+_LONGEST_TURN: Final = 0.001
+"""Seconds after which a getter that always finds something gives way to others."""
+
+
+class OutletHost(Protocol):
+    """What an outlet asks of its topic's engine."""
+
+    tail: TailCache
+
+    def check(self) -> None:
+        """Raise if the store has failed or is closed to this caller."""
+        ...
+
+    def want_read(self, outlet: Outlet[Any]) -> None:
+        """Have the prefetching reader look at what the outlet needs."""
+        ...
+
+    def read_now(self, offset: int) -> ReadResult:
+        """Read a little from disk at once."""
+        ...
+
+    def settled(self, outlet: Outlet[Any]) -> None:
+        """Something was settled or requeued that is not on disk yet."""
+        ...
+
+
+class Outlet(Generic[M]):
+    """One channel.
+
+    Attributes:
+        name: the channel's.
+        state: None until the channel's creation is durable.
+        journal: likewise.
+        read_limit: bytes of memory for what is read ahead.
+        ack_waiters: who waits for the journal's next commit.
+    """
+
+    def __init__(
+        self, name: str, host: OutletHost, make: Callable[[Outlet[M] | None, Batch, int, int, int], M], read_limit: int
+    ) -> None:
+        """Begin without a state; `attach` brings it.
+
+        Args:
+            name: the channel's.
+            host: the topic's engine.
+            make: builds a message of (outlet, batch, number in it, attempts, delivery number).
+            read_limit: bytes.
+        """
+        self.name = name
+        self.state: ChannelState | None = None
+        self.journal: ChannelJournal | None = None
+        self.read_limit = read_limit
+        self.max_in_flight = ChannelOptions().max_in_flight
+        self.ack_waiters: list[asyncio.Future[None]] = []
+        self.shut = False
+        self.bytes_ahead = 0
+        self._host = host
+        self._make = make
+        self._current: Batch | None = None
+        self._ahead: deque[Batch] = deque()
+        self._epoch = 0
+        self._fetching = False
+        self._fetch_error: Exception | None = None
+        self._broken: Exception | None = None
+        self._kept: dict[int, tuple[Batch, int]] = {}
+        self._getters: deque[asyncio.Future[None]] = deque()
+        self._joiners: list[asyncio.Future[None]] = []
+        self._turn_began = 0.0
+
+    def attach(self, journal: ChannelJournal, state: ChannelState) -> None:
+        """Begin to deliver."""
+        self.journal, self.state = journal, state
+        state.max_in_flight = self.max_in_flight
+        self.wake()
+
+    # --- getting
+
+    def take(self, *, cold: bool = False) -> M | None:
+        """Hand out the next message, or None when nothing may be or nothing is at hand.
+
+        Args:
+            cold: read a little from disk at once rather than leave it to the prefetching reader.
+        """
+        state = self.state
+        if state is None or state.credit <= 0:
+            return None
+        offset = state.again()
+        if offset is not None:
+            batch, number = self._kept.pop(offset)
+        else:
+            found = self._fresh(state, cold=cold)
+            if found is None:
+                return None
+            batch, number = found
+            offset = batch.first + number
+        attempts, delivery = state.deliver(offset)
+        return self._make(self, batch, number, attempts, delivery)
+
+    def _fresh(self, state: ChannelState, *, cold: bool) -> tuple[Batch, int] | None:
+        while (offset := state.fresh()) < state.end:
+            batch = self._current
+            if batch is None or not batch.first <= offset < batch.stop:
+                batch = self._current = self._find(state, offset)
+            if batch is not None:
+                return batch, offset - batch.first
+            if state.fresh() != offset:
+                continue  # what was at hand begins behind a gap
+            if not cold:
+                self.request()
+                return None
+            self.feed(self._host.read_now(offset), self._epoch)
+        self._current = None
+        return None
+
+    def _find(self, state: ChannelState, offset: int) -> Batch | None:
+        """Return the batch with `offset` from what was read ahead or from the log's tail."""
+        ahead = self._ahead
+        while ahead and ahead[0].stop <= offset:
+            self.bytes_ahead -= batch_cost(ahead.popleft())
+        if ahead:
+            batch = ahead[0]
+            if batch.first > offset:
+                state.lose(offset, batch.first)
+                return None
+            ahead.popleft()
+            self.bytes_ahead -= batch_cost(batch)
+            if self.bytes_ahead * 2 < self.read_limit:
+                self.request()
+            return batch
+        return self._host.tail.find(offset)
+
+    def peek(self) -> M | None:
+        """Return the message that `take` would give, made without an outlet, or None."""
+        state = self.state
+        if state is None:
+            return None
+        offset = state.again()
+        if offset is not None and offset in self._kept:
+            batch, number = self._kept[offset]
+        else:
+            found = self._fresh(state, cold=True)
+            if found is None:
+                return None
+            batch, number = found
+        return self._make(None, batch, number, 0, 0)
+
+    def limit(self, max_in_flight: int) -> None:
+        """Set how many messages may be in flight."""
+        self.max_in_flight = max_in_flight
+        if self.state is not None:
+            self.state.max_in_flight = max_in_flight
+            self.wake()
+
+    def request(self) -> None:
+        """Ask for more to be read ahead, where there is more and it is not in memory."""
+        if not self._fetching and self.fetch_offset() is not None:
+            self._fetching = True
+            self._host.want_read(self)
+
+    def fetch_offset(self) -> int | None:
+        """Return the offset to read from next, or None where nothing needs to be read."""
+        state = self.state
+        if state is None or self.bytes_ahead >= self.read_limit:
+            return None
+        if self._ahead:
+            offset = self._ahead[-1].stop
+        else:
+            offset = state.fresh()
+            if self._current is not None and self._current.first <= offset < self._current.stop:
+                offset = self._current.stop
+        if offset >= state.end or self._host.tail.find(offset) is not None:
+            return None
+        return offset
+
+    @property
+    def epoch(self) -> int:
+        """Changes whenever what is read ahead becomes void."""
+        return self._epoch
+
+    def fetched(self, result: ReadResult | None, epoch: int, error: Exception | None = None) -> None:
+        """Take what the prefetching reader brought; an error goes to those who wait."""
+        self._fetching = False
+        if result is not None:
+            self.feed(result, epoch)
+        elif error is not None:
+            self._fetch_error = error
+        self.wake(everybody=error is not None)
+
+    def feed(self, result: ReadResult, epoch: int) -> None:
+        """Put batches that were read behind what is at hand; note what damage took."""
+        state = self.state
+        if state is None or epoch != self._epoch:
+            return
+        for damage in result.damages:
+            state.lose(damage.first, damage.stop)
+        if result.damages:
+            self._host.settled(self)
+        for batch in result.batches:
+            self._ahead.append(batch)
+            self.bytes_ahead += batch_cost(batch)
+
+    def reset(self) -> None:
+        """Forget what is at hand: the state was moved."""
+        self._epoch += 1
+        self._current = None
+        self._ahead.clear()
+        self._kept.clear()
+        self.bytes_ahead = 0
+        self.wake()
+
+    @property
+    def position(self) -> int:
+        """The lowest offset that the log's tail is still needed for."""
+        state = self.state
+        if state is None:
+            return 0
+        return state.fresh()
+
+    async def get(self) -> M:
+        """Wait for the next message.
+
+        Raises:
+            QueueShutDown: shut down, and nothing is ready.
+            StorageError: it could not be read.
+
+        Cancellation: nothing is taken, and the wake-up goes to the next who waits.
+        """
+        await self._give_way()
+        while True:
+            self._host.check()
+            item = self.take()
+            if item is not None:
+                return item
+            self._raise_if_over()
+            await self._wait()
+
+    async def _give_way(self) -> None:
+        now = time.monotonic()
+        if now - self._turn_began > _LONGEST_TURN:
+            # Before anything is taken, as a cancelled sleep would lose it.
+            await asyncio.sleep(0)
+            self._turn_began = time.monotonic()
+
+    def _raise_if_over(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+        if self._fetch_error is not None:
+            error, self._fetch_error = self._fetch_error, None
+            raise error
+        if self.shut and (self.state is None or self.state.ready <= 0):
+            raise QueueShutDown("the queue was shut down")
+
+    async def _wait(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._getters.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            waiter.cancel()
+            if waiter in self._getters:
+                self._getters.remove(waiter)
+            elif not waiter.cancelled():
+                self.wake()
+            raise
+        self._turn_began = time.monotonic()
+
+    def wake(self, *, everybody: bool = False) -> None:
+        """Wake as many getters as there are messages for them."""
+        state = self.state
+        number = len(self._getters)
+        if not everybody and not self.shut:
+            number = 0 if state is None else min(number, state.ready, state.credit)
+        while number > 0 and self._getters:
+            waiter = self._getters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                number -= 1
+        if state is not None and state.depth == 0 and self._joiners:
+            self._release_joiners()
+
+    def extend(self, end: int) -> None:
+        """The log has grown up to `end`."""
+        if self.state is not None:
+            self.state.extend(end)
+            if self._getters:
+                self.wake()
+
+    # --- settling
+
+    def ack(self, offset: int, delivery: int) -> None:
+        """Settle a message.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        state = self._in_flight(offset, delivery)
+        state.ack(offset)
+        self._changed(state)
+
+    def nack(self, batch: Batch, number: int, delivery: int, attempts: int) -> None:
+        """Make a message ready again, ahead of newer ones.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        offset = batch.first + number
+        state = self._in_flight(offset, delivery)
+        state.nack(offset, attempts)
+        self._kept[offset] = (batch, number)
+        self._changed(state)
+
+    def release(self, batch: Batch, number: int, delivery: int, attempts: int) -> None:
+        """Make a message ready again as if it had never been handed out.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        offset = batch.first + number
+        state = self._in_flight(offset, delivery)
+        state.release(offset, attempts)
+        self._kept[offset] = (batch, number)
+        self._changed(state)
+
+    def _in_flight(self, offset: int, delivery: int) -> ChannelState:
+        state = self.state
+        if state is None or state.in_flight.get(offset) != delivery:
+            raise NotInFlightError(f"message {offset} is not in flight here any more")
+        return state
+
+    def _changed(self, state: ChannelState) -> None:
+        if self._getters:
+            self.wake()
+        if not state.depth and self._joiners:
+            self._release_joiners()
+        self._host.settled(self)
+
+    async def committed(self) -> None:
+        """Wait until everything settled before is as durable as the store's policy makes it.
+
+        Cancellation: it will be all the same.
+        """
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ack_waiters.append(waiter)
+        self._host.settled(self)
+        await waiter
+
+    async def join(self) -> None:
+        """Wait until nothing is ready or in flight.
+
+        Cancellation: nothing changes.
+        """
+        while self.state is None or self.state.depth:
+            self._host.check()
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._joiners.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._joiners:
+                    self._joiners.remove(waiter)
+            if self.shut:
+                return
+
+    def _release_joiners(self) -> None:
+        joiners, self._joiners = self._joiners, []
+        for waiter in joiners:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # --- ending
+
+    def unusable(self, error: Exception) -> None:
+        """The channel could not be created: `error` goes to everyone who wants something of it."""
+        self._broken = error
+        self.fail(error)
+
+    def shut_down(self, *, immediate: bool) -> None:
+        """Let getters go on until nothing is ready, or end them at once; what is not settled stays on disk."""
+        self.shut = True
+        if immediate:
+            self.fail(QueueShutDown("the queue was shut down"))
+            self._release_joiners()
+        self.wake()
+
+    def fail(self, error: Exception) -> None:
+        """End everyone who waits, with `error`."""
+        for waiter in (*self._getters, *self._joiners, *self.ack_waiters):
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._getters.clear()
+        self._joiners.clear()
+        self.ack_waiters.clear()

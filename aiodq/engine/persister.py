@@ -1,0 +1,200 @@
+"""The metadata persister: journals and checkpoints of channels, descriptions, deletions. One thing at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from aiodq.errors import AiodqError, DiskFullError, StoreFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.engine.offload import Offload
+    from aiodq.engine.outlet import Outlet
+    from aiodq.format.journal import Op
+    from aiodq.storage.journal import ChannelJournal
+
+__all__ = ["Job", "MetadataPersister"]
+
+_FOLD_AT: Final = 32_768
+_LULL: Final = 0.01
+"""Seconds that acks nobody waits for may gather before they are written."""
+
+_RETRY: Final = 0.25
+
+
+@dataclass(slots=True)
+class Job:
+    """Blocking work on a topic's files.
+
+    Attributes:
+        work: done in a thread.
+        report: called on the loop with the result, or with None and the error.
+        acks_first: everything settled so far has to be durable before.
+    """
+
+    work: Callable[[], object]
+    report: Callable[[object, Exception | None], None]
+    acks_first: bool = False
+
+
+class MetadataPersister:
+    """One per topic."""
+
+    def __init__(self, offload: Offload, *, durable: bool) -> None:
+        """Keep the files of a topic.
+
+        Args:
+            offload: the threads.
+            durable: whether acks are synced as soon as they are written, or left to `sync_all`.
+        """
+        self._offload = offload
+        self._durable = durable
+        self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
+        self._dirty: dict[str, Outlet[Any]] = {}
+        self._unsynced: dict[str, Outlet[Any]] = {}
+        self._held: dict[str, list[Op]] = {}
+        self._flush_queued = False
+        self._urgent = asyncio.Event()
+        self.syncs = 0
+
+    def settled(self, outlet: Outlet[Any]) -> None:
+        """Note that a channel has something to write; soon if somebody waits for it."""
+        self._dirty[outlet.name] = outlet
+        if outlet.ack_waiters:
+            self._urgent.set()
+        if not self._flush_queued:
+            self._flush_queued = True
+            self._jobs.put_nowait(None)
+
+    def submit(self, job: Job) -> None:
+        """Do this after what was submitted before."""
+        self._urgent.set()
+        self._jobs.put_nowait(job)
+
+    async def run(self) -> None:
+        """Work."""
+        while True:
+            job = await self._jobs.get()
+            if job is None:
+                await self._lull()
+                await self.flush(sync=self._durable)
+                continue
+            await self._do(job)
+
+    async def _do(self, job: Job) -> None:
+        try:
+            if job.acks_first:
+                await self.flush(sync=True)
+            result = await self._offload.call(job.work)
+        except Exception as error:
+            job.report(None, error)
+            if isinstance(error, StoreFailedError):
+                raise
+        except BaseException:
+            job.report(None, StoreFailedError("the store's engine was stopped"))
+            raise
+        else:
+            job.report(result, None)
+
+    def fail(self, error: Exception) -> None:
+        """Tell whoever waits for what will not be done."""
+        while not self._jobs.empty():
+            job = self._jobs.get_nowait()
+            if job is not None:
+                job.report(None, error)
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether something was written that is not synced."""
+        return bool(self._unsynced)
+
+    async def _lull(self) -> None:
+        if not self._urgent.is_set():
+            with anyio.move_on_after(_LULL):
+                await self._urgent.wait()
+
+    async def flush(self, *, sync: bool) -> None:
+        """Write what channels have to say, and have it synced where asked.
+
+        Raises:
+            StoreFailedError: a sync failed.
+        """
+        self._flush_queued = False
+        self._urgent.clear()
+        outlets, self._dirty = list(self._dirty.values()), {}
+        written: list[tuple[Outlet[Any], list[asyncio.Future[None]]]] = []
+        for outlet in outlets:
+            waiters, outlet.ack_waiters = outlet.ack_waiters, []
+            error = self._write(outlet)
+            if error is None:
+                written.append((outlet, waiters))
+                self._unsynced[outlet.name] = outlet
+            else:
+                self._put_off(outlet, waiters, error)
+        waiting = [waiter for _, waiters in written for waiter in waiters]
+        if sync:
+            await self._sync_journals(waiting)
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        for outlet in outlets:
+            if outlet.journal is not None and outlet.journal.pending >= _FOLD_AT:
+                await self._fold(outlet)
+
+    async def _sync_journals(self, waiting: list[asyncio.Future[None]]) -> None:
+        journals = [outlet.journal for outlet in self._unsynced.values() if outlet.journal is not None]
+        self._unsynced = {}
+        if not journals:
+            return
+        try:
+            await self._offload.call(_sync_all, journals)
+        except BaseException as error:
+            told = error if isinstance(error, Exception) else StoreFailedError("the store's engine was stopped")
+            for waiter in waiting:
+                if not waiter.done():
+                    waiter.set_exception(told)
+            raise
+        self.syncs += len(journals)
+
+    def _write(self, outlet: Outlet[Any]) -> AiodqError | None:
+        if outlet.state is None or outlet.journal is None:
+            return None
+        ops = [*self._held.pop(outlet.name, ()), *outlet.state.take_ops()]
+        if not ops:
+            return None
+        try:
+            outlet.journal.append(ops)
+        except AiodqError as error:
+            self._held[outlet.name] = ops
+            return error
+        return None
+
+    def _put_off(self, outlet: Outlet[Any], waiters: list[asyncio.Future[None]], error: AiodqError) -> None:
+        """Keep what could not be written for later. The settling stands; who waits learns that it is not durable."""
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+        asyncio.get_running_loop().call_later(_RETRY, self.settled, outlet)
+
+    async def _fold(self, outlet: Outlet[Any]) -> None:
+        journal, state = outlet.journal, outlet.state
+        if journal is None or state is None or outlet.name in self._held:
+            return
+        image = state.image()
+        state.take_ops()
+        try:
+            await self._offload.call(journal.fold, image)
+        except DiskFullError as error:
+            # The journal stands as it was; what the image adds to it is said again.
+            state.renote()
+            self._put_off(outlet, [], error)
+
+
+def _sync_all(journals: list[ChannelJournal]) -> None:
+    for journal in journals:
+        journal.sync()

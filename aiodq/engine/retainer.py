@@ -1,0 +1,109 @@
+"""Giving up messages: consumed segments, purges, and what an overflowing backlog drops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.engine.persister import Job
+from aiodq.errors import StoreFailedError
+from aiodq.storage.retention import expired
+
+if TYPE_CHECKING:
+    from aiodq.engine.ioloop import IoLoop, IoLoopHost
+    from aiodq.engine.persister import MetadataPersister
+    from aiodq.engine.reader import PrefetchingReader
+    from aiodq.storage.segments import Segment
+
+__all__ = ["Retainer"]
+
+
+class Retainer:
+    """One per topic; called on the loop, by the ioLoop, while nothing else changes the list of segments."""
+
+    def __init__(
+        self, ioloop: IoLoop, reader: PrefetchingReader, persister: MetadataPersister, host: IoLoopHost
+    ) -> None:
+        """Give up what is in this topic."""
+        self._ioloop = ioloop
+        self._reader = reader
+        self._persister = persister
+        self._host = host
+
+    def retain(self) -> None:
+        """Delete the segments that may go."""
+        ioloop = self._ioloop
+        if ioloop.stopped:
+            return
+        policy = ioloop.options.retention
+        verdict = expired(ioloop.log.segments, policy, self._host.clock.now_ns(), self._consumed)
+        if not verdict.segments:
+            return
+        if verdict.forced_to:
+            for outlet in ioloop.outlets.values():
+                if outlet.state is not None and outlet.state.drop_below(verdict.forced_to):
+                    self._persister.settled(outlet)
+        self._drop(verdict.segments, verdict.forced_to)
+
+    def _consumed(self, segment: Segment) -> bool:
+        outlets = self._ioloop.outlets.values()
+        return bool(outlets) and all(
+            outlet.state is not None and outlet.state.settled_all(segment.base, segment.end) for outlet in outlets
+        )
+
+    def _drop(self, segments: tuple[Segment, ...], begin: int) -> None:
+        """Take segments out of sight and delete their files, once what allows it is durable."""
+        log = self._ioloop.real_log()
+        log.hide(segments)
+        self._reader.forget([segment.path for segment in segments])
+
+        def work() -> None:
+            log.give_up(begin)
+            log.remove(segments)
+
+        self._persister.submit(Job(work, self.ignore, acks_first=True))
+
+    def ignore(self, _: object, error: Exception | None) -> None:
+        """Note the end of work nobody waits for. A file that is still there is found again at the next open."""
+        if isinstance(error, StoreFailedError):
+            self._host.fail(error)
+
+    def purge_files(self) -> int:
+        """Make durable that everything written is given up; return the offset behind it. Blocking.
+
+        Raises:
+            StorageError: it was not done.
+        """
+        log = self._ioloop.real_log()
+        log.roll()
+        log.give_up(log.end)
+        return log.end
+
+    def purged(self, end: int) -> int:
+        """Let everything below `end` go; return how many messages that were."""
+        ioloop = self._ioloop
+        outlets = list(ioloop.outlets.values())
+        counts = [outlet.state.purge() for outlet in outlets if outlet.state is not None]
+        for outlet in outlets:
+            outlet.reset()
+            self._persister.settled(outlet)
+        ioloop.tail.clear()
+        gone = tuple(segment for segment in ioloop.log.segments if segment.end <= end and segment.sealed)
+        if gone:
+            self._drop(gone, 0)
+        ioloop.intake.freed()
+        return max(counts) if counts else sum(segment.records for segment in gone)
+
+    def drop_oldest(self, count: int) -> int:
+        """Settle up to `count` of the oldest ready messages of the channels with the deepest backlog."""
+        outlets = list(self._ioloop.outlets.values())
+        deepest = max((outlet.state.depth for outlet in outlets if outlet.state is not None), default=0)
+        dropped = 0
+        for outlet in outlets:
+            state = outlet.state
+            if state is None or state.depth < deepest:
+                continue
+            before = state.depth
+            state.drop(count)
+            dropped = max(dropped, before - state.depth)
+            self._ioloop.settled(outlet)
+        return dropped

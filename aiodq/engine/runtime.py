@@ -1,0 +1,350 @@
+"""A store's engine: the lock, the threads, one ioLoop per topic, opening and ending."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from aiodq.delivery.channel import ChannelState
+from aiodq.engine.ioloop import IoLoop
+from aiodq.engine.offload import Offload
+from aiodq.engine.outlet import Outlet
+from aiodq.engine.signals import QueueShutDown
+from aiodq.errors import AiodqError, StoreFailedError, WrongContextError
+from aiodq.format.codecs import codec_number
+from aiodq.options import ChannelOptions
+from aiodq.storage.atomic import ensure_directory
+from aiodq.storage.journal import ChannelJournal
+from aiodq.storage.layout import check_store_directory, delete_topic, list_topics, sweep_deleted
+from aiodq.storage.log import LogOptions, TopicLog
+from aiodq.storage.meta import TopicMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.clock import Clock
+    from aiodq.options import StoreOptions
+    from aiodq.storage.filesystem import FileSystem, Lock
+
+    MakeMessage = Callable[[str, Outlet[Any] | None, Any, int, int, int], Any]
+
+__all__ = ["OpenedTopic", "Runtime"]
+
+_WORKERS: Final = 8
+_LIVE: Final[weakref.WeakSet[Runtime]] = weakref.WeakSet()
+
+
+class OpenedTopic:
+    """A topic's files as they were opened in a thread: the log, and each channel with its journal."""
+
+    __slots__ = ("channels", "log")
+
+    def __init__(self, log: TopicLog) -> None:
+        """Begin without channels."""
+        self.log = log
+        self.channels: dict[str, tuple[ChannelJournal, ChannelState]] = {}
+
+
+class Runtime:
+    """What a `Store` stands on.
+
+    Attributes:
+        path: the store's directory.
+        options: the store's.
+        fs, clock, offload: the seams, and the threads.
+        topics: running ioLoops by topic.
+        failure: why the store stopped, or None.
+    """
+
+    def __init__(self, path: str, options: StoreOptions, fs: FileSystem, clock: Clock) -> None:
+        """Prepare; `open` does it. Must be called on the loop that will use the store."""
+        self.path = path
+        self.options = options
+        self.fs = fs
+        self.clock = clock
+        self.loop = asyncio.get_running_loop()
+        self.offload = Offload(self.loop, _WORKERS)
+        self.topics: dict[str, IoLoop] = {}
+        self.failure: StoreFailedError | None = None
+        self.closing = False
+        self.forked = False
+        self._thread = threading.get_ident()
+        self._lock: Lock | None = None
+        self._wanted: asyncio.Queue[IoLoop | None] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._closed: asyncio.Future[None] | None = None
+
+    # --- opening
+
+    async def open(self, make: MakeMessage) -> None:
+        """Take the lock, recover every topic, start the engine.
+
+        Raises:
+            StoreLockedError: another owner has it.
+            NotAStoreError: the directory is something else.
+            StorageError: as mapped from the system's error.
+        """
+        codec_number(self.options.compression)
+        opening = asyncio.ensure_future(self.offload.call(self._open_files))
+        try:
+            opened = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread goes on; what it opens must not stay open.
+            opening.add_done_callback(self._discard)
+            raise
+        except BaseException:
+            self.offload.shutdown()
+            raise
+        for name, topic in opened.items():
+            self.start_topic(name, self.options, topic, make)
+        self._task = self.loop.create_task(self._run(), name=f"aiodq {self.path}")
+        _LIVE.add(self)
+
+    def _discard(self, opening: asyncio.Future[dict[str, OpenedTopic]]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            for topic in opening.result().values():
+                _abandon(topic)
+        self._unlock()
+        self.offload.shutdown()
+
+    def _open_files(self) -> dict[str, OpenedTopic]:
+        ensure_directory(self.fs, self.path)
+        check_store_directory(self.fs, self.path)
+        self._lock = self.fs.lock(self.path)
+        opened: dict[str, OpenedTopic] = {}
+        try:
+            sweep_deleted(self.fs, self.path)
+            for name in list_topics(self.fs, self.path):
+                opened[name] = self.open_topic(name, self.options)
+        except BaseException:
+            for topic in opened.values():
+                _abandon(topic)
+            self._unlock()
+            raise
+        return opened
+
+    def open_topic(self, name: str, options: StoreOptions) -> OpenedTopic:
+        """Open one topic's files, or make them. Blocking.
+
+        Raises:
+            StorageError: as mapped from the system's error, or what `TopicLog` says.
+        """
+        log_options = LogOptions(options.segment_bytes, codec_number(options.compression))
+        log = TopicLog(self.fs, os.path.join(self.path, name), log_options, self.clock)
+        topic = OpenedTopic(log)
+        try:
+            for channel, start in log.meta.channels.items():
+                topic.channels[channel] = self._open_channel(log, channel, start)
+        except BaseException:
+            _abandon(topic)
+            raise
+        return topic
+
+    def _open_channel(self, log: TopicLog, channel: str, start: int) -> tuple[ChannelJournal, ChannelState]:
+        ensure_directory(self.fs, os.path.join(log.directory, "channels"))
+        journal = ChannelJournal(self.fs, os.path.join(log.directory, "channels", channel), start)
+        try:
+            state = ChannelState.restored(journal.image, journal.ops, log.end, ChannelOptions().max_in_flight)
+            state.drop_below(log.begin)
+            state.counters.dropped = 0
+            for end, following in zip(log.segments, log.segments[1:], strict=False):
+                state.lose(end.end, following.base)
+            if journal.unclean or journal.reach > log.end:
+                # CRASH: what names messages that the log lost must be gone before their numbers are given again.
+                journal.fold(state.image())
+        except BaseException:
+            journal.close()
+            raise
+        return journal, state
+
+    def start_topic(self, name: str, options: StoreOptions, topic: OpenedTopic, make: MakeMessage) -> IoLoop:
+        """Start a topic's ioLoop, with the channels found on disk."""
+        ioloop = self._add(IoLoop(name, options, self, topic.log))
+        for channel, (journal, state) in topic.channels.items():
+            outlet = self.outlet(ioloop, channel, make)
+            outlet.attach(journal, state)
+            ioloop.settled(outlet)
+        return ioloop
+
+    def new_topic(self, name: str, options: StoreOptions) -> IoLoop:
+        """Start an ioLoop for a topic whose files the first message or channel will make."""
+        return self._add(IoLoop(name, options, self, None))
+
+    def _add(self, ioloop: IoLoop) -> IoLoop:
+        self.topics[ioloop.name] = ioloop
+        self._wanted.put_nowait(ioloop)
+        return ioloop
+
+    async def delete_topic(self, name: str) -> None:
+        """End a topic and delete its files.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+
+        Cancellation: it is done all the same.
+        """
+        ioloop = self.topics.pop(name, None)
+        if ioloop is None:
+            return
+        for outlet in ioloop.outlets.values():
+            outlet.shut_down(immediate=True)
+        await asyncio.shield(self.loop.create_task(self._delete(ioloop)))
+
+    async def _delete(self, ioloop: IoLoop) -> None:
+        await ioloop.close()
+        await self.offload.call(delete_topic, self.fs, self.path, ioloop.name)
+
+    def make_log(self, name: str, options: StoreOptions) -> TopicLog:
+        """Make a topic's files. Blocking."""
+        return self.open_topic(name, options).log
+
+    def outlet(self, ioloop: IoLoop, channel: str, make: MakeMessage) -> Outlet[Any]:
+        """Return a topic's channel, made without a state if it is new."""
+        found = ioloop.outlets.get(channel)
+        if found is None:
+            found = Outlet(channel, ioloop, partial(make, ioloop.name), max(ioloop.options.memory_bytes // 8, 1 << 16))
+            ioloop.outlets[channel] = found
+        return found
+
+    def create_channel(self, ioloop: IoLoop, outlet: Outlet[Any], start: Callable[[TopicLog], int]) -> None:
+        """Make a new channel durable; it delivers from then on, and no later put returns before."""
+        ioloop.be_born()
+
+        def work() -> tuple[ChannelJournal, ChannelState]:
+            log = ioloop.real_log()
+            begin = start(log)
+            opened = self._open_channel(log, outlet.name, begin)
+            log.save(TopicMeta(log.meta.uuid, log.meta.begin, {**log.meta.channels, outlet.name: begin}))
+            return opened
+
+        def finish(opened: tuple[ChannelJournal, ChannelState], error: Exception | None) -> None:
+            if error is None:
+                outlet.attach(*opened)
+                ioloop.settled(outlet)
+            else:
+                # The next who names the channel tries again; who holds this one is told whenever it asks.
+                ioloop.outlets.pop(outlet.name, None)
+                outlet.unusable(error)
+
+        ioloop.submit(work, finish)
+
+    # --- running
+
+    def check(self) -> None:
+        """Raise if the store cannot be used from here and now.
+
+        Raises:
+            StoreFailedError: it has failed.
+            QueueShutDown: it is closed.
+            WrongContextError: another loop, another thread, or a forked child.
+        """
+        if self.failure is not None:
+            raise self.failure.again()
+        if self.forked:
+            raise WrongContextError(
+                "this store was opened before a fork; open it in the child, once the parent is done"
+            )
+        if asyncio.get_running_loop() is not self.loop:
+            raise WrongContextError("this store belongs to another event loop")
+        if self.closing:
+            raise QueueShutDown("the store is closed")
+
+    def fail(self, error: Exception) -> None:
+        """Stop the store for this reason; everybody who waits is told."""
+        if self.failure is not None:
+            return
+        if isinstance(error, StoreFailedError):
+            self.failure = error
+        else:
+            self.failure = StoreFailedError(f"the store stopped: {error}", self.path)
+            self.failure.__cause__ = error
+        for ioloop in self.topics.values():
+            ioloop.fail(self.failure)
+
+    async def _run(self) -> None:
+        """Own the ioLoops until the store is closed. Cancelled (the loop is ending), save what was accepted."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                while (ioloop := await self._wanted.get()) is not None:
+                    tasks.start_soon(ioloop.run)
+                tasks.cancel_scope.cancel()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Release everything, whatever state it is in. Blocking, as nobody is left to wait for."""
+        self.closing = True
+        self.offload.shutdown()
+        for ioloop in self.topics.values():
+            if not ioloop.closed:
+                self._rescue(ioloop)
+        self._unlock()
+        _LIVE.discard(self)
+
+    def _rescue(self, ioloop: IoLoop) -> None:
+        error: Exception = self.failure or QueueShutDown("the event loop ended before the store was closed")
+        try:
+            if self.failure is None:
+                ioloop.rescue()
+        except (AiodqError, OSError) as cause:
+            error = cause
+        ioloop.fail(error)
+        with suppress(AiodqError, OSError):
+            ioloop.abandon()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    # --- ending
+
+    async def close(self) -> None:
+        """Finish what was accepted, make it durable, release everything. Repeating it waits for the same end.
+
+        Raises:
+            StoreFailedError: it could not be made durable.
+
+        Cancellation: it goes on in the store's own task.
+        """
+        if self._closed is None:
+            self.closing = True
+            self._closed = self.loop.create_task(self._close())
+        await asyncio.shield(self._closed)
+
+    async def _close(self) -> None:
+        results: list[BaseException | None] = []
+        if self.failure is None:
+            closings = [ioloop.close() for ioloop in list(self.topics.values())]
+            results = await asyncio.gather(*closings, return_exceptions=True)
+        self._wanted.put_nowait(None)
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def after_fork(self) -> None:
+        """In the child: nothing of this store may be used here."""
+        self.forked = True
+
+
+def _abandon(topic: OpenedTopic) -> None:
+    for journal, _ in topic.channels.values():
+        journal.close()
+    topic.log.abandon()
+
+
+def _mark_children() -> None:
+    for runtime in list(_LIVE):
+        runtime.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_children)

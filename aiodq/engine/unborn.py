@@ -1,0 +1,25 @@
+"""A topic that was named and has no files yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.storage.logreader import LogView
+
+if TYPE_CHECKING:
+    from aiodq.storage.damage import Damage
+    from aiodq.storage.segments import Segment
+
+__all__ = ["UnbornLog"]
+
+
+class UnbornLog:
+    """What a topic without files looks like."""
+
+    begin = end = durable = cut_bytes = 0
+    segments: tuple[Segment, ...] = ()
+    damages: tuple[Damage, ...] = ()
+
+    def view(self, stop: int | None = None) -> LogView:
+        """Return an empty view."""
+        return LogView((), stop or 0, 0)

@@ -1,0 +1,152 @@
+"""The segment writer: encodes what the ioLoop hands it, writes it inline, rolls segments off the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aiodq.engine.batch import Part
+from aiodq.errors import AiodqError, StorageError, StoreFailedError
+from aiodq.storage.active import WRITE_BYTES, cuts
+
+if TYPE_CHECKING:
+    from aiodq.clock import Clock
+    from aiodq.engine.offload import Offload
+    from aiodq.format.columns import Columns
+    from aiodq.storage.log import TopicLog
+
+__all__ = ["SegmentWriter", "Written", "write_at_once"]
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of a batch.
+
+    Attributes:
+        parts: what is in the log now, in order.
+        failed: what is not.
+        error: why not.
+    """
+
+    parts: list[Part] = field(default_factory=list)
+    failed: list[Part] = field(default_factory=list)
+    error: AiodqError | None = None
+
+
+class SegmentWriter:
+    """Writes one batch at a time.
+
+    Attributes:
+        log: where to.
+        rolling: the log is being rolled; nothing else may touch its segments, nor sync them.
+    """
+
+    def __init__(self, log: TopicLog | None, clock: Clock, offload: Offload) -> None:
+        """Write to `log`; where it is None it has to be set before the first batch."""
+        self.log = log
+        self._clock = clock
+        self._offload = offload
+        self._may_roll = asyncio.Event()
+        self._may_roll.set()
+        self.rolling = False
+
+    def syncing(self, *, busy: bool) -> None:
+        """Tell the writer whether a sync is in flight: a segment is not rolled meanwhile."""
+        if busy:
+            self._may_roll.clear()
+        else:
+            self._may_roll.set()
+
+    async def write(self, parts: list[Part]) -> Written:
+        """Write a batch, part by part.
+
+        A call of the loop writes at most about 256 KiB before others get their turn.
+        """
+        log = self._opened()
+        try:
+            for part in parts:
+                await self._write_part(part)
+            log.flush()
+            log.commit()
+        except (AiodqError, ValueError) as error:
+            log.rollback()
+            self.rolling = False
+            cause = error if isinstance(error, AiodqError) else StorageError(str(error), log.directory)
+            return _split(parts, log.end, cause)
+        return Written(parts)
+
+    def _opened(self) -> TopicLog:
+        if self.log is None:
+            raise StoreFailedError("a batch came before the topic's files were made")
+        return self.log
+
+    async def _write_part(self, part: Part) -> None:
+        log, time_ns = self._opened(), self._clock.now_ns()
+        for columns in cuts(part.columns, atomic=part.atomic):
+            span = log.stage(columns, time_ns, atomic=part.atomic)
+            if span is None:
+                span = await self._roll_and_stage(columns, time_ns, atomic=part.atomic)
+            if part.first < 0:
+                part.first, part.time_ns = span[0], time_ns
+            if log.staged_bytes >= WRITE_BYTES:
+                log.flush()
+                await asyncio.sleep(0)
+
+    async def _roll_and_stage(self, columns: Columns, time_ns: int, *, atomic: bool) -> tuple[int, int]:
+        log = self._opened()
+        log.flush()
+        log.commit()
+        self.rolling = True
+        await self._may_roll.wait()
+        await self._offload.call(log.roll)
+        self.rolling = False
+        span = log.stage(columns, time_ns, atomic=atomic)
+        if span is None:
+            raise StorageError("a fresh segment has no room for the message", log.directory)
+        return span
+
+
+def _split(parts: list[Part], end: int, error: AiodqError) -> Written:
+    """Tell what was committed before the failure from what was not."""
+    result = Written(error=error)
+    for part in parts:
+        count = len(part.columns.bodies)
+        kept = min(max(end - part.first, 0), count) if part.first >= 0 else 0
+        if kept == count:
+            result.parts.append(part)
+        elif kept == 0 or part.atomic:
+            result.failed.append(part)
+        else:
+            columns = part.columns
+            result.parts.append(
+                Part(columns.slice(0, kept), part.waiters[:kept], atomic=False, first=part.first, time_ns=part.time_ns)
+            )
+            result.failed.append(Part(columns.slice(kept, count), part.waiters[kept:], atomic=False))
+    return result
+
+
+def write_at_once(log: TopicLog, parts: list[Part], clock: Clock) -> None:
+    """Write and sync batches without a loop, whatever became of them in the writer before. Blocking.
+
+    Raises:
+        StorageError: it could not be done.
+    """
+    log.rollback()
+    for part in parts:
+        if part.first >= 0 and part.first < log.end:
+            continue
+        part.first = -1
+        for columns in cuts(part.columns, atomic=part.atomic):
+            time_ns = clock.now_ns()
+            span = log.stage(columns, time_ns, atomic=part.atomic)
+            if span is None:
+                log.flush()
+                log.commit()
+                log.roll()
+                span = log.stage(columns, time_ns, atomic=part.atomic)
+            if part.first < 0 and span is not None:
+                part.first = span[0]
+    log.flush()
+    log.commit()
+    log.sync()

@@ -1,0 +1,231 @@
+"""The payload of a batch: columns of values, one per record, then the bodies."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntFlag
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import CorruptionError
+from aiodq.format.layout import NULL_LENGTH
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aiodq.format.layout import BytesLike
+
+__all__ = ["Columns", "Flags", "decode_columns", "encode_columns"]
+
+
+class Flags(IntFlag):
+    """A frame's attributes: which optional columns it has, and its place in a run of frames."""
+
+    TIMES = 0x01
+    DUES = 0x02
+    EXPIRIES = 0x04
+    TAGS = 0x08
+    KEYS = 0x10
+    HEADERS = 0x20
+    CONTINUES = 0x100
+    """The frame belongs to the same put as the one before it."""
+    CONTINUED = 0x200
+    """The next frame belongs to the same put; without that one, this one does not count either."""
+
+
+_KNOWN_FLAGS: Final = sum(Flags)
+# As plain numbers: an operation on an IntFlag costs as much as decoding a record.
+_TIMES, _DUES, _EXPIRIES = int(Flags.TIMES), int(Flags.DUES), int(Flags.EXPIRIES)
+_TAGS, _KEYS, _HEADERS = int(Flags.TAGS), int(Flags.KEYS), int(Flags.HEADERS)
+_HEADER_COUNT: Final = struct.Struct("<H")
+_HEADER_LENGTHS: Final = struct.Struct("<II")
+
+
+@dataclass(slots=True)
+class Columns:
+    """The records of one batch, column by column; each list present has one item per record.
+
+    Attributes:
+        bodies: the message bodies.
+        times: nanoseconds since the epoch, where records differ from the batch's own time.
+        dues: not to be delivered before, nanoseconds; 0 for at once.
+        expiries: not to be delivered after, nanoseconds; 0 for never.
+        tags: text or None.
+        keys: bytes or None.
+        headers: text by text; an empty mapping for none.
+    """
+
+    bodies: list[bytes]
+    times: list[int] | None = None
+    dues: list[int] | None = None
+    expiries: list[int] | None = None
+    tags: list[str | None] | None = None
+    keys: list[bytes | None] | None = None
+    headers: list[Mapping[str, str]] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """True when there is nothing but bodies."""
+        return (
+            self.times is None
+            and self.dues is None
+            and self.expiries is None
+            and self.tags is None
+            and self.keys is None
+            and self.headers is None
+        )
+
+    def slice(self, start: int, stop: int) -> Columns:
+        """Return the records `start` to `stop` as columns of their own."""
+        return Columns(
+            self.bodies[start:stop],
+            None if self.times is None else self.times[start:stop],
+            None if self.dues is None else self.dues[start:stop],
+            None if self.expiries is None else self.expiries[start:stop],
+            None if self.tags is None else self.tags[start:stop],
+            None if self.keys is None else self.keys[start:stop],
+            None if self.headers is None else self.headers[start:stop],
+        )
+
+
+def encode_columns(columns: Columns) -> tuple[int, bytes]:
+    """Return the `Flags` of the columns that are there, and the payload."""
+    bodies = columns.bodies
+    count = len(bodies)
+    numbers = struct.Struct(f"<{count}q")
+    flags = 0
+    fixed: list[bytes] = []
+    for flag, values in ((_TIMES, columns.times), (_DUES, columns.dues), (_EXPIRIES, columns.expiries)):
+        if values is not None:
+            flags |= flag
+            fixed.append(numbers.pack(*values))
+    lengths = struct.Struct(f"<{count}I")
+    fixed.append(lengths.pack(*map(len, bodies)))
+    blobs: list[bytes] = []
+    for flag, items in (
+        (_TAGS, _encoded_tags(columns.tags)),
+        (_KEYS, columns.keys),
+        (_HEADERS, _encoded_headers(columns.headers)),
+    ):
+        if items is not None:
+            flags |= flag
+            fixed.append(lengths.pack(*(NULL_LENGTH if item is None else len(item) for item in items)))
+            blobs.extend(item for item in items if item)
+    return flags, b"".join((*fixed, *blobs, *bodies))
+
+
+def decode_columns(payload: BytesLike, count: int, flags: int, *, path: str = "", position: int = 0) -> Columns:
+    """Return the columns of a payload whose checksum was right.
+
+    Raises:
+        CorruptionError: the lengths do not add up, a text is not UTF-8, or a flag is unknown.
+    """
+    try:
+        return _decode(memoryview(payload), count, flags)
+    except (struct.error, UnicodeDecodeError, ValueError) as cause:
+        message = f"the batch's columns do not add up: {cause}"
+        raise CorruptionError(message, path, position) from cause
+
+
+def _decode(view: memoryview, count: int, flags: int) -> Columns:
+    if flags & ~_KNOWN_FLAGS:
+        message = f"unknown flags {flags:#x}"
+        raise ValueError(message)
+    if count * 4 > len(view):
+        message = f"{count} records in {len(view)} bytes"
+        raise ValueError(message)
+    cursor = 0
+    numbers: list[list[int] | None] = []
+    for flag in (_TIMES, _DUES, _EXPIRIES):
+        values = None
+        if flags & flag:
+            values = list(struct.unpack_from(f"<{count}q", view, cursor))
+            cursor += 8 * count
+        numbers.append(values)
+    length_columns: list[Sequence[int] | None] = []
+    for flag in (0, _TAGS, _KEYS, _HEADERS):
+        lengths = None
+        if flag == 0 or flags & flag:
+            lengths = struct.unpack_from(f"<{count}I", view, cursor)
+            cursor += 4 * count
+        length_columns.append(lengths)
+    times, dues, expiries = numbers
+    body_lengths, tag_lengths, key_lengths, header_lengths = length_columns
+    tags, cursor = _cut(view, cursor, tag_lengths)
+    keys, cursor = _cut(view, cursor, key_lengths)
+    headers, cursor = _cut(view, cursor, header_lengths)
+    return Columns(
+        _bodies(view, cursor, body_lengths or ()),
+        times,
+        dues,
+        expiries,
+        None if tags is None else [None if tag is None else tag.decode() for tag in tags],
+        keys,
+        None if headers is None else [_decode_headers(blob) for blob in headers],
+    )
+
+
+def _bodies(view: memoryview, start: int, lengths: Sequence[int]) -> list[bytes]:
+    data = view[start:].tobytes()
+    ends = list(accumulate(lengths))
+    if (ends[-1] if ends else 0) != len(data):
+        message = f"bodies of {ends[-1] if ends else 0} bytes in {len(data)}"
+        raise ValueError(message)
+    return [data[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+
+
+def _cut(view: memoryview, start: int, lengths: Sequence[int] | None) -> tuple[list[bytes | None] | None, int]:
+    if lengths is None:
+        return None, start
+    items: list[bytes | None] = []
+    for length in lengths:
+        if length == NULL_LENGTH:
+            items.append(None)
+            continue
+        end = start + length
+        if end > len(view):
+            message = f"a value of {length} bytes reaches past the end"
+            raise ValueError(message)
+        items.append(view[start:end].tobytes())
+        start = end
+    return items, start
+
+
+def _encoded_tags(tags: list[str | None] | None) -> list[bytes | None] | None:
+    return None if tags is None else [None if tag is None else tag.encode() for tag in tags]
+
+
+def _encoded_headers(headers: list[Mapping[str, str]] | None) -> list[bytes | None] | None:
+    return None if headers is None else [_encode_headers(mapping) for mapping in headers]
+
+
+def _encode_headers(headers: Mapping[str, str]) -> bytes | None:
+    if not headers:
+        return None
+    parts = [_HEADER_COUNT.pack(len(headers))]
+    for name, value in headers.items():
+        name_bytes, value_bytes = name.encode(), value.encode()
+        parts += (_HEADER_LENGTHS.pack(len(name_bytes), len(value_bytes)), name_bytes, value_bytes)
+    return b"".join(parts)
+
+
+def _decode_headers(blob: bytes | None) -> Mapping[str, str]:
+    if blob is None:
+        return {}
+    (count,) = _HEADER_COUNT.unpack_from(blob)
+    cursor = _HEADER_COUNT.size
+    headers: dict[str, str] = {}
+    for _ in range(count):
+        name_length, value_length = _HEADER_LENGTHS.unpack_from(blob, cursor)
+        cursor += _HEADER_LENGTHS.size
+        middle, end = cursor + name_length, cursor + name_length + value_length
+        if end > len(blob):
+            message = "a header reaches past its message"
+            raise ValueError(message)
+        headers[blob[cursor:middle].decode()] = blob[middle:end].decode()
+        cursor = end
+    if cursor != len(blob):
+        message = "a message's headers end early"
+        raise ValueError(message)
+    return headers

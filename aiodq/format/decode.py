@@ -1,0 +1,110 @@
+"""Decoding a stretch of frames at once, with a short path for runs of compact records."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import CorruptionError
+from aiodq.format.columns import Columns
+from aiodq.format.frames import Batch, check_frame, decode_frame, read_prefix
+from aiodq.format.layout import ALIGNMENT, COMPACT_MIN, FRAME_PREFIX, FRAME_START, KIND_COMPACT, TRAILER
+
+if TYPE_CHECKING:
+    from aiodq.format.frames import Frame, FrameContext
+
+__all__ = ["decode_stretch"]
+
+_START: Final = FRAME_START.size
+_PREFIX: Final = FRAME_PREFIX.size
+_TRAILER: Final = TRAILER.size
+
+
+def decode_stretch(
+    data: bytes, context: FrameContext, *, position: int, limit: int, skip_below: int = 0, path: str = ""
+) -> tuple[list[Batch], int, CorruptionError | None]:
+    """Decode whole frames from the start of `data`, which is byte `position` of the file.
+
+    Neighbouring compact records come as one batch with a `times` column.
+
+    Args:
+        data: frames; the last may be cut short. What lies behind `limit` is not looked at.
+        context: the segment's.
+        position: where `data` starts in the file.
+        limit: the file's end for frames, bytes.
+        skip_below: batches that end at or below this offset are checked, but not decoded.
+        path: for the error.
+
+    Returns:
+        The batches, the bytes consumed, and what stopped it if that was damage. A frame that `data` does not hold
+        whole ends it without an error, unless the file does not hold it either.
+    """
+    batches: list[Batch] = []
+    view = memoryview(data)
+    at, end = 0, min(len(data), limit - position)
+    try:
+        while at < end:
+            batch, at = _compact_stretch(data, at, end, context, position)
+            if batch is not None:
+                if batch.stop > skip_below:
+                    batches.append(batch)
+                continue
+            frame = _whole_frame(view, at, context, position=position, limit=limit, path=path)
+            if frame is None:
+                break
+            if frame.count and frame.stop > skip_below:
+                batches.append(decode_frame(view, at, frame, context, path=path))
+            else:
+                # Otherwise one wrong bit in kind, offset or count would make a record pass for something to skip.
+                check_frame(view, at, frame, context, path=path)
+            at += frame.length
+    except CorruptionError as error:
+        return batches, at, error
+    return batches, at, None
+
+
+def _whole_frame(
+    view: memoryview, at: int, context: FrameContext, *, position: int, limit: int, path: str
+) -> Frame | None:
+    """Return the frame's prefix, or None where `view` ends before the frame does and the file does not."""
+    try:
+        frame = read_prefix(view, at, context, position=position + at, limit=limit, path=path)
+    except CorruptionError as error:
+        if isinstance(error.__cause__, struct.error) and position + len(view) < limit:
+            return None
+        raise
+    return frame if at + frame.length <= len(view) else None
+
+
+def _compact_stretch(data: bytes, at: int, end: int, context: FrameContext, position: int) -> tuple[Batch | None, int]:
+    """Decode compact records with consecutive offsets from `at`; stop before whatever is anything else."""
+    bodies: list[bytes] = []
+    times: list[int] = []
+    view = memoryview(data)
+    unpack, checksum, salt = FRAME_PREFIX.unpack_from, context.checksum, context.salt
+    first = expected = -1
+    start, last = at, end - COMPACT_MIN
+    while at <= last:
+        length, crc, kind, padding, flags, relative, _, time_ns = unpack(data, at)
+        stop = at + length
+        if (
+            kind != KIND_COMPACT
+            or flags
+            or padding >= ALIGNMENT
+            or length % ALIGNMENT
+            or length < COMPACT_MIN + padding
+            or stop > end
+            or (relative != expected and expected >= 0)
+            or checksum(view[at + _START : stop], salt) != crc
+        ):
+            break
+        if expected < 0:
+            first = expected = relative
+        bodies.append(data[at + _PREFIX : stop - _TRAILER - padding])
+        times.append(time_ns)
+        expected += 1
+        at = stop
+    if not bodies:
+        return None, at
+    columns = Columns(bodies, times if len(times) > 1 else None)
+    return Batch(context.base + first, times[0], columns, position + start, at - start), at

@@ -1,0 +1,246 @@
+"""What a sealed segment ends with: an index of its frames, and a tail of fixed size that tells where the index is."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiodq.errors import CorruptionError
+from aiodq.format.layout import (
+    ALIGNMENT,
+    FOOTER_TAIL,
+    INDEX_ENTRY,
+    INDEX_STRIDE,
+    SEGMENT_HEADER,
+    TAIL_MAGIC,
+)
+
+if TYPE_CHECKING:
+    from aiodq.format.layout import BytesLike
+
+__all__ = ["FooterTail", "IndexEntry", "SegmentIndex", "encode_footer"]
+
+_CRC_AT = FOOTER_TAIL.size - 12
+
+
+class IndexEntry(NamedTuple):
+    """A stretch of whole frames (and whole runs): where it begins, what it holds, its newest time in nanoseconds."""
+
+    position: int
+    first: int
+    records: int
+    frames: int
+    newest_ns: int
+
+
+@dataclass(slots=True)
+class SegmentIndex:
+    """The index as it grows with a segment, or as it was read from a footer. First offsets are relative to the base.
+
+    Attributes:
+        positions, firsts, records, frames, newest: one item per entry.
+        flags: all frames' flags together.
+        raw_bytes: the payloads' size in all, before compression.
+        oldest_ns: the oldest batch time, or 0 while empty.
+    """
+
+    positions: array[int] = field(default_factory=lambda: array("Q"))
+    firsts: array[int] = field(default_factory=lambda: array("Q"))
+    records: array[int] = field(default_factory=lambda: array("Q"))
+    frames: array[int] = field(default_factory=lambda: array("Q"))
+    newest: array[int] = field(default_factory=lambda: array("q"))
+    flags: int = 0
+    raw_bytes: int = 0
+    oldest_ns: int = 0
+
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        return len(self.positions)
+
+    def add(self, entry: IndexEntry, *, joined: bool, flags: int, raw_bytes: int) -> None:
+        """Take in frames at the segment's end.
+
+        Args:
+            entry: the frames.
+            joined: they continue a run, so no entry may begin with them.
+            flags: theirs together.
+            raw_bytes: their payloads' size before compression.
+        """
+        self.flags |= flags
+        self.raw_bytes += raw_bytes
+        self.oldest_ns = min(self.oldest_ns, entry.newest_ns) if self.positions else entry.newest_ns
+        if self.positions and (joined or entry.position - self.positions[-1] < INDEX_STRIDE):
+            self.records[-1] += entry.records
+            self.frames[-1] += entry.frames
+            self.newest[-1] = max(self.newest[-1], entry.newest_ns)
+            return
+        self.positions.append(entry.position)
+        self.firsts.append(entry.first)
+        self.records.append(entry.records)
+        self.frames.append(entry.frames)
+        self.newest.append(entry.newest_ns)
+
+    def position_of(self, relative: int) -> int:
+        """Return the position of the entry in which to look for a relative offset; the header's end while empty."""
+        number = bisect_right(self.firsts, relative) - 1
+        return self.positions[number] if number >= 0 else SEGMENT_HEADER.size
+
+    def position_at(self, time_ns: int) -> int | None:
+        """Return the position of the first entry with a batch at `time_ns` or later, None if all are older."""
+        return next((p for p, t in zip(self.positions, self.newest, strict=True) if t >= time_ns), None)
+
+    def position_before(self, position: int) -> int | None:
+        """Return the position of the last entry that begins before `position`, None at the start."""
+        number = bisect_right(self.positions, position - 1) - 1
+        return self.positions[number] if number >= 0 else None
+
+    @property
+    def newest_ns(self) -> int:
+        """The newest batch time, or 0 while empty."""
+        return max(self.newest, default=0)
+
+    def encode(self) -> bytes:
+        """Return the entries as they stand in a footer."""
+        rows = zip(self.positions, self.firsts, self.records, self.frames, self.newest, strict=True)
+        return b"".join(INDEX_ENTRY.pack(p, first, n, f, 0, t) for p, first, n, f, t in rows)
+
+    @classmethod
+    def decode(cls, data: BytesLike, tail: FooterTail, path: str = "") -> SegmentIndex:
+        """Return the index that stands before `tail`; `data` holds its bytes.
+
+        Raises:
+            CorruptionError: its checksum is wrong, or it does not fit the tail.
+        """
+        if len(data) != tail.entries * INDEX_ENTRY.size or zlib.crc32(data) != tail.index_crc:
+            message = "the footer's index is not what was written"
+            raise CorruptionError(message, path, tail.data_end)
+        index = cls(flags=tail.flags, raw_bytes=tail.raw_bytes, oldest_ns=tail.oldest_ns)
+        for position, first, records, frames, _, newest_ns in INDEX_ENTRY.iter_unpack(data):
+            index.positions.append(position)
+            index.firsts.append(first)
+            index.records.append(records)
+            index.frames.append(frames)
+            index.newest.append(newest_ns)
+        if not index._fits(tail):
+            message = "the footer's index does not fit its tail"
+            raise CorruptionError(message, path, tail.data_end)
+        return index
+
+    def _fits(self, tail: FooterTail) -> bool:
+        """Tell whether every entry points into the frames, in order, and the totals are the tail's."""
+        if not self.positions:
+            return tail.records == tail.frames == 0
+        return (
+            self.positions[0] >= SEGMENT_HEADER.size
+            and self.positions[-1] < tail.data_end
+            and all(a < b for a, b in pairwise(self.positions))
+            and not any(position % ALIGNMENT for position in self.positions)
+            and all(a <= b for a, b in pairwise(self.firsts))
+            and self.firsts[-1] + self.records[-1] <= tail.end
+            and sum(self.records) == tail.records
+            and sum(self.frames) == tail.frames
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FooterTail:
+    """The fixed end of a sealed segment.
+
+    Attributes:
+        data_end: where the frames end and the index begins, bytes.
+        entries: the index's length.
+        index_crc: crc32 of the index's bytes.
+        flags: all frames' flags together.
+        salt: the header's, kept twice.
+        records: how many there are.
+        end: the relative offset behind the last record; larger than `records` where damage left a gap.
+        raw_bytes: the payloads' size in all, before compression.
+        oldest_ns, newest_ns: the range of batch times.
+        frames: how many there are.
+    """
+
+    data_end: int
+    entries: int
+    index_crc: int
+    flags: int
+    salt: int
+    records: int
+    end: int
+    raw_bytes: int
+    oldest_ns: int
+    newest_ns: int
+    frames: int
+
+    def encode(self) -> bytes:
+        """Return the tail's bytes."""
+        footer = self.entries * INDEX_ENTRY.size + FOOTER_TAIL.size
+        head = FOOTER_TAIL.pack(
+            self.data_end,
+            self.entries,
+            self.index_crc,
+            self.flags,
+            self.salt,
+            self.records,
+            self.end,
+            self.raw_bytes,
+            self.oldest_ns,
+            self.newest_ns,
+            self.frames,
+            footer,
+            0,
+            TAIL_MAGIC,
+        )[:_CRC_AT]
+        return head + zlib.crc32(head).to_bytes(4, "little") + TAIL_MAGIC
+
+    @classmethod
+    def decode(cls, data: BytesLike, file_size: int, path: str = "") -> FooterTail | None:
+        """Return the tail in the last bytes of a file, or None when the file does not end with one.
+
+        Raises:
+            CorruptionError: there is one, but its checksum is wrong or it does not fit the file.
+        """
+        if len(data) < FOOTER_TAIL.size or bytes(data[-len(TAIL_MAGIC) :]) != TAIL_MAGIC:
+            return None
+        at = len(data) - FOOTER_TAIL.size
+        values = FOOTER_TAIL.unpack_from(data, at)
+        position = file_size - FOOTER_TAIL.size
+        if values[12] != zlib.crc32(memoryview(data)[at : at + _CRC_AT]):
+            message = "the footer's checksum is wrong"
+            raise CorruptionError(message, path, position)
+        tail = cls(*values[:11])
+        footer = tail.entries * INDEX_ENTRY.size + FOOTER_TAIL.size
+        fits = values[11] == footer and tail.data_end + footer == file_size
+        if not fits or tail.data_end % ALIGNMENT or tail.data_end < SEGMENT_HEADER.size:
+            message = "the footer does not belong to a file of this size"
+            raise CorruptionError(message, path, position)
+        return tail
+
+
+def encode_footer(index: SegmentIndex, *, data_end: int, end: int, salt: int) -> tuple[FooterTail, bytes]:
+    """Return the tail, and the bytes of index and tail together, for a segment whose frames end at `data_end`.
+
+    Args:
+        index: of all its frames.
+        data_end: bytes.
+        end: the relative offset behind the last record.
+        salt: the header's.
+    """
+    entries = index.encode()
+    tail = FooterTail(
+        data_end,
+        len(index),
+        zlib.crc32(entries),
+        index.flags,
+        salt,
+        sum(index.records),
+        end,
+        index.raw_bytes,
+        index.oldest_ns,
+        index.newest_ns,
+        sum(index.frames),
+    )
+    return tail, entries + tail.encode()

@@ -1,0 +1,304 @@
+"""One frame: a batch of records, or a single plain record in its compact form."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.errors import CorruptionError
+from aiodq.format.codecs import CODEC_NONE, compress, decompress, raw_limit
+from aiodq.format.columns import Columns, Flags, decode_columns, encode_columns
+from aiodq.format.layout import (
+    ALIGNMENT,
+    BATCH_HEADER,
+    BATCH_MIN,
+    COMPACT_MIN,
+    CONTROL_KINDS,
+    FRAME_BYTES,
+    FRAME_PREFIX,
+    FRAME_RECORDS,
+    FRAME_START,
+    KIND_BATCH,
+    KIND_COMPACT,
+    LAG_UNKNOWN,
+    MAX_FRAME,
+    MAX_RECORDS,
+    TRAILER,
+    padded,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.format.checksum import Checksum
+    from aiodq.format.layout import BytesLike
+
+__all__ = [
+    "Batch",
+    "Frame",
+    "FrameContext",
+    "check_frame",
+    "decode_frame",
+    "encode_frames",
+    "read_prefix",
+    "slice_frames",
+]
+
+_START: Final = FRAME_START.size
+_PREFIX: Final = FRAME_PREFIX.size
+_BATCH: Final = BATCH_HEADER.size
+_BATCH_REST: Final = struct.Struct(BATCH_HEADER.format.replace("<II", "<", 1))
+_COMPACT_REST: Final = struct.Struct(FRAME_PREFIX.format.replace("<II", "<", 1))
+_COMPACT_ENDS: Final = tuple(struct.Struct(f"<{padding}xI") for padding in range(ALIGNMENT))
+_COUNTS: Final = struct.Struct("<III")
+# As plain numbers: an operation on an IntFlag costs as much as encoding a record.
+_CONTINUES: Final = int(Flags.CONTINUES)
+_CONTINUED: Final = int(Flags.CONTINUED)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameContext:
+    """What the frames of one segment have in common.
+
+    Attributes:
+        base: the segment's base offset.
+        checksum: the algorithm its header names.
+        salt: the checksum's starting value.
+    """
+
+    base: int
+    checksum: Checksum
+    salt: int
+
+
+class Frame(NamedTuple):
+    """A frame's prefix, believed only as far as its length fits the file.
+
+    `first` is absolute. `watermark` is the offset below which everything was durable when the frame was written. `raw`
+    is the size of the payload before compression.
+    """
+
+    position: int
+    length: int
+    crc: int
+    kind: int
+    detail: int
+    flags: int
+    first: int
+    watermark: int
+    time_ns: int
+    count: int  # type: ignore[assignment]  # tuple.count is no loss
+    raw: int
+
+    @property
+    def end(self) -> int:
+        """Where the next frame starts, in bytes."""
+        return self.position + self.length
+
+    @property
+    def stop(self) -> int:
+        """The offset behind the frame's last record."""
+        return self.first + self.count
+
+
+@dataclass(slots=True)
+class Batch:
+    """Decoded records with consecutive offsets.
+
+    Attributes:
+        first: the first record's offset.
+        time_ns: when the batch was put, nanoseconds since the epoch.
+        columns: the records.
+        position: the frame's place in its segment, bytes; -1 for a batch that was not read from one.
+        length: the frame's bytes.
+    """
+
+    first: int
+    time_ns: int
+    columns: Columns
+    position: int = -1
+    length: int = 0
+
+    @property
+    def stop(self) -> int:
+        """The offset behind the last record."""
+        return self.first + len(self.columns.bodies)
+
+
+def encode_frames(
+    columns: Columns,
+    context: FrameContext,
+    *,
+    first: int,
+    watermark: int,
+    time_ns: int,
+    codec: int = CODEC_NONE,
+    atomic: bool = False,
+) -> list[bytes]:
+    """Return the frames that hold `columns`, in order, each of a whole number of 8-byte units.
+
+    Args:
+        columns: at least one record.
+        context: the segment's.
+        first: the first record's absolute offset.
+        watermark: everything below this offset is known to be durable.
+        time_ns: the batch's time.
+        codec: see `aiodq.format.codecs`.
+        atomic: chain the frames to one run, which readers take whole or not at all.
+    """
+    if len(columns.bodies) == 1 and codec == CODEC_NONE and columns.plain:
+        return [_encode_compact(columns.bodies[0], context, first, watermark, time_ns)]
+    frames: list[bytes] = []
+    cuts = list(slice_frames(columns.bodies))
+    last = len(cuts) - 1
+    for number, (start, stop) in enumerate(cuts):
+        flags = 0
+        if atomic:
+            flags = (_CONTINUES if number else 0) | (_CONTINUED if number < last else 0)
+        part = columns if last == 0 else columns.slice(start, stop)
+        frames.append(_encode_batch(part, context, first + start, watermark, time_ns, codec=codec, flags=flags))
+    return frames
+
+
+def slice_frames(bodies: list[bytes]) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) so that each slice stays within a frame's bounds; a large body gets one of its own."""
+    start = size = 0
+    for number, body in enumerate(bodies):
+        if number > start and (size + len(body) > FRAME_BYTES or number - start >= FRAME_RECORDS):
+            yield start, number
+            start, size = number, 0
+        size += len(body)
+    yield start, len(bodies)
+
+
+def _lag(first: int, watermark: int) -> int:
+    lag = first - watermark
+    if 0 <= lag < LAG_UNKNOWN:
+        return lag
+    return 0 if lag < 0 else LAG_UNKNOWN
+
+
+def _encode_compact(body: bytes, context: FrameContext, first: int, watermark: int, time_ns: int) -> bytes:
+    used = COMPACT_MIN + len(body)
+    padding = -used % ALIGNMENT
+    length = used + padding
+    rest = _COMPACT_REST.pack(KIND_COMPACT, padding, 0, first - context.base, _lag(first, watermark), time_ns)
+    covered = b"".join((rest, body, _COMPACT_ENDS[padding].pack(length)))
+    return FRAME_START.pack(length, context.checksum(covered, context.salt)) + covered
+
+
+def _encode_batch(
+    columns: Columns, context: FrameContext, first: int, watermark: int, time_ns: int, *, codec: int, flags: int
+) -> bytes:
+    columns_flags, payload = encode_columns(columns)
+    codec, stored = compress(payload, codec)
+    used = _BATCH + len(stored) + TRAILER.size
+    length = padded(used)
+    if length > MAX_FRAME:
+        message = f"a frame of {length} bytes is larger than the format can hold"
+        raise ValueError(message)
+    rest = _BATCH_REST.pack(
+        KIND_BATCH,
+        codec,
+        flags | columns_flags,
+        first - context.base,
+        _lag(first, watermark),
+        time_ns,
+        len(columns.bodies),
+        len(stored),
+        len(payload),
+    )
+    covered = b"".join((rest, stored, bytes(length - used), TRAILER.pack(length)))
+    return FRAME_START.pack(length, context.checksum(covered, context.salt)) + covered
+
+
+def read_prefix(view: BytesLike, at: int, context: FrameContext, *, position: int, limit: int, path: str = "") -> Frame:
+    """Return the prefix of the frame that starts at `view[at]`, which is byte `position` of the file.
+
+    Nothing but the shape is checked: enough to step over the frame, not to trust its content.
+
+    Args:
+        view: must hold the frame's whole header from `at` on.
+        at: where the frame starts in `view`.
+        context: the segment's.
+        position: the same place in the file.
+        limit: the file's end for frames, in bytes; no frame may reach past it.
+        path: for the error.
+
+    Raises:
+        CorruptionError: no frame can be there.
+    """
+    try:
+        length, crc, kind, detail, flags, relative, lag, time_ns = FRAME_PREFIX.unpack_from(view, at)
+        if length % ALIGNMENT or length < COMPACT_MIN or length > limit - position:
+            message = f"a frame of {length} bytes does not fit"
+            raise CorruptionError(message, path, position)
+        if kind == KIND_COMPACT and detail < ALIGNMENT and length >= COMPACT_MIN + detail:
+            count, raw = 1, length - COMPACT_MIN - detail
+        elif kind == KIND_BATCH and length >= BATCH_MIN:
+            count, _, raw = _COUNTS.unpack_from(view, at + _PREFIX)
+            # Against the raw size, not the length: a compressed batch may well have more records than bytes.
+            if not 0 < count <= min(raw // 4, MAX_RECORDS) or raw > raw_limit(length):
+                message = f"a batch of {count} records and {raw} raw bytes does not fit into {length} bytes"
+                raise CorruptionError(message, path, position)
+        elif kind in CONTROL_KINDS:
+            count = raw = 0
+        else:
+            message = f"no frame starts here (kind {kind:#x})"
+            raise CorruptionError(message, path, position)
+    except struct.error as cause:
+        message = "the frame's header is cut short"
+        raise CorruptionError(message, path, position) from cause
+    first = context.base + relative
+    watermark = 0 if lag == LAG_UNKNOWN else max(first - lag, 0)
+    return Frame(position, length, crc, kind, detail, flags, first, watermark, time_ns, count, raw)
+
+
+def check_frame(view: memoryview, at: int, frame: Frame, context: FrameContext, *, path: str = "") -> None:
+    """Make sure that the whole frame at `view[at]` is what was written.
+
+    Raises:
+        CorruptionError: checksum or trailing length are wrong, or `view` ends too early.
+    """
+    end = at + frame.length
+    if end > len(view):
+        message = f"the frame of {frame.length} bytes is cut short"
+        raise CorruptionError(message, path, frame.position)
+    if TRAILER.unpack_from(view, end - TRAILER.size)[0] != frame.length:
+        message = "the frame's two lengths differ"
+        raise CorruptionError(message, path, frame.position)
+    if context.checksum(view[at + _START : end], context.salt) != frame.crc:
+        message = "the frame's checksum is wrong"
+        raise CorruptionError(message, path, frame.position)
+
+
+def decode_frame(view: memoryview, at: int, frame: Frame, context: FrameContext, *, path: str = "") -> Batch:
+    """Return the records of the frame at `view[at]`, after checking it. A control frame has none.
+
+    Raises:
+        CorruptionError: any of its bytes is not what was written.
+        FormatVersionError: it uses a codec this version does not know.
+        MissingExtraError: it is compressed and the codec's package is not installed.
+    """
+    check_frame(view, at, frame, context, path=path)
+    end = at + frame.length - TRAILER.size
+    if frame.kind == KIND_COMPACT:
+        if frame.flags:
+            message = f"a compact record with flags {frame.flags:#x}"
+            raise CorruptionError(message, path, frame.position)
+        body = view[at + _PREFIX : end - frame.detail].tobytes()
+        return Batch(frame.first, frame.time_ns, Columns([body]), frame.position, frame.length)
+    if frame.kind != KIND_BATCH:
+        return Batch(frame.first, frame.time_ns, Columns([]), frame.position, frame.length)
+    count, stored, raw = _COUNTS.unpack_from(view, at + _PREFIX)
+    start = at + _BATCH
+    if not 0 <= end - start - stored < ALIGNMENT or raw > raw_limit(stored):
+        message = f"a payload of {stored} bytes stored and {raw} raw does not fit a frame of {frame.length}"
+        raise CorruptionError(message, path, frame.position)
+    payload = decompress(view[start : start + stored], frame.detail, raw, path=path, position=frame.position)
+    if len(payload) != raw:
+        message = f"a payload of {len(payload)} bytes claims to be {raw}"
+        raise CorruptionError(message, path, frame.position)
+    columns = decode_columns(payload, count, frame.flags, path=path, position=frame.position)
+    return Batch(frame.first, frame.time_ns, columns, frame.position, frame.length)

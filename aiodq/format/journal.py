@@ -1,0 +1,188 @@
+"""A channel's state on disk: a checkpoint, and a journal of small operations since.
+
+```
+journal     offset size name                       checkpoint  offset size name
+            0      8    magic "AIODQJN1"                       0      8    magic "AIODQCP1"
+            8      4    version                                8      4    version
+            12     8    generation                             12     8    generation
+            20     4    crc of the above                       20     8    floor
+then blocks 0      4    length of the ops, bytes               28     4    ranges
+            4      4    crc of the ops                         32     4    attempts
+            8      24*n ops                                    36     16*n ranges: start, stop
+                                                               ..     12*n attempts: offset u64, count u32
+an op       0      1    kind                                   ..     4    crc of all above
+            1      3    zeros
+            4      4    length
+            8      8    offset
+            16     8    value (i64)
+```
+
+A checkpoint of generation *g* holds everything of the journals before *g*; only a journal of that very generation is
+applied to it. The generation is also the starting value of the blocks' checksums, so that nothing left of an older
+journal is ever taken for a block.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.errors import CorruptionError, FormatVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "JOURNAL_HEADER",
+    "ChannelImage",
+    "Op",
+    "OpKind",
+    "decode_blocks",
+    "decode_checkpoint",
+    "decode_journal_header",
+    "encode_block",
+    "encode_checkpoint",
+    "encode_journal_header",
+]
+
+_VERSION: Final = 1
+_JOURNAL_MAGIC: Final = b"AIODQJN1"
+_CHECKPOINT_MAGIC: Final = b"AIODQCP1"
+JOURNAL_HEADER: Final = struct.Struct("<8sIQI")
+_BLOCK: Final = struct.Struct("<II")
+_OP: Final = struct.Struct("<B3xIQq")
+_CHECKPOINT: Final = struct.Struct("<8sIQQII")
+_RANGE: Final = struct.Struct("<QQ")
+_ATTEMPT: Final = struct.Struct("<QI")
+_CRC: Final = struct.Struct("<I")
+
+
+class OpKind(IntEnum):
+    """What an operation says."""
+
+    ACK = 1
+    """`length` messages from `offset` on are settled."""
+    FLOOR = 2
+    """Everything below `offset` is settled."""
+    REQUEUE = 3
+    """The message at `offset` is ready again and has been delivered `value` times."""
+
+
+class Op(NamedTuple):
+    """One operation of the journal."""
+
+    kind: OpKind
+    offset: int
+    count: int = 1  # type: ignore[assignment]  # tuple.count is no loss
+    value: int = 0
+
+
+@dataclass(slots=True)
+class ChannelImage:
+    """A channel's durable state.
+
+    Attributes:
+        floor: everything below this offset is settled.
+        ranges: settled stretches above it, (start, stop), in order.
+        attempts: deliveries so far of messages that were requeued, by offset.
+    """
+
+    floor: int
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    attempts: dict[int, int] = field(default_factory=dict)
+
+
+def encode_journal_header(generation: int) -> bytes:
+    """Return the first bytes of a journal."""
+    head = JOURNAL_HEADER.pack(_JOURNAL_MAGIC, _VERSION, generation, 0)[: -_CRC.size]
+    return head + _CRC.pack(zlib.crc32(head))
+
+
+def decode_journal_header(data: bytes, path: str = "") -> int:
+    """Return a journal's generation.
+
+    Raises:
+        CorruptionError: no journal begins here.
+        FormatVersionError: a newer version.
+    """
+    if len(data) < JOURNAL_HEADER.size:
+        raise CorruptionError("the journal's header is cut short", path, 0)
+    magic, version, generation, crc = JOURNAL_HEADER.unpack_from(data)
+    if magic != _JOURNAL_MAGIC or crc != zlib.crc32(data[: JOURNAL_HEADER.size - _CRC.size]):
+        raise CorruptionError("the journal's header is not what was written", path, 0)
+    _check_version(version, path)
+    return int(generation)
+
+
+def encode_block(ops: Iterable[Op], generation: int) -> bytes:
+    """Return the operations as one block, which counts whole or not at all."""
+    body = b"".join(_OP.pack(kind, count, offset, value) for kind, offset, count, value in ops)
+    return _BLOCK.pack(len(body), zlib.crc32(body, generation & 0xFFFFFFFF)) + body
+
+
+def decode_blocks(data: bytes, generation: int, path: str = "") -> tuple[list[Op], int]:
+    """Return the operations of the whole blocks behind a journal's header, and the byte where they end.
+
+    Raises:
+        FormatVersionError: a block that checks holds an operation this version does not know.
+    """
+    ops: list[Op] = []
+    at = JOURNAL_HEADER.size
+    while at + _BLOCK.size <= len(data):
+        length, crc = _BLOCK.unpack_from(data, at)
+        body = data[at + _BLOCK.size : at + _BLOCK.size + length]
+        if not length or length % _OP.size or len(body) < length or crc != zlib.crc32(body, generation & 0xFFFFFFFF):
+            break
+        for kind, count, offset, value in _OP.iter_unpack(body):
+            ops.append(Op(_kind(kind, path, at), offset, count, value))
+        at += _BLOCK.size + length
+    return ops, at
+
+
+def encode_checkpoint(image: ChannelImage, generation: int) -> bytes:
+    """Return a checkpoint's bytes."""
+    parts = [
+        _CHECKPOINT.pack(_CHECKPOINT_MAGIC, _VERSION, generation, image.floor, len(image.ranges), len(image.attempts)),
+        *(_RANGE.pack(start, stop) for start, stop in image.ranges),
+        *(_ATTEMPT.pack(offset, count) for offset, count in image.attempts.items()),
+    ]
+    body = b"".join(parts)
+    return body + _CRC.pack(zlib.crc32(body))
+
+
+def decode_checkpoint(data: bytes, path: str = "") -> tuple[ChannelImage, int]:
+    """Return a checkpoint's content and generation.
+
+    Raises:
+        CorruptionError: not what was written.
+        FormatVersionError: a newer version.
+    """
+    if len(data) < _CHECKPOINT.size + _CRC.size or data[: len(_CHECKPOINT_MAGIC)] != _CHECKPOINT_MAGIC:
+        raise CorruptionError("the file does not begin like a checkpoint", path, 0)
+    body = data[: -_CRC.size]
+    if _CRC.unpack_from(data, len(body))[0] != zlib.crc32(body):
+        raise CorruptionError("the checkpoint's checksum is wrong", path, 0)
+    _, version, generation, floor, ranges, attempts = _CHECKPOINT.unpack_from(data)
+    _check_version(version, path)
+    middle = _CHECKPOINT.size + ranges * _RANGE.size
+    if middle + attempts * _ATTEMPT.size != len(body):
+        raise CorruptionError("the checkpoint's counts do not fit its size", path, 28)
+    image = ChannelImage(
+        floor, list(_RANGE.iter_unpack(body[_CHECKPOINT.size : middle])), dict(_ATTEMPT.iter_unpack(body[middle:]))
+    )
+    return image, generation
+
+
+def _check_version(version: int, path: str) -> None:
+    if version != _VERSION:
+        raise FormatVersionError(f"state format version {version}; this aiodq reads {_VERSION}: upgrade", path, 8)
+
+
+def _kind(number: int, path: str, position: int) -> OpKind:
+    try:
+        return OpKind(number)
+    except ValueError:
+        raise FormatVersionError(f"operation {number} is not known to this aiodq: upgrade", path, position) from None

@@ -1,0 +1,105 @@
+"""Every fixed layout of the on-disk format as `struct` objects and constants. The diagrams are in `aiodq.format`."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, TypeAlias
+
+__all__ = [
+    "ALIGNMENT",
+    "BATCH_HEADER",
+    "BATCH_MIN",
+    "COMPACT_MIN",
+    "CONTROL_KINDS",
+    "FOOTER_TAIL",
+    "FRAME_BYTES",
+    "FRAME_PREFIX",
+    "FRAME_RECORDS",
+    "FRAME_START",
+    "INDEX_ENTRY",
+    "INDEX_STRIDE",
+    "KIND_BATCH",
+    "KIND_COMPACT",
+    "LAG_UNKNOWN",
+    "MAX_FRAME",
+    "MAX_RECORDS",
+    "MAX_RELATIVE",
+    "NULL_LENGTH",
+    "SEGMENT_HEADER",
+    "SEGMENT_MAGIC",
+    "TAIL_MAGIC",
+    "TRAILER",
+    "VERSION",
+    "BytesLike",
+    "padded",
+]
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+"""What bodies and keys may be given as, and what decoders read from."""
+
+VERSION: Final = 1
+"""The format version this code writes, and the newest it reads."""
+
+ALIGNMENT: Final = 8
+"""Headers, frames and footers start at multiples of this."""
+
+SEGMENT_MAGIC: Final = b"\x89AIODQ\r\n"
+"""First bytes of a segment. As in PNG, a transfer that mangles text shows at once."""
+
+SEGMENT_HEADER: Final = struct.Struct("<8sHBBIQ16sq12xI")
+"""magic, version, checksum, 0, salt, base offset, topic uuid, created, zeros, crc."""
+
+FRAME_START: Final = struct.Struct("<II")
+"""length, crc: the part of a frame's prefix that its checksum does not cover."""
+
+FRAME_PREFIX: Final = struct.Struct("<IIBBHIIq")
+"""length, crc, kind, detail (codec or padding), flags, first relative offset, lag, time."""
+
+BATCH_HEADER: Final = struct.Struct("<IIBBHIIqIII")
+"""The prefix, then count, stored bytes, raw bytes."""
+
+TRAILER: Final = struct.Struct("<I")
+"""length again, so that a file can be walked backward."""
+
+INDEX_ENTRY: Final = struct.Struct("<QIIIIq")
+"""position, first relative offset, records, frames, 0, newest time."""
+
+FOOTER_TAIL: Final = struct.Struct("<QIIIIQQQqq8xII4xI8s")
+"""data end, entries, index crc, flags, salt, records, end relative offset, raw bytes, oldest, newest, zeros, frames,
+footer length, zeros, crc, magic."""
+
+TAIL_MAGIC: Final = b"\x89AIODQE\n"
+"""Last bytes of a sealed segment."""
+
+KIND_BATCH: Final = 0xB7
+KIND_COMPACT: Final = 0xC5
+CONTROL_KINDS: Final = frozenset(range(0xE0, 0xF0))
+"""Kinds that carry no records; a reader steps over those it does not know."""
+
+BATCH_MIN: Final = BATCH_HEADER.size + TRAILER.size + 4
+COMPACT_MIN: Final = FRAME_PREFIX.size + TRAILER.size
+
+FRAME_BYTES: Final = 64 * 1024
+"""A frame is closed at this many body bytes; joining much more at once costs several times as much per message."""
+
+FRAME_RECORDS: Final = 1000
+"""A frame is closed at this many records."""
+
+MAX_FRAME: Final = 2**32 - ALIGNMENT
+MAX_RECORDS: Final = 2**15
+"""A reader refuses a frame of more: what a few compressed bytes can make it allocate record by record stays small."""
+
+MAX_RELATIVE: Final = 2**32 - 1
+"""Relative offsets are u32: a segment holds at most this many records."""
+
+LAG_UNKNOWN: Final = 2**32 - 1
+NULL_LENGTH: Final = 2**32 - 1
+"""The length that says *no value* in the tag and key columns, as opposed to an empty one."""
+
+INDEX_STRIDE: Final = 4096
+"""An index entry starts at the first frame at least this many bytes behind the previous entry."""
+
+
+def padded(size: int) -> int:
+    """Return `size` rounded up to the alignment."""
+    return (size + 7) & ~7

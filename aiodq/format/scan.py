@@ -1,0 +1,75 @@
+"""Finding frames where their place is not known: behind damage, or backward from the end."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import CorruptionError
+from aiodq.format.frames import check_frame, read_prefix
+from aiodq.format.layout import ALIGNMENT, COMPACT_MIN, CONTROL_KINDS, KIND_BATCH, KIND_COMPACT, TRAILER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.format.frames import Frame, FrameContext
+
+__all__ = ["candidate_frames", "find_frame", "frame_before"]
+
+_KIND_AT: Final = 8
+_KINDS: Final = bytes(sorted({KIND_BATCH, KIND_COMPACT, *CONTROL_KINDS}))
+_CANDIDATE: Final = re.compile(b"[" + re.escape(_KINDS) + b"][\x00-\x07]", re.DOTALL)
+
+
+def candidate_frames(data: bytes, start: int, context: FrameContext, *, position: int, limit: int) -> Iterator[Frame]:
+    """Yield what looks like a frame's prefix in `data` at or after `start`; nothing but the shape is checked.
+
+    Args:
+        data: bytes of the file from `position` on.
+        start: where in `data` to begin, a multiple of 8 in the file.
+        context: the segment's.
+        position: where `data` starts in the file.
+        limit: the file's end for frames, bytes.
+    """
+    view = memoryview(data)
+    for match in _CANDIDATE.finditer(data, start + _KIND_AT):
+        at = match.start() - _KIND_AT
+        if (position + at) % ALIGNMENT:
+            continue
+        with suppress(CorruptionError):
+            yield read_prefix(view, at, context, position=position + at, limit=limit)
+
+
+def find_frame(data: bytes, start: int, context: FrameContext, *, position: int, limit: int) -> Frame | None:
+    """Return the first frame at or after `start` that `data` holds whole and right, or None.
+
+    The arguments are those of `candidate_frames`.
+    """
+    view = memoryview(data)
+    for frame in candidate_frames(data, start, context, position=position, limit=limit):
+        with suppress(CorruptionError):
+            check_frame(view, frame.position - position, frame, context)
+            return frame
+    return None
+
+
+def frame_before(data: bytes, at: int, context: FrameContext, *, position: int, limit: int, path: str = "") -> Frame:
+    """Return the frame that ends at `data[at]`, by its trailing length. Its checksum is not checked.
+
+    Raises:
+        CorruptionError: no frame ends there, or `data` does not hold it whole.
+    """
+    where = position + at
+    if at < COMPACT_MIN:
+        message = "no frame ends here"
+        raise CorruptionError(message, path, where)
+    (length,) = TRAILER.unpack_from(data, at - TRAILER.size)
+    if not COMPACT_MIN <= length <= at:
+        message = f"a frame of {length} bytes does not fit before this place"
+        raise CorruptionError(message, path, where)
+    frame = read_prefix(data, at - length, context, position=where - length, limit=limit, path=path)
+    if frame.length != length:
+        message = "the frame's two lengths differ"
+        raise CorruptionError(message, path, frame.position)
+    return frame

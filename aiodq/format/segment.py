@@ -1,0 +1,82 @@
+"""The 64 bytes a segment begins with."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from aiodq.errors import CorruptionError, FormatVersionError
+from aiodq.format.checksum import CRC32, checksum_named
+from aiodq.format.frames import FrameContext
+from aiodq.format.layout import SEGMENT_HEADER, SEGMENT_MAGIC, VERSION
+
+if TYPE_CHECKING:
+    from aiodq.format.layout import BytesLike
+
+__all__ = ["SegmentHeader", "topic_salt"]
+
+_CRC_AT = SEGMENT_HEADER.size - 4
+
+
+def topic_salt(topic: UUID) -> int:
+    """Return the salt an owner gives the segments of a topic, so that it is known even where a header is lost."""
+    return zlib.crc32(topic.bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """What a segment says of itself.
+
+    Attributes:
+        base: the offset of its first record.
+        topic: the uuid of the topic it belongs to.
+        created_ns: wall time, nanoseconds since the epoch.
+        salt: starting value of its checksums.
+        checksum: the algorithm's number.
+        version: the format's version.
+    """
+
+    base: int
+    topic: UUID
+    created_ns: int
+    salt: int
+    checksum: int = CRC32
+    version: int = VERSION
+
+    @property
+    def context(self) -> FrameContext:
+        """What is needed to read and write the segment's frames."""
+        return FrameContext(self.base, checksum_named(self.checksum), self.salt)
+
+    def encode(self) -> bytes:
+        """Return the 64 bytes."""
+        head = SEGMENT_HEADER.pack(
+            SEGMENT_MAGIC, self.version, self.checksum, 0, self.salt, self.base, self.topic.bytes, self.created_ns, 0
+        )[:_CRC_AT]
+        return head + zlib.crc32(head).to_bytes(4, "little")
+
+    @classmethod
+    def decode(cls, data: BytesLike, path: str = "") -> SegmentHeader:
+        """Return the header at the start of `data`.
+
+        Raises:
+            CorruptionError: the bytes are no segment's header.
+            FormatVersionError: a newer version or an unknown checksum algorithm.
+        """
+        if len(data) < SEGMENT_HEADER.size:
+            message = f"the segment's header is cut short after {len(data)} bytes"
+            raise CorruptionError(message, path, 0)
+        magic, version, checksum, _, salt, base, topic, created_ns, crc = SEGMENT_HEADER.unpack_from(data)
+        if magic != SEGMENT_MAGIC:
+            message = "the file does not begin like a segment"
+            raise CorruptionError(message, path, 0)
+        if crc != zlib.crc32(memoryview(data)[:_CRC_AT]):
+            message = "the segment header's checksum is wrong"
+            raise CorruptionError(message, path, 0)
+        if version > VERSION or version < 1:
+            message = f"segment format version {version}; this aiodq reads up to {VERSION}: upgrade to open it"
+            raise FormatVersionError(message, path, 8)
+        checksum_named(checksum, path)
+        return cls(base, UUID(bytes=topic), created_ns, salt, checksum, version)

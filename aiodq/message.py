@@ -1,0 +1,192 @@
+"""What a consumer holds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+from aiodq.errors import AlreadySettledError, NotInFlightError
+from aiodq.format.columns import Columns
+from aiodq.format.frames import Batch
+from aiodq.storage.record import StoredMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from aiodq.engine.outlet import Outlet
+
+__all__ = ["Message", "make_message"]
+
+_NONE: Mapping[str, str] = {}
+
+
+class Message(StoredMessage):
+    """A message handed to a consumer, in flight until it is settled.
+
+    `async with message` acks it on success, requeues it on an exception, and releases it (as if it had never been
+    handed out) when the task is cancelled. What is never settled comes again when the store is next opened.
+
+    Attributes:
+        body: the bytes that were put.
+        offset: its number in the topic, from 0; `id` is the same as 16 hex digits.
+        timestamp_ns: when it was put, nanoseconds since 1970-01-01 UTC; `timestamp` is the same as a `datetime`.
+        attempts: 1 at the first delivery.
+        tag, key, headers: as they were put.
+        topic, channel: where it came from; `channel` is empty for one that was only looked at.
+    """
+
+    __slots__ = ("_delivery", "_outlet", "_settled", "attempts", "channel")
+
+    def __init__(  # noqa: PLR0913 - a message has that many parts
+        self, topic: str, offset: int, timestamp_ns: int, body: bytes, *, tag: str | None, key: bytes | None,
+        headers: Mapping[str, str], outlet: Outlet[Message] | None = None, attempts: int = 0, delivery: int = 0,
+    ) -> None:  # fmt: skip
+        """Made by the engine."""
+        self.topic = topic
+        self.offset = offset
+        self.timestamp_ns = timestamp_ns
+        self.body = body
+        self.tag = tag
+        self.key = key
+        self.headers = headers
+        self.attempts: int = attempts
+        self.channel: str = "" if outlet is None else outlet.name
+        self._outlet = outlet
+        self._delivery = delivery
+        self._settled = False
+
+    async def ack(self) -> None:
+        """Settle the message: it is never delivered again once this returns.
+
+        The settling takes effect when called; the return waits until it is as durable as the store's `sync` policy
+        makes it. `ack_nowait` does not wait. As FIN in NSQ (SYSTEMS row B14), but on disk.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: taken away meanwhile, by a purge for one.
+            DiskFullError: settled, but not durably so; it will be once there is space.
+            StoreFailedError: the store has stopped; after opening again the message may come again.
+
+        Cancellation: settled all the same, durable with the next commit; a crash before that redelivers.
+        """
+        self.ack_nowait()
+        if self._outlet is not None:
+            await self._outlet.committed()
+
+    def ack_nowait(self) -> None:
+        """Settle the message; durable with the next commit.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: taken away meanwhile.
+        """
+        outlet = self._take()
+        outlet.ack(self.offset, self._delivery)
+        self._settled = True
+
+    async def nack(self, *, count_attempt: bool = True) -> None:
+        """Make the message ready again at once, in offset order, ahead of newer ones (SYSTEMS row B11).
+
+        Args:
+            count_attempt: whether this delivery counts in `attempts` of the next.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: taken away meanwhile.
+
+        Cancellation: requeued all the same.
+        """
+        self.nack_nowait(count_attempt=count_attempt)
+        await asyncio.sleep(0)
+
+    def nack_nowait(self, *, count_attempt: bool = True) -> None:
+        """Requeue, as `nack`.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: taken away meanwhile.
+        """
+        outlet = self._take()
+        attempts = self.attempts if count_attempt else self.attempts - 1
+        outlet.nack(self._batch(), 0, self._delivery, attempts)
+        self._settled = True
+
+    def release(self) -> None:
+        """Put the message back as if it had never been handed out.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: taken away meanwhile.
+        """
+        outlet = self._take()
+        outlet.release(self._batch(), 0, self._delivery, self.attempts)
+        self._settled = True
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was acked, requeued or released."""
+        return self._settled
+
+    async def __aenter__(self) -> Self:
+        """Return the message."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Settle what the block did not settle itself: ack, or requeue after an exception, or release if cancelled."""
+        if self._settled:
+            return
+        if kind is None:
+            await self.ack()
+        elif issubclass(kind, Exception):
+            self._unless_gone(counted=True)
+        else:
+            self._unless_gone(counted=False)
+
+    def _unless_gone(self, *, counted: bool) -> None:
+        """Give the message back; that it was taken away meanwhile must not hide the exception under way."""
+        try:
+            if counted:
+                self.nack_nowait()
+            else:
+                self.release()
+        except NotInFlightError:
+            self._settled = True
+
+    def _take(self) -> Outlet[Message]:
+        if self._settled:
+            raise AlreadySettledError(f"message {self.offset} of {self.topic!r} was settled before")
+        if self._outlet is None:
+            raise NotInFlightError(f"message {self.offset} of {self.topic!r} was only looked at")
+        return self._outlet
+
+    def _batch(self) -> Batch:
+        """Return the message as a batch of one, so that requeueing does not hold on to its neighbours' memory."""
+        columns = Columns(
+            [self.body],
+            tags=None if self.tag is None else [self.tag],
+            keys=None if self.key is None else [self.key],
+            headers=[self.headers] if self.headers else None,
+        )
+        return Batch(self.offset, self.timestamp_ns, columns)
+
+
+def make_message(  # noqa: PLR0917 - called once per message, and keywords cost time
+    topic: str, outlet: Outlet[Message] | None, batch: Batch, number: int, attempts: int, delivery: int
+) -> Message:
+    """Build the message at place `number` of a batch."""
+    columns = batch.columns
+    return Message(
+        topic,
+        batch.first + number,
+        batch.time_ns if columns.times is None else columns.times[number],
+        columns.bodies[number],
+        tag=None if columns.tags is None else columns.tags[number],
+        key=None if columns.keys is None else columns.keys[number],
+        headers=_NONE if columns.headers is None else columns.headers[number],
+        outlet=outlet,
+        attempts=attempts,
+        delivery=delivery,
+    )

@@ -1,0 +1,81 @@
+"""Numbers of a store, a topic and a channel at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["ChannelStats", "StoreStats", "TopicStats"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStats:
+    """A channel at one moment; counts since the store was opened, in messages.
+
+    Attributes:
+        name: the channel's.
+        ready, in_flight, depth: `depth` is their sum.
+        floor: everything below this offset is settled.
+        delivered, redelivered, acked, requeued: what happened.
+        dropped: settled by an overflow policy or by retention.
+        lost: could not be read because of damage.
+    """
+
+    name: str
+    ready: int
+    in_flight: int
+    depth: int
+    floor: int
+    delivered: int
+    redelivered: int
+    acked: int
+    requeued: int
+    dropped: int
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats:
+    """A topic at one moment.
+
+    Attributes:
+        name: the topic's.
+        begin_offset, end_offset, durable_offset: as those of `Topic`.
+        pending: messages accepted and not yet delivered to channels.
+        segments: number of segment files.
+        disk_bytes: their size.
+        fsyncs: of the log, since the store was opened.
+        bytes_read: from disk for channels, since then. A channel that keeps up adds nothing.
+        dropped: messages given up by the overflow policy, since then.
+        damages: stretches found damaged at open.
+        recovered_bytes: unfinished writes cut off at open.
+        channels: by name.
+    """
+
+    name: str
+    begin_offset: int
+    end_offset: int
+    durable_offset: int
+    pending: int
+    segments: int
+    disk_bytes: int
+    fsyncs: int
+    bytes_read: int
+    dropped: int
+    damages: int
+    recovered_bytes: int
+    channels: dict[str, ChannelStats]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """A store at one moment.
+
+    Attributes:
+        path: its directory.
+        failed: why it stopped, or None.
+        topics: by name.
+    """
+
+    path: str
+    failed: str | None
+    topics: dict[str, TopicStats]

@@ -1,0 +1,1 @@
+"""Files on disk: blocking, one owner, no event loop."""

@@ -1,0 +1,90 @@
+"""What channels have settled, read from their files: whether a gap in a log is a loss or was made on purpose."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from aiodq.format.journal import ChannelImage, OpKind
+from aiodq.storage.journal import read_channel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiodq.format.journal import Op
+    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.meta import TopicMeta
+
+__all__ = ["CHANNELS", "applied", "channel_directory", "channel_images", "is_loss", "unsettled"]
+
+CHANNELS: Final = "channels"
+"""The name of the directory of a topic in which each channel has one of its own."""
+
+_ATTEMPTS: Final = 3
+
+
+def channel_directory(topic_directory: str, channel: str) -> str:
+    """Return where a channel's files are."""
+    return os.path.join(topic_directory, CHANNELS, channel)
+
+
+def applied(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
+    """Return what a checkpoint comes to with the operations behind it: sorted, disjoint ranges above the floor."""
+    floor, ranges, attempts = image.floor, list(image.ranges), dict(image.attempts)
+    for op in ops:
+        if op.kind is OpKind.FLOOR:
+            floor = max(floor, op.offset)
+        elif op.kind is OpKind.ACK:
+            ranges.append((op.offset, op.offset + op.count))
+        else:
+            attempts[op.offset] = op.value
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if start <= floor:
+            floor = max(floor, stop)
+        elif joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        else:
+            joined.append((start, stop))
+    result = ChannelImage(floor, joined)
+    result.attempts = {offset: count for offset, count in attempts.items() if unsettled(result, offset, offset + 1)}
+    return result
+
+
+def unsettled(image: ChannelImage, start: int, stop: int) -> int:
+    """Return how many of the offsets from `start` to `stop` are not settled in an `applied` image."""
+    start = max(start, image.floor)
+    if stop <= start:
+        return 0
+    return stop - start - sum(max(min(b, stop) - max(a, start), 0) for a, b in image.ranges)
+
+
+def channel_images(fs: FileSystem, topic_directory: str, meta: TopicMeta) -> dict[str, ChannelImage]:
+    """Return what each channel of a topic has settled. Beside a live owner, too.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    images: dict[str, ChannelImage] = {}
+    for name, start in meta.channels.items():
+        for _ in range(_ATTEMPTS):
+            image, ops, _, _, damages = read_channel(fs, channel_directory(topic_directory, name), start)
+            images[name] = applied(image, ops)
+            if not damages:
+                break  # else the owner may have been replacing the two files just now
+    return images
+
+
+def is_loss(fs: FileSystem, topic_directory: str, meta: TopicMeta, start: int, stop: int) -> bool:
+    """Return whether offsets that no segment holds were not given up: neither by a purge nor by every channel.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    start = max(start, meta.begin)
+    if start >= stop:
+        return False
+    images = channel_images(fs, topic_directory, meta).values()
+    return not images or any(unsettled(image, start, stop) for image in images)

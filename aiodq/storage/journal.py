@@ -1,0 +1,238 @@
+"""A channel's checkpoint and journal as files of its directory."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import CorruptionError
+from aiodq.format.journal import (
+    JOURNAL_HEADER,
+    ChannelImage,
+    Op,
+    OpKind,
+    decode_blocks,
+    decode_checkpoint,
+    decode_journal_header,
+    encode_block,
+    encode_checkpoint,
+    encode_journal_header,
+)
+from aiodq.format.layout import ALIGNMENT
+from aiodq.storage.atomic import ensure_directory, read_file, replace_file, sweep_temporaries, sync_file, write_all
+from aiodq.storage.damage import Damage, quarantine
+from aiodq.storage.oserrors import storage_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiodq.storage.filesystem import File, FileSystem
+
+__all__ = ["CHECKPOINT", "JOURNAL", "ChannelJournal", "read_channel"]
+
+CHECKPOINT: Final = "checkpoint"
+JOURNAL: Final = "journal"
+_LARGEST: Final = 1 << 30
+_OP_BYTES: Final = 24
+_BLOCK_START: Final = 8
+
+
+def read_channel(fs: FileSystem, directory: str, start: int) -> tuple[ChannelImage, list[Op], int, int, list[Damage]]:
+    """Return what a channel's directory holds.
+
+    Args:
+        fs: the file system.
+        directory: the channel's.
+        start: where the channel began, for want of a checkpoint that can be read.
+
+    Returns:
+        The checkpoint's image, the operations since, the generation, where the journal's whole blocks end (0 where the
+        journal is to be made anew), and what is damaged.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    damages: list[Damage] = []
+    image, generation = ChannelImage(start), 0
+    path = os.path.join(directory, CHECKPOINT)
+    data = read_file(fs, path, _LARGEST)
+    if data is not None:
+        try:
+            image, generation = decode_checkpoint(data, path)
+        except CorruptionError as error:
+            damages.append(Damage(path, 0, len(data), error.message))
+    ops, generation, end = _read_journal(fs, directory, generation, damages)
+    return image, ops, generation, end, damages
+
+
+def _read_journal(fs: FileSystem, directory: str, generation: int, damages: list[Damage]) -> tuple[list[Op], int, int]:
+    """Return what the journal adds to a checkpoint of that generation, its own generation, and where it ends."""
+    path = os.path.join(directory, JOURNAL)
+    data = read_file(fs, path, _LARGEST)
+    if not data:
+        if data is None and generation:
+            damages.append(Damage(path, 0, 0, "the journal is missing"))
+        return [], generation, 0
+    try:
+        found = decode_journal_header(data, path)
+    except CorruptionError as error:
+        if not any(data) and len(data) <= JOURNAL_HEADER.size:
+            return [], generation, 0
+        damages.append(Damage(path, 0, len(data), error.message))
+        # The blocks' checksums begin with the generation, so that they prove it, too.
+        ops, end = _blocks(data, generation, path, damages)
+        return ops, generation, end if ops else 0
+    if found < generation:
+        return [], generation, 0
+    if found > generation and not damages:
+        checkpoint = os.path.join(directory, CHECKPOINT)
+        damages.append(Damage(checkpoint, 0, 0, f"the checkpoint of generation {found} is missing"))
+    # Without its checkpoint a journal still says what was settled; what came before it is delivered again.
+    ops, end = _blocks(data, found, path, damages)
+    return ops, found, end
+
+
+def _blocks(data: bytes, generation: int, path: str, damages: list[Damage]) -> tuple[list[Op], int]:
+    """Return the operations of all blocks that check, and the byte behind the last of them."""
+    ops, end = decode_blocks(data, generation, path)
+    while (start := _next_block(data, end, generation, path)) is not None:
+        damages.append(Damage(path, end, start, "operations in the journal are not what was written"))
+        more, used = decode_blocks(data[: JOURNAL_HEADER.size] + data[start:], generation, path)
+        ops += more
+        end = start + used - JOURNAL_HEADER.size
+    return ops, end
+
+
+def _next_block(data: bytes, end: int, generation: int, path: str) -> int | None:
+    """Return where the next block begins that checks, behind one that does not; None where nothing follows."""
+    header = data[: JOURNAL_HEADER.size]
+    for at in range(end + ALIGNMENT, len(data) - ALIGNMENT, ALIGNMENT):
+        length = int.from_bytes(data[at : at + 4], "little")
+        stop = at + _BLOCK_START + length
+        if not length or length % _OP_BYTES or stop > len(data):
+            continue
+        if decode_blocks(header + data[at:stop], generation, path)[0]:
+            return at
+    return None
+
+
+class ChannelJournal:
+    """A channel's durable state, open for its owner.
+
+    Attributes:
+        image, ops: what was found at open; the caller applies the one to the other.
+        damages: what could not be read; the files are set aside.
+        pending: operations in the journal, that is, since the last checkpoint.
+        unclean: something was damaged or torn; `fold` before going on, so that nothing of it is ever read again.
+    """
+
+    def __init__(self, fs: FileSystem, directory: str, start: int) -> None:
+        """Open the channel's files, or make them.
+
+        Raises:
+            FormatVersionError: a newer version.
+            StorageError: as mapped from the system's error.
+        """
+        self._fs = fs
+        self._path = os.path.join(directory, JOURNAL)
+        self._checkpoint = os.path.join(directory, CHECKPOINT)
+        ensure_directory(fs, directory)
+        sweep_temporaries(fs, directory)
+        self.image, self.ops, self._generation, self._end, self.damages = read_channel(fs, directory, start)
+        self.pending = len(self.ops)
+        self.unclean = bool(self.damages)
+        for damage in self.damages:
+            if damage.end > damage.position:
+                quarantine(fs, damage.path, damage.position, damage.end)
+        try:
+            self._file = self._open()
+        except OSError as cause:
+            raise storage_error(cause, self._path) from cause
+
+    def _open(self) -> File:
+        exists = self._fs.exists(self._path)
+        file = self._fs.open(self._path, write=True, create=not exists)
+        try:
+            if not self._end:
+                self._begin(file)
+            else:
+                self._tidy(file)
+            if not exists:
+                self._fs.sync_directory(os.path.dirname(self._path))
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _tidy(self, file: File) -> None:
+        header = encode_journal_header(self._generation)
+        whole = file.read_at(len(header), 0) == header
+        if whole and file.size() <= self._end:
+            return
+        self.unclean = True
+        if not whole:
+            write_all(file, [header], 0)
+        # CRASH: the torn block is gone before anything is written behind it.
+        file.truncate(self._end)
+        sync_file(file, self._path)
+
+    def _begin(self, file: File) -> None:
+        file.truncate(0)
+        self._end = write_all(file, [encode_journal_header(self._generation)], 0)
+        sync_file(file, self._path)
+
+    @property
+    def reach(self) -> int:
+        """The offset behind the highest that was found at open."""
+        image = self.image
+        tops = [image.floor, *(stop for _, stop in image.ranges), *(offset + 1 for offset in image.attempts)]
+        return max(*tops, *(op.offset + (op.count if op.kind is OpKind.ACK else 0) for op in self.ops), 0)
+
+    def append(self, ops: Iterable[Op]) -> None:
+        """Write operations behind the others; not durable before `sync`.
+
+        Raises:
+            StorageError: nothing was added.
+        """
+        batch = list(ops)
+        if not batch:
+            return  # an empty block would read as the journal's end
+        try:
+            if not self._end:
+                self._begin(self._file)
+            # A failed write leaves the end where it was, so that the next one covers whatever got there.
+            self._end = write_all(self._file, [encode_block(batch, self._generation)], self._end)
+        except OSError as cause:
+            raise storage_error(cause, self._path, self._end) from cause
+        self.pending += len(batch)
+
+    def sync(self) -> None:
+        """Return when everything appended before is on the device.
+
+        Raises:
+            StoreFailedError: nobody knows what is there.
+        """
+        sync_file(self._file, self._path)
+
+    def fold(self, image: ChannelImage) -> None:
+        """Replace checkpoint and journal by `image`.
+
+        Raises:
+            StorageError: the old ones stand, or both hold the same.
+        """
+        # CRASH: once the new checkpoint is there, the old journal's generation no longer fits and it is ignored.
+        replace_file(self._fs, self._checkpoint, encode_checkpoint(image, self._generation + 1))
+        self._generation += 1
+        # INVARIANT: nothing is written behind a header of another generation; if it cannot be replaced now, `append`
+        # does so first.
+        self._end = 0
+        try:
+            self._begin(self._file)
+        except OSError as cause:
+            raise storage_error(cause, self._path) from cause
+        self.pending = 0
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._file.close()

@@ -1,0 +1,135 @@
+"""What a store's directory holds, and how to tell one from any other directory."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import InvalidNameError, NotAStoreError
+from aiodq.names import check_name
+from aiodq.storage.atomic import TEMPORARY
+from aiodq.storage.channels import CHANNELS
+from aiodq.storage.damage import is_quarantined
+from aiodq.storage.lock import LOCK_NAME
+from aiodq.storage.meta import TOPIC_FILE
+from aiodq.storage.oserrors import storage_error
+from aiodq.storage.slots import WATERMARK
+
+if TYPE_CHECKING:
+    from aiodq.storage.filesystem import FileSystem
+
+__all__ = ["check_store_directory", "delete_topic", "list_topics", "sweep_deleted"]
+
+_DELETED: Final = "#deleted"
+"""No topic may be called so; two deletions of one name never meet, as the first is swept before the second."""
+
+_HARMLESS: Final = frozenset({LOCK_NAME, "lost+found"})
+_TOPIC_ENTRIES: Final = frozenset({TOPIC_FILE, WATERMARK, CHANNELS, "staging", "commits"})
+
+
+def check_store_directory(fs: FileSystem, path: str) -> None:
+    """Make sure that a directory is a store, or empty and so may become one.
+
+    A store is what holds a topic, or, beside its `LOCK`, nothing but what an owner leaves that was killed while it made
+    or deleted one. Beside a topic anything else may lie.
+
+    Raises:
+        NotAStoreError: it holds something else, or is no directory; nothing was touched.
+        StoreNotFoundError: there is nothing under that path.
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        names = fs.listdir(path)
+        mine = LOCK_NAME in names
+        others = [name for name in names if not (name in _HARMLESS or name.endswith(TEMPORARY))]
+        if all(mine and _is_remnant(fs, path, name) for name in others) or list_topics(fs, path):
+            return
+    except NotADirectoryError as cause:
+        raise NotAStoreError("this is no directory", path) from cause
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+    raise NotAStoreError("the directory is not empty and holds no topic, so it is no aiodq store", path)
+
+
+def list_topics(fs: FileSystem, path: str) -> list[str]:
+    """Return the names of a store's topics: directories with a description or a segment in them.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        return [name for name in fs.listdir(path) if _is_topic(fs, path, name)]
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+
+
+def delete_topic(fs: FileSystem, path: str, name: str) -> None:
+    """Delete a topic's directory. One that is not there is fine.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    doomed = os.path.join(path, name + _DELETED)
+    try:
+        if not fs.is_directory(os.path.join(path, name)):
+            return
+        # CRASH: 8. Under its new name it is no topic any more, and the next owner sweeps it away.
+        fs.rename(os.path.join(path, name), doomed)
+        fs.sync_directory(path)
+        _remove_tree(fs, doomed)
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+
+
+def sweep_deleted(fs: FileSystem, path: str) -> None:
+    """Remove what is left of topics whose deletion was cut short.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        for name in fs.listdir(path):
+            if name.endswith(_DELETED) and fs.is_directory(os.path.join(path, name)):
+                _remove_tree(fs, os.path.join(path, name))
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+
+
+def _remove_tree(fs: FileSystem, path: str) -> None:
+    for name in fs.listdir(path):
+        entry = os.path.join(path, name)
+        if fs.is_directory(entry):
+            _remove_tree(fs, entry)
+        else:
+            fs.remove(entry)
+    fs.remove_directory(path)
+
+
+def _is_remnant(fs: FileSystem, path: str, name: str) -> bool:
+    """Return whether this is a topic that was being deleted, or one that was being made, without any file of others."""
+    directory = os.path.join(path, name)
+    if not fs.is_directory(directory):
+        return False
+    if name.endswith(_DELETED):
+        return True
+    with suppress(InvalidNameError):
+        check_name(name)
+        return all(
+            entry in _TOPIC_ENTRIES or entry.endswith(TEMPORARY) or is_quarantined(entry)
+            for entry in fs.listdir(directory)
+        )
+    return False
+
+
+def _is_topic(fs: FileSystem, path: str, name: str) -> bool:
+    try:
+        check_name(name)
+    except InvalidNameError:
+        return False
+    directory = os.path.join(path, name)
+    if not fs.is_directory(directory):
+        return False
+    with suppress(FileNotFoundError):  # its owner deleted it just now
+        return any(entry == TOPIC_FILE or entry.endswith(".seg") for entry in fs.listdir(directory))
+    return False

@@ -1,0 +1,262 @@
+"""A topic's log, for its owner: append, roll, sync, give up, recover."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aiodq.format.codecs import CODEC_NONE
+from aiodq.format.footer import SegmentIndex
+from aiodq.format.segment import SegmentHeader, topic_salt
+from aiodq.storage.active import ActiveSegment
+from aiodq.storage.atomic import ensure_directory, sweep_temporaries
+from aiodq.storage.channels import is_loss
+from aiodq.storage.damage import Damage
+from aiodq.storage.logreader import LogView
+from aiodq.storage.meta import TopicMeta, load_meta, save_meta
+from aiodq.storage.oserrors import storage_error
+from aiodq.storage.recovery import recover
+from aiodq.storage.segments import Segment, segment_path
+from aiodq.storage.slots import WATERMARK, SlotFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from aiodq.clock import Clock
+    from aiodq.format.columns import Columns
+    from aiodq.storage.filesystem import FileSystem
+
+__all__ = ["LogOptions", "TopicLog"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What the log needs of a topic's options: the size at which a segment rolls, and the codec's number."""
+
+    segment_bytes: int
+    codec: int = CODEC_NONE
+
+
+class TopicLog:
+    """The segments of one topic.
+
+    Blocking, and not to be called from two threads at once, with two exceptions: `sync` may run beside `stage`, `flush`
+    and `commit`, and readers beside everything.
+
+    Attributes:
+        directory: the topic's.
+        meta: its description.
+        segments: in order; the last one is being written.
+        damages: what was found wrong at open.
+        cut_bytes: unfinished writes that were taken off at open.
+        durable: the offset below which everything is on the device.
+    """
+
+    def __init__(self, fs: FileSystem, directory: str, options: LogOptions, clock: Clock) -> None:
+        """Open the topic's files, or make them, and recover.
+
+        Raises:
+            FormatVersionError: written by a newer aiodq; nothing was touched.
+            StorageError: as mapped from the system's error.
+        """
+        self._fs = fs
+        self.directory = directory
+        self._options = options
+        self._clock = clock
+        ensure_directory(fs, directory)
+        self.meta, self.damages = load_meta(fs, directory)
+        self._slots = SlotFile(fs, os.path.join(directory, WATERMARK))
+        self.segments: tuple[Segment, ...] = ()
+        active = None
+        try:
+            found = recover(fs, directory, self.meta.uuid, self._slots.values[0])
+            self.damages += found.damages
+            self.damages += [gap for gap in found.gaps if is_loss(fs, directory, self.meta, gap.first, gap.stop)]
+            self.cut_bytes = found.cut_bytes
+            sweep_temporaries(fs, directory)
+            self._active = active = self._continue(found.segments)
+            self.durable = active.segment.end
+            self._slots.write(self.durable, 0)
+        except BaseException:
+            self._slots.close()
+            if active is not None:
+                active.close()
+            raise
+
+    def _continue(self, segments: list[Segment]) -> ActiveSegment:
+        """Return the segment to write to: the last one if it can grow, else a new one behind all that was promised."""
+        end = segments[-1].end if segments else 0
+        promised = max(self._slots.values[0], self.meta.begin)
+        if segments and not segments[-1].sealed and end >= promised:
+            active = self._reopen(segments[-1])
+            self.segments = tuple(segments)
+            return active
+        if segments and not segments[-1].sealed:
+            self._seal_last(segments[-1])
+        first = max(end, self.meta.begin)
+        if is_loss(self._fs, self.directory, self.meta, first, promised):
+            reason = f"acknowledged messages are missing: offsets {first} to {promised - 1}"
+            self.damages.append(Damage(self.directory, 0, 0, reason, first, promised))
+        active = self._create(max(end, promised))
+        self.segments = (*segments, active.segment)
+        return active
+
+    def _seal_last(self, segment: Segment) -> None:
+        active = self._reopen(segment)
+        try:
+            active.seal()
+        finally:
+            active.close()
+
+    def _reopen(self, segment: Segment) -> ActiveSegment:
+        try:
+            file = self._fs.open(segment.path, write=True)
+        except OSError as cause:
+            raise storage_error(cause, segment.path) from cause
+        return ActiveSegment(file, segment, segment.index or SegmentIndex())
+
+    def _create(self, base: int) -> ActiveSegment:
+        header = SegmentHeader(base, self.meta.uuid, self._clock.now_ns(), topic_salt(self.meta.uuid))
+        return ActiveSegment.create(self._fs, segment_path(self.directory, base), header)
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last record that was written."""
+        return self._active.segment.end
+
+    @property
+    def begin(self) -> int:
+        """The first offset that may still be read."""
+        return max(self.meta.begin, self.segments[0].base)
+
+    def view(self, stop: int | None = None) -> LogView:
+        """Return what readers may see, up to `stop` or all that was written."""
+        segment = self._active.segment
+        return LogView(self.segments, segment.end if stop is None else min(stop, segment.end), segment.data_end)
+
+    def stage(self, columns: Columns, time_ns: int, *, atomic: bool) -> tuple[int, int] | None:
+        """Encode records to be written with the next `flush`; None where `roll` has to come first.
+
+        Returns:
+            The first offset and the one behind the last.
+        """
+        return self._active.stage(
+            columns,
+            self._options.segment_bytes,
+            watermark=self.durable,
+            time_ns=time_ns,
+            codec=self._options.codec,
+            atomic=atomic,
+        )
+
+    @property
+    def staged_bytes(self) -> int:
+        """What waits for `flush`."""
+        return self._active.staged_bytes
+
+    def flush(self) -> None:
+        """Write what is staged.
+
+        Raises:
+            DiskFullError: no space; `rollback`, and later puts may succeed.
+            StorageError: as mapped from the system's error; `rollback`.
+        """
+        self._active.flush()
+
+    def commit(self) -> None:
+        """Show readers what was flushed."""
+        self._active.commit()
+
+    def rollback(self) -> None:
+        """Forget what was staged or flushed since the last commit."""
+        self._active.rollback()
+
+    def sync(self) -> None:
+        """Make durable what was committed before, and note so.
+
+        Raises:
+            StorageError: nobody knows what the device holds; the log must not be used any further.
+        """
+        active = self._active
+        end = active.segment.end
+        active.sync()
+        self.durable = max(self.durable, end)
+        # CRASH: 3. Noted after the sync and without one of its own: it may be late, never early.
+        self._slots.write(self.durable, 0)
+
+    def roll(self) -> None:
+        """Seal the segment being written and begin the next. Without records in it, nothing happens.
+
+        Raises:
+            StorageError: the segment goes on as it was, sealed or not; a later `roll` repeats what is left to do.
+        """
+        active = self._active
+        if active.segment.empty:
+            return
+        if not active.segment.sealed:
+            active.seal()
+        self.durable = max(self.durable, active.segment.end)
+        self._slots.write(self.durable, 0)
+        following = self._create(active.segment.end)
+        self.segments = (*self.segments, following.segment)
+        self._active = following
+        active.close()
+
+    def give_up(self, begin: int) -> None:
+        """Note durably that everything below `begin` is gone on purpose.
+
+        Raises:
+            StorageError: it was not noted.
+        """
+        if begin > self.meta.begin:
+            # CRASH: 5. This is the commit point of a purge; the files below it follow, now or at the next open.
+            self.save(TopicMeta(self.meta.uuid, begin, self.meta.channels))
+
+    def save(self, meta: TopicMeta) -> None:
+        """Replace the topic's description.
+
+        Raises:
+            StorageError: the old one stands.
+        """
+        save_meta(self._fs, self.directory, meta)
+        self.meta = meta
+
+    def hide(self, segments: Iterable[Segment]) -> None:
+        """Take segments out of sight of new views; `remove` then deletes them. The last one stays."""
+        going = {segment.base for segment in segments}
+        self.segments = tuple(s for s in self.segments if s.base not in going or s is self._active.segment)
+
+    def remove(self, segments: Sequence[Segment]) -> None:
+        """Delete the files of segments that were hidden. One that is gone already is fine.
+
+        Raises:
+            StorageError: as mapped from the system's error; the rest is found again at the next open.
+        """
+        for segment in segments:
+            try:
+                if self._fs.exists(segment.path):
+                    self._fs.remove(segment.path)
+            except OSError as cause:
+                raise storage_error(cause, segment.path) from cause
+
+    def close(self) -> None:
+        """Make everything durable and close the files.
+
+        Raises:
+            StorageError: nobody knows what the device holds.
+        """
+        try:
+            self._active.flush()
+            self._active.commit()
+            self.sync()
+            self._slots.sync()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files and nothing else; what a failed write left is cut off where that works."""
+        try:
+            self._active.close()
+        finally:
+            self._slots.close()

@@ -1,0 +1,152 @@
+"""`topic.json`: what is known of a topic besides its messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from uuid import UUID, uuid4
+
+from aiodq.errors import CorruptionError, FormatVersionError, InvalidNameError
+from aiodq.format.layout import SEGMENT_HEADER
+from aiodq.format.segment import SegmentHeader
+from aiodq.names import check_name
+from aiodq.storage.atomic import read_file, replace_file
+from aiodq.storage.damage import Damage, quarantine
+from aiodq.storage.segments import list_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.storage.filesystem import FileSystem
+
+__all__ = ["TOPIC_FILE", "TopicMeta", "describe", "load_meta", "read_meta", "save_meta"]
+
+TOPIC_FILE: Final = "topic.json"
+_VERSION: Final = 1
+
+
+@dataclass(slots=True)
+class TopicMeta:
+    """A topic's description.
+
+    Attributes:
+        uuid: stands in every segment's header.
+        begin: everything below this offset was given up on purpose, by a purge or by retention.
+        channels: where each channel began, by name.
+    """
+
+    uuid: UUID
+    begin: int = 0
+    channels: dict[str, int] = field(default_factory=dict)
+
+
+def save_meta(fs: FileSystem, directory: str, meta: TopicMeta) -> None:
+    """Write the description, durably.
+
+    Raises:
+        StorageError: the old one stands.
+    """
+    topic = {"version": _VERSION, "uuid": str(meta.uuid), "begin": meta.begin, "channels": meta.channels}
+    text = json.dumps({"topic": topic, "crc32": _crc(topic)}, indent=1, sort_keys=True)
+    replace_file(fs, os.path.join(directory, TOPIC_FILE), text.encode() + b"\n")
+
+
+def read_meta(fs: FileSystem, directory: str) -> TopicMeta | None:
+    """Return the description, or None where there is none.
+
+    Raises:
+        CorruptionError: not what was written.
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    path = os.path.join(directory, TOPIC_FILE)
+    data = read_file(fs, path)
+    if data is None:
+        return None
+    try:
+        outer = json.loads(data)
+        topic = outer["topic"]
+        if outer["crc32"] != _crc(topic):
+            raise CorruptionError("the topic's description has a wrong checksum", path, 0)
+        if topic["version"] != _VERSION:
+            message = f"topic format version {topic['version']}; this aiodq reads {_VERSION}: upgrade to open it"
+            raise FormatVersionError(message, path, 0)
+        channels = {check_name(name, "channel"): int(start) for name, start in topic["channels"].items()}
+        return TopicMeta(UUID(topic["uuid"]), int(topic["begin"]), channels)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, InvalidNameError) as cause:
+        raise CorruptionError(f"the topic's description cannot be read: {cause}", path, 0) from cause
+
+
+def load_meta(fs: FileSystem, directory: str) -> tuple[TopicMeta, list[Damage]]:
+    """Return the description for the topic's owner; a missing or damaged one is told from the other files.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    meta, damages = describe(fs, directory)
+    for damage in damages:
+        if damage.end:
+            quarantine(fs, damage.path, 0, damage.end)
+    if damages or not fs.exists(os.path.join(directory, TOPIC_FILE)):
+        save_meta(fs, directory, meta)
+    return meta, damages
+
+
+def describe(fs: FileSystem, directory: str) -> tuple[TopicMeta, list[Damage]]:
+    """Return the description as it is, or as it must have been, and what is wrong with it. Nothing is written.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    path = os.path.join(directory, TOPIC_FILE)
+    try:
+        meta = read_meta(fs, directory)
+    except CorruptionError as error:
+        return _rebuilt(fs, directory), [Damage(path, 0, len(read_file(fs, path) or b""), error.message)]
+    segments = list_segments(fs, directory)
+    if meta is None:
+        missing = [Damage(path, 0, 0, "the topic's description is missing")] if segments else []
+        return _rebuilt(fs, directory), missing
+    topics: set[UUID] = set()
+    for topic in _topics(fs, segments):
+        if topic == meta.uuid:
+            return meta, []
+        topics.add(topic)
+    if not topics:
+        return meta, []
+    # Metadata never outranks data: by the word of a description that was swapped, every segment would be set aside.
+    size = len(read_file(fs, path) or b"")
+    return _rebuilt(fs, directory), [Damage(path, 0, size, "the description is another topic's")]
+
+
+def _topics(fs: FileSystem, segments: list[tuple[int, str]]) -> Iterator[UUID]:
+    """Yield the topic that each segment with a good header says it belongs to."""
+    for _, path in segments:
+        head = read_file(fs, path, SEGMENT_HEADER.size) or b""
+        with suppress(CorruptionError):
+            yield SegmentHeader.decode(head, path).topic
+
+
+def _rebuilt(fs: FileSystem, directory: str) -> TopicMeta:
+    """Tell the uuid from what most segments say, and the channels from their directories."""
+    segments = list_segments(fs, directory)
+    most = Counter(_topics(fs, segments)).most_common(1)
+    meta = TopicMeta(most[0][0] if most else uuid4(), segments[0][0] if segments else 0)
+    channels = os.path.join(directory, "channels")
+    if fs.is_directory(channels):
+        for name in fs.listdir(channels):
+            with suppress(InvalidNameError):
+                if fs.is_directory(os.path.join(channels, name)):
+                    meta.channels[check_name(name, "channel")] = meta.begin
+    return meta
+
+
+def _crc(topic: object) -> str:
+    return f"{zlib.crc32(json.dumps(topic, sort_keys=True, separators=(',', ':')).encode()):08x}"

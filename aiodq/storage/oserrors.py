@@ -1,0 +1,44 @@
+"""The one place where an `OSError` becomes an error of aiodq."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import DiskFullError, ReadOnlyError, StorageError, StoreNotFoundError
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+__all__ = ["storage_error"]
+
+_FULL: Final = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG})
+_REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN, errno.ENOMEM, errno.EBUSY})
+_ADVICE: Final = {
+    errno.EMFILE: "this process has too many open files; raise its limit or open fewer stores",
+    errno.ENFILE: "the system has too many open files",
+    errno.EFBIG: "the file may not grow further (ulimit -f)",
+    errno.EIO: "the device reported an error; check it before trusting it further",
+}
+
+
+def storage_error(cause: OSError, path: str | PathLike[str], position: int | None = None) -> StorageError:
+    """Return the error to raise for what the operating system refused.
+
+    None of these says that data is damaged: an errno is never read as damage.
+
+    Args:
+        cause: what the call raised.
+        path: the file or directory in question.
+        position: the byte, where the call was about one.
+    """
+    number = cause.errno
+    reason = _ADVICE.get(number or 0) or cause.strerror or str(cause)
+    if number in _FULL:
+        return DiskFullError(f"no space left: {reason}", path, position, errno=number, retriable=True)
+    if number in _REFUSED:
+        return ReadOnlyError(f"not permitted: {reason}", path, position, errno=number)
+    if number in {errno.ENOENT, errno.ENOTDIR}:
+        return StoreNotFoundError(f"not there: {reason}", path, position, errno=number)
+    return StorageError(f"the system refused: {reason}", path, position, errno=number, retriable=number in _PASSING)

@@ -1,0 +1,273 @@
+"""Looking into a store without owning it: no lock, nothing written, beside a live owner or on a copy.
+
+An owner only ever appends to one segment, seals it, begins the next, and deletes whole ones; and the frames say
+themselves how far they are whole. So a reader needs no word with the owner: what is unfinished is the end for now.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import CorruptionError, StoreNotFoundError
+from aiodq.names import check_name
+from aiodq.storage.channels import channel_images, unsettled
+from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.layout import check_store_directory, list_topics
+from aiodq.storage.logreader import LogReader
+from aiodq.storage.record import records_of
+from aiodq.storage.snapshot import LogSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from aiodq.storage.damage import Damage
+    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.logreader import LogView
+    from aiodq.storage.record import StoredMessage
+
+__all__ = ["ChannelSummary", "StoreReader", "StoreSummary", "TopicReader", "TopicSummary"]
+
+_CHUNK: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSummary:
+    """A channel as its files tell it.
+
+    Attributes:
+        name: its name.
+        floor: every message below this offset is settled.
+        depth: messages that are not settled. What damage took counts until the channel has come past it.
+    """
+
+    name: str
+    floor: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSummary:
+    """A topic as its files tell it.
+
+    Attributes:
+        name: its name.
+        begin_offset: the oldest message's offset.
+        end_offset: the offset behind the newest message.
+        durable_offset: everything below this was noted to be on the device; the truth may be ahead of it.
+        segments: how many files.
+        bytes: their size together.
+        records: the messages in them.
+        damages: what was found wrong so far.
+        channels: by name.
+    """
+
+    name: str
+    begin_offset: int
+    end_offset: int
+    durable_offset: int
+    segments: int
+    bytes: int
+    records: int
+    damages: tuple[Damage, ...]
+    channels: Mapping[str, ChannelSummary]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSummary:
+    """A store as its files tell it.
+
+    Attributes:
+        path: its directory.
+        topics: by name.
+    """
+
+    path: str
+    topics: Mapping[str, TopicSummary]
+
+
+class TopicReader:
+    """One topic, read beside its owner.
+
+    Made by `StoreReader.topic`. It holds no files open between calls. Not for two threads at once.
+
+    Attributes:
+        name: the topic's.
+        damages: what was found wrong so far, each once.
+    """
+
+    def __init__(self, fs: FileSystem, directory: str, name: str) -> None:
+        """Look at the topic's files.
+
+        Raises:
+            FormatVersionError: written by a newer aiodq.
+            StorageError: as mapped from the system's error.
+        """
+        self.name = name
+        self._fs = fs
+        self._log = LogSnapshot(fs, directory)
+        self._noted: dict[tuple[str, int, int], Damage] = {}
+        self.refresh()
+
+    @property
+    def damages(self) -> tuple[Damage, ...]:
+        """What was found wrong so far, each once."""
+        return tuple(self._noted.values())
+
+    @property
+    def begin_offset(self) -> int:
+        """The oldest message's offset, at the last `refresh`."""
+        return self._log.begin
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the newest message, at the last `refresh`."""
+        return self._log.view.stop
+
+    def view(self) -> LogView:
+        """Return what there was at the last `refresh`."""
+        return self._log.view
+
+    def refresh(self) -> LogView:
+        """See what came and what went. Of the segment being written, only what is new is looked at.
+
+        Raises:
+            FormatVersionError: written by a newer aiodq.
+            StorageError: as mapped from the system's error.
+        """
+        self._log.refresh()
+        for damage in self._log.damages:
+            self._note(damage)
+        return self._log.view
+
+    def _note(self, damage: Damage) -> None:
+        key = (damage.path, damage.position, damage.first if damage.position == damage.end else -1)
+        self._noted.setdefault(key, damage)
+
+    def scan(
+        self, start: int | None = None, stop: int | None = None, *, strict: bool = False
+    ) -> Iterator[StoredMessage]:
+        """Yield the messages there are now, in order.
+
+        Args:
+            start: the first offset; the oldest message where None or older than that.
+            stop: the offset to end before; the end of what there is now where None or beyond it.
+            strict: raise where damage is met, instead of noting it in `damages` and going on behind it.
+
+        Raises:
+            CorruptionError: with `strict`, messages are damaged or missing.
+            StorageError: as mapped from the system's error.
+        """
+        view = self.refresh()
+        at = self._log.begin if start is None else max(start, self._log.begin)
+        end = view.stop if stop is None else min(stop, view.stop)
+        reader = LogReader(self._fs)
+        try:
+            while at < end:
+                result = reader.read(view, at, _CHUNK)
+                for damage in result.damages:
+                    self._met(damage, strict=strict)
+                for batch in result.batches:
+                    for message in records_of(batch, self.name):
+                        if message.offset >= end:
+                            return
+                        yield message
+                at = result.next
+        finally:
+            reader.close()
+
+    def _met(self, damage: Damage, *, strict: bool) -> None:
+        """Note damage that a read met, unless the owner has deleted the segment meanwhile or long ago."""
+        if damage.position == damage.end:
+            known = [gap for gap in self._log.gaps if gap.first < damage.stop and damage.first < gap.stop]
+            if not known:
+                return
+            damage = known[0]
+        elif not self._fs.exists(damage.path):
+            return
+        self._note(damage)
+        if strict:
+            raise CorruptionError(damage.reason, damage.path, damage.position)
+
+    def stats(self) -> TopicSummary:
+        """Return the topic's figures, after a `refresh`.
+
+        Raises:
+            FormatVersionError: written by a newer aiodq.
+            StorageError: as mapped from the system's error.
+        """
+        view, log = self.refresh(), self._log
+        stretches = [(max(segment.base, log.begin), segment.end) for segment in view.segments]
+        channels = {
+            name: ChannelSummary(name, image.floor, sum(unsettled(image, a, b) for a, b in stretches))
+            for name, image in channel_images(self._fs, log.directory, log.meta).items()
+        }
+        return TopicSummary(
+            self.name,
+            log.begin,
+            view.stop,
+            log.promised,
+            len(view.segments),
+            sum(segment.size for segment in view.segments),
+            sum(segment.records for segment in view.segments),
+            self.damages,
+            channels,
+        )
+
+
+class StoreReader:
+    """A store, read beside its owner or without one. It takes no lock, writes nothing and holds no files open.
+
+    Attributes:
+        path: the store's directory.
+    """
+
+    def __init__(self, path: str, fs: FileSystem | None = None) -> None:
+        """Look whether there is a store.
+
+        Raises:
+            StoreNotFoundError: there is no such directory.
+            NotAStoreError: the directory holds something else.
+            StorageError: as mapped from the system's error.
+        """
+        self.path = path
+        self._fs = fs or OsFileSystem()
+        self._readers: dict[str, TopicReader] = {}
+        check_store_directory(self._fs, path)
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics there are now, sorted.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        return list_topics(self._fs, self.path)
+
+    def topic(self, name: str) -> TopicReader:
+        """Return the reader of a topic, the same one each time, after a `refresh`.
+
+        Raises:
+            InvalidNameError: no topic can have that name.
+            StoreNotFoundError: there is no such topic.
+            FormatVersionError: written by a newer aiodq.
+            StorageError: as mapped from the system's error.
+        """
+        if check_name(name) not in self.topics():
+            self._readers.pop(name, None)
+            raise StoreNotFoundError(f"there is no topic {name!r}", self.path)
+        reader = self._readers.get(name)
+        if reader is None:
+            reader = self._readers[name] = TopicReader(self._fs, os.path.join(self.path, name), name)
+        else:
+            reader.refresh()
+        return reader
+
+    def stats(self) -> StoreSummary:
+        """Return the figures of every topic.
+
+        Raises:
+            FormatVersionError: written by a newer aiodq.
+            StorageError: as mapped from the system's error.
+        """
+        return StoreSummary(self.path, {name: self.topic(name).stats() for name in self.topics()})

@@ -1,0 +1,188 @@
+"""Settling what `verify` calls damage, for the owner of a store that nobody has open.
+
+Nothing that cannot be read is destroyed: its bytes are set aside, durably, before the original is touched. What is lost
+stays lost, but from then on the files say so themselves: a segment's footer covers the offsets that are missing behind
+its last frame, so that the log has no gap that nobody accounts for.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aiodq.storage.atomic import TEMPORARY, read_file, sweep_temporaries
+from aiodq.storage.channels import CHANNELS, applied, channel_directory, is_loss
+from aiodq.storage.damage import quarantine, set_aside
+from aiodq.storage.journal import JOURNAL, ChannelJournal, read_channel
+from aiodq.storage.layout import check_store_directory, list_topics
+from aiodq.storage.meta import TOPIC_FILE, TopicMeta, describe, save_meta
+from aiodq.storage.oserrors import storage_error
+from aiodq.storage.repair_segment import repair_segment
+from aiodq.storage.segments import own_segments
+from aiodq.storage.slots import WATERMARK, SlotFile, check_slots, read_slot_file
+from aiodq.storage.verify import verify_store
+from aiodq.storage.verify_segment import check_segment
+
+if TYPE_CHECKING:
+    from aiodq.storage.contents import Contents
+    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.verify_segment import SegmentCheck
+
+__all__ = ["RepairAction", "repair_store"]
+
+
+@dataclass(frozen=True, slots=True)
+class RepairAction:
+    """One thing that was done.
+
+    Attributes:
+        path: the file.
+        what: in words.
+        kept: where the bytes are that were there before; empty where none were removed.
+    """
+
+    path: str
+    what: str
+    kept: str = ""
+
+
+def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
+    """Bring a store into a state that `verify_store` calls ok, and say what was done. A second run does nothing.
+
+    Raises:
+        StoreNotFoundError: there is no such directory.
+        NotAStoreError: the directory holds something else.
+        StoreLockedError: somebody has it open.
+        FormatVersionError: a file is of a newer version; nothing was touched.
+        StorageError: as mapped from the system's error; what was done until then is whole, and another run goes on.
+    """
+    check_store_directory(fs, path)
+    lock = fs.lock(path)
+    try:
+        # Every file is looked at before any is touched: one of them may be of a newer version.
+        verify_store(path, fs)
+        actions = _sweep(fs, path)
+        for topic in list_topics(fs, path):
+            actions += _TopicRepair(fs, os.path.join(path, topic)).run()
+    finally:
+        lock.release()
+    return actions
+
+
+def _sweep(fs: FileSystem, directory: str) -> list[RepairAction]:
+    try:
+        paths = [os.path.join(directory, name) for name in fs.listdir(directory) if name.endswith(TEMPORARY)]
+        files = [path for path in paths if not fs.is_directory(path)]
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause
+    sweep_temporaries(fs, directory)
+    return [RepairAction(path, "removed an unfinished file") for path in files]
+
+
+class _TopicRepair:
+    """One topic."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._actions: list[RepairAction] = []
+
+    def run(self) -> list[RepairAction]:
+        self._actions += _sweep(self._fs, self._directory)
+        meta = self._description()
+        path = os.path.join(self._directory, WATERMARK)
+        promised, _ = read_slot_file(self._fs, path)
+        self._channels(meta)
+        end = self._segments(meta, promised)
+        self._watermark(path, max(end, promised))
+        return self._actions
+
+    def _did(self, path: str, what: str, kept: str = "") -> None:
+        self._actions.append(RepairAction(path, what, kept))
+
+    def _description(self) -> TopicMeta:
+        path = os.path.join(self._directory, TOPIC_FILE)
+        meta, damages = describe(self._fs, self._directory)
+        for damage in damages:
+            kept = quarantine(self._fs, path, 0, damage.end) if damage.end else ""
+            save_meta(self._fs, self._directory, meta)
+            self._did(path, f"{damage.reason}: made it again from the segments and the channels' directories", kept)
+        return meta
+
+    def _channel_names(self, meta: TopicMeta) -> list[str]:
+        directory = os.path.join(self._directory, CHANNELS)
+        try:
+            names = {*meta.channels, *(self._fs.listdir(directory) if self._fs.is_directory(directory) else ())}
+        except OSError as cause:
+            raise storage_error(cause, directory) from cause
+        return sorted(n for n in names if self._fs.is_directory(channel_directory(self._directory, n)))
+
+    def _channels(self, meta: TopicMeta) -> None:
+        for name in self._channel_names(meta):
+            directory, start = channel_directory(self._directory, name), meta.channels.get(name, meta.begin)
+            self._actions += _sweep(self._fs, directory)
+            image, ops, _, end, damages = read_channel(self._fs, directory, start)
+            path = os.path.join(directory, JOURNAL)
+            size = len(read_file(self._fs, path, 1 << 30) or b"")
+            if not damages and end and size > end:
+                self._did(path, "cut off operations that are not whole", quarantine(self._fs, path, end, size))
+            elif not damages:
+                continue
+            for damage in damages:
+                kept = quarantine(self._fs, damage.path, damage.position, damage.end) if damage.end else ""
+                self._did(damage.path, f"{damage.reason}: made it again from what can be read", kept)
+            journal = ChannelJournal(self._fs, directory, start)
+            try:
+                journal.fold(applied(image, ops))
+            finally:
+                journal.close()
+
+    def _segments(self, meta: TopicMeta, promised: int) -> int:
+        """Repair every segment; return the offset behind the last of them."""
+        kept = self._belonging(meta, promised)
+        for number, (path, check, contents) in enumerate(kept):
+            last = number == len(kept) - 1
+            end, behind = check.end, promised if last else kept[number + 1][1].base
+            if behind > end and is_loss(self._fs, self._directory, meta, end, behind):
+                end = behind
+            for what, where in repair_segment(self._fs, path, check, contents, end=end, last=last):
+                self._did(path, what, where)
+        begin, end = (kept[0][1].base, kept[-1][1].end) if kept else (promised, promised)
+        if (meta.channels or not kept) and is_loss(self._fs, self._directory, meta, meta.begin, begin):
+            save_meta(self._fs, self._directory, TopicMeta(meta.uuid, begin, meta.channels))
+            reason = f"the messages {meta.begin} to {begin - 1} are missing: noted that the topic begins behind them"
+            self._did(os.path.join(self._directory, TOPIC_FILE), reason)
+        return end
+
+    def _belonging(self, meta: TopicMeta, promised: int) -> list[tuple[str, SegmentCheck, Contents]]:
+        """Return the segments of this log, having set aside what only has the name of one."""
+        own, foreign = own_segments(self._fs, self._directory, meta.uuid)
+        for path, found in foreign:
+            reason = "" if found.header_error is None else found.header_error.message
+            self._did(path, f"{reason}: set aside the file", set_aside(self._fs, path))
+        kept: list[tuple[str, SegmentCheck, Contents]] = []
+        for number, (base, path, _) in enumerate(own):
+            last = number == len(own) - 1
+            limit = promised if last else own[number + 1][0]
+            check = check_segment(self._fs, path, base, meta.uuid, limit, last=last)
+            if check.contents is None:
+                self._did(path, "nothing in it can be read: set aside the file", set_aside(self._fs, path))
+            elif kept and base < kept[-1][1].end:
+                self._did(path, "it repeats offsets: set aside the file", set_aside(self._fs, path))
+            else:
+                kept.append((path, check, check.contents))
+        return kept
+
+    def _watermark(self, path: str, end: int) -> None:
+        data = read_file(self._fs, path)
+        if not any(severity == "damage" for severity, _, _ in check_slots(data)):
+            return
+        kept = quarantine(self._fs, path, 0, len(data or b""))
+        slots = SlotFile(self._fs, path)
+        try:
+            slots.write(end, 0)
+            slots.sync()
+        finally:
+            slots.close()
+        self._did(path, "neither slot was whole: noted what the segments hold", kept)

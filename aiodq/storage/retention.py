@@ -1,0 +1,70 @@
+"""Which segments may go: pure rules over what is known of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiodq.options import Retention
+    from aiodq.storage.segments import Segment
+
+__all__ = ["Verdict", "expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The segments to delete.
+
+    Attributes:
+        segments: oldest first.
+        forced_to: the offset up to which channels lose what they have not acked; 0 where they lose nothing.
+    """
+
+    segments: tuple[Segment, ...]
+    forced_to: int = 0
+
+
+def expired(
+    segments: Sequence[Segment], policy: Retention, now_ns: int, consumed: Callable[[Segment], bool]
+) -> Verdict:
+    """Return which sealed segments go now.
+
+    Args:
+        segments: of one log, in order; the last is the one being written and never goes.
+        policy: the options.
+        now_ns: wall time.
+        consumed: whether every channel has acked all of a segment, durably.
+    """
+    sealed = list(segments[:-1])
+    used = {segment.base: consumed(segment) for segment in sealed}
+    going = {segment.base for segment in sealed if policy.consumed == "delete" and used[segment.base]}
+    forced_to = 0
+    for segment in _over_bounds([s for s in segments if s.base not in going], policy, now_ns):
+        if used[segment.base]:
+            going.add(segment.base)
+        elif policy.unconsumed == "delete":
+            going.add(segment.base)
+            forced_to = segment.end
+        else:
+            break
+    return Verdict(tuple(segment for segment in sealed if segment.base in going), forced_to)
+
+
+def _over_bounds(kept: list[Segment], policy: Retention, now_ns: int) -> list[Segment]:
+    """Return the oldest segments that the bounds on age, bytes and number ask to delete."""
+    total = sum(segment.size for segment in kept)
+    number = len(kept)
+    over: list[Segment] = []
+    for segment in kept[:-1]:
+        too_old = policy.max_age is not None and segment.newest_ns < now_ns - int(policy.max_age.total_seconds() * 1e9)
+        too_big = policy.max_bytes is not None and total > policy.max_bytes
+        too_many = policy.max_segments is not None and number > policy.max_segments
+        if not (too_old or too_big or too_many):
+            break
+        over.append(segment)
+        total -= segment.size
+        number -= 1
+    return over

@@ -1,0 +1,184 @@
+"""Walking a segment's frames through a window of bounded size, checking each."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.errors import CorruptionError
+from aiodq.format.columns import Flags
+from aiodq.format.frames import check_frame, read_prefix
+from aiodq.format.layout import ALIGNMENT, BATCH_HEADER, COMPACT_MIN, SEGMENT_HEADER, TRAILER
+from aiodq.format.scan import candidate_frames
+from aiodq.storage.oserrors import storage_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.format.frames import Frame, FrameContext
+    from aiodq.storage.filesystem import File
+
+__all__ = ["Bad", "Unit", "Window", "scan_units"]
+
+_WINDOW: Final = 256 * 1024
+
+
+class Unit(NamedTuple):
+    """The frames of one put, all of them right."""
+
+    frames: tuple[Frame, ...]
+
+    @property
+    def first(self) -> int:
+        """The offset of the first record."""
+        return self.frames[0].first
+
+    @property
+    def stop(self) -> int:
+        """The offset behind the last record."""
+        return self.frames[-1].stop
+
+    @property
+    def end(self) -> int:
+        """The byte behind the last frame."""
+        return self.frames[-1].end
+
+
+class Bad(NamedTuple):
+    """Bytes that are no whole put; `end` is where the next whole one begins, or the limit where none follows."""
+
+    position: int
+    end: int
+    reason: str
+    cut_short: bool
+    """Nothing right follows."""
+
+
+class Window:
+    """A view of a file that moves forward, reading `size` bytes ahead or as much as one frame needs."""
+
+    def __init__(self, file: File, path: str, limit: int, size: int = _WINDOW) -> None:
+        """Look at the file up to byte `limit`."""
+        self._file = file
+        self._path = path
+        self._size = size
+        self.limit = limit
+        self.data = b""
+        self.position = 0
+
+    def at(self, position: int, need: int) -> int:
+        """Return where in `data` byte `position` is, having read on if fewer than `need` bytes are there.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        at = position - self.position
+        if at < 0 or at + need > len(self.data):
+            self.data = self.read(position, min(max(need, self._size), self.limit - position))
+            self.position = position
+            at = 0
+        return at
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return bytes without moving the window.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        try:
+            return self._file.read_at(size, position)
+        except OSError as cause:
+            raise storage_error(cause, self._path, position) from cause
+
+    def ends_like(self, frame: Frame) -> bool:
+        """Return whether the frame's trailing length fits: a cheap look before a frame of any length is read whole."""
+        trailer = self.read(frame.end - TRAILER.size, TRAILER.size)
+        return len(trailer) == TRAILER.size and TRAILER.unpack(trailer)[0] == frame.length
+
+
+def scan_units(
+    file: File, context: FrameContext, path: str, *, limit: int, start: int = SEGMENT_HEADER.size, expected: int = -1
+) -> Iterator[Unit | Bad]:
+    """Yield what stands between `start` and `limit`: whole puts, and stretches that are none.
+
+    Args:
+        file: the segment's file.
+        context: the segment's.
+        path: for errors.
+        limit: where its frames must end, bytes.
+        start: where a frame begins.
+        expected: the offset of the record there. A larger one is a gap that the caller may see for itself; a smaller
+            one is damage.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
+    window = Window(file, path, limit)
+    position = start
+    while position < limit:
+        try:
+            unit = _read_unit(window, position, context, path, expected)
+        except CorruptionError as error:
+            following = _next_unit_start(window, position + ALIGNMENT, context, path, expected)
+            yield Bad(position, limit if following is None else following, error.message, following is None)
+            if following is None:
+                return
+            position = following
+            continue
+        yield unit
+        position, expected = unit.end, unit.stop
+
+
+def _read_unit(window: Window, position: int, context: FrameContext, path: str, expected: int) -> Unit:
+    """Read the frames of the put that begins at `position`.
+
+    Raises:
+        CorruptionError: one of them is damaged or missing.
+    """
+    frames: list[Frame] = []
+    continued = False
+    while True:
+        frame = _read_frame(window, position, context, path)
+        if (
+            bool(frame.flags & Flags.CONTINUES) != continued
+            or frame.first < expected
+            or (continued and frame.first != expected)
+        ):
+            message = "the frame does not follow the one before it"
+            raise CorruptionError(message, path, position)
+        frames.append(frame)
+        continued = bool(frame.flags & Flags.CONTINUED)
+        if not continued:
+            return Unit(tuple(frames))
+        position, expected = frame.end, frame.stop
+
+
+def _read_frame(window: Window, position: int, context: FrameContext, path: str) -> Frame:
+    at = window.at(position, min(BATCH_HEADER.size, window.limit - position))
+    frame = read_prefix(window.data, at, context, position=position, limit=window.limit, path=path)
+    if frame.length > _WINDOW and not window.ends_like(frame):
+        # Before that much memory is spent on a length that one wrong bit may have made.
+        message = "the frame's two lengths differ"
+        raise CorruptionError(message, path, position)
+    at = window.at(position, frame.length)
+    check_frame(memoryview(window.data), at, frame, context, path=path)
+    return frame
+
+
+def _next_unit_start(window: Window, position: int, context: FrameContext, path: str, expected: int) -> int | None:
+    """Return where the next put begins that is right at least in its first frame, or None.
+
+    A chunk's last bytes are looked at again with the chunk behind it, as a prefix may lie across the border.
+    """
+    while position + COMPACT_MIN <= window.limit:
+        chunk = window.read(position, min(_WINDOW, window.limit - position))
+        if not chunk:
+            return None  # the owner has cut the file meanwhile
+        for frame in candidate_frames(chunk, 0, context, position=position, limit=window.limit):
+            if frame.flags & Flags.CONTINUES or frame.first < expected or not window.ends_like(frame):
+                continue
+            with suppress(CorruptionError):
+                _read_frame(window, frame.position, context, path)
+                return frame.position
+        position += max((len(chunk) - BATCH_HEADER.size) & ~(ALIGNMENT - 1), ALIGNMENT)
+    return None

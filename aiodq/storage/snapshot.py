@@ -1,0 +1,155 @@
+"""A topic's segments as somebody else's reader sees them: read-only, and looked at again in small steps."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import StoreNotFoundError
+from aiodq.storage.channels import is_loss
+from aiodq.storage.contents import Contents, examine
+from aiodq.storage.damage import Damage
+from aiodq.storage.logreader import LogView
+from aiodq.storage.meta import describe
+from aiodq.storage.oserrors import storage_error
+from aiodq.storage.segments import inspect, inspect_file, list_segments, scanned_segment, sealed_segment
+from aiodq.storage.slots import WATERMARK, read_slot_file
+
+if TYPE_CHECKING:
+    from aiodq.storage.filesystem import File, FileSystem
+    from aiodq.storage.segments import Inspection, Segment
+
+__all__ = ["LogSnapshot"]
+
+_MARK: Final = 64
+
+
+class LogSnapshot:
+    """What a topic's files hold, without their owner's help.
+
+    Attributes:
+        directory: the topic's.
+        meta: its description, as it is or as it must have been.
+        promised: the noted watermark.
+        view: what can be read.
+        gaps: offsets in the view, or up to the watermark, that no segment holds and that nobody gave up.
+        damages: what the last `refresh` found wrong, `gaps` included.
+    """
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        """Know nothing yet; `refresh` looks."""
+        self._fs = fs
+        self.directory = directory
+        self.promised = 0
+        self.view = LogView((), 0, 0)
+        self.gaps: list[Damage] = []
+        self.damages: list[Damage] = []
+        self._sealed: dict[str, Segment] = {}
+        self._growing: dict[str, tuple[Contents, bytes]] = {}
+        self._given_up: set[tuple[int, int]] = set()
+
+    @property
+    def begin(self) -> int:
+        """The first offset that may be read."""
+        segments = self.view.segments
+        return max(self.meta.begin, segments[0].base if segments else 0)
+
+    def refresh(self) -> None:
+        """Look again. Sealed segments are known for good; of one that grows, only what is new is walked through.
+
+        Raises:
+            FormatVersionError: written by a newer aiodq.
+            StorageError: as mapped from the system's error.
+        """
+        self.meta, self.damages = describe(self._fs, self.directory)
+        # First the watermark, then the files: what it promises is in them by then.
+        self.promised, _ = read_slot_file(self._fs, os.path.join(self.directory, WATERMARK))
+        listed = self._own()
+        segments: list[Segment] = []
+        for number, (base, path) in enumerate(listed):
+            last = number == len(listed) - 1
+            limit = self.promised if last else listed[number + 1][0]
+            segment = self._sealed.get(path) or self._look(path, base, limit, last=last)
+            if segment is None:
+                continue
+            if segments and segment.base < segments[-1].end:
+                reason = f"the segment repeats offsets before {segments[-1].end}"
+                self.damages.append(Damage(path, 0, segment.size, reason))
+                continue
+            segments.append(segment)
+        self._sealed = {segment.path: segment for segment in segments if segment.sealed}
+        self._growing = {path: self._growing[path] for _, path in listed if path in self._growing}
+        end, data_end = (segments[-1].end, segments[-1].data_end) if segments else (self.meta.begin, 0)
+        self.view = LogView(tuple(segments), end, data_end)
+        self._find_gaps()
+
+    def _own(self) -> list[tuple[int, str]]:
+        """Return (base offset, path) of the segments, without the files that only have the name of one."""
+        own: list[tuple[int, str]] = []
+        for base, path in list_segments(self._fs, self.directory):
+            with suppress(StoreNotFoundError):
+                known = path in self._sealed or path in self._growing
+                found = None if known else inspect_file(self._fs, path, base, self.meta.uuid)
+                if found is None or found.header_error is None or not found.foreign:
+                    own.append((base, path))
+                else:
+                    self.damages.append(Damage(path, 0, found.size, found.header_error.message))
+        return own
+
+    def _look(self, path: str, base: int, promised: int, *, last: bool) -> Segment | None:
+        """Return a segment that was not sealed at the last look; None where it is not to be read."""
+        try:
+            file = self._fs.open(path)
+        except FileNotFoundError:
+            return None  # its owner deleted it meanwhile
+        except OSError as cause:
+            raise storage_error(cause, path) from cause
+        try:
+            found = inspect(file, path, base, self.meta.uuid)
+            segment = self._segment(file, path, found, promised)
+        finally:
+            file.close()
+        if found.header_error is None or found.torn(promised, last=last):
+            return segment
+        self.damages.append(Damage(path, 0, found.size, found.header_error.message))
+        return segment if segment.records else None
+
+    def _segment(self, file: File, path: str, found: Inspection, promised: int) -> Segment:
+        if found.tail is not None:
+            self._growing.pop(path, None)
+            return sealed_segment(path, found, found.tail)
+        known, mark = self._growing.get(path, (None, b""))
+        if known is not None and self._mark(file, path, known) != mark:
+            known = None  # a write that failed was taken back, and another took its place
+        contents = examine(file, found.header.context, path, limit=found.size, promised=promised, found=known)
+        self._growing[path] = contents, self._mark(file, path, contents)
+        self.damages += [Damage(path, *lost) for lost in contents.lost]
+        return scanned_segment(path, contents, found.header.context)
+
+    def _mark(self, file: File, path: str, contents: Contents) -> bytes:
+        start = max(contents.data_end - _MARK, 0)
+        try:
+            return file.read_at(contents.data_end - start, start)
+        except OSError as cause:
+            raise storage_error(cause, path, start) from cause
+
+    def _find_gaps(self) -> None:
+        segments, stop = self.view.segments, self.view.stop
+        self.gaps = []
+        for before, behind in pairwise(segments):
+            if behind.base > before.end:
+                self._judge(behind.path, before.end, behind.base)
+        if self.promised > stop:
+            self._judge(self.directory, max(stop, self.meta.begin), self.promised)
+        self.damages += self.gaps
+
+    def _judge(self, path: str, first: int, stop: int) -> None:
+        """Tell a gap that retention made, once every channel had settled it, from a loss."""
+        if (first, stop) in self._given_up:
+            return
+        if is_loss(self._fs, self.directory, self.meta, first, stop):
+            self.gaps.append(Damage(path, 0, 0, f"the messages {first} to {stop - 1} are missing", first, stop))
+        else:
+            self._given_up.add((first, stop))

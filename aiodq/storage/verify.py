@@ -1,0 +1,280 @@
+"""Reading every byte of a store and saying what is wrong. Nothing is written, and no lock is needed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from aiodq.errors import StoreNotFoundError
+from aiodq.storage.atomic import TEMPORARY, read_file
+from aiodq.storage.channels import CHANNELS, channel_directory, is_loss
+from aiodq.storage.damage import is_quarantined
+from aiodq.storage.journal import CHECKPOINT, JOURNAL, read_channel
+from aiodq.storage.layout import check_store_directory, list_topics
+from aiodq.storage.lock import LOCK_NAME
+from aiodq.storage.meta import TOPIC_FILE, TopicMeta, describe
+from aiodq.storage.oserrors import storage_error
+from aiodq.storage.segments import own_segments
+from aiodq.storage.slots import WATERMARK, check_slots, read_slot_file
+from aiodq.storage.verify_segment import SegmentCheck, check_segment
+
+if TYPE_CHECKING:
+    from aiodq.storage.filesystem import FileSystem
+
+__all__ = ["FileReport", "Finding", "Kind", "Severity", "StoreReport", "verify_store"]
+
+Severity: TypeAlias = Literal["damage", "loss", "note"]
+"""`damage`: not as it was written, and `repair_store` can settle it. `loss`: messages that are gone, settled before.
+`note`: nothing wrong, as an unfinished write or a file left over from one."""
+
+Kind: TypeAlias = Literal[
+    "segment", "topic", "watermark", "checkpoint", "journal", "lock", "temporary", "quarantined", "unknown"
+]
+
+_LARGEST_NOTED: Final = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing about a file.
+
+    Attributes:
+        severity: see `Severity`.
+        path: the file.
+        position: the byte at which it begins.
+        reason: in words.
+        first, stop: the offsets it cost; equal where none, or where they are not known.
+    """
+
+    severity: Severity
+    path: str
+    position: int
+    reason: str
+    first: int = 0
+    stop: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """One file.
+
+    Attributes:
+        path: the file.
+        kind: what it is.
+        topic: whose it is; empty where it is the store's.
+        bytes: its size.
+        records: messages, channel operations, or 0.
+        findings: what is to be said about it.
+    """
+
+    path: str
+    kind: Kind
+    topic: str
+    bytes: int
+    records: int = 0
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """A whole store.
+
+    Attributes:
+        path: its directory.
+        files: all there are.
+    """
+
+    path: str
+    files: tuple[FileReport, ...]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings."""
+        return tuple(finding for file in self.files for finding in file.findings)
+
+    @property
+    def damages(self) -> tuple[Finding, ...]:
+        """The findings that ask for something to be done."""
+        return tuple(finding for finding in self.findings if finding.severity == "damage")
+
+    @property
+    def losses(self) -> tuple[Finding, ...]:
+        """The findings about messages that are gone for good."""
+        return tuple(finding for finding in self.findings if finding.severity == "loss")
+
+    @property
+    def ok(self) -> bool:
+        """True when there is no damage."""
+        return not self.damages
+
+    @property
+    def bytes(self) -> int:
+        """The files' size together."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def records(self) -> int:
+        """The messages that can be read."""
+        return sum(file.records for file in self.files if file.kind == "segment")
+
+
+def verify_store(path: str, fs: FileSystem) -> StoreReport:
+    """Read every byte of a store, beside its owner or on a copy.
+
+    A copy of a live store should be of one moment: with files of different moments, some seem to be behind others.
+
+    Raises:
+        StoreNotFoundError: there is no such directory.
+        NotAStoreError: the directory holds something else.
+        FormatVersionError: a file is of a newer version.
+        StorageError: the system refused; never for damage, which the report lists.
+    """
+    check_store_directory(fs, path)
+    try:
+        names = fs.listdir(path)
+        topics = list_topics(fs, path)
+        files = [_other(fs, f"{path}/{name}", "") for name in names if name not in topics]
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+    for topic in topics:
+        files += _TopicCheck(fs, os.path.join(path, topic), topic).run()
+    return StoreReport(path, tuple(files))
+
+
+class _TopicCheck:
+    """One topic's files."""
+
+    def __init__(self, fs: FileSystem, directory: str, name: str) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._name = name
+        self._files: list[FileReport] = []
+        self._seen: set[str] = {CHANNELS}
+
+    def run(self) -> list[FileReport]:
+        meta, promised = self._description(), self._watermark()
+        self._segments(meta, promised)
+        for channel in self._names(CHANNELS):
+            directory = channel_directory(self._directory, channel)
+            if self._fs.is_directory(directory):
+                self._channel(channel, meta.channels.get(channel, meta.begin))
+            else:
+                self._files.append(_other(self._fs, directory, self._name))
+        for name in self._names():
+            if name not in self._seen:
+                self._files.append(_other(self._fs, os.path.join(self._directory, name), self._name))
+        return self._files
+
+    def _names(self, *below: str) -> list[str]:
+        directory = os.path.join(self._directory, *below)
+        try:
+            return self._fs.listdir(directory) if self._fs.is_directory(directory) else []
+        except FileNotFoundError:
+            return []
+        except OSError as cause:
+            raise storage_error(cause, directory) from cause
+
+    def _add(self, path: str, kind: Kind, size: int, records: int, findings: list[Finding]) -> None:
+        self._seen.add(os.path.relpath(path, self._directory))
+        self._files.append(FileReport(path, kind, self._name, size, records, tuple(findings)))
+
+    def _description(self) -> TopicMeta:
+        path = os.path.join(self._directory, TOPIC_FILE)
+        meta, damages = describe(self._fs, self._directory)
+        size = len(read_file(self._fs, path) or b"")
+        self._add(path, "topic", size, 0, [Finding("damage", path, d.position, d.reason) for d in damages])
+        return meta
+
+    def _watermark(self) -> int:
+        path = os.path.join(self._directory, WATERMARK)
+        data = read_file(self._fs, path, _LARGEST_NOTED)
+        findings = [Finding(severity, path, at, reason) for severity, at, reason in check_slots(data)]
+        self._add(path, "watermark", len(data or b""), 0, findings)
+        return read_slot_file(self._fs, path)[0]
+
+    def _segments(self, meta: TopicMeta, promised: int) -> None:
+        own, foreign = own_segments(self._fs, self._directory, meta.uuid)
+        for path, found in foreign:
+            reason = "" if found.header_error is None else found.header_error.message
+            self._add(path, "segment", found.size, 0, [Finding("damage", path, 0, reason)])
+        end = meta.begin
+        follows = False
+        for number, (base, path, _) in enumerate(own):
+            last = number == len(own) - 1
+            limit = promised if last else own[number + 1][0]
+            try:
+                check = check_segment(self._fs, path, base, meta.uuid, limit, last=last)
+            except StoreNotFoundError:
+                continue  # its owner deleted it meanwhile
+            findings = [Finding(s, path, at, reason, first, stop) for s, at, reason, first, stop in check.findings]
+            if check.contents is not None:
+                findings += self._between(meta, path, end, check, follows=follows)
+                end, follows = max(end, check.end), True
+            self._add(path, "segment", check.size, check.records, findings)
+        if is_loss(self._fs, self._directory, meta, end, promised):
+            path = os.path.join(self._directory, WATERMARK)
+            reason = f"the messages {end} to {promised - 1} were durable and are missing"
+            self._files.append(
+                FileReport(path, "watermark", self._name, 0, 0, (Finding("damage", path, 0, reason, end, promised),))
+            )
+
+    def _between(self, meta: TopicMeta, path: str, end: int, check: SegmentCheck, *, follows: bool) -> list[Finding]:
+        """Hold a segment's place against the one before it."""
+        if check.base < end and follows:
+            return [Finding("damage", path, 0, f"the segment repeats offsets before {end}")]
+        # In front of the first segment a gap is what retention leaves; without channels nobody could tell.
+        told = check.base > end and (follows or bool(meta.channels))
+        if told and is_loss(self._fs, self._directory, meta, end, check.base):
+            reason = f"the messages {end} to {check.base - 1} are missing"
+            return [Finding("damage", path, 0, reason, end, check.base)]
+        return []
+
+    def _channel(self, name: str, start: int) -> None:
+        directory = channel_directory(self._directory, name)
+        _, ops, _, end, damages = read_channel(self._fs, directory, start)
+        kinds: tuple[tuple[str, Kind], ...] = ((CHECKPOINT, "checkpoint"), (JOURNAL, "journal"))
+        for file, kind in kinds:
+            path = os.path.join(directory, file)
+            data = read_file(self._fs, path, 1 << 30)
+            found = [Finding("damage", path, d.position, d.reason) for d in damages if d.path == path]
+            if data is None and not found:
+                continue
+            size = len(data or b"")
+            if kind == "journal" and end and size > end:
+                found.append(Finding("note", path, end, "unfinished: the last operations are not whole"))
+            self._files.append(
+                FileReport(path, kind, self._name, size, len(ops) if kind == "journal" else 0, tuple(found))
+            )
+        for entry in self._names(CHANNELS, name):
+            if entry not in {CHECKPOINT, JOURNAL}:
+                self._files.append(_other(self._fs, os.path.join(directory, entry), self._name))
+
+
+def _other(fs: FileSystem, path: str, topic: str) -> FileReport:
+    """Report a file that is none of those with messages or state in them."""
+    name = os.path.basename(path)
+    kind: Kind = "unknown"
+    findings: tuple[Finding, ...] = ()
+    if name == LOCK_NAME and not topic:
+        kind = "lock"
+    elif name.endswith(TEMPORARY):
+        kind = "temporary"
+        findings = (Finding("note", path, 0, "left over from an unfinished replacement"),)
+    elif is_quarantined(name):
+        kind = "quarantined"
+    return FileReport(path, kind, topic, _size(fs, path), 0, findings)
+
+
+def _size(fs: FileSystem, path: str) -> int:
+    """Return a file's size; 0 for anything that is no file or may not be looked into."""
+    if fs.is_directory(path):
+        return 0
+    try:
+        file = fs.open(path)
+        try:
+            return file.size()
+        finally:
+            file.close()
+    except OSError:
+        return 0

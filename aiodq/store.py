@@ -1,0 +1,266 @@
+"""A directory of topics, and the ways to open one."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING, Any, Self
+
+from aiodq.clock import Clock, SystemClock
+from aiodq.engine.runtime import Runtime
+from aiodq.errors import StorageError
+from aiodq.message import make_message
+from aiodq.names import check_name
+from aiodq.options import ChannelOptions, StoreOptions
+from aiodq.queue import Queue
+from aiodq.stats import StoreStats
+from aiodq.storage.filesystem import FileSystem, OsFileSystem
+from aiodq.storage.reader import StoreReader
+from aiodq.topic import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from os import PathLike
+    from types import TracebackType
+
+__all__ = ["QueueOpening", "Store", "StoreOpening", "open", "open_queue", "open_reader"]
+
+QUEUE_TOPIC = "queue"
+"""The topic of a store that `open_queue` made."""
+
+_CHANNEL = "default"
+
+
+class Store:
+    """A directory of topics, owned by this process. Made by `aiodq.open`.
+
+    All methods are to be called on the event loop that opened it.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Made by `aiodq.open`."""
+        self._runtime = runtime
+        self._topics: dict[str, Topic] = {}
+
+    @property
+    def path(self) -> str:
+        """The store's directory."""
+        return self._runtime.path
+
+    def topic(self, name: str, options: StoreOptions | None = None) -> Topic:
+        """Return a topic, created when first named: without I/O here, and kept from its first put or channel on.
+
+        Args:
+            name: 1 to 64 of `[.a-zA-Z0-9_-]`.
+            options: the topic's own, where it is named for the first time since the store was opened.
+
+        Raises:
+            InvalidNameError: no such name may be.
+            QueueShutDown: the store is closed.
+        """
+        check_name(name)
+        self._runtime.check()
+        topic = self._topics.get(name)
+        if topic is None:
+            ioloop = self._runtime.topics.get(name)
+            if ioloop is None:
+                ioloop = self._runtime.new_topic(name, options or self._runtime.options)
+            topic = self._topics[name] = Topic(self._runtime, ioloop)
+        return topic
+
+    def queue(self, name: str, channel: ChannelOptions | None = None) -> Queue:
+        """Return a topic with its channel `default` as a queue.
+
+        Raises:
+            InvalidNameError: no such name may be.
+            QueueShutDown: the store is closed.
+        """
+        topic = self.topic(name)
+        return Queue(topic, topic.channel(_CHANNEL, channel))
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics that have a message or a channel, or had one."""
+        return sorted(name for name, ioloop in self._runtime.topics.items() if ioloop.exists)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with its channels and everything in it. One that does not exist is fine.
+
+        Raises:
+            InvalidNameError: no such name may be.
+            StorageError: it could not be deleted.
+
+        Cancellation: it is done all the same.
+        """
+        check_name(name)
+        self._runtime.check()
+        topic = self._topics.pop(name, None)
+        if topic is not None:
+            topic.close_lookup()
+        await self._runtime.delete_topic(name)
+
+    def stats(self) -> StoreStats:
+        """Return the store's numbers. No I/O."""
+        failure = self._runtime.failure
+        topics = {
+            name: Topic(self._runtime, ioloop).stats()
+            for name, ioloop in sorted(self._runtime.topics.items())
+            if ioloop.exists
+        }
+        return StoreStats(self.path, None if failure is None else str(failure), topics)
+
+    async def aclose(self) -> None:
+        """Finish what was accepted, make it durable, release the directory. Repeating it is safe.
+
+        Whoever waits for a message or for room gets `QueueShutDown`.
+
+        Raises:
+            StoreFailedError: what was accepted could not be made durable.
+
+        Cancellation: it goes on in the store's own task; awaiting again is safe.
+        """
+        await self._runtime.close()
+        for topic in self._topics.values():
+            topic.close_lookup()
+
+    async def __aenter__(self) -> Self:
+        """Return the store."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.aclose()
+
+    def __del__(self) -> None:
+        """Warn where closing was forgotten."""
+        runtime = getattr(self, "_runtime", None)
+        if runtime is not None and not runtime.closing and not runtime.forked and runtime.failure is None:
+            warnings.warn(f"store was never closed [{runtime.path}]", ResourceWarning, 2, source=self)
+
+
+class StoreOpening:
+    """What `aiodq.open` returns: awaitable, and an asynchronous context manager."""
+
+    def __init__(self, path: str, options: StoreOptions, fs: FileSystem, clock: Clock) -> None:
+        """Made by `aiodq.open`."""
+        self._path = path
+        self._options = options
+        self._fs = fs
+        self._clock = clock
+        self._store: Store | None = None
+
+    def __await__(self) -> Generator[Any, None, Store]:
+        """Open the store.
+
+        Raises:
+            StoreLockedError: another owner has it; `pid` tells which.
+            NotAStoreError: the directory holds something else.
+            FormatVersionError: a newer aiodq wrote it; it was left untouched.
+            StorageError: the system refused.
+
+        Cancellation: what was opened is closed again.
+        """
+        return self._open().__await__()
+
+    async def _open(self) -> Store:
+        runtime = Runtime(self._path, self._options, self._fs, self._clock)
+        await runtime.open(make_message)
+        return Store(runtime)
+
+    async def __aenter__(self) -> Store:
+        """Open the store."""
+        self._store = await self._open()
+        return self._store
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        if self._store is not None:
+            await self._store.aclose()
+
+
+class QueueOpening:
+    """What `aiodq.open_queue` returns: awaitable, and an asynchronous context manager."""
+
+    def __init__(self, opening: StoreOpening, channel: ChannelOptions) -> None:
+        """Made by `aiodq.open_queue`."""
+        self._opening = opening
+        self._channel = channel
+        self._queue: Queue | None = None
+
+    def __await__(self) -> Generator[Any, None, Queue]:
+        """Open the queue's store. *Raises* and *Cancellation* as `StoreOpening`."""
+        return self._open().__await__()
+
+    async def _open(self) -> Queue:
+        store = await self._opening
+        try:
+            topic = store.topic(QUEUE_TOPIC)
+            queue = Queue(topic, topic.channel(_CHANNEL, self._channel), store.aclose)
+            await topic.settle_in()
+        except BaseException:
+            await store.aclose()
+            raise
+        return queue
+
+    async def __aenter__(self) -> Queue:
+        """Open the queue."""
+        self._queue = await self._open()
+        return self._queue
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        if self._queue is not None:
+            await self._queue.aclose()
+
+
+def open(
+    path: str | PathLike[str], options: StoreOptions | None = None, *, fs: FileSystem | None = None,
+    clock: Clock | None = None,
+) -> StoreOpening:  # fmt: skip
+    """Open a store: `async with aiodq.open(path) as store`, or `store = await aiodq.open(path)`.
+
+    Args:
+        path: a directory, created if missing and locked by this process until the store is closed.
+        options: see `StoreOptions`.
+        fs: the file system; for tests.
+        clock: the clocks; for tests.
+    """
+    return StoreOpening(_absolute(path), options or StoreOptions(), fs or OsFileSystem(), clock or SystemClock())
+
+
+def open_queue(
+    path: str | PathLike[str], options: StoreOptions | None = None, channel: ChannelOptions | None = None, *,
+    fs: FileSystem | None = None, clock: Clock | None = None,
+) -> QueueOpening:  # fmt: skip
+    """Open a queue in a store of its own: `async with aiodq.open_queue(path) as queue`.
+
+    Args:
+        path: a directory, created if missing and locked by this process until the queue is closed.
+        options: see `StoreOptions`.
+        channel: see `ChannelOptions`.
+        fs: the file system; for tests.
+        clock: the clocks; for tests.
+    """
+    return QueueOpening(open(path, options, fs=fs, clock=clock), channel or ChannelOptions())
+
+
+def open_reader(path: str | PathLike[str]) -> StoreReader:
+    """Look into a store without owning it: synchronous, read-only, no lock, safe beside a live owner.
+
+    Raises:
+        StoreNotFoundError: there is no such directory.
+        NotAStoreError: the directory holds something else.
+    """
+    return StoreReader(_absolute(path))
+
+
+def _absolute(path: str | PathLike[str]) -> str:
+    text = os.fspath(path)
+    if not isinstance(text, str) or "\0" in text or not text:
+        raise StorageError(f"{path!r} is no path", "")
+    return os.path.abspath(text)

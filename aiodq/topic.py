@@ -1,0 +1,367 @@
+"""One ordered log and its channels."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from aiodq.channel import Channel, start_offset, time_ns
+from aiodq.engine.batch import Draft
+from aiodq.engine.receipt import Receipt
+from aiodq.engine.signals import QueueFull, QueueShutDown
+from aiodq.errors import OffsetError
+from aiodq.message import Message, make_message
+from aiodq.names import check_name
+from aiodq.options import ChannelOptions
+from aiodq.stats import TopicStats
+from aiodq.storage.logreader import LogReader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+    from datetime import datetime
+
+    from aiodq.engine.ioloop import IoLoop
+    from aiodq.engine.outlet import Outlet
+    from aiodq.engine.runtime import Runtime
+    from aiodq.format.layout import BytesLike
+    from aiodq.storage.logreader import ReadResult
+
+__all__ = ["Topic"]
+
+_PIECE: Final = 256 * 1024
+_PLAIN: Final = Draft(b"")
+
+T = TypeVar("T")
+
+
+class Topic:
+    """One ordered log, and the channels that read it. Made by `Store.topic`."""
+
+    def __init__(self, runtime: Runtime, ioloop: IoLoop) -> None:
+        """Made by the store."""
+        self._runtime = runtime
+        self._ioloop = ioloop
+        self._lookup_lock = asyncio.Lock()
+        self._lookup = LogReader(runtime.fs)
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+        return self._ioloop.name
+
+    # --- putting
+
+    async def put(
+        self,
+        body: BytesLike,
+        *,
+        tag: str | None = None,
+        key: BytesLike | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
+        """Store a message and return its offset, once it is as durable as the store's `sync` policy says.
+
+        Under `"always"` that is after fdatasync; puts that wait together share one.
+
+        Args:
+            body: the message.
+            tag: a short text, for channels to filter by.
+            key: bytes.
+            headers: text by text.
+
+        Raises:
+            MessageSizeError, InvalidMessageError: it cannot be stored like that; nothing was written.
+            QueueFull: the backlog's bound is reached and the policy is `"reject"`.
+            QueueShutDown: shut down, or the store is closed.
+            DiskFullError: no space; nothing was written, and later puts may succeed.
+            StoreFailedError: the store has stopped, its cause in `__cause__`.
+
+        Cancellation: before the writer takes its batch the message is not stored; after that it is, and only the caller
+        does not know.
+        """
+        ioloop = self._ioloop
+        intake = ioloop.intake
+        data = intake.body(body)
+        draft = _PLAIN if tag is None and key is None and not headers else intake.draft(_draft(data, tag, key, headers))
+        while True:
+            ioloop.check()
+            try:
+                waiter = intake.accept(draft, data)
+                break
+            except QueueFull:
+                if ioloop.options.overflow == "reject" and not intake.only_buffer_full():
+                    raise
+            await intake.wait_for_room()
+        return await _stored(ioloop, waiter)
+
+    async def put_many(
+        self,
+        bodies: Iterable[BytesLike | Draft],
+        *,
+        tag: str | None = None,
+        key: BytesLike | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> range:
+        """Store messages as one atomic batch and return their offsets: after a crash all of it is there, or none.
+
+        Args:
+            bodies: bytes-like, or `Draft` objects with a tag, key and headers of their own.
+            tag: for those that are not drafts.
+            key: likewise.
+            headers: likewise.
+
+        Raises:
+            As `put`, for all of them together.
+
+        Cancellation: as `put`.
+        """
+        ioloop = self._ioloop
+        intake = ioloop.intake
+        drafts: list[tuple[Draft, bytes]] = []
+        for item in bodies:
+            if isinstance(item, Draft):
+                drafts.append((intake.draft(item), intake.body(item.body)))
+            else:
+                data = intake.body(item)
+                drafts.append((intake.draft(_draft(data, tag, key, headers)), data))
+        ioloop.check()
+        if not drafts:
+            if intake.shut:
+                raise QueueShutDown("the queue was shut down")
+            return range(ioloop.visible, ioloop.visible)
+        while True:
+            ioloop.check()
+            try:
+                waiter = intake.accept_many(drafts)
+                break
+            except QueueFull:
+                if ioloop.options.overflow == "reject" and not intake.only_buffer_full():
+                    raise
+            await intake.wait_for_room()
+        return await _stored(ioloop, waiter)
+
+    def put_nowait(
+        self,
+        body: BytesLike,
+        *,
+        tag: str | None = None,
+        key: BytesLike | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Receipt:
+        """Accept a message into the buffer; `await receipt` gives its offset once it is durable.
+
+        Raises:
+            QueueFull: no room now.
+            MessageSizeError, InvalidMessageError, QueueShutDown, StoreFailedError: as `put`.
+        """
+        self._ioloop.check()
+        intake = self._ioloop.intake
+        data = intake.body(body)
+        waiter = intake.accept(intake.draft(_draft(data, tag, key, headers)), data)
+        return Receipt(waiter)
+
+    async def sync(self) -> None:
+        """Wait until everything accepted before is on disk, whatever the policy, and every ack before too.
+
+        Raises:
+            StoreFailedError: the store has stopped.
+
+        Cancellation: it will be all the same.
+        """
+        self._ioloop.check()
+        await self._ioloop.sync()
+
+    # --- channels
+
+    def channel(self, name: str, options: ChannelOptions | None = None) -> Channel:
+        """Return a channel, created when first named; its creation is durable before any later `put` returns.
+
+        Args:
+            name: as a topic's.
+            options: `start` counts only when the channel is new.
+
+        Raises:
+            InvalidNameError: no such name may be.
+        """
+        check_name(name, "channel")
+        self._ioloop.check()
+        options = options or ChannelOptions()
+        return Channel(self._ioloop, self._open_outlet(name, options), auto_ack=options.auto_ack)
+
+    def _open_outlet(self, name: str, options: ChannelOptions) -> Outlet[Message]:
+        ioloop, runtime = self._ioloop, self._runtime
+        new, first = name not in ioloop.outlets, not ioloop.outlets
+        outlet = runtime.outlet(ioloop, name, make_message)
+        outlet.limit(options.max_in_flight)
+        if new:
+            runtime.create_channel(ioloop, outlet, partial(start_offset, runtime.fs, options.start, first=first))
+        return outlet
+
+    def channels(self) -> list[str]:
+        """Return the names of the channels."""
+        return sorted(self._ioloop.outlets)
+
+    # --- looking
+
+    async def read(self, offset: int) -> Message:
+        """Return the message at an offset without consuming it.
+
+        Raises:
+            OffsetError: there is none: not yet written, deleted, or lost to damage.
+            StorageError: it could not be read.
+
+        Cancellation: nothing changes.
+        """
+        self._ioloop.check()
+        if not self.begin_offset <= offset < self._ioloop.visible:
+            raise OffsetError(
+                f"{self.name!r} holds offsets {self.begin_offset} to {self._ioloop.visible - 1}, not {offset}"
+            )
+        result = await self._look(partial(self._lookup.read, self._ioloop.view(), offset, 1))
+        for batch in result.batches:
+            if batch.first <= offset < batch.stop:
+                return make_message(self.name, None, batch, offset - batch.first, 0, 0)
+        raise OffsetError(f"the message at offset {offset} of {self.name!r} is lost to damage or deleted")
+
+    def scan(
+        self, start: int | None = None, stop: int | None = None, *, reverse: bool = False
+    ) -> AsyncIterator[Message]:
+        """Iterate over the messages from `start` to before `stop`, without consuming them.
+
+        Args:
+            start: an offset; None for the earliest kept.
+            stop: an offset; None for the end at the time of the call.
+            reverse: from the newest to the oldest.
+
+        Raises:
+            StorageError: something could not be read. Damage is skipped.
+        """
+        self._ioloop.check()
+        low = max(self.begin_offset, start or 0)
+        high = self._ioloop.visible if stop is None else min(stop, self._ioloop.visible)
+        return self._scan_back(low, high) if reverse else self._scan(low, high)
+
+    async def _scan(self, low: int, high: int) -> AsyncIterator[Message]:
+        reader = LogReader(self._runtime.fs)
+        try:
+            while low < high:
+                view = self._ioloop.log.view(high)
+                result = await self._runtime.offload.call(reader.read, view, low, _PIECE)
+                for batch in result.batches:
+                    for number in range(len(batch.columns.bodies)):
+                        yield make_message(self.name, None, batch, number, 0, 0)
+                if result.next <= low:
+                    return
+                low = result.next
+        finally:
+            reader.close()
+
+    async def _scan_back(self, low: int, high: int) -> AsyncIterator[Message]:
+        reader = LogReader(self._runtime.fs)
+        try:
+            while low < high:
+                result = await self._runtime.offload.call(reader.read_back, self._ioloop.view(), high, _PIECE)
+                for batch in reversed(result.batches):
+                    for number in reversed(range(len(batch.columns.bodies))):
+                        if batch.first + number < low:
+                            return
+                        yield make_message(self.name, None, batch, number, 0, 0)
+                if result.next >= high:
+                    return
+                high = result.next
+        finally:
+            reader.close()
+
+    async def offset_at(self, moment: datetime) -> int:
+        """Return the first offset put at `moment` or later; the end where all are older.
+
+        Args:
+            moment: with a time zone.
+
+        Raises:
+            InvalidOptionError: without one.
+            StorageError: the log could not be read.
+
+        Cancellation: nothing changes.
+        """
+        self._ioloop.check()
+        wanted = time_ns(moment)
+        async with self._lookup_lock:
+            found = await self._runtime.offload.call(self._lookup.offset_at, self._ioloop.view(), wanted)
+        return max(found, self.begin_offset)
+
+    async def _look(self, function: partial[ReadResult]) -> ReadResult:
+        async with self._lookup_lock:
+            return await self._runtime.offload.call(function)
+
+    # --- the rest
+
+    async def settle_in(self) -> None:
+        """Wait until everything accepted before is visible to channels, and channels named before are durable.
+
+        Raises:
+            StoreFailedError: the store has stopped.
+
+        Cancellation: nothing changes.
+        """
+        self._ioloop.check()
+        await self._ioloop.settle_in()
+
+    async def purge(self) -> int:
+        """Drop everything accepted so far from the log and from every channel; return how many messages that were.
+
+        NSQ's *empty* (SYSTEMS row B16), atomic and crash-safe: after a crash all of it is gone or none.
+
+        Raises:
+            StorageError: it was not done.
+            StoreFailedError: the store has stopped.
+
+        Cancellation: it is done all the same.
+        """
+        self._ioloop.check()
+        return await self._ioloop.purge()
+
+    @property
+    def begin_offset(self) -> int:
+        """The first offset kept."""
+        return self._ioloop.log.begin
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last message written."""
+        return self._ioloop.log.end
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything below this offset survives a power cut."""
+        return self._ioloop.log.durable
+
+    def stats(self) -> TopicStats:
+        """Return the topic's numbers. No I/O."""
+        ioloop = self._ioloop
+        log = ioloop.log
+        channels = {
+            name: Channel(ioloop, outlet, auto_ack=False).stats() for name, outlet in sorted(ioloop.outlets.items())
+        }
+        return TopicStats(
+            self.name, log.begin, log.end, log.durable, ioloop.intake.pending, len(log.segments),
+            sum(segment.size for segment in log.segments), ioloop.fsyncs, ioloop.bytes_read, ioloop.intake.dropped,
+            len(log.damages), log.cut_bytes, channels,
+        )  # fmt: skip
+
+    def close_lookup(self) -> None:
+        """Close the files that `read` and `offset_at` keep open."""
+        self._lookup.close()
+
+
+def _draft(body: bytes, tag: str | None, key: BytesLike | None, headers: Mapping[str, str] | None) -> Draft:
+    return Draft(body, tag, key, headers)  # type: ignore[arg-type]  # `Intake.draft` checks and converts the key
+
+
+async def _stored(ioloop: IoLoop, waiter: asyncio.Future[T]) -> T:
+    try:
+        return await waiter
+    except asyncio.CancelledError:
+        ioloop.intake.batch.cancelled = True
+        raise

@@ -1,0 +1,1 @@
+"""aiodq measured against its peers, in interleaved rounds: `python -m benchmarks`."""

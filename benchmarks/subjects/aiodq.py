@@ -1,0 +1,84 @@
+"""aiodq itself, under each of its sync policies."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from aiodq import Queue, StoreOptions, open_queue
+from benchmarks.harness import Durability, Operation, Session, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+__all__ = ["SUBJECTS"]
+
+Sync = Literal["always", "interval", "os"]
+
+
+class _Session(Session):
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    async def put(self, body: bytes) -> None:
+        await self._queue.put(body)
+
+    async def take(self) -> None:
+        message = await self._queue.get()
+        message.ack_nowait()
+
+    async def put_many(self, bodies: list[bytes]) -> None:
+        await self._queue.put_many(bodies)
+
+    async def produce(self, body: bytes, count: int) -> None:
+        queue = self._queue
+        for _ in range(count):
+            await queue.put(body)
+
+    async def consume(self, count: int) -> None:
+        queue = self._queue
+        for _ in range(count):
+            message = await queue.get()
+            message.ack_nowait()
+
+    async def iterate(self, count: int) -> None:
+        left = count
+        async for message in self._queue:
+            message.ack_nowait()
+            left -= 1
+            if not left:
+                return
+
+    async def put_get(self, body: bytes, count: int) -> None:
+        queue = self._queue
+        for _ in range(count):
+            await queue.put(body)
+            message = await queue.get()
+            message.ack_nowait()
+
+
+@asynccontextmanager
+async def _open(path: Path, sync: Sync) -> AsyncIterator[Session]:
+    async with open_queue(path, StoreOptions(sync=sync)) as queue:
+        yield _Session(queue)
+
+
+def _subject(sync: Sync, durability: Durability, promise: str) -> Subject:
+    return Subject(
+        name=f"aiodq {sync}",
+        library="aiodq",
+        durability=durability,
+        promise=promise,
+        blocking=False,
+        operations=frozenset(Operation),
+        open=partial(_open, sync=sync),
+    )
+
+
+SUBJECTS = [
+    _subject("always", Durability.SYNCED, "fdatasync, shared by puts that wait together"),
+    _subject("interval", Durability.DEFERRED, "in the kernel; fsync every 2500 messages or 2 s"),
+    _subject("os", Durability.KERNEL, "in the kernel"),
+]

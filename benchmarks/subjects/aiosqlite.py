@@ -1,0 +1,73 @@
+"""aiosqlite: a table as a queue, in WAL mode, as one would write it by hand."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import aiosqlite
+
+from benchmarks.harness import Durability, Operation, Session, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+__all__ = ["SUBJECTS"]
+
+Synchronous = Literal["FULL", "NORMAL"]
+
+CREATE = "CREATE TABLE IF NOT EXISTS queue (id INTEGER PRIMARY KEY, body BLOB NOT NULL)"
+INSERT = "INSERT INTO queue (body) VALUES (?)"
+OLDEST = "SELECT id, body FROM queue ORDER BY id LIMIT 1"
+DELETE = "DELETE FROM queue WHERE id = ?"
+
+
+class _Session(Session):
+    """Producers share the connection, so one commit covers all inserts before it: a group commit of sorts."""
+
+    def __init__(self, connection: aiosqlite.Connection) -> None:
+        self._connection = connection
+
+    async def put(self, body: bytes) -> None:
+        await self._connection.execute(INSERT, (body,))
+        await self._connection.commit()
+
+    async def put_many(self, bodies: list[bytes]) -> None:
+        await self._connection.executemany(INSERT, [(body,) for body in bodies])
+        await self._connection.commit()
+
+    async def take(self) -> None:
+        # Rows are fetched in the same hop to the thread, the quickest that aiosqlite offers.
+        ((number, _body),) = await self._connection.execute_fetchall(OLDEST)
+        await self._connection.execute(DELETE, (number,))
+        await self._connection.commit()
+
+
+@asynccontextmanager
+async def _open(path: Path, synchronous: Synchronous) -> AsyncIterator[Session]:
+    async with aiosqlite.connect(path / "queue.db") as connection:
+        await connection.execute("PRAGMA journal_mode=WAL")
+        await connection.execute(f"PRAGMA synchronous={synchronous}")
+        await connection.execute(CREATE)
+        await connection.commit()
+        yield _Session(connection)
+
+
+def _subject(synchronous: Synchronous, durability: Durability, promise: str) -> Subject:
+    return Subject(
+        name=f"aiosqlite {synchronous}",
+        library="aiosqlite",
+        durability=durability,
+        promise=promise,
+        blocking=False,
+        operations=frozenset(Operation),
+        open=partial(_open, synchronous=synchronous),
+    )
+
+
+SUBJECTS = [
+    _subject("FULL", Durability.SYNCED, "WAL fsynced at each commit"),
+    _subject("NORMAL", Durability.DEFERRED, "in the kernel; fsync when the WAL is checkpointed"),
+]

@@ -1,0 +1,80 @@
+"""What all tests share: both event loops, Hypothesis's profiles, and one seed that repeats a random run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+SEED_VARIABLE = "AIODQ_SEED"
+SEED = pytest.StashKey[int]()
+
+# A deadline measures the disk, not the code: one fdatasync takes 0.1 ms or 150 ms. So no profile has one.
+settings.register_profile("default", settings.get_profile("default"), deadline=None)
+settings.register_profile(
+    "ci",
+    settings.get_profile("default"),
+    database=None,
+    # Not derandomized: each run looks elsewhere, and the seed in its header repeats it.
+    derandomize=False,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("slow", settings.get_profile("ci"), max_examples=2_000)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the run's seed before Hypothesis's own plugin looks for one, and choose the profile."""
+    given = os.environ.get(SEED_VARIABLE)
+    try:
+        seed = config.stash[SEED] = random.SystemRandom().getrandbits(32) if given is None else int(given)
+    except ValueError:
+        raise pytest.UsageError(f"{SEED_VARIABLE} must be an integer, not {given!r}") from None
+    # A forced seed keeps Hypothesis from replaying what failed before, so it is forced only where that is no loss.
+    if config.option.hypothesis_seed is None and (given is not None or os.environ.get("CI")):
+        config.option.hypothesis_seed = str(seed)
+    if config.option.hypothesis_profile is None and config.option.markexpr == "slow":
+        settings.load_profile("slow")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say how to repeat this run."""
+    hypothesis_seed = config.option.hypothesis_seed
+    return f"seed: {SEED_VARIABLE}={config.stash[SEED]}, hypothesis: --hypothesis-seed={hypothesis_seed or 'its own'}"
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run every async test once on each loop there is."""
+    if sys.platform == "win32":
+        return {"asyncio": asyncio.new_event_loop}
+    import uvloop  # noqa: PLC0415  there is none on Windows
+
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """Return the run's seed, for `random.Random(seed)`; a failing test that asked for it reports it."""
+    value = request.config.stash[SEED]
+    request.node.user_properties.append((SEED_VARIABLE, value))
+    return value
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell beside the traceback how to repeat a random test."""
+    report = yield
+    seeds = [value for name, value in report.user_properties if name == SEED_VARIABLE]
+    if report.failed and seeds:
+        report.sections.append(("seed", f"repeat with {SEED_VARIABLE}={seeds[0]}"))
+    return report

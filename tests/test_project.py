@@ -1,0 +1,105 @@
+"""What the project promises about itself: few dependencies, a README that can be run, small modules."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "aiodq"
+EXTRAS = {
+    "aiohttp",
+    "cyclopts",
+    "fastapi",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "pyspark",
+    "rich",
+    "starlette",
+    "uvicorn",
+    "zstandard",
+}
+# The modules that exist for the sake of an extra, with all that is below them.
+MAY_IMPORT_EXTRAS = ("aiodq.cli", "aiodq.format.codecs", "aiodq.integrations", "aiodq.spark")
+MAX_MODULE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+
+def test_core_dependencies_are_exactly_four() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = [re.split(r"[^A-Za-z0-9_.-]", requirement, maxsplit=1)[0] for requirement in project["dependencies"]]
+    assert sorted(names) == ["aiofiles", "anyio", "filelock", "uvloop"]
+
+
+def shell_blocks(markdown: str) -> list[str]:
+    """Return the bodies of the fenced blocks that .ci/run takes for shell, in order."""
+    fences = re.findall(r"^```(.*?)[ \t]*\n(.*?)^```[ \t]*$", markdown, flags=re.MULTILINE | re.DOTALL)
+    return [body for language, body in fences if language in {"sh", "bash", "console"}]
+
+
+def test_readme_opens_with_the_main_job_and_then_the_tests() -> None:
+    first, second, *_ = shell_blocks((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert first.strip()
+    assert "pytest" in second
+
+
+def run_python(code: str) -> str:
+    """Run `code` in a new interpreter, where no test has imported anything yet, and return what it prints."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_brings_in_no_extra() -> None:
+    assert run_python(f"import aiodq, sys; assert aiodq.__file__; print(*sorted({EXTRAS} & set(sys.modules)))") == "\n"
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_no_module_imports_an_extra_it_does_not_exist_for() -> None:
+    names = sorted(module_name(path) for path in PACKAGE.rglob("*.py") if path.name != "__main__.py")
+    names = [name for name in names if not f"{name}.".startswith(tuple(f"{allowed}." for allowed in MAY_IMPORT_EXTRAS))]
+    assert "aiodq.errors" in names
+    code = f"""
+import importlib, sys
+for name in {names}:
+    importlib.import_module(name)
+    found = {EXTRAS} & set(sys.modules)
+    assert not found, f"{{name}} imports {{found}}"
+"""
+    run_python(code)
+
+
+def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    assert node.end_lineno is not None
+    return node.end_lineno - node.lineno + 1
+
+
+def too_long(path: Path) -> list[str]:
+    """Return what in this module is over the house's measure."""
+    source = path.read_text(encoding="utf-8")
+    where = path.relative_to(ROOT).as_posix()
+    lines = len(source.splitlines())
+    module = [f"{where}: {lines} lines"] if lines > MAX_MODULE_LINES else []
+    functions = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return module + [
+        f"{where}:{node.lineno} {node.name}: {lines_of(node)} lines"
+        for node in functions
+        if lines_of(node) > MAX_FUNCTION_LINES
+    ]
+
+
+def test_modules_and_functions_stay_small() -> None:
+    paths = sorted(PACKAGE.rglob("*.py"))
+    assert PACKAGE / "errors.py" in paths
+    assert [excess for path in paths for excess in too_long(path)] == []
