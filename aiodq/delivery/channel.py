@@ -172,6 +172,7 @@ class ChannelState:
             while at in self.in_flight:
                 at = self.settled.next_missing(at + 1)
             self.counters.dropped += self._give_up(at, at + 1)
+            at += 1
         return at
 
     def drop_below(self, offset: int) -> int:

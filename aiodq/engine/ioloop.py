@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import anyio
 
 from aiodq.engine.intake import Intake
-from aiodq.engine.persister import Job, MetadataPersister
+from aiodq.engine.operations import OperationQueue
+from aiodq.engine.persister import Job, MetadataPersister, fold_all
 from aiodq.engine.reader import PrefetchingReader
 from aiodq.engine.requests import (
     BatchOpen,
@@ -25,50 +25,29 @@ from aiodq.engine.requests import (
 )
 from aiodq.engine.retainer import Retainer
 from aiodq.engine.settle import settle
+from aiodq.engine.syncer import Syncer
 from aiodq.engine.tail import TailCache
 from aiodq.engine.unborn import UnbornLog
 from aiodq.engine.writer import SegmentWriter, write_at_once
-from aiodq.errors import AiodqError, DiskFullError, StorageError, StoreFailedError
+from aiodq.errors import StorageError, StoreFailedError
 from aiodq.format.frames import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiodq.clock import Clock
     from aiodq.engine.batch import Part
-    from aiodq.engine.offload import Offload
+    from aiodq.engine.host import IoLoopHost
     from aiodq.engine.outlet import Outlet
     from aiodq.options import StoreOptions
-    from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.log import TopicLog
     from aiodq.storage.logreader import LogView, ReadResult
 
-__all__ = ["IoLoop", "IoLoopHost"]
+__all__ = ["IoLoop"]
 
 T = TypeVar("T")
 
 _OVERLAP: Final = 1 << 20
 """With so much waiting, the next batch is written beside a sync instead of after it."""
-
-
-class IoLoopHost(Protocol):
-    """What an ioLoop needs of its store."""
-
-    fs: FileSystem
-    clock: Clock
-    offload: Offload
-
-    def check(self) -> None:
-        """Raise if the store has failed, is closed, or belongs to another loop or process."""
-        ...
-
-    def make_log(self, name: str, options: StoreOptions) -> TopicLog:
-        """Make a topic's files. Blocking."""
-        ...
-
-    def fail(self, error: Exception) -> None:
-        """Stop the whole store for this reason."""
-        ...
 
 
 class IoLoop:
@@ -92,26 +71,22 @@ class IoLoop:
         self.visible = self.log.end
         self.outlets: dict[str, Outlet[Any]] = {}
         self.tail = TailCache(options.memory_bytes // 4)
-        self.fsyncs = 0
         self.stopped = False
         self.closed = False
         self._host = host
         self._durably = options.sync == "always"
         self._inbox: asyncio.Queue[Request] = asyncio.Queue()
-        self._writer = SegmentWriter(log, host.clock, host.offload)
+        self._writer = SegmentWriter(log, host.clock, host.offload, self._inbox)
         self._birth_asked = log is not None
-        self._batches: asyncio.Queue[tuple[int, list[Part]]] = asyncio.Queue()
         self._reader = PrefetchingReader(host.fs, host.offload, self.view)
         self._persister = MetadataPersister(host.offload, durable=self._durably)
         self.intake = Intake(self)
         self.retainer = Retainer(self, self._reader, self._persister, host)
         self._unsynced: deque[tuple[Part, Batch]] = deque()
-        self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._operations: deque[Operation] = deque()
-        self._writing = self._syncing = self._operating = False
-        self._serial = self._taken = self._written = self._synced = self._sync_target = 0
-        self._count_unsynced = 0
-        self._sync_due = False
+        self._syncer = Syncer(options, host.offload, self._inbox)
+        self._operations = OperationQueue(host, self._inbox)
+        self._writing = False
+        self._serial = self._taken = 0
         self._in_writer: list[Part] = []
         self._retain_queued = False
 
@@ -145,7 +120,8 @@ class IoLoop:
         else:
             # The next put or channel tries again.
             self._birth_asked = False
-            self._written = self._synced = self._taken = self._serial
+            self._taken = self._serial
+            self._syncer.skip(self._serial)
             self.intake.refuse_batch(error)
 
     def real_log(self) -> TopicLog:
@@ -184,6 +160,11 @@ class IoLoop:
     def exists(self) -> bool:
         """Whether the topic has files, or will have."""
         return self._birth_asked
+
+    @property
+    def fsyncs(self) -> int:
+        """Syncs of the log, so far."""
+        return self._syncer.count
 
     @property
     def bytes_read(self) -> int:
@@ -229,9 +210,8 @@ class IoLoop:
         self, work: Callable[[], T], finish: Callable[[T, Exception | None], None], after: int | None = None
     ) -> None:
         """As `operate`, for who does not wait; `finish` gets the result, or an error beside no result."""
-        operation = Operation(work, cast("Callable[[object, Exception | None], None]", finish))
-        operation.after = self._serial if after is None else after
-        self._inbox.put_nowait(operation)
+        told = cast("Callable[[object, Exception | None], None]", finish)
+        self._inbox.put_nowait(Operation(work, told, self._serial if after is None else after))
 
     async def persist(self, work: Callable[[], T], *, acks_first: bool = False) -> T:
         """Have the metadata persister do something.
@@ -246,7 +226,7 @@ class IoLoop:
         """Finish what was accepted, make everything durable, close the files and end."""
         self.intake.shut_down()
         await self.operate(lambda: None)
-        await self.persist(self._fold_all, acks_first=True)
+        await self.persist(lambda: fold_all(list(self.outlets.values())), acks_first=True)
         await self.operate(self._close_log)
         self._reader.close()
         self.closed = True
@@ -255,18 +235,6 @@ class IoLoop:
     def _close_log(self) -> None:
         if not isinstance(self.log, UnbornLog):
             self.log.close()
-
-    def _fold_all(self) -> None:
-        """Leave checkpoints instead of journals, and close the files."""
-        for outlet in self.outlets.values():
-            journal, state = outlet.journal, outlet.state
-            if journal is None or state is None:
-                continue
-            if journal.pending:
-                # On a full disk the journal stays as it is and holds the same.
-                with suppress(DiskFullError):
-                    journal.fold(state.image())
-            journal.close()
 
     def stop(self) -> None:
         """End the ioLoop's tasks."""
@@ -282,12 +250,8 @@ class IoLoop:
         for part, _ in self._unsynced:
             part.fail(error)
         self._unsynced.clear()
-        for _, done in self._sync_waiters:
-            settle(done, None, error)
-        self._sync_waiters.clear()
-        for operation in self._operations:
-            operation.finish(None, error)
-        self._operations.clear()
+        self._syncer.fail(error)
+        self._operations.fail(error)
         self._persister.fail(error)
         for outlet in self.outlets.values():
             outlet.fail(error)
@@ -298,7 +262,7 @@ class IoLoop:
     async def run(self) -> None:
         """Serve until stopped."""
         async with anyio.create_task_group() as tasks:
-            for coroutine in (self._write_batches, self._reader.run, self._persister.run, self._tick):
+            for coroutine in (self._writer.run, self._reader.run, self._persister.run, self._tick):
                 tasks.start_soon(self._guarded, coroutine)
             await self._guarded(self._serve)
             tasks.cancel_scope.cancel()
@@ -318,12 +282,6 @@ class IoLoop:
             if not self.stopped:
                 self._advance()
 
-    async def _write_batches(self) -> None:
-        while True:
-            serial, parts = await self._batches.get()
-            result = await self._writer.write(parts)
-            self._inbox.put_nowait(BatchWritten(serial, result))
-
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self.options.sync_interval)
@@ -336,9 +294,9 @@ class IoLoop:
             case Synced():
                 self._sync_ended(request.error)
             case SyncWanted():
-                self._sync_waiters.append((self._serial, request.done))
+                self._syncer.wait(self._serial, request.done)
             case Operation():
-                self._operations.append(request)
+                self._operations.add(request)
             case Tick():
                 self._ticked()
             case Retain():
@@ -349,29 +307,22 @@ class IoLoop:
 
     def _advance(self) -> None:
         """Start whatever may start now. Every decision of the ioLoop is made here."""
-        if self._operating:
+        if self._operations.running:
             return
-        at_rest = not self._writing and not self._syncing
-        if self._operations and at_rest and self._written >= self._operations[0].after and not self._unsynced:
-            self._start_operation(self._operations.popleft())
+        at_rest = not self._writing and not self._syncer.busy and not self._unsynced
+        if at_rest and self._operations.start_next(self._syncer.written):
             return
         if not self._writing and self.intake.batch.count and self._may_write():
             self._start_write()
-        if not self._syncing and not self._writer.rolling and self._must_sync():
-            self._start_sync()
-        self._resolve_sync_waiters()
+        if not self._writer.rolling and self._syncer.needed():
+            self._writer.syncing(busy=True)
+            self._syncer.start(self.real_log().sync)
+        self._syncer.resolve()
 
     def _may_write(self) -> bool:
-        if self._operations and self._taken >= self._operations[0].after:
+        if self._operations.waits_for(self._taken):
             return False
-        return not (self._durably and self._syncing) or self.intake.batch.cost >= _OVERLAP
-
-    def _must_sync(self) -> bool:
-        if self._written <= self._synced:
-            return False
-        if self._durably or self._sync_waiters or self._sync_due:
-            return True
-        return self.options.sync == "interval" and self._count_unsynced >= self.options.sync_every
+        return not (self._durably and self._syncer.busy) or self.intake.batch.cost >= _OVERLAP
 
     # --- writing
 
@@ -379,16 +330,15 @@ class IoLoop:
         self._writing = True
         self._taken = self._serial
         self._in_writer = self.intake.take()
-        self._batches.put_nowait((self._taken, self._in_writer))
+        self._writer.batches.put_nowait((self._taken, self._in_writer))
 
     def _batch_written(self, request: BatchWritten) -> None:
         self._writing = False
         self._in_writer = []
-        self._written = request.serial
+        self._syncer.wrote(request.serial, sum(len(part.columns.bodies) for part in request.result.parts))
         result = request.result
         for part in result.parts:
             batch = Batch(part.first, part.time_ns, part.columns)
-            self._count_unsynced += len(part.columns.bodies)
             if self._durably:
                 self._unsynced.append((part, batch))
             else:
@@ -399,13 +349,13 @@ class IoLoop:
         if isinstance(result.error, StoreFailedError):
             raise result.error
         if not self._unsynced and self._durably:
-            self._synced = max(self._synced, self._written)
+            self._syncer.nothing_to_sync()
         if len(self.log.segments) > 1:
             self._retain_if_idle()
 
     def _retain_if_idle(self) -> None:
         # A roll or an operation changes the list of segments in a thread.
-        if not self._writer.rolling and not self._operating:
+        if not self._writer.rolling and not self._operations.running:
             self.retainer.retain()
 
     def _publish(self, part: Part, batch: Batch) -> None:
@@ -422,53 +372,18 @@ class IoLoop:
 
     # --- syncing
 
-    def _start_sync(self) -> None:
-        self._syncing = True
-        self._sync_due = False
-        self._sync_target = self._written
-        self._count_unsynced = 0
-        self._writer.syncing(busy=True)
-        self._host.offload.start(self.real_log().sync, lambda _, error: self._inbox.put_nowait(Synced(error)))
-
     def _sync_ended(self, error: BaseException | None) -> None:
-        self._syncing = False
         self._writer.syncing(busy=False)
-        if error is not None:
-            raise error
-        self.fsyncs += 1
-        self._synced = max(self._synced, self._sync_target)
+        self._syncer.ended(error)
         while self._unsynced and self._unsynced[0][1].stop <= self.log.durable:
             self._publish(*self._unsynced.popleft())
 
-    def _resolve_sync_waiters(self) -> None:
-        if not self._sync_waiters:
-            return
-        waiting = self._sync_waiters
-        self._sync_waiters = [(serial, done) for serial, done in waiting if serial > self._synced]
-        for serial, done in waiting:
-            if serial <= self._synced:
-                settle(done, None, None)
-
     def _ticked(self) -> None:
         if self.options.sync == "interval":
-            self._sync_due = self._written > self._synced
+            self._syncer.due = True
             if self._persister.unsynced:
                 self._persister.submit(Job(lambda: None, self.retainer.ignore, acks_first=True))
         self._retain_if_idle()
-
-    # --- operations
-
-    def _start_operation(self, operation: Operation) -> None:
-        self._operating = True
-
-        def report(result: object, error: BaseException | None) -> None:
-            self._operating = False
-            operation.finish(result, error if isinstance(error, Exception) else None)
-            if error is not None and (isinstance(error, StoreFailedError) or not isinstance(error, AiodqError)):
-                self._host.fail(error)
-            self._inbox.put_nowait(BatchOpen())
-
-        self._host.offload.start(operation.work, report)
 
     # --- bounds, on the loop
 

@@ -7,8 +7,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
+from aiodq.engine.shelf import Shelf
 from aiodq.engine.signals import QueueShutDown
-from aiodq.engine.tail import batch_cost
 from aiodq.errors import NotInFlightError
 from aiodq.options import ChannelOptions
 
@@ -58,7 +58,7 @@ class Outlet(Generic[M]):
         name: the channel's.
         state: None until the channel's creation is durable.
         journal: likewise.
-        read_limit: bytes of memory for what is read ahead.
+        shelf: the messages at hand.
         ack_waiters: who waits for the journal's next commit.
     """
 
@@ -76,17 +76,12 @@ class Outlet(Generic[M]):
         self.name = name
         self.state: ChannelState | None = None
         self.journal: ChannelJournal | None = None
-        self.read_limit = read_limit
+        self.shelf = Shelf(host.tail, read_limit, host.read_now, lambda: host.want_read(self))
         self.max_in_flight = ChannelOptions().max_in_flight
         self.ack_waiters: list[asyncio.Future[None]] = []
         self.shut = False
-        self.bytes_ahead = 0
         self._host = host
         self._make = make
-        self._current: Batch | None = None
-        self._ahead: deque[Batch] = deque()
-        self._epoch = 0
-        self._fetching = False
         self._fetch_error: Exception | None = None
         self._broken: Exception | None = None
         self._kept: dict[int, tuple[Batch, int]] = {}
@@ -115,46 +110,13 @@ class Outlet(Generic[M]):
         if offset is not None:
             batch, number = self._kept.pop(offset)
         else:
-            found = self._fresh(state, cold=cold)
+            found = self.shelf.fresh(state, cold=cold)
             if found is None:
                 return None
             batch, number = found
             offset = batch.first + number
         attempts, delivery = state.deliver(offset)
         return self._make(self, batch, number, attempts, delivery)
-
-    def _fresh(self, state: ChannelState, *, cold: bool) -> tuple[Batch, int] | None:
-        while (offset := state.fresh()) < state.end:
-            batch = self._current
-            if batch is None or not batch.first <= offset < batch.stop:
-                batch = self._current = self._find(state, offset)
-            if batch is not None:
-                return batch, offset - batch.first
-            if state.fresh() != offset:
-                continue  # what was at hand begins behind a gap
-            if not cold:
-                self.request()
-                return None
-            self.feed(self._host.read_now(offset), self._epoch)
-        self._current = None
-        return None
-
-    def _find(self, state: ChannelState, offset: int) -> Batch | None:
-        """Return the batch with `offset` from what was read ahead or from the log's tail."""
-        ahead = self._ahead
-        while ahead and ahead[0].stop <= offset:
-            self.bytes_ahead -= batch_cost(ahead.popleft())
-        if ahead:
-            batch = ahead[0]
-            if batch.first > offset:
-                state.lose(offset, batch.first)
-                return None
-            ahead.popleft()
-            self.bytes_ahead -= batch_cost(batch)
-            if self.bytes_ahead * 2 < self.read_limit:
-                self.request()
-            return batch
-        return self._host.tail.find(offset)
 
     def peek(self) -> M | None:
         """Return the message that `take` would give, made without an outlet, or None."""
@@ -165,7 +127,7 @@ class Outlet(Generic[M]):
         if offset is not None and offset in self._kept:
             batch, number = self._kept[offset]
         else:
-            found = self._fresh(state, cold=True)
+            found = self.shelf.fresh(state, cold=True)
             if found is None:
                 return None
             batch, number = found
@@ -178,61 +140,25 @@ class Outlet(Generic[M]):
             self.state.max_in_flight = max_in_flight
             self.wake()
 
-    def request(self) -> None:
-        """Ask for more to be read ahead, where there is more and it is not in memory."""
-        if not self._fetching and self.fetch_offset() is not None:
-            self._fetching = True
-            self._host.want_read(self)
-
     def fetch_offset(self) -> int | None:
         """Return the offset to read from next, or None where nothing needs to be read."""
+        return None if self.state is None else self.shelf.fetch_offset(self.state)
+
+    def fetched(self, result: ReadResult | None, offset: int, epoch: int, error: Exception | None = None) -> None:
+        """Take what the prefetching reader brought from `offset` on; an error goes to those who wait."""
+        self.shelf.fetching = False
         state = self.state
-        if state is None or self.bytes_ahead >= self.read_limit:
-            return None
-        if self._ahead:
-            offset = self._ahead[-1].stop
-        else:
-            offset = state.fresh()
-            if self._current is not None and self._current.first <= offset < self._current.stop:
-                offset = self._current.stop
-        if offset >= state.end or self._host.tail.find(offset) is not None:
-            return None
-        return offset
-
-    @property
-    def epoch(self) -> int:
-        """Changes whenever what is read ahead becomes void."""
-        return self._epoch
-
-    def fetched(self, result: ReadResult | None, epoch: int, error: Exception | None = None) -> None:
-        """Take what the prefetching reader brought; an error goes to those who wait."""
-        self._fetching = False
-        if result is not None:
-            self.feed(result, epoch)
+        if state is not None and result is not None and epoch == self.shelf.epoch:
+            if self.shelf.feed(state, result, offset):
+                self._host.settled(self)
         elif error is not None:
             self._fetch_error = error
         self.wake(everybody=error is not None)
 
-    def feed(self, result: ReadResult, epoch: int) -> None:
-        """Put batches that were read behind what is at hand; note what damage took."""
-        state = self.state
-        if state is None or epoch != self._epoch:
-            return
-        for damage in result.damages:
-            state.lose(damage.first, damage.stop)
-        if result.damages:
-            self._host.settled(self)
-        for batch in result.batches:
-            self._ahead.append(batch)
-            self.bytes_ahead += batch_cost(batch)
-
     def reset(self) -> None:
         """Forget what is at hand: the state was moved."""
-        self._epoch += 1
-        self._current = None
-        self._ahead.clear()
+        self.shelf.clear()
         self._kept.clear()
-        self.bytes_ahead = 0
         self.wake()
 
     @property

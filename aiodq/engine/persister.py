@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from aiodq.format.journal import Op
     from aiodq.storage.journal import ChannelJournal
 
-__all__ = ["Job", "MetadataPersister"]
+__all__ = ["Job", "MetadataPersister", "fold_all"]
 
 _FOLD_AT: Final = 32_768
 _LULL: Final = 0.01
@@ -198,3 +199,16 @@ class MetadataPersister:
 def _sync_all(journals: list[ChannelJournal]) -> None:
     for journal in journals:
         journal.sync()
+
+
+def fold_all(outlets: list[Outlet[Any]]) -> None:
+    """Leave checkpoints instead of journals, and close the files. Blocking; nothing else may use them."""
+    for outlet in outlets:
+        journal, state = outlet.journal, outlet.state
+        if journal is None or state is None:
+            continue
+        if journal.pending:
+            # On a full disk the journal stays as it is and holds the same.
+            with suppress(DiskFullError):
+                journal.fold(state.image())
+        journal.close()

@@ -52,18 +52,19 @@ class PrefetchingReader:
         """Serve the outlets in turn, one piece each."""
         while True:
             outlet = await self._wanted.get()
-            offset, epoch = outlet.fetch_offset(), outlet.epoch
+            shelf, offset = outlet.shelf, outlet.fetch_offset()
+            epoch = shelf.epoch
             if offset is None:
-                outlet.fetched(None, epoch)
+                outlet.fetched(None, 0, epoch)
                 continue
-            size = max(min(_PIECE, outlet.read_limit - outlet.bytes_ahead), _LITTLE)
+            size = max(min(_PIECE, shelf.limit - shelf.cost), _LITTLE)
             try:
                 result = await self._offload.call(self._read, self._view(), offset, size)
             except (AiodqError, OSError) as error:
-                outlet.fetched(None, epoch, error)
+                outlet.fetched(None, offset, epoch, error)
                 continue
             self.bytes_read += result.bytes_read
-            outlet.fetched(result, epoch)
+            outlet.fetched(result, offset, epoch)
 
     def _read(self, view: LogView, offset: int, size: int) -> ReadResult:
         if self._removed:

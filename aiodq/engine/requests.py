@@ -9,9 +9,36 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from aiodq.engine.writer import Written
+    from aiodq.engine.batch import Part
+    from aiodq.errors import AiodqError
 
-__all__ = ["BatchOpen", "BatchWritten", "Operation", "Request", "Retain", "Stop", "SyncWanted", "Synced", "Tick"]
+__all__ = [
+    "BatchOpen",
+    "BatchWritten",
+    "Operation",
+    "Request",
+    "Retain",
+    "Stop",
+    "SyncWanted",
+    "Synced",
+    "Tick",
+    "Written",
+]
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of a batch.
+
+    Attributes:
+        parts: what is in the log now, in order.
+        failed: what is not.
+        error: why not.
+    """
+
+    parts: list[Part] = field(default_factory=list)
+    failed: list[Part] = field(default_factory=list)
+    error: AiodqError | None = None
 
 
 @dataclass(slots=True)

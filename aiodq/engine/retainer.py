@@ -9,7 +9,8 @@ from aiodq.errors import StoreFailedError
 from aiodq.storage.retention import expired
 
 if TYPE_CHECKING:
-    from aiodq.engine.ioloop import IoLoop, IoLoopHost
+    from aiodq.engine.host import IoLoopHost
+    from aiodq.engine.ioloop import IoLoop
     from aiodq.engine.persister import MetadataPersister
     from aiodq.engine.reader import PrefetchingReader
     from aiodq.storage.segments import Segment

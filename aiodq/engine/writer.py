@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aiodq.engine.batch import Part
+from aiodq.engine.requests import BatchWritten, Written
 from aiodq.errors import AiodqError, StorageError, StoreFailedError
 from aiodq.storage.active import WRITE_BYTES, cuts
 
 if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.engine.offload import Offload
+    from aiodq.engine.requests import Request
     from aiodq.format.columns import Columns
     from aiodq.storage.log import TopicLog
 
-__all__ = ["SegmentWriter", "Written", "write_at_once"]
-
-
-@dataclass(slots=True)
-class Written:
-    """What became of a batch.
-
-    Attributes:
-        parts: what is in the log now, in order.
-        failed: what is not.
-        error: why not.
-    """
-
-    parts: list[Part] = field(default_factory=list)
-    failed: list[Part] = field(default_factory=list)
-    error: AiodqError | None = None
+__all__ = ["SegmentWriter", "write_at_once"]
 
 
 class SegmentWriter:
@@ -39,12 +25,15 @@ class SegmentWriter:
 
     Attributes:
         log: where to.
+        batches: what to write, with serial numbers.
         rolling: the log is being rolled; nothing else may touch its segments, nor sync them.
     """
 
-    def __init__(self, log: TopicLog | None, clock: Clock, offload: Offload) -> None:
+    def __init__(self, log: TopicLog | None, clock: Clock, offload: Offload, inbox: asyncio.Queue[Request]) -> None:
         """Write to `log`; where it is None it has to be set before the first batch."""
         self.log = log
+        self.batches: asyncio.Queue[tuple[int, list[Part]]] = asyncio.Queue()
+        self._inbox = inbox
         self._clock = clock
         self._offload = offload
         self._may_roll = asyncio.Event()
@@ -57,6 +46,12 @@ class SegmentWriter:
             self._may_roll.clear()
         else:
             self._may_roll.set()
+
+    async def run(self) -> None:
+        """Write what comes, and report."""
+        while True:
+            serial, parts = await self.batches.get()
+            self._inbox.put_nowait(BatchWritten(serial, await self.write(parts)))
 
     async def write(self, parts: list[Part]) -> Written:
         """Write a batch, part by part.

@@ -127,15 +127,13 @@ class SlotFile:
 
 
 def _open(fs: FileSystem, path: str) -> File:
-    if fs.exists(path):
-        file = fs.open(path, write=True)
-        if file.size() >= 2 * _STRIDE:
-            return file
-    else:
-        file = fs.open(path, create=True)
+    exists = fs.exists(path)
+    file = fs.open(path, write=True, create=not exists)
     try:
-        write_all(file, [bytes(2 * _STRIDE - file.size())], file.size())
-        file.sync()
+        size = file.size()
+        if size < 2 * _STRIDE:
+            write_all(file, [bytes(2 * _STRIDE - size)], size)
+            sync_file(file, path)
     except BaseException:
         file.close()
         raise

@@ -141,18 +141,18 @@ def resealed_to(data: bytes, length: int) -> bytes:
     return patched(data, 4, CONTEXT.checksum(data[8:length], CONTEXT.salt).to_bytes(4, "little"))
 
 
-@pytest.mark.parametrize("length", [length for length in HOSTILE if length < 32])
-def test_a_frame_too_short_for_its_own_fields(length: int) -> None:
-    for kind in (KIND_BATCH, KIND_COMPACT, 0xE0):
-        data = FRAME_PREFIX.pack(length, 0, kind, 0, 0, 0, 0, TIME)[:length].ljust(length, b"\0") + bytes(64)
-        assert_refused(resealed_to(data, length))
+@pytest.mark.parametrize("length", [0, 8, 16, 24])
+@pytest.mark.parametrize("kind", [KIND_BATCH, KIND_COMPACT, 0xE0])
+def test_a_frame_too_short_for_its_own_fields(length: int, kind: int) -> None:
+    data = FRAME_PREFIX.pack(length, CONTEXT.salt, kind, 0, 0, 0, 0, TIME) + bytes(64)
+    assert_refused(resealed_to(data, length), "does not fit")
 
 
 @pytest.mark.parametrize("length", [32, 40])
 def test_a_batch_too_short_for_its_header(length: int) -> None:
     data = FRAME_PREFIX.pack(length, 0, KIND_BATCH, 0, 0, 0, 0, TIME) + lengths(1, 0, 4)
     data = patched(data.ljust(length, b"\0")[:length], length - 4, TRAILER.pack(length))
-    assert_refused(reseal(data))
+    assert_refused(reseal(data), "no frame starts here")
 
 
 @pytest.mark.parametrize("count", [value for value in HOSTILE if value != 3] + [2, 5, MAX_RECORDS + 1])
@@ -182,6 +182,7 @@ def test_hostile_body_length(value: int) -> None:
 @pytest.mark.parametrize("value", [value for value in HOSTILE if value not in (3, NULL_LENGTH)] + [4, 5, 6])
 def test_hostile_value_length(flag: Flags, value: int) -> None:
     assert_refused(batch(lengths(1, 1, value, 0) + b"xyzab", count=2, flags=flag), "do not add up")
+    assert_refused(batch(lengths(0, 0, 0, value) + b"xyz", count=2, flags=flag), "do not add up")
 
 
 @pytest.mark.parametrize("flags", [1 << bit for bit in range(16) if 1 << bit not in set(Flags)])
@@ -297,6 +298,25 @@ def test_as_many_records_as_a_frame_may_have_take_little(flags: int) -> None:
     assert len(frame) < 1024
     with memory_bound(ALLOWED):
         decode_one(frame)
+
+
+@pytest.mark.parametrize("raw", [MIB + 1, 2**31, 2**32 - 1])
+def test_a_prefix_alone_is_not_believed_beyond_the_expansion_limit(raw: int) -> None:
+    data = batch(bytes(100), count=1, raw=raw)
+    with pytest.raises(CorruptionError, match=f"{raw} raw bytes"):
+        read_prefix(data, 0, CONTEXT, position=START, limit=START + len(data))
+
+
+def test_the_expansion_limit_is_that_of_the_stored_bytes() -> None:
+    noise, over = zeros_with_noise(2000, 0), 1
+    stored, raw = b"", 0
+    while raw <= raw_limit(len(stored)):
+        raw = raw_limit(len(stored)) + over
+        payload = lengths(raw - 4) + noise + bytes(raw - 4 - len(noise))
+        stored = zstandard.ZstdCompressor().compress(payload)
+        over += 512
+    assert MIB < raw <= raw_limit(len(stored) + 48)
+    assert_refused(batch(stored, count=1, codec=CODEC_ZSTD, raw=raw), "does not fit a frame")
 
 
 def test_expansion_is_in_proportion() -> None:

@@ -157,6 +157,13 @@ def test_backward_from_a_hostile_length() -> None:
             back(data, size)
 
 
+def test_backward_from_a_length_that_wraps_around() -> None:
+    prefix = MIXED.frames[0][:28].replace(MIXED.frames[0][:4], (80).to_bytes(4, "little"))
+    data = bytes(36) + (80).to_bytes(4, "little") + prefix + bytes(12)
+    with pytest.raises(CorruptionError, match="does not fit before"):
+        back(data, 40)
+
+
 def test_backward_from_where_no_frame_ends() -> None:
     for at in range(len(MIXED.data)):
         if at not in MIXED.positions:

@@ -57,6 +57,12 @@ def test_header_with_any_bit_turned_round() -> None:
         assert (caught.value.path, caught.value.position) == ("some.seg", 0)
 
 
+@pytest.mark.parametrize("magic", [b"AIODQ\r\n\x89", b"\x89AIODQ\n\n", bytes(8), TAIL_MAGIC])
+def test_header_with_another_magic(magic: bytes) -> None:
+    with pytest.raises(CorruptionError, match="does not begin like a segment"):
+        SegmentHeader.decode(resealed(patched(HEADER.encode(), 0, magic)))
+
+
 @pytest.mark.parametrize("version", [0, 2, 255, 65535])
 def test_header_of_another_version(version: int) -> None:
     data = resealed(patched(HEADER.encode(), 8, version.to_bytes(2, "little")))
@@ -175,29 +181,29 @@ def test_index_entries_begin_with_the_first_frame_behind_the_stride(given_pieces
     assert len(index) == len(expected)
 
 
-@given(pieces, st.integers(0, 3000))
-def test_index_finds_the_entry_before_an_offset(given_pieces: list[Piece], relative: int) -> None:
-    index, frames, *_ = build(given_pieces)
+@given(pieces)
+def test_index_finds_the_entry_of_an_offset(given_pieces: list[Piece]) -> None:
+    index, frames, _, end, _ = build(given_pieces)
     starts = [(position, first) for position, first, _, _ in frames if position in set(index.positions)]
-    expected = [position for position, first in starts if first <= relative]
-    assert index.position_of(relative) == (expected[-1] if expected else START)
+    for relative in {0, end, *(first + off for _, first in starts for off in (-1, 0, 1))}:
+        expected = [position for position, first in starts if first <= relative]
+        assert index.position_of(relative) == (expected[-1] if expected else START)
 
 
-@given(pieces, st.integers(-(2**40), 2**40))
-def test_index_finds_the_first_entry_at_a_time(given_pieces: list[Piece], time_ns: int) -> None:
+@given(pieces)
+def test_index_finds_the_first_entry_at_a_time(given_pieces: list[Piece]) -> None:
     index, frames, *_ = build(given_pieces)
-    found = index.position_at(time_ns)
-    hits = [position for position, _, _, newest_ns in frames if newest_ns >= time_ns]
-    if not hits:
-        assert found is None
-    else:
-        assert found == max(position for position in index.positions if position <= hits[0])
+    for time_ns in {frame[3] + off for frame in frames for off in (-1, 0, 1)}:
+        hits = [position for position, _, _, newest_ns in frames if newest_ns >= time_ns]
+        expected = max(position for position in index.positions if position <= hits[0]) if hits else None
+        assert index.position_at(time_ns) == expected
 
 
-@given(pieces, st.integers(0, 300_000))
-def test_index_finds_the_entry_before_a_position(given_pieces: list[Piece], position: int) -> None:
-    index, *_ = build(given_pieces)
-    assert index.position_before(position) == max((p for p in index.positions if p < position), default=None)
+@given(pieces)
+def test_index_finds_the_entry_before_a_position(given_pieces: list[Piece]) -> None:
+    index, frames, data_end, *_ = build(given_pieces)
+    for position in {0, START, data_end, *(frame[0] + off for frame in frames for off in (-8, 0, 8))}:
+        assert index.position_before(position) == max((p for p in index.positions if p < position), default=None)
 
 
 def footer_of(model: Model, salt: int = 7) -> tuple[FooterTail, bytes, int]:

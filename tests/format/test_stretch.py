@@ -114,6 +114,14 @@ def test_skipping_leaves_out_whole_batches_below(puts: list[Put], data: st.DataO
     ]
 
 
+def test_skipping_to_any_offset() -> None:
+    everything = MIXED.until(len(MIXED.frames))
+    for skip in range(BASE, BASE + len(everything) + 2):
+        records, used, error = decode(MIXED.data, skip_below=skip)
+        assert (used, error) == (len(MIXED.data), None)
+        assert [row for row in records if row.offset >= skip] == [row for row in everything if row.offset >= skip]
+
+
 @pytest.mark.parametrize("number", FRAMES)
 @pytest.mark.parametrize("skip_below", [0, 2**40])
 def test_any_bit_turned_round_stops_the_reader_before_that_frame(number: int, skip_below: int) -> None:

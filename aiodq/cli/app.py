@@ -1,0 +1,85 @@
+"""The commands by name, and how each of them ends."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Final
+
+from cyclopts import App, CycloptsError, Parameter
+
+# Imported for its absence to be noticed here, and not half-way through a command.
+from rich.console import Console
+
+from aiodq.cli.exits import DONE, INTERRUPTED, MISUSE, CommandError, complain, exit_code
+from aiodq.errors import AiodqError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["app", "run"]
+
+_COMMANDS: Final = {
+    "demo": "aiodq.cli.demo.command:demo",
+    "put": "aiodq.cli.put:put",
+    "get": "aiodq.cli.get:get",
+    "tail": "aiodq.cli.tail:tail",
+    "stat": "aiodq.cli.stats:stat",
+    "verify": "aiodq.cli.check:verify",
+    "repair": "aiodq.cli.check:repair",
+    "dump": "aiodq.cli.dump:dump",
+}
+
+
+def _version() -> str:
+    # Not `from aiodq import …`: nothing inside comes in through the front door, and this is its plate.
+    return str(importlib.import_module("aiodq").__version__)
+
+
+def app() -> App:
+    """Return the command line. A command's module is imported when the command is run."""
+    commands = App(
+        name="aiodq",
+        help="SQLite for queues: look into, feed, empty, check and mend aiodq stores.",
+        version=_version,
+        default_parameter=Parameter(negative=()),
+        error_console=Console(stderr=True),
+    )
+    for name, target in _COMMANDS.items():
+        commands.command(target, name=name)
+    return commands
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; no error leaves a traceback that the user could have caused."""
+    for stream in (sys.stdout, sys.stderr):
+        # Paths and names of any bytes can be shown, whatever the locale can.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Who reads has seen enough. What Python would flush at its end must not meet the closed pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
+        code = app()(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        complain(f"{error} See aiodq --help.")
+        return MISUSE
+    except CommandError as error:
+        complain(error)
+        return error.code
+    except AiodqError as error:
+        complain(error)
+        return exit_code(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED + signal.SIGINT
+    return code if isinstance(code, int) else DONE

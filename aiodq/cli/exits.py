@@ -1,0 +1,60 @@
+"""Exit codes, and one clear line on standard error for whatever ends a command early."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from aiodq.errors import (
+    AiodqError,
+    InvalidMessageError,
+    InvalidNameError,
+    InvalidOptionError,
+    MissingExtraError,
+    NotAStoreError,
+    ReadOnlyError,
+    StoreLockedError,
+    StoreNotFoundError,
+)
+
+__all__ = ["DONE", "INTERRUPTED", "MISUSE", "WRONG", "CommandError", "complain", "exit_code"]
+
+DONE: Final = 0
+WRONG: Final = 1
+MISUSE: Final = 2
+INTERRUPTED: Final = 128
+"""Plus the signal's number, as shells have it."""
+
+_MISUSES: Final = (
+    InvalidMessageError,
+    InvalidNameError,
+    InvalidOptionError,
+    MissingExtraError,
+    NotAStoreError,
+    ReadOnlyError,
+    StoreLockedError,
+    StoreNotFoundError,
+)
+
+
+class CommandError(Exception):
+    """A command cannot go on; its text is all that the user is told.
+
+    Attributes:
+        code: the exit code.
+    """
+
+    def __init__(self, message: str, code: int = MISUSE) -> None:
+        """Keep the exit code beside the text."""
+        super().__init__(message)
+        self.code = code
+
+
+def exit_code(error: AiodqError) -> int:
+    """Return whether the caller is to blame (2), or what was found or happened (1)."""
+    return MISUSE if isinstance(error, _MISUSES) else WRONG
+
+
+def complain(message: object) -> None:
+    """Write one line to standard error."""
+    sys.stderr.write(f"aiodq: {' '.join(str(message).split())}\n")

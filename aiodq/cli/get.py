@@ -1,0 +1,148 @@
+"""`aiodq get`: messages out of a channel, acked once they were written."""
+
+import asyncio
+import json as json_text
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Annotated, Final
+
+from cyclopts import Parameter, validators
+
+from aiodq.channel import Channel
+from aiodq.cli.exits import DONE, complain
+from aiodq.cli.loop import Aside, run_command
+from aiodq.cli.opening import open_store
+from aiodq.cli.show import message_fields
+from aiodq.engine.signals import QueueEmpty
+from aiodq.errors import StoreLockedError
+from aiodq.message import Message
+from aiodq.names import check_name
+from aiodq.store import open_reader
+
+__all__ = ["get"]
+
+_BATCH_MESSAGES: Final = 256
+_BATCH_BYTES: Final = 1 << 20
+_POLL: Final = 0.2
+"""Seconds between two looks at whether there is more."""
+
+
+def get(
+    store: str,
+    topic: str,
+    /,
+    *,
+    channel: str = "default",
+    number: Annotated[int | None, Parameter(name="-n", validator=validators.Number(gte=0))] = None,
+    follow: bool = False,
+    json: bool = False,
+) -> int:
+    """Take messages from a channel, write each and a newline to standard output, and ack it.
+
+    A message is acked once it was written, so what an interruption or a closed pipe catches in between comes again with
+    the next get. Without -n and --follow: everything that is ready. A topic's first channel begins at its first message,
+    a later one at its end.
+
+    Args:
+        store: the store's directory.
+        topic: the topic's name.
+        channel: the channel's name.
+        number: how many at most.
+        follow: wait for more. In between, the store is free for others to put.
+        json: write each message as a line of JSON, with its offset, time, tag, key and headers.
+    """
+    check_name(channel, "channel")
+    open_reader(store).topic(topic)
+    return run_command(_Getting(store, topic, channel, number, _as_json if json else _as_lines).run(follow=follow))
+
+
+def _as_lines(message: Message) -> bytes:
+    return message.body + b"\n"
+
+
+def _as_json(message: Message) -> bytes:
+    fields = {"attempts": message.attempts, **message_fields(message)}
+    return json_text.dumps(fields).encode() + b"\n"
+
+
+class _Getting:
+    """One run."""
+
+    def __init__(
+        self, store: str, topic: str, channel: str, number: int | None, form: Callable[[Message], bytes]
+    ) -> None:
+        self._store = store
+        self._topic = topic
+        self._channel = channel
+        self._left = sys.maxsize if number is None else number
+        self._form = form
+        self._seen = 0
+        self._told = False
+
+    async def run(self, *, follow: bool) -> int:
+        sys.stdout.flush()
+        with Aside() as aside:
+            while True:
+                if await self._drained(aside, wait=follow) and not follow:
+                    return DONE
+                if not self._left:
+                    return DONE
+                await self._until_more()
+
+    async def _drained(self, aside: Aside, *, wait: bool) -> bool:
+        """Own the store until nothing is ready; return False if somebody else owns it and we may wait."""
+        try:
+            async with open_store(self._store) as opened:
+                topic = opened.topic(self._topic)
+                channel = topic.channel(self._channel)
+                await topic.settle_in()
+                while self._left and (messages := _ready(channel, self._left)):
+                    await self._hand_out(aside, messages)
+                self._seen = topic.end_offset
+        except StoreLockedError as error:
+            if not wait:
+                raise
+            self._tell(error)
+            return False
+        return True
+
+    def _tell(self, error: StoreLockedError) -> None:
+        if not self._told:
+            self._told = True
+            complain(f"waiting: {error}")
+
+    async def _hand_out(self, aside: Aside, messages: list[Message]) -> None:
+        data = b"".join(map(self._form, messages))
+        # Not `sys.stdout`: its buffer would have what is acked, the pipe would not.
+        await aside.call(lambda: _write_all(sys.stdout.fileno(), data))
+        for message in messages[:-1]:
+            message.ack_nowait()
+        await messages[-1].ack()
+        self._left -= len(messages)
+
+    async def _until_more(self) -> None:
+        topic = open_reader(self._store).topic(self._topic)
+        while topic.end_offset <= self._seen:
+            await asyncio.sleep(_POLL)
+            topic.refresh()
+        # Whoever put it may still have the store.
+        await asyncio.sleep(_POLL)
+
+
+def _ready(channel: Channel, limit: int) -> list[Message]:
+    """Take what may be delivered now, as much of it as shall be in memory at once."""
+    messages: list[Message] = []
+    size = 0
+    with suppress(QueueEmpty):
+        while len(messages) < min(limit, _BATCH_MESSAGES) and size < _BATCH_BYTES:
+            messages.append(channel.get_nowait())
+            size += len(messages[-1].body)
+    return messages
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

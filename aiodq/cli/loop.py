@@ -1,0 +1,113 @@
+"""Running a command on an event loop: uvloop where there is one, and signals that end it in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from aiodq.cli.exits import INTERRUPTED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from types import TracebackType
+
+__all__ = ["Aside", "run_command"]
+
+T = TypeVar("T")
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    if sys.platform == "win32":
+        return asyncio.new_event_loop
+    import uvloop  # noqa: PLC0415 - there is none on Windows
+
+    return uvloop.new_event_loop
+
+
+def run_command(command: Coroutine[Any, Any, int]) -> int:
+    """Run a command to its end and return its exit code. SIGINT and SIGTERM cancel it, so that stores are closed."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_until_signalled(command))
+
+
+async def _until_signalled(command: Coroutine[Any, Any, int]) -> int:
+    caught: list[int] = []
+    task = asyncio.ensure_future(command)
+
+    def end(number: int) -> None:
+        caught.append(number)
+        task.cancel()
+
+    if sys.platform != "win32":
+        for number in _ENDING:
+            asyncio.get_running_loop().add_signal_handler(number, end, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not caught:
+            raise
+        return INTERRUPTED + caught[0]
+
+
+class Aside:
+    """A thread for calls that block for as long as a terminal or a pipe pleases; one call at a time.
+
+    It is a daemon, unlike those of an executor: a read from a terminal where nobody types must not keep a process from
+    ending. So what it calls may hold no lock of Python's: file descriptors, never `sys.stdout`.
+    """
+
+    def __init__(self) -> None:
+        """Start it. Must be called on the loop that will use it."""
+        self._loop = asyncio.get_running_loop()
+        self._calls: SimpleQueue[tuple[Callable[[], object], asyncio.Future[Any]] | None] = SimpleQueue()
+        threading.Thread(target=self._work, name="aiodq aside", daemon=True).start()
+
+    def __enter__(self) -> Aside:
+        """Return it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End it once the call under way is over, whenever that is."""
+        self._calls.put(None)
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Return what the function returns.
+
+        Raises:
+            Exception: what it raises.
+
+        Cancellation: the call goes on, and nobody learns its result.
+        """
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._calls.put((function, future))
+        return await future
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            function, future = call
+            result: object = None
+            error: BaseException | None = None
+            try:
+                result = function()
+            except Exception as cause:  # noqa: BLE001 - it is the caller's
+                error = cause
+            try:
+                self._loop.call_soon_threadsafe(_settle, future, result, error)
+            except RuntimeError:
+                return  # the loop is closed
+
+
+def _settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,155 @@
+"""`aiodq put`: files and pipes into a topic."""
+
+import os
+import stat
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+
+from aiodq.cli.exits import DONE, CommandError, complain
+from aiodq.cli.loop import Aside, run_command
+from aiodq.cli.opening import open_store
+from aiodq.cli.records import BadLineError, LineCutter, WholeCutter, in_batches
+from aiodq.cli.show import Meter, human_bytes, print_json, rate, stdout
+from aiodq.names import check_name
+from aiodq.options import StoreOptions
+from aiodq.topic import Topic
+
+__all__ = ["put"]
+
+_STDIN: Final = "-"
+_CHUNK: Final = 1 << 18
+
+Cutter = LineCutter | WholeCutter
+
+
+def put(
+    store: str,
+    topic: str,
+    /,
+    *files: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    lines: bool = False,
+    whole: bool = False,
+    jsonl: bool = False,
+    tag: str | None = None,
+    json: bool = False,
+) -> int:
+    """Put messages into a topic and say how many, once all of them are on disk.
+
+    The store and the topic are made where they are missing. Messages are put in batches as they are read, so a file may
+    be larger than memory; what was put before bad input or an interruption stays.
+
+    Args:
+        store: the store's directory.
+        topic: the topic's name.
+        files: what to read; "-" or nothing is standard input.
+        lines: each line is a message, without its newline. This is what happens unless said otherwise.
+        whole: each file is one message.
+        jsonl: as --lines, and each line has to be JSON.
+        tag: a short text that each message carries, for channels to filter by.
+        json: print the count as JSON.
+    """
+    if lines + whole + jsonl > 1:
+        raise CommandError("--lines, --whole and --jsonl exclude each other")
+    check_name(topic)
+    sources = _sources(files or (_STDIN,))
+    longest = StoreOptions().max_message_bytes
+
+    def cutter(name: str) -> Cutter:
+        return WholeCutter(name, longest) if whole else LineCutter(name, longest, jsonl=jsonl)
+
+    return run_command(_Putting(topic, tag, cutter).run(store, sources, json=json))
+
+
+def _sources(files: Sequence[str]) -> list[tuple[str, int]]:
+    """Open all files before anything is put; return (name, descriptor) of each."""
+    sources = []
+    for name in files:
+        if name == _STDIN:
+            sources.append(("standard input", sys.stdin.fileno()))
+            continue
+        if name.startswith("-"):
+            raise CommandError(f"unknown option {name}; a file of that name is ./{name}")
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as cause:
+            raise CommandError(f"{name} cannot be read: {cause.strerror}") from cause
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise CommandError(f"{name} is a directory")
+        sources.append((name, descriptor))
+    return sources
+
+
+def _total(sources: list[tuple[str, int]]) -> int | None:
+    """Return how many bytes there are to read; None where a pipe is among them."""
+    found = [os.fstat(descriptor) for _, descriptor in sources]
+    return sum(each.st_size for each in found) if all(stat.S_ISREG(each.st_mode) for each in found) else None
+
+
+class _Putting:
+    """One run.
+
+    Attributes:
+        messages: how many are durable.
+        bytes: of their bodies.
+        first, last: their offsets, -1 for none.
+    """
+
+    def __init__(self, topic: str, tag: str | None, cutter: Callable[[str], Cutter]) -> None:
+        self.messages = self.bytes = 0
+        self.first = self.last = -1
+        self._topic = topic
+        self._tag = tag
+        self._cutter = cutter
+
+    async def run(self, store: str, sources: list[tuple[str, int]], *, json: bool) -> int:
+        began = time.monotonic()
+        try:
+            async with open_store(store) as opened:
+                topic = opened.topic(self._topic)
+                with Aside() as aside, Meter(f"put into {self._topic}", _total(sources)) as meter:
+                    for name, descriptor in sources:
+                        await self._put(topic, _read(aside, descriptor, self._cutter(name), meter))
+        except BaseException:
+            if self.messages:
+                complain(f"ended early: {self.messages} messages were put before")
+            raise
+        self._report(time.monotonic() - began, json=json)
+        return DONE
+
+    async def _put(self, topic: Topic, cut: AsyncIterator[list[bytes]]) -> None:
+        try:
+            async for records in cut:
+                await self._store(topic, records)
+        except BadLineError as error:
+            await self._store(topic, error.before)
+            raise
+
+    async def _store(self, topic: Topic, records: list[bytes]) -> None:
+        for batch in in_batches(records):
+            offsets = await topic.put_many(batch, tag=self._tag)
+            self.messages += len(batch)
+            self.bytes += sum(map(len, batch))
+            self.first = offsets[0] if self.first < 0 else self.first
+            self.last = offsets[-1]
+
+    def _report(self, seconds: float, *, json: bool) -> None:
+        if json:
+            figures = {"topic": self._topic, "messages": self.messages, "bytes": self.bytes, "seconds": seconds}
+            offsets = {"first_offset": self.first, "last_offset": self.last} if self.messages else {}
+            print_json(figures | offsets, indent=None)
+            return
+        speed = f"{rate(self.messages, seconds):,.0f} messages/s, {human_bytes(rate(self.bytes, seconds))}/s"
+        text = f"{self.messages:,} messages, {human_bytes(self.bytes)}, in {seconds:.2f} s ({speed})"
+        stdout().print(text)
+
+
+async def _read(aside: Aside, descriptor: int, cutter: Cutter, meter: Meter) -> AsyncIterator[list[bytes]]:
+    """Yield records as they are read; memory holds one chunk of input at a time."""
+    while chunk := await aside.call(lambda: os.read(descriptor, _CHUNK)):
+        meter.advance(len(chunk))
+        yield cutter.feed(chunk)
+    yield cutter.finish()

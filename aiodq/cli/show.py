@@ -1,0 +1,130 @@
+"""What people and machines read: sizes, rates, JSON, consoles, and progress of what takes its time."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from base64 import b64encode
+from dataclasses import asdict, is_dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from aiodq.storage.record import StoredMessage
+
+__all__ = ["Meter", "body_fields", "human_bytes", "message_fields", "print_json", "rate", "stdout"]
+
+_PATIENCE: Final = 1.0
+"""Seconds before a progress bar appears."""
+
+_WIDTH: Final = 160
+"""Columns where there is no terminal to ask."""
+
+
+def stdout() -> Console:
+    """Return a console on standard output that takes text as it is."""
+    width = None if sys.stdout.isatty() else _WIDTH
+    return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def human_bytes(size: float) -> str:
+    """Return bytes as people say them, in steps of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size) < 1000:  # noqa: PLR2004 - the step
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def rate(amount: float, seconds: float) -> float:
+    """Return amount by second, without tripping over no time at all."""
+    return amount / max(seconds, 1e-9)
+
+
+def body_fields(body: bytes) -> dict[str, str]:
+    """Return a body for JSON: as text where it is UTF-8, else in base64."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": b64encode(body).decode()}
+
+
+def message_fields(message: StoredMessage) -> dict[str, Any]:
+    """Return a message for JSON. A key is shown as a body is."""
+    fields: dict[str, Any] = {
+        "offset": message.offset,
+        "timestamp": message.timestamp.isoformat(),
+        "timestamp_ns": message.timestamp_ns,
+    }
+    if message.tag is not None:
+        fields["tag"] = message.tag
+    if message.key is not None:
+        fields |= {f"key{name.removeprefix('body')}": value for name, value in body_fields(message.key).items()}
+    if message.headers:
+        fields["headers"] = dict(message.headers)
+    return fields | body_fields(message.body)
+
+
+def print_json(value: object, *, indent: int | None = 2) -> None:
+    """Write a value, a dataclass perhaps, to standard output as one JSON document and a newline."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    sys.stdout.write(json.dumps(value, indent=indent) + "\n")
+
+
+class Meter:
+    """Progress in bytes on standard error, if that is a terminal, and if it takes more than a second."""
+
+    def __init__(self, what: str, total: int | None = None) -> None:
+        """Prepare.
+
+        Args:
+            what: what is being done.
+            total: bytes; None where nobody knows.
+        """
+        self._what = what
+        self._total = total
+        self._done = 0
+        self._began = time.monotonic()
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Meter:
+        """Begin to count."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the bar away."""
+        if self._progress is not None:
+            self._progress.stop()
+
+    def advance(self, size: int, detail: str = "") -> None:
+        """Count bytes; `detail` replaces what stands behind the bar."""
+        self._done += size
+        if self._progress is None:
+            if time.monotonic() - self._began < _PATIENCE or not sys.stderr.isatty():
+                return
+            self._progress = self._start()
+        self._progress.update(self._progress.task_ids[0], completed=self._done, detail=detail)
+
+    def _start(self) -> Progress:
+        progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[detail]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        progress.add_task(self._what, total=self._total, detail="")
+        progress.start()
+        return progress

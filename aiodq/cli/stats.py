@@ -1,0 +1,131 @@
+"""`aiodq stat`: what a store holds, beside whoever owns it."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+
+from aiodq.cli.exits import DONE, CommandError
+from aiodq.cli.show import human_bytes, print_json, rate, stdout
+from aiodq.storage.reader import StoreSummary, TopicSummary
+from aiodq.store import open_reader
+
+__all__ = ["stat"]
+
+_INTERVAL: Final = 1.0
+
+
+def stat(store: str, /, *, json: bool = False, watch: bool = False) -> int:
+    """Show what a store holds, by topic and channel.
+
+    The store may be open in another process meanwhile.
+
+    Args:
+        store: the store's directory.
+        json: print it as JSON.
+        watch: show it again every second, with what has come and gone.
+    """
+    if json and watch:
+        raise CommandError("--json and --watch exclude each other")
+    reader = open_reader(store)
+    summary = reader.stats()
+    if json:
+        print_json(summary)
+    elif watch:
+        _watch(summary, reader.stats)
+    else:
+        stdout().print(tables(summary))
+    return DONE
+
+
+def _watch(summary: StoreSummary, look: Callable[[], StoreSummary]) -> None:
+    """Show figures until interrupted: in place on a terminal, else one below the other."""
+    console = stdout()
+    if not console.is_terminal:
+        for shown in _looks(summary, look):
+            console.print(shown)
+            sys.stdout.flush()
+    with Live(console=console, auto_refresh=False) as live:
+        for shown in _looks(summary, look):
+            live.update(shown, refresh=True)
+
+
+def _looks(summary: StoreSummary, look: Callable[[], StoreSummary]) -> Iterator[RenderableType]:
+    yield tables(summary)
+    seen = time.monotonic()
+    while True:
+        time.sleep(_INTERVAL)
+        before, summary = summary, look()
+        seconds, seen = time.monotonic() - seen, time.monotonic()
+        yield tables(summary, before, seconds)
+
+
+def tables(summary: StoreSummary, before: StoreSummary | None = None, seconds: float = 0.0) -> RenderableType:
+    """Return a store's figures as tables.
+
+    Args:
+        summary: the figures.
+        before: older ones, to tell rates by; None for no rates.
+        seconds: the time between them.
+    """
+    if not summary.topics:
+        return f"{summary.path}: no topic yet"
+    parts: list[RenderableType] = [_topics(summary, before, seconds)]
+    if any(topic.channels for topic in summary.topics.values()):
+        parts.append(_channels(summary, before, seconds))
+    parts += [
+        f"damage: {damage.path} at byte {damage.position}: {damage.reason}"
+        for topic in summary.topics.values()
+        for damage in topic.damages
+    ]
+    return Group(*parts)
+
+
+def _topics(summary: StoreSummary, before: StoreSummary | None, seconds: float) -> Table:
+    table = Table("topic", title=summary.path, title_justify="left")
+    for name in ("messages", "first offset", "end offset", "durable to", "segments", "size", "damages"):
+        table.add_column(name, justify="right")
+    if before is not None:
+        table.add_column("put/s", justify="right")
+    for name, topic in summary.topics.items():
+        row = [name, *(f"{number:,}" for number in _figures(topic)), human_bytes(topic.bytes), str(len(topic.damages))]
+        if before is not None:
+            old = before.topics.get(name)
+            row.append(_speed(topic.end_offset - (topic.begin_offset if old is None else old.end_offset), seconds))
+        table.add_row(*row)
+    return table
+
+
+def _figures(topic: TopicSummary) -> tuple[int, ...]:
+    return topic.records, topic.begin_offset, topic.end_offset, topic.durable_offset, topic.segments
+
+
+def _channels(summary: StoreSummary, before: StoreSummary | None, seconds: float) -> Table:
+    table = Table("topic", "channel")
+    for name in ("not acked", "all acked below"):
+        table.add_column(name, justify="right")
+    if before is not None:
+        table.add_column("acked/s", justify="right")
+    for name, topic in summary.topics.items():
+        for channel in topic.channels.values():
+            row = [name, channel.name, f"{channel.depth:,}", f"{channel.floor:,}"]
+            if before is not None:
+                row.append(_speed(_settled(summary, name, channel.name) - _settled(before, name, channel.name), seconds))
+            table.add_row(*row)
+    return table
+
+
+def _settled(summary: StoreSummary, topic: str, channel: str) -> int:
+    """Return how many messages a channel has settled, but for a constant."""
+    found = summary.topics.get(topic)
+    if found is None or channel not in found.channels:
+        return 0
+    return found.end_offset - found.channels[channel].depth
+
+
+def _speed(amount: int, seconds: float) -> str:
+    return f"{rate(max(amount, 0), seconds):,.0f}"

@@ -1,0 +1,66 @@
+"""`aiodq tail`: looking at a topic's newest messages beside whoever owns the store."""
+
+import json as json_text
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+from cyclopts import Parameter, validators
+
+from aiodq.cli.exits import DONE
+from aiodq.cli.show import message_fields
+from aiodq.storage.reader import TopicReader
+from aiodq.storage.record import StoredMessage
+from aiodq.store import open_reader
+
+__all__ = ["tail"]
+
+_POLL: Final = 0.2
+_FLUSH_AT: Final = 1 << 16
+
+
+def tail(
+    store: str,
+    topic: str,
+    /,
+    *,
+    number: Annotated[int, Parameter(name="-n", validator=validators.Number(gte=0))] = 10,
+    follow: bool = False,
+    json: bool = False,
+) -> int:
+    """Write a topic's newest messages to standard output, without consuming them.
+
+    The store may be open in another process meanwhile. Each message is followed by a newline.
+
+    Args:
+        store: the store's directory.
+        topic: the topic's name.
+        number: how many offsets from the end to begin.
+        follow: go on with what is put from then on.
+        json: write each message as a line of JSON, with its offset, time, tag, key and headers.
+    """
+    reader = open_reader(store).topic(topic)
+    at = max(reader.begin_offset, reader.end_offset - number)
+    at = _write(reader.scan(at), at, json=json)
+    while follow:
+        time.sleep(_POLL)
+        at = _write(reader.scan(at), at, json=json)
+    return DONE
+
+
+def _write(messages: Iterator[StoredMessage], at: int, *, json: bool) -> int:
+    """Write messages as they come and return the offset behind the last; `at` where there was none."""
+    output = sys.stdout.buffer
+    pending = 0
+    for message in messages:
+        data = json_text.dumps(message_fields(message)).encode() if json else message.body
+        output.write(data)
+        output.write(b"\n")
+        at = message.offset + 1
+        pending += len(data)
+        if pending >= _FLUSH_AT:
+            output.flush()
+            pending = 0
+    output.flush()
+    return at

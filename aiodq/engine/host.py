@@ -1,0 +1,34 @@
+"""What an ioLoop needs of the store around it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from aiodq.clock import Clock
+    from aiodq.engine.offload import Offload
+    from aiodq.options import StoreOptions
+    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.log import TopicLog
+
+__all__ = ["IoLoopHost"]
+
+
+class IoLoopHost(Protocol):
+    """What an ioLoop needs of its store."""
+
+    fs: FileSystem
+    clock: Clock
+    offload: Offload
+
+    def check(self) -> None:
+        """Raise if the store has failed, is closed, or belongs to another loop or process."""
+        ...
+
+    def make_log(self, name: str, options: StoreOptions) -> TopicLog:
+        """Make a topic's files. Blocking."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Stop the whole store for this reason."""
+        ...

@@ -1,0 +1,109 @@
+"""When the log is synced, and who waits for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.engine.requests import Synced
+from aiodq.engine.settle import settle
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from aiodq.engine.offload import Offload
+    from aiodq.engine.requests import Request
+    from aiodq.options import StoreOptions
+
+__all__ = ["Syncer"]
+
+
+class Syncer:
+    """Keeps count of batches by their serial numbers: which were written, and which of those are on the device.
+
+    One sync is in flight at most; what is written meanwhile waits for the next.
+
+    Attributes:
+        busy: a sync is in flight.
+        due: under `"interval"`, time is up.
+        written: the last batch written.
+        count: syncs so far.
+    """
+
+    def __init__(self, options: StoreOptions, offload: Offload, inbox: asyncio.Queue[Request]) -> None:
+        """Begin with nothing written; the ioLoop hears of the end of a sync through `inbox`."""
+        self.busy = False
+        self.due = False
+        self.written = 0
+        self.count = 0
+        self._options = options
+        self._offload = offload
+        self._inbox = inbox
+        self._synced = 0
+        self._target = 0
+        self._messages = 0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def wrote(self, serial: int, messages: int) -> None:
+        """A batch is in the file."""
+        self.written = serial
+        self._messages += messages
+
+    def skip(self, serial: int) -> None:
+        """Everything up to this batch came to nothing."""
+        self.written = self._synced = serial
+
+    def nothing_to_sync(self) -> None:
+        """What was written last added no bytes."""
+        if not self.busy:
+            self._synced = self.written
+
+    def needed(self) -> bool:
+        """Return whether a sync is to be started now."""
+        if self.busy or self.written <= self._synced:
+            self.due = self.due and self.written > self._synced
+            return False
+        if self._options.sync == "always" or self._waiting or self.due:
+            return True
+        return self._options.sync == "interval" and self._messages >= self._options.sync_every
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Have everything written so far synced, off the loop."""
+        self.busy = True
+        self.due = False
+        self._target = self.written
+        self._messages = 0
+        self._offload.start(work, lambda _, error: self._inbox.put_nowait(Synced(error)))
+
+    def ended(self, error: BaseException | None) -> None:
+        """The sync in flight has ended.
+
+        Raises:
+            StoreFailedError: it failed.
+        """
+        self.busy = False
+        if error is not None:
+            raise error
+        self.count += 1
+        self._synced = max(self._synced, self._target)
+
+    def wait(self, serial: int, done: asyncio.Future[None]) -> None:
+        """Decide `done` once this batch is on the device."""
+        self._waiting.append((serial, done))
+
+    def resolve(self) -> None:
+        """Tell those whose batch is on the device."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        for serial, done in waiting:
+            if serial <= self._synced:
+                settle(done, None, None)
+            else:
+                self._waiting.append((serial, done))
+
+    def fail(self, error: Exception) -> None:
+        """Tell everyone who waits."""
+        for _, done in self._waiting:
+            settle(done, None, error)
+        self._waiting.clear()

@@ -1,0 +1,265 @@
+"""A channel's state, example by example."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiodq.delivery.channel import ChannelState
+from aiodq.format.journal import ChannelImage, Op, OpKind
+
+
+def channel(floor: int = 0, end: int = 10, max_in_flight: int = 100) -> ChannelState:
+    return ChannelState(floor, end, max_in_flight)
+
+
+def take(state: ChannelState) -> int:
+    """Hand out the next message, as an outlet does."""
+    again = state.again()
+    offset = state.fresh() if again is None else again
+    assert offset < state.end
+    state.deliver(offset)
+    return offset
+
+
+def take_all(state: ChannelState, count: int) -> list[int]:
+    return [take(state) for _ in range(count)]
+
+
+class TestBeginning:
+    def test_everything_from_the_floor_to_the_end_is_ready(self) -> None:
+        state = channel(3, 7)
+        assert (state.depth, state.ready, state.fresh(), state.again()) == (4, 4, 3, None)
+
+    def test_an_end_below_the_floor_is_an_empty_channel(self) -> None:
+        state = channel(7, 3)
+        assert (state.depth, state.end) == (0, 7)
+
+    def test_the_log_grows_and_never_shrinks(self) -> None:
+        state = channel(0, 5)
+        state.extend(8)
+        state.extend(6)
+        assert (state.end, state.depth) == (8, 8)
+
+
+class TestOrder:
+    def test_offsets_come_in_order(self) -> None:
+        assert take_all(channel(), 10) == list(range(10))
+
+    def test_what_is_requeued_comes_ahead_of_newer_messages_in_offset_order(self) -> None:
+        state = channel()
+        take_all(state, 6)
+        for offset in (4, 1, 3):
+            state.nack(offset, 1)
+        assert take_all(state, 5) == [1, 3, 4, 6, 7]
+
+    def test_what_is_settled_elsewhere_is_stepped_over(self) -> None:
+        state = channel()
+        state.lose(2, 5)
+        assert take_all(state, 4) == [0, 1, 5, 6]
+
+    def test_a_requeued_message_that_was_dropped_does_not_come(self) -> None:
+        state = channel()
+        take_all(state, 3)
+        state.nack(1, 1)
+        state.lose(1, 2)
+        assert state.again() is None
+        assert take(state) == 3
+
+    def test_a_message_requeued_twice_comes_once(self) -> None:
+        state = channel()
+        take_all(state, 2)
+        state.nack(0, 1)
+        state.nack(1, 1)
+        assert take(state) == 0
+        state.nack(0, 2)
+        assert take_all(state, 3) == [0, 1, 2]
+
+
+class TestAttempts:
+    def test_the_first_delivery_is_attempt_one(self) -> None:
+        assert channel().deliver(0)[0] == 1
+
+    def test_a_requeue_counts_and_a_release_does_not(self) -> None:
+        state = channel()
+        attempts, _ = state.deliver(0)
+        state.nack(0, attempts)
+        attempts, _ = state.deliver(0)
+        assert attempts == 2
+        state.release(0, attempts)
+        assert state.deliver(0)[0] == 2
+
+    def test_each_delivery_has_a_number_of_its_own(self) -> None:
+        state = channel()
+        numbers = [state.deliver(0)[1]]
+        state.nack(0, 1)
+        numbers += [state.deliver(offset)[1] for offset in (0, 1, 2)]
+        assert len(set(numbers)) == 4
+
+    def test_attempts_survive_a_restart_and_end_with_the_ack(self) -> None:
+        state = channel()
+        take_all(state, 2)
+        state.nack(0, 3)
+        state.nack(1, 5)
+        state.deliver(0)
+        state.ack(0)
+        restored = ChannelState.restored(ChannelImage(0), state.take_ops(), 10, 100)
+        assert restored.image().attempts == {1: 5}
+        assert restored.deliver(1)[0] == 6
+
+
+class TestCredit:
+    def test_it_is_what_may_still_be_handed_out(self) -> None:
+        state = channel(max_in_flight=3)
+        take_all(state, 2)
+        assert state.credit == 1
+        state.ack(0)
+        assert state.credit == 2
+
+    def test_purged_messages_give_their_credit_back(self) -> None:
+        state = channel(max_in_flight=3)
+        take_all(state, 3)
+        assert state.purge() == 10
+        assert (state.credit, state.depth, state.in_flight) == (3, 0, {})
+
+
+class TestDropping:
+    def test_the_oldest_ready_go_and_what_is_in_flight_stays(self) -> None:
+        state = channel()
+        take_all(state, 2)
+        assert state.drop(3) == 5
+        assert (state.depth, sorted(state.in_flight), state.ready) == (7, [0, 1], 5)
+        assert state.counters.dropped == 3
+        assert take(state) == 5
+
+    def test_requeued_messages_are_the_oldest_ready_ones(self) -> None:
+        state = channel()
+        take_all(state, 4)
+        state.nack(1, 1)
+        assert state.drop(2) == 5
+        assert sorted(state.in_flight) == [0, 2, 3]
+        assert take(state) == 5
+
+    def test_no_more_than_there_is(self) -> None:
+        state = channel(0, 3)
+        take(state)
+        state.drop(99)
+        assert (state.depth, state.ready, state.counters.dropped) == (1, 0, 2)
+
+    def test_below_an_offset_in_flight_or_not(self) -> None:
+        state = channel()
+        take_all(state, 3)
+        state.ack(1)
+        assert state.drop_below(5) == 4
+        assert (state.floor, state.depth, state.in_flight) == (5, 5, {})
+        assert state.drop_below(5) == 0
+
+    def test_below_an_offset_behind_the_end(self) -> None:
+        state = channel(0, 4)
+        assert state.drop_below(99) == 4
+        assert (state.floor, state.end, state.depth) == (4, 4, 0)
+
+    @pytest.mark.parametrize(("start", "stop", "lost"), [(0, 3, 3), (8, 99, 2), (5, 5, 0), (6, 2, 0), (20, 30, 0)])
+    def test_lost_offsets_are_counted_once(self, start: int, stop: int, lost: int) -> None:
+        state = channel()
+        assert state.lose(start, stop) == lost
+        assert state.lose(start, stop) == 0
+        assert (state.counters.lost, state.depth) == (lost, 10 - lost)
+
+
+class TestOps:
+    def test_acks_in_order_are_one_floor(self) -> None:
+        state = channel()
+        for offset in take_all(state, 6):
+            state.ack(offset)
+        assert state.take_ops() == [Op(OpKind.FLOOR, 6)]
+        assert state.take_ops() == []
+
+    def test_acks_behind_a_hole_are_ranges(self) -> None:
+        state = channel()
+        take_all(state, 9)
+        for offset in (7, 2, 4, 3, 8):
+            state.ack(offset)
+        assert state.take_ops() == [Op(OpKind.ACK, 2, 3), Op(OpKind.ACK, 7, 2)]
+
+    def test_a_hole_that_closes_is_told_by_the_floor_alone(self) -> None:
+        state = channel()
+        take_all(state, 4)
+        for offset in (1, 2, 3, 0):
+            state.ack(offset)
+        assert state.take_ops() == [Op(OpKind.FLOOR, 4)]
+
+    def test_delivering_says_nothing(self) -> None:
+        state = channel()
+        take_all(state, 5)
+        assert state.take_ops() == []
+
+    def test_a_requeue_that_was_acked_meanwhile_says_nothing_of_itself(self) -> None:
+        state = channel()
+        take_all(state, 3)
+        state.nack(2, 1)
+        state.deliver(2)
+        state.ack(2)
+        assert state.take_ops() == [Op(OpKind.ACK, 2, 1)]
+
+    def test_several_requeues_of_one_message_are_one_op(self) -> None:
+        state = channel()
+        for attempts in (1, 2, 3):
+            state.deliver(0)
+            state.nack(0, attempts)
+        assert state.take_ops() == [Op(OpKind.REQUEUE, 0, value=3)]
+
+    def test_what_did_not_reach_the_disk_can_be_said_again(self) -> None:
+        state = channel(2, 12)
+        take_all(state, 8)
+        for offset in (2, 3, 6, 9):
+            state.ack(offset)
+        state.nack(4, 2)
+        state.take_ops()
+        state.renote()
+        restored = ChannelState.restored(ChannelImage(2), state.take_ops(), 12, 100)
+        assert restored.image() == state.image()
+        assert restored.depth == state.depth
+
+
+class TestRestoring:
+    def test_what_was_in_flight_is_ready_again(self) -> None:
+        state = channel()
+        take_all(state, 4)
+        state.ack(1)
+        restored = ChannelState.restored(ChannelImage(0), state.take_ops(), 10, 100)
+        assert (restored.in_flight, restored.depth, restored.ready) == ({}, 9, 9)
+        assert take_all(restored, 3) == [0, 2, 3]
+
+    def test_what_names_messages_that_the_log_lost_is_dropped(self) -> None:
+        ops = [Op(OpKind.ACK, 5, 4), Op(OpKind.REQUEUE, 7, value=2), Op(OpKind.REQUEUE, 4, value=2)]
+        restored = ChannelState.restored(ChannelImage(0), ops, 6, 100)
+        restored.extend(10)
+        assert restored.depth == 9
+        assert restored.image().attempts == {4: 2}
+        assert take_all(restored, 9) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+
+    def test_a_floor_behind_the_end_is_the_end(self) -> None:
+        restored = ChannelState.restored(ChannelImage(20), [], 6, 100)
+        restored.extend(8)
+        assert take_all(restored, 2) == [6, 7]
+
+    def test_ranges_that_touch_the_floor_move_it(self) -> None:
+        restored = ChannelState.restored(ChannelImage(2, [(4, 6)]), [Op(OpKind.ACK, 2, 2)], 10, 100)
+        assert (restored.floor, restored.depth) == (6, 4)
+
+    def test_it_has_nothing_to_say(self) -> None:
+        ops = [Op(OpKind.FLOOR, 3), Op(OpKind.ACK, 5, 1), Op(OpKind.REQUEUE, 4, value=1)]
+        assert ChannelState.restored(ChannelImage(0), ops, 10, 100).take_ops() == []
+
+
+def test_settled_all() -> None:
+    state = channel()
+    take_all(state, 8)
+    for offset in (0, 1, 4, 5):
+        state.ack(offset)
+    assert state.settled_all(0, 2)
+    assert state.settled_all(4, 6)
+    assert state.settled_all(1, 1)
+    assert not state.settled_all(0, 3)
+    assert not state.settled_all(3, 6)
+    assert not state.settled_all(5, 7)

@@ -1,0 +1,225 @@
+"""A channel's state against a plain model, through any sequence of events, restarts and crashes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from aiodq.delivery.channel import ChannelState
+from aiodq.format.journal import ChannelImage, Op, OpKind
+
+MAX_IN_FLIGHT = 6
+
+
+class ChannelMachine(RuleBasedStateMachine):
+    """The model: who is settled, who is in flight, how often each was delivered; and what of that is on disk."""
+
+    @initialize(floor=st.integers(0, 5), count=st.integers(0, 8))
+    def begin(self, floor: int, count: int) -> None:
+        self.start = floor
+        self.end = floor + count
+        self.state = ChannelState(floor, self.end, MAX_IN_FLIGHT)
+        self.settled: set[int] = set()
+        self.flight: dict[int, tuple[int, int]] = {}  # (attempts, delivery number)
+        self.attempts: dict[int, int] = {}
+        self.numbers: set[int] = set()
+        self.image = ChannelImage(floor)
+        self.journal: list[Op] = []
+        self.kept_settled: set[int] = set()
+        self.kept_attempts: dict[int, int] = {}
+
+    @property
+    def open(self) -> set[int]:
+        return set(range(self.start, self.end)) - self.settled
+
+    @property
+    def ready(self) -> set[int]:
+        return self.open - set(self.flight)
+
+    def settle(self, offsets: set[int]) -> None:
+        self.settled |= offsets
+        for offset in offsets:
+            self.flight.pop(offset, None)
+            self.attempts.pop(offset, None)
+
+    # --- what an outlet does
+
+    @rule(count=st.integers(0, 6))
+    def extend(self, count: int) -> None:
+        self.end += count
+        self.state.extend(self.end)
+
+    @rule(count=st.integers(1, 4))
+    def deliver(self, count: int) -> None:
+        for _ in range(count):
+            if not self.ready or self.state.credit <= 0:
+                break
+            again, fresh = self.state.again(), self.state.fresh()
+            offset = fresh if again is None else again
+            # The one order rule: the lowest offset that is ready, whether it was handed out before or not.
+            assert offset == min(self.ready)
+            attempts, number = self.state.deliver(offset)
+            assert attempts == self.attempts.get(offset, 0) + 1
+            assert number not in self.numbers
+            self.numbers.add(number)
+            self.flight[offset] = attempts, number
+
+    @precondition(lambda self: self.flight)
+    @rule(data=st.data())
+    def ack(self, data: st.DataObject) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        self.state.ack(offset)
+        self.settle({offset})
+
+    @precondition(lambda self: self.flight)
+    @rule(data=st.data(), counted=st.booleans())
+    def nack(self, data: st.DataObject, counted: bool) -> None:  # noqa: FBT001 - drawn
+        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        attempts, _ = self.flight.pop(offset)
+        self.attempts[offset] = attempts if counted else attempts - 1
+        self.state.nack(offset, self.attempts[offset])
+
+    @precondition(lambda self: self.flight)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        attempts, _ = self.flight.pop(offset)
+        self.attempts[offset] = attempts - 1
+        self.state.release(offset, attempts)
+
+    @rule(start=st.integers(0, 40), length=st.integers(0, 5))
+    def lose(self, start: int, length: int) -> None:
+        gone = self.open & set(range(start, start + length))
+        assert self.state.lose(start, start + length) == len(gone)
+        self.settle(gone)
+
+    @rule(count=st.integers(0, 4))
+    def drop(self, count: int) -> None:
+        gone = sorted(self.ready)[:count]
+        behind = self.state.drop(count)
+        if gone:
+            assert behind == gone[-1] + 1
+        self.settle(set(gone))
+
+    @rule(offset=st.integers(0, 40))
+    def drop_below(self, offset: int) -> None:
+        gone = {number for number in self.open if number < offset}
+        assert self.state.drop_below(offset) == len(gone)
+        self.settle(gone)
+
+    @rule()
+    def purge(self) -> None:
+        assert self.state.purge() == len(self.open)
+        self.settle(self.open)
+
+    # --- what the persister does
+
+    @rule()
+    def flush(self) -> None:
+        ops = self.state.take_ops()
+        self.check_short(ops)
+        assert self.state.take_ops() == []
+        self.journal += ops
+        self.keep()
+
+    def keep(self) -> None:
+        self.kept_settled, self.kept_attempts = set(self.settled), dict(self.attempts)
+
+    def check_short(self, ops: list[Op]) -> None:
+        """No operation says what another one does, or could be joined with it."""
+        floors = [op.offset for op in ops if op.kind is OpKind.FLOOR]
+        acks = [(op.offset, op.offset + op.count) for op in ops if op.kind is OpKind.ACK]
+        requeued = [op.offset for op in ops if op.kind is OpKind.REQUEUE]
+        assert len(floors) <= 1
+        assert all(start > self.state.floor and start < stop for start, stop in acks)
+        assert all(stop < following for (_, stop), (following, _) in zip(acks, acks[1:], strict=False))
+        assert requeued == sorted(set(requeued))
+        assert set(requeued) <= self.open
+
+    @rule()
+    def fold(self) -> None:
+        self.image, self.journal = self.state.image(), []
+        self.state.take_ops()
+        self.keep()
+
+    @rule()
+    def fail_to_write(self) -> None:
+        """What was taken does not reach the disk, and is said again."""
+        self.state.take_ops()
+        self.state.renote()
+
+    # --- ends
+
+    @rule()
+    def reopen(self) -> None:
+        self.flush()
+        self.restore(self.end)
+
+    @rule()
+    def crash(self) -> None:
+        """What was not taken is forgotten."""
+        self.restore(self.end)
+
+    @rule(lost=st.integers(1, 4))
+    def crash_that_loses_the_logs_tail(self, lost: int) -> None:
+        self.restore(max(self.end - lost, self.start))
+        # As the engine does where the journal reaches behind the log.
+        self.image, self.journal = self.state.image(), []
+
+    def restore(self, end: int) -> None:
+        self.end = end
+        self.state = ChannelState.restored(self.image, self.journal, end, MAX_IN_FLIGHT)
+        self.settled = {offset for offset in self.kept_settled if offset < end}
+        self.attempts = {offset: n for offset, n in self.kept_attempts.items() if offset in self.open}
+        self.flight, self.numbers = {}, set()
+        self.keep()
+
+    # --- what always holds
+
+    @invariant()
+    def counts_are_exact(self) -> None:
+        assert self.state.depth == len(self.open)
+        assert self.state.ready == len(self.ready)
+        assert self.state.credit == MAX_IN_FLIGHT - len(self.flight) >= 0
+        assert self.state.end == max(self.end, self.state.floor)
+
+    @invariant()
+    def in_flight_is_exact(self) -> None:
+        assert self.state.in_flight == {offset: number for offset, (_, number) in self.flight.items()}
+
+    @invariant()
+    def settled_is_exact(self) -> None:
+        state = self.state
+        assert state.floor == min(self.open, default=self.end)
+        members = {offset for start, stop in state.settled for offset in range(start, stop)}
+        assert members == {offset for offset in self.settled if offset > state.floor}
+
+    @invariant()
+    def the_image_tells_all(self) -> None:
+        twin = ChannelState.restored(self.state.image(), (), self.end, MAX_IN_FLIGHT)
+        assert twin.depth == len(self.open)
+        assert twin.image().attempts == {offset: n for offset, n in self.attempts.items() if n > 0}
+
+    @invariant()
+    def what_is_on_disk_may_be_read_twice(self) -> None:
+        once = ChannelState.restored(self.image, self.journal, self.end, MAX_IN_FLIGHT)
+        twice = ChannelState.restored(self.image, self.journal * 2, self.end, MAX_IN_FLIGHT)
+        assert once.image() == twice.image()
+
+
+def test_any_sequence() -> None:
+    run_state_machine_as_test(ChannelMachine, settings=settings(max_examples=120, stateful_step_count=40))
+
+
+@pytest.mark.slow
+def test_any_sequence_for_long() -> None:
+    run_state_machine_as_test(ChannelMachine, settings=settings(max_examples=2_000, stateful_step_count=50))

@@ -1,0 +1,101 @@
+"""A RangeSet is a set of whole numbers, told in as few ranges as there can be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from aiodq.delivery.ranges import RangeSet
+
+TOP = 60
+numbers = st.integers(0, TOP)
+
+
+class RangeSetMachine(RuleBasedStateMachine):
+    """Does everything to a RangeSet and to a set."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.ranges = RangeSet()
+        self.model: set[int] = set()
+
+    @rule(start=numbers, stop=numbers)
+    def add(self, start: int, stop: int) -> None:
+        wanted = set(range(start, stop))
+        new = len(wanted - self.model)
+        assert self.ranges.add(start, stop) == new
+        self.model |= wanted
+
+    @rule(number=numbers)
+    def discard_below(self, number: int) -> None:
+        self.ranges.discard_below(number)
+        self.model = {member for member in self.model if member >= number}
+
+    @rule(number=numbers)
+    def discard_from(self, number: int) -> None:
+        self.ranges.discard_from(number)
+        self.model = {member for member in self.model if member < number}
+
+    @rule(start=numbers, stop=numbers)
+    def covers(self, start: int, stop: int) -> None:
+        assert self.ranges.covers(start, stop) is (set(range(start, stop)) <= self.model)
+
+    @rule(number=numbers)
+    def next_missing(self, number: int) -> None:
+        expected = number
+        while expected in self.model:
+            expected += 1
+        assert self.ranges.next_missing(number) == expected
+
+    @invariant()
+    def members(self) -> None:
+        assert [number for number in range(-1, TOP + 2) if number in self.ranges] == sorted(self.model)
+        assert {number for start, stop in self.ranges for number in range(start, stop)} == self.model
+
+    @invariant()
+    def summary(self) -> None:
+        assert self.ranges.total == len(self.model)
+        assert bool(self.ranges) is bool(self.model)
+        assert self.ranges.last == max(self.model, default=-1) + 1
+
+    @invariant()
+    def no_two_ranges_touch(self) -> None:
+        ranges = list(self.ranges)
+        assert all(start < stop for start, stop in ranges)
+        assert all(stop < following for (_, stop), (following, _) in zip(ranges, ranges[1:], strict=False))
+
+
+def test_it_is_a_set() -> None:
+    run_state_machine_as_test(RangeSetMachine, settings=settings(max_examples=80, stateful_step_count=30))
+
+
+@pytest.mark.slow
+def test_it_is_a_set_for_long() -> None:
+    run_state_machine_as_test(RangeSetMachine, settings=settings(max_examples=2_000, stateful_step_count=50))
+
+
+@given(st.lists(st.tuples(numbers, numbers)))
+def test_the_order_of_adding_does_not_matter(pairs: list[tuple[int, int]]) -> None:
+    one, other = RangeSet(), RangeSet()
+    for start, stop in pairs:
+        one.add(start, stop)
+    for start, stop in reversed(pairs):
+        other.add(start, stop)
+    assert list(one) == list(other)
+
+
+def test_memory_goes_by_the_gaps() -> None:
+    ranges = RangeSet()
+    for number in range(100_000):
+        ranges.add(number, number + 1)
+    assert list(ranges) == [(0, 100_000)]
+
+
+@pytest.mark.parametrize(("start", "stop"), [(3, 3), (5, 2), (0, 0)])
+def test_an_empty_stretch_adds_nothing(start: int, stop: int) -> None:
+    ranges = RangeSet()
+    assert ranges.add(start, stop) == 0
+    assert not ranges
+    assert ranges.covers(start, stop)

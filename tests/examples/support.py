@@ -1,0 +1,155 @@
+"""Running the examples as a user would: in a process of their own, stopped by a signal."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from types import ModuleType
+
+    from aiodq import Queue
+
+ROOT: Final = Path(__file__).parents[2]
+EXAMPLES: Final = ROOT / "examples"
+PATIENCE: Final = 60.0
+"""Seconds until a hanging process is given up; nothing is measured."""
+
+NEEDS: Final = {"fastapi_orders": ("fastapi", "uvicorn"), "aiohttp_orders": ("aiohttp",)}
+LIMITED: Final = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def require(example: str) -> None:
+    """Skip the test where an example's framework is not installed."""
+    for package in NEEDS[example]:
+        pytest.importorskip(package, reason=f"{package} is not installed: it comes with the extra {NEEDS[example][0]}")
+
+
+def load(example: str) -> ModuleType:
+    """Import an example under its name."""
+    spec = importlib.util.spec_from_file_location(example, EXAMPLES / f"{example}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def environment() -> dict[str, str]:
+    """Return what a child needs to find this checkout, installed or not."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
+
+
+class Service:
+    """One of the two order services, running."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, output: Path) -> None:
+        self.process = process
+        self.url = f"http://127.0.0.1:{port}"
+        self._output = output
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text(encoding="utf-8")
+
+    def stats(self) -> dict[str, Any]:
+        answer: dict[str, Any] = httpx.get(f"{self.url}/stats", timeout=PATIENCE).raise_for_status().json()
+        return answer
+
+    def wait_until(self, what: str, **numbers: int) -> None:
+        """Wait until the queue's stats say so, and the service answers at all."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, f"ended while waiting until {what}: {self.output}"
+            try:
+                if numbers.items() <= self.stats().items():
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.02)
+        pytest.fail(f"waited in vain until {what}: {self.output}")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and return the exit code."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def serving(
+    example: str, directory: Path, *, seconds: float = 0.0, workers: int = 4, largest_file: int | None = None
+) -> Iterator[Service]:
+    """Run an order service on the store in `directory`, with a bound on the size of its files perhaps."""
+    port, output = free_port(), directory / "output"
+    script = [str(EXAMPLES / f"{example}.py")]
+    limited = [] if largest_file is None else ["-c", LIMITED, str(largest_file)]
+    options = {"port": port, "store": directory / "store", "done": directory / "done", "seconds": seconds}
+    arguments = [f"--{name}={value}" for name, value in {**options, "workers": workers}.items()]
+    with (
+        output.open("wb") as sink,
+        subprocess.Popen(
+            [sys.executable, "-X", "dev", *limited, *script, *arguments], env=environment(), stdout=sink, stderr=sink
+        ) as process,
+    ):
+        service = Service(process, port, output)
+        try:
+            service.wait_until("it answers")
+            yield service
+        finally:
+            process.kill()
+
+
+def worked_off(directory: Path) -> list[str]:
+    """Return the items of the orders that were worked off, as often as they were."""
+    try:
+        lines = (directory / "done").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line)["item"] for line in lines]
+
+
+@asynccontextmanager
+async def calling(
+    module: ModuleType, directory: Path, *, workers: int = 0
+) -> AsyncIterator[tuple[httpx.AsyncClient, Queue]]:
+    """Run a loaded example's application in this process; give a client of it and its queue."""
+    app = module.create_app(directory / "store", directory / "done", workers=workers, seconds=0)
+    if module.__name__ == "fastapi_orders":
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://app") as client,
+        ):
+            yield client, app.state.orders
+    else:
+        from aiohttp.test_utils import TestServer  # noqa: PLC0415 - an extra
+
+        async with TestServer(app) as server, httpx.AsyncClient(base_url=str(server.make_url("/"))) as client:
+            yield client, app[module.ORDERS]

@@ -1,0 +1,211 @@
+"""The order services lose no order that they answered with 202, however they are stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+import aiodq
+from tests.examples.support import NEEDS, PATIENCE, calling, load, require, serving, worked_off
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.examples.support import Service
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM to be caught")
+
+CUSTOMERS = 32
+ORDERS_BEFORE_THE_SIGNAL = 150
+
+
+@pytest.fixture(params=sorted(NEEDS))
+def example(request: pytest.FixtureRequest) -> str:
+    """Each of the two services by turns."""
+    name: str = request.param
+    require(name)
+    return name
+
+
+@dataclass
+class Book:
+    """What the customers remember."""
+
+    sent: set[str] = field(default_factory=set)
+    promised: list[str] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)
+
+
+async def order(client: httpx.AsyncClient, item: str) -> int:
+    return (await client.post("/orders", json={"item": item, "quantity": 1})).status_code
+
+
+async def shop(service: Service, book: Book, stop: signal.Signals) -> None:
+    """Order with many customers at once, stop the service in the middle, and go on until it is gone."""
+
+    async def customer(number: int) -> None:
+        for count in range(sys.maxsize):
+            item = f"{number}-{count}"
+            book.sent.add(item)
+            try:
+                status = await order(client, item)
+            except httpx.TransportError:
+                return
+            assert status in {202, 503}, service.output
+            (book.promised.append if status == 202 else book.refused.add)(item)
+            if len(book.promised) == ORDERS_BEFORE_THE_SIGNAL:
+                service.process.send_signal(stop)
+
+    async with httpx.AsyncClient(base_url=service.url, timeout=PATIENCE) as client, asyncio.TaskGroup() as customers:
+        for number in range(CUSTOMERS):
+            customers.create_task(customer(number))
+
+
+def stopped_in_the_middle(example: str, directory: Path, stop: signal.Signals) -> tuple[Book, int]:
+    """Run a service until it is stopped under load, then once more until all is done; return what happened."""
+    book = Book()
+    with serving(example, directory, seconds=0.02) as service:
+        asyncio.run(shop(service, book, stop))
+        code = service.wait()
+        if stop != signal.SIGKILL:
+            assert "Traceback" not in service.output, service.output
+            assert "Warning" not in service.output, service.output
+    with serving(example, directory) as service:
+        service.wait_until("all orders are worked off", depth=0)
+        assert service.stop() == 0, service.output
+    return book, code
+
+
+def test_sigterm_under_load_loses_and_repeats_nothing(example: str, tmp_path: Path) -> None:
+    book, code = stopped_in_the_middle(example, tmp_path, signal.SIGTERM)
+    assert code == 0
+    assert len(book.promised) >= ORDERS_BEFORE_THE_SIGNAL
+    assert sorted(worked_off(tmp_path)) == sorted(book.promised)
+
+
+def test_sigkill_under_load_loses_nothing(example: str, tmp_path: Path) -> None:
+    book, code = stopped_in_the_middle(example, tmp_path, signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    done = set(worked_off(tmp_path))
+    # What was stored and not answered any more is worked off as well: the customer cannot know.
+    assert set(book.promised) <= done <= book.sent
+
+
+def test_an_order_in_hand_at_sigterm_comes_again(example: str, tmp_path: Path) -> None:
+    items = [str(number) for number in range(10)]
+    with serving(example, tmp_path, seconds=3600, workers=4) as service:
+        with httpx.Client(base_url=service.url, timeout=PATIENCE) as client:
+            for item in items:
+                assert client.post("/orders", json={"item": item, "quantity": 1}).status_code == 202
+        service.wait_until("the workers are busy", in_flight=4, ready=6)
+        assert service.stop() == 0, service.output
+    assert worked_off(tmp_path) == []
+    with serving(example, tmp_path) as service:
+        service.wait_until("all orders are worked off", depth=0)
+    assert sorted(worked_off(tmp_path)) == items
+
+
+def test_a_full_disk_refuses_orders_and_keeps_the_others(example: str, tmp_path: Path) -> None:
+    book = Book()
+    with serving(example, tmp_path, seconds=3600, largest_file=64 * 1024) as service:
+        with httpx.Client(base_url=service.url, timeout=PATIENCE) as client:
+            while len(book.refused) < 3:
+                item = f"{len(book.promised) + len(book.refused)}".ljust(1000, ".")
+                status = client.post("/orders", json={"item": item, "quantity": 1}).status_code
+                assert status in {202, 503}, service.output
+                (book.promised.append if status == 202 else book.refused.add)(item)
+                assert len(book.promised) < 100
+        assert book.promised
+        assert service.stats()["depth"] == len(book.promised)
+        service.process.kill()
+    with serving(example, tmp_path) as service:
+        service.wait_until("all orders are worked off", depth=0)
+        assert service.stop() == 0, service.output
+    assert sorted(worked_off(tmp_path)) == sorted(book.promised)
+
+
+def test_a_full_disk_does_not_keep_it_from_ending(example: str, tmp_path: Path) -> None:
+    with serving(example, tmp_path, seconds=3600, largest_file=64 * 1024) as service:
+        with httpx.Client(base_url=service.url, timeout=PATIENCE) as client:
+            while client.post("/orders", json={"item": "." * 1000, "quantity": 1}).status_code == 202:
+                pass
+        assert service.stop() == 0, service.output
+        assert "Traceback" not in service.output, service.output
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"item": "tea", "quantity": 2}', 202),
+        (b"", 422),
+        (b"{", 422),
+        (b"[]", 422),
+        (b"7", 422),
+        (b'{"item": "tea"}', 422),
+        (b'{"item": "", "quantity": 1}', 422),
+        (b'{"item": 7, "quantity": 1}', 422),
+        (b'{"item": "tea", "quantity": 0}', 422),
+        (b'{"item": "tea", "quantity": "many"}', 422),
+        (b'{"item": "' + b"t" * 20_000 + b'", "quantity": 1}', 413),
+        # Its item alone would fit.
+        (b'{"item": "' + b"t" * 16_370 + b'", "quantity": 1}', 413),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, bytes) else None,
+)
+async def test_answers(example: str, tmp_path: Path, body: bytes, status: int) -> None:
+    module = load(example)
+    async with calling(module, tmp_path) as (client, queue):
+        answer = await client.post("/orders", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == status, answer.text
+        if status == 202:
+            assert int(answer.json()["id"], 16) == 0
+        assert queue.stats().depth == (status == 202)
+
+
+async def test_no_order_is_promised_while_shutting_down(example: str, tmp_path: Path) -> None:
+    async with calling(load(example), tmp_path) as (client, queue):
+        queue.shutdown()
+        assert await order(client, "tea") == 503
+
+
+async def test_an_order_that_always_fails_is_set_aside(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load(example)
+    tried: list[int] = []
+
+    async def fail(_: Any, message: aiodq.Message) -> None:  # noqa: ANN401 - the example's class
+        tried.append(message.attempts)
+        raise ValueError
+
+    monkeypatch.setattr(module, "PAUSE", 0)
+    monkeypatch.setattr(module.WorkShop, "_work_off", fail)
+    async with calling(module, tmp_path, workers=1) as (client, queue):
+        assert await order(client, "tea") == 202
+        async with asyncio.timeout(PATIENCE):
+            await queue.join()
+    assert tried == [1, 2, 3, 4, 5]
+    aside = [message.headers["order"] for message in aiodq.open_reader(tmp_path / "store").topic("failed").scan()]
+    assert aside == [f"{0:016x}"]
+
+
+async def test_a_worker_that_ends_by_itself_ends_the_service(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, ended = load(example), asyncio.Event()
+    monkeypatch.setattr(module.signal, "raise_signal", lambda number: ended.set() if number == signal.SIGTERM else None)
+
+    async def fail(_: Any, __: aiodq.Message) -> None:  # noqa: ANN401 - the example's class
+        raise aiodq.StoreFailedError("fsync failed")
+
+    monkeypatch.setattr(module.WorkShop, "_work_off", fail)
+    async with calling(module, tmp_path, workers=1) as (client, _):
+        assert await order(client, "tea") == 202
+        async with asyncio.timeout(PATIENCE):
+            await ended.wait()

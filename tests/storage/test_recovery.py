@@ -1,0 +1,480 @@
+"""What an owner finds after a crash: a prefix, whole puts only, and nothing that was promised is missing unreported."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from aiodq.errors import FormatVersionError
+from aiodq.format.layout import SEGMENT_HEADER
+from aiodq.format.segment import SegmentHeader, topic_salt
+from aiodq.storage.atomic import TEMPORARY
+from aiodq.storage.slots import WATERMARK, SlotFile
+from tests.storage.faults import FaultyFileSystem
+from tests.storage.logs import (
+    contents,
+    copy,
+    messages,
+    open_log,
+    overwrite,
+    put,
+    put_each,
+    read_topic,
+    reopened,
+    segments,
+    set_aside,
+    tree,
+)
+
+SMALL = [b"a", b"bb" * 9, b"", b"ccc" * 30, b"d" * 17]
+
+
+def frame_ends(directory: Path) -> list[int]:
+    """Return where each frame of the last segment ends, without opening the log: that would make all of it durable."""
+    ends = []
+    data = segments(directory)[-1].read_bytes()
+    position = SEGMENT_HEADER.size
+    while position < len(data):
+        position += int.from_bytes(data[position : position + 4], "little")
+        ends.append(position)
+    return ends
+
+
+@pytest.fixture
+def unsynced(tmp_path: Path) -> Path:
+    """A topic of two segments; of the second nothing but the first record was ever synced."""
+    directory = tmp_path / "unsynced"
+    log = open_log(directory, segment_bytes=600)
+    put_each(log, [b"x" * 50] * 4)
+    log.roll()
+    put(log, SMALL[:1])
+    put_each(log, SMALL[1:], sync=False)
+    log.abandon()
+    return directory
+
+
+@pytest.fixture
+def synced(tmp_path: Path) -> Path:
+    """The same, with all of it synced and noted so."""
+    directory = tmp_path / "synced"
+    log = open_log(directory, segment_bytes=600)
+    put_each(log, [b"x" * 50] * 4)
+    log.roll()
+    put_each(log, SMALL)
+    log.abandon()
+    return directory
+
+
+def last_three(directory: Path) -> tuple[int, list[int]]:
+    """Return the number of records before the last three, and where frames end from there on."""
+    ends = frame_ends(directory)
+    return 4 + len(ends) - 3, ends[-4:]
+
+
+ALL = [b"x" * 50] * 4 + SMALL
+
+
+# --- a torn tail, at every byte of the last three records (G6)
+
+
+def check_tail(work: Path, whole: int, expected: list[bytes]) -> None:
+    """Open twice, put, and open again: `whole` records of `expected`, then what was put, each time."""
+    log = open_log(work)
+    assert messages(log) == dict(enumerate(expected[:whole]))
+    assert (log.damages, log.end, set_aside(work)) == ([], whole, [])
+    log.abandon()
+    after = tree(work)
+    log = open_log(work)
+    assert (messages(log), log.cut_bytes) == (dict(enumerate(expected[:whole])), 0)
+    assert {n: d for n, d in tree(work).items() if n != WATERMARK} == {n: d for n, d in after.items() if n != WATERMARK}
+    put(log, [b"next"])
+    log.abandon()
+    assert list(reopened(work).values()) == [*expected[:whole], b"next"]
+
+
+def test_a_tail_torn_at_any_byte_costs_only_the_torn_record(unsynced: Path, tmp_path: Path) -> None:
+    before, ends = last_three(unsynced)
+    for size in range(ends[0], ends[-1] + 1):
+        work = copy(unsynced, tmp_path / "work")
+        os.truncate(segments(work)[-1], size)
+        check_tail(work, before + sum(end <= size for end in ends[1:]), ALL)
+
+
+@pytest.mark.parametrize("tail", ["zeros", "random", "stale"])
+def test_whatever_stands_where_the_tail_was_never_written_is_cut(unsynced: Path, tmp_path: Path, tail: str, seed: int) -> None:
+    rng = random.Random(seed)
+    before, ends = last_three(unsynced)
+    for size in range(ends[0], ends[-1] + 1):
+        work = copy(unsynced, tmp_path / "work")
+        length = rng.randrange(1, 400)
+        # Stale: bytes of another file of the store, as a file system may leave in a block that it gave to this one.
+        old = segments(work)[0].read_bytes()[: 64 + length]
+        junk = {"zeros": bytes(length), "random": rng.randbytes(length), "stale": old[64:]}[tail]
+        path = segments(work)[-1]
+        path.write_bytes(path.read_bytes()[:size] + junk)
+        whole = before + sum(end <= size for end in ends[1:])
+        if tail == "stale" and size == ends[0] == SEGMENT_HEADER.size:
+            continue
+        check_tail(work, whole, ALL)
+
+
+@pytest.mark.parametrize("tail", ["cut", "zeros", "random"])
+def test_a_promised_tail_that_is_gone_is_reported_and_its_offsets_are_not_given_again(
+    synced: Path, tmp_path: Path, tail: str, seed: int
+) -> None:
+    rng = random.Random(seed)
+    before, ends = last_three(synced)
+    for size in range(ends[0], ends[-1]):
+        work = copy(synced, tmp_path / "work")
+        path = segments(work)[-1]
+        rest = ends[-1] - size
+        junk = {"cut": b"", "zeros": bytes(rest), "random": rng.randbytes(rest)}[tail]
+        path.write_bytes(path.read_bytes()[:size] + junk)
+        lost = path.read_bytes()[max(end for end in ends if end <= size) :]
+        whole = before + sum(end <= size for end in ends[1:])
+        log = open_log(work)
+        found, _ = contents(log)
+        assert found == dict(enumerate(ALL[:whole]))
+        assert any(damage.first == whole and damage.stop == len(ALL) for damage in log.damages)
+        assert b"".join(copied.read_bytes() for copied in set_aside(work)) == lost
+        assert put(log, [b"next"]).start == len(ALL)
+        log.abandon()
+        assert reopened(work) == {**dict(enumerate(ALL[:whole])), len(ALL): b"next"}
+        assert b"".join(copied.read_bytes() for copied in set_aside(work)) == lost
+
+
+def test_what_is_recovered_is_synced_before_it_counts(unsynced: Path) -> None:
+    os.truncate(segments(unsynced)[-1], segments(unsynced)[-1].stat().st_size - 3)
+    fs = FaultyFileSystem()
+    log = open_log(unsynced, fs)
+    last = str(segments(unsynced)[-1])
+    assert [kind for kind, path in fs.events if path == last and kind in {"truncate", "sync"}] == ["truncate", "sync"]
+    assert ("sync_directory", str(unsynced)) in fs.events
+    assert log.durable == log.end == 8
+    log.abandon()
+
+
+# --- runs
+
+
+def a_run(directory: Path, *, sync: bool) -> list[int]:
+    """Put one record, then a run of several frames; return where its frames end."""
+    log = open_log(directory)
+    put(log, [b"before"])
+    put(log, [bytes([65 + n % 26]) * 30_000 for n in range(7)], atomic=True, sync=sync)
+    log.abandon()
+    return frame_ends(directory)
+
+
+def test_a_run_torn_anywhere_is_absent_as_a_whole(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    ends = a_run(tmp_path / "run", sync=False)
+    assert len(ends) > 3
+    borders = [end + delta for end in ends[:-1] for delta in (-1, 0, 1)] + [ends[-1] - 1]
+    for size in borders + [rng.randrange(ends[0], ends[-1]) for _ in range(30)]:
+        work = copy(tmp_path / "run", tmp_path / "work")
+        os.truncate(segments(work)[-1], size)
+        assert read_topic(work) == {0: b"before"} if size >= ends[0] else {}
+        log = open_log(work)
+        assert messages(log) == ({0: b"before"} if size >= ends[0] else {})
+        assert put(log, [b"next"]).start == (1 if size >= ends[0] else 0)
+        log.abandon()
+        assert list(reopened(work).values())[-1] == b"next"
+
+
+@pytest.mark.parametrize("frame", [1, 2, 3])
+def test_a_run_with_a_hole_is_absent_as_a_whole(tmp_path: Path, frame: int) -> None:
+    ends = a_run(tmp_path / "run", sync=False)
+    overwrite(segments(tmp_path / "run")[-1], ends[frame] - 4096, bytes(512))
+    assert read_topic(tmp_path / "run") == {0: b"before"}
+    assert reopened(tmp_path / "run") == {0: b"before"}
+
+
+def test_a_promised_run_with_a_hole_is_lost_as_a_whole_and_what_follows_is_delivered(tmp_path: Path) -> None:
+    ends = a_run(tmp_path / "run", sync=True)
+    log = open_log(tmp_path / "run")
+    put(log, [b"behind"])
+    log.abandon()
+    overwrite(segments(tmp_path / "run")[-1], ends[2] - 4096, bytes(512))
+    assert read_topic(tmp_path / "run") == {0: b"before", 8: b"behind"}
+    log = open_log(tmp_path / "run")
+    assert [(damage.first, damage.stop) for damage in log.damages] == [(1, 8)]
+    found, damages = contents(log)
+    assert found == {0: b"before", 8: b"behind"}
+    assert [(damage.first, damage.stop) for damage in damages] == [(1, 8)]
+    log.abandon()
+
+
+# --- holes and damage, told apart by the watermark
+
+
+@pytest.mark.parametrize("record", [5, 6, 7])
+def test_a_hole_beyond_the_watermark_is_cut_to_a_prefix(unsynced: Path, record: int) -> None:
+    ends = frame_ends(unsynced)
+    overwrite(segments(unsynced)[-1], ends[record - 5], bytes(8))
+    log = open_log(unsynced)
+    assert messages(log) == dict(enumerate(ALL[:record]))
+    assert (log.end, log.damages, set_aside(unsynced)) == (record, [], [])
+    put(log, [b"next"])
+    log.abandon()
+    assert list(reopened(unsynced).values()) == [*ALL[:record], b"next"]
+
+
+@pytest.mark.parametrize("noted", ["kept", "missing", "stale"])
+@pytest.mark.parametrize("record", [4, 5, 6])
+def test_damage_below_the_watermark_is_set_aside_and_what_follows_is_delivered(synced: Path, record: int, noted: str) -> None:
+    ends = [SEGMENT_HEADER.size, *frame_ends(synced)]
+    path = segments(synced)[-1]
+    overwrite(path, ends[record - 4] + 10, b"\xff" * 6)
+    bad = path.read_bytes()[ends[record - 4] : ends[record - 3]]
+    if noted == "missing":
+        (synced / WATERMARK).unlink()
+    elif noted == "stale":
+        (synced / WATERMARK).write_bytes(bytes(8192))
+    expected = {offset: body for offset, body in enumerate(ALL) if offset != record}
+    assert read_topic(synced) == expected
+    for _ in range(3):
+        log = open_log(synced)
+        # Where the note is gone, the watermark in the frames behind the damage says that it had been promised.
+        assert [(d.path, d.position, d.first, d.stop) for d in log.damages] == [
+            (str(path), ends[record - 4], record, record + 1)
+        ]
+        assert contents(log)[0] == expected
+        assert [copied.read_bytes() for copied in set_aside(synced)] == [bad]
+        assert log.end == len(ALL)
+        log.abandon()
+
+
+def test_evidence_of_another_damage_at_the_same_place_is_kept_beside(synced: Path) -> None:
+    path = segments(synced)[-1]
+    for number, junk in enumerate((b"\xff" * 6, b"\xee" * 6)):
+        overwrite(path, SEGMENT_HEADER.size + 10, junk)
+        reopened(synced)
+        assert len(set_aside(synced)) == number + 1
+    assert [junk in set_aside(synced)[n].read_bytes() for n, junk in enumerate((b"\xff" * 6, b"\xee" * 6))] == [True, True]
+
+
+def test_a_file_full_of_damage_is_set_aside_once(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t")
+    put_each(log, [bytes([n]) * 40 for n in range(60)])
+    log.abandon()
+    ends = frame_ends(tmp_path / "t")
+    for end in ends[:-1:2]:
+        overwrite(segments(tmp_path / "t")[0], end + 9, b"\xff")
+    damaged = segments(tmp_path / "t")[0].read_bytes()
+    assert sorted(reopened(tmp_path / "t")) == [0, *range(2, 60, 2)]
+    assert [copied.read_bytes() for copied in set_aside(tmp_path / "t")] == [damaged]
+
+
+# --- the watermark never outranks the segments
+
+
+@pytest.mark.parametrize("noted", [None, b"", b"\0" * 8192, b"\xff" * 8192, b"AIODQWM1" * 1024, b"short"])
+def test_without_a_watermark_everything_is_there(synced: Path, noted: bytes | None) -> None:
+    (synced / WATERMARK).unlink()
+    if noted is not None:
+        (synced / WATERMARK).write_bytes(noted)
+    assert read_topic(synced) == dict(enumerate(ALL))
+    log = open_log(synced)
+    assert (messages(log), log.damages, log.end) == (dict(enumerate(ALL)), [], len(ALL))
+    put(log, [b"next"])
+    log.abandon()
+    assert list(reopened(synced).values()) == [*ALL, b"next"]
+
+
+def note(directory: Path, value: int) -> None:
+    slots = SlotFile(FaultyFileSystem(), str(directory / WATERMARK))
+    slots.write(value, 0)
+    slots.close()
+
+
+def test_a_watermark_behind_the_data_costs_nothing(synced: Path) -> None:
+    note(synced, 2)
+    assert reopened(synced) == dict(enumerate(ALL))
+
+
+def test_a_watermark_ahead_of_the_data_is_a_reported_loss_and_no_offset_is_given_again(synced: Path) -> None:
+    note(synced, 1000)
+    log = open_log(synced)
+    assert [(damage.first, damage.stop) for damage in log.damages] == [(len(ALL), 1000)]
+    assert contents(log)[0] == dict(enumerate(ALL))
+    assert put(log, [b"next"]).start == 1000
+    log.abandon()
+    assert reopened(synced) == {**dict(enumerate(ALL)), 1000: b"next"}
+
+
+# --- sealing and beginning, cut short
+
+
+def test_a_footer_torn_at_any_byte_is_made_again_or_cut(synced: Path, tmp_path: Path) -> None:
+    log = open_log(synced)
+    log.roll()
+    log.abandon()
+    sealed = segments(synced)[-2]
+    whole = sealed.read_bytes()
+    footer = log.segments[-2].data_end
+    for size in range(footer, len(whole)):
+        work = copy(synced, tmp_path / "work")
+        # Crash point 4: the next segment has not begun yet.
+        segments(work)[-1].unlink()
+        os.truncate(segments(work)[-1], size)
+        log = open_log(work)
+        assert (messages(log), log.damages, set_aside(work)) == (dict(enumerate(ALL)), [], [])
+        put(log, [b"next"])
+        log.abandon()
+        assert list(reopened(work).values()) == [*ALL, b"next"]
+        # Once it has begun, the footer was durable: its loss is damage, and it is made again as it was.
+        work = copy(synced, tmp_path / "work")
+        os.truncate(segments(work)[-2], size)
+        log = open_log(work)
+        assert messages(log) == dict(enumerate(ALL))
+        assert len(log.damages) == (size > footer)
+        log.abandon()
+        assert segments(work)[-2].read_bytes() == whole
+
+
+@pytest.mark.parametrize("size", range(65))
+@pytest.mark.parametrize("blank", [True, False])
+def test_a_segment_that_had_just_begun_is_made_anew(synced: Path, size: int, blank: bool) -> None:
+    log = open_log(synced)
+    log.roll()
+    log.abandon()
+    path = segments(synced)[-1]
+    whole = path.read_bytes()
+    path.write_bytes(bytes(size) if blank else whole[:size])
+    log = open_log(synced)
+    assert (messages(log), log.damages, set_aside(synced)) == (dict(enumerate(ALL)), [], [])
+    assert put(log, [b"next"]).start == len(ALL)
+    log.abandon()
+    assert list(reopened(synced).values()) == [*ALL, b"next"]
+
+
+def test_a_header_that_is_gone_is_told_from_name_topic_and_frames(synced: Path, tmp_path: Path) -> None:
+    for number in (0, 1):
+        work = copy(synced, tmp_path / "work")
+        path = segments(work)[number]
+        overwrite(path, 0, b"\xff" * SEGMENT_HEADER.size)
+        assert read_topic(work) == dict(enumerate(ALL))
+        for again in (False, True):
+            log = open_log(work)
+            assert messages(log) == dict(enumerate(ALL))
+            # A sealed one stays as it is; the other one is being written, so its header is made again at once.
+            assert [damage.path for damage in log.damages] == ([] if number == 1 and again else [str(path)])
+            log.abandon()
+        assert [copied.read_bytes() for copied in set_aside(work)] == [b"\xff" * SEGMENT_HEADER.size]
+
+
+# --- what is not there, twice there, or somebody else's
+
+
+def test_a_missing_middle_segment_is_reported_then_skipped(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t", segment_bytes=300)
+    put_each(log, [bytes([n]) * 40 for n in range(20)])
+    log.close()
+    middle = log.segments[2]
+    Path(middle.path).unlink()
+    expected = [offset for offset in range(20) if not middle.base <= offset < middle.end]
+    assert list(read_topic(tmp_path / "t")) == expected
+    for _ in range(3):
+        log = open_log(tmp_path / "t", segment_bytes=300)
+        assert [(damage.first, damage.stop) for damage in log.damages] == [(middle.base, middle.end)]
+        found, damages = contents(log)
+        assert list(found) == expected
+        assert [(damage.first, damage.stop) for damage in damages] == [(middle.base, middle.end)]
+        log.close()
+    assert set_aside(tmp_path / "t") == []
+
+
+@pytest.mark.parametrize("offset", [25, 10**9, 2**63 - 1])
+def test_a_copy_under_another_number_is_set_aside(tmp_path: Path, offset: int) -> None:
+    log = open_log(tmp_path / "t", segment_bytes=300)
+    put_each(log, [bytes([n]) * 40 for n in range(20)])
+    log.abandon()
+    before = messages(open_log(tmp_path / "t"))
+    stranger = tmp_path / "t" / f"{offset:020d}.seg"
+    stranger.write_bytes(segments(tmp_path / "t")[1].read_bytes())
+    log = open_log(tmp_path / "t", segment_bytes=300)
+    assert messages(log) == before
+    assert log.end == 20
+    assert [path.name for path in set_aside(tmp_path / "t")] == [f"{stranger.name}.damaged-000000000000"]
+    assert len(log.damages) == 1
+    log.abandon()
+
+
+@pytest.mark.parametrize("junk", [b"junk" * 100, b"\0" * 500, bytes(range(256))])
+@pytest.mark.parametrize("number", [5, 99999])
+def test_junk_under_a_segment_s_name_is_set_aside_whole(synced: Path, junk: bytes, number: int) -> None:
+    path = synced / f"{number:020d}.seg"
+    path.write_bytes(junk)
+    log = open_log(synced)
+    assert messages(log) == dict(enumerate(ALL))
+    assert [damage.path for damage in log.damages] == [str(copied) for copied in set_aside(synced)]
+    assert [copied.read_bytes() for copied in set_aside(synced)] == [junk]
+    put(log, [b"next"])
+    log.abandon()
+    assert list(reopened(synced).values()) == [*ALL, b"next"]
+
+
+def test_names_that_no_segment_can_have_are_left_alone(synced: Path) -> None:
+    names = ["1.seg", "99999999999999999999.seg", "notes.txt", "0000000000000000000x.seg", ".seg", "²" * 20 + ".seg"]
+    for name in names:
+        (synced / name).write_bytes(b"mine")
+    (synced / "directory").mkdir()
+    assert read_topic(synced) == dict(enumerate(ALL))
+    assert reopened(synced) == dict(enumerate(ALL))
+    assert all((synced / name).read_bytes() == b"mine" for name in names)
+    assert set_aside(synced) == []
+
+
+def test_a_segment_that_repeats_offsets_is_set_aside(synced: Path) -> None:
+    log = open_log(synced)
+    header = SegmentHeader(2, log.meta.uuid, 0, topic_salt(log.meta.uuid))
+    log.abandon()
+    (synced / f"{2:020d}.seg").write_bytes(header.encode())
+    log = open_log(synced)
+    assert messages(log) == dict(enumerate(ALL))
+    assert len(log.damages) == 1
+    assert len(set_aside(synced)) == 1
+    log.abandon()
+
+
+def test_another_topic_s_segment_is_set_aside(synced: Path) -> None:
+    other = uuid4()
+    (synced / f"{50:020d}.seg").write_bytes(SegmentHeader(50, other, 0, topic_salt(other)).encode() + b"x" * 100)
+    log = open_log(synced)
+    assert messages(log) == dict(enumerate(ALL))
+    assert (log.end, len(log.damages), len(set_aside(synced))) == (len(ALL), 1, 1)
+    log.abandon()
+
+
+# --- temporaries, versions
+
+
+def test_temporaries_are_swept(synced: Path) -> None:
+    for name in ("topic.json", "a", "00000000000000000000.seg.damaged-000000000000"):
+        (synced / f"{name}{TEMPORARY}").write_bytes(b"half")
+    (synced / f"directory{TEMPORARY}").mkdir()
+    assert reopened(synced) == dict(enumerate(ALL))
+    assert [path.name for path in synced.iterdir() if path.name.endswith(TEMPORARY)] == [f"directory{TEMPORARY}"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_newer_version_is_refused_and_nothing_is_touched(synced: Path, number: int) -> None:
+    # So that there would be something to do: a torn tail, a leftover.
+    with segments(synced)[-1].open("ab") as file:
+        file.write(b"torn")
+    (synced / f"topic.json{TEMPORARY}").write_bytes(b"left over")
+    path = segments(synced)[number]
+    header = SegmentHeader.decode(path.read_bytes())
+    newer = SegmentHeader(header.base, header.topic, header.created_ns, header.salt, header.checksum, version=2)
+    overwrite(path, 0, newer.encode())
+    before = tree(synced)
+    fs = FaultyFileSystem()
+    with pytest.raises(FormatVersionError, match="version 2"):
+        open_log(synced, fs)
+    assert tree(synced) == before
+    assert fs.open_files == 0
