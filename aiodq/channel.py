@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from aiodq.engine.signals import QueueEmpty, QueueShutDown
-from aiodq.errors import InvalidOptionError, NotInFlightError
+from aiodq.errors import AiodqError, InvalidOptionError, NotInFlightError
 from aiodq.stats import ChannelStats
 from aiodq.storage.logreader import LogReader
 
@@ -77,7 +77,7 @@ class Channel:
         self._ioloop.check()
         message: Message | None = self._outlet.take(cold=True)
         if message is None:
-            if self._outlet.shut and not self.qsize():
+            if self._outlet.finished:
                 raise QueueShutDown("the queue was shut down")
             raise QueueEmpty("nothing may be delivered now")
         return self._handed(message)
@@ -96,24 +96,25 @@ class Channel:
         """
         if max_items < 1:
             raise InvalidOptionError(f"max_items must be at least 1, not {max_items}")
-        messages = [await self.get()]
-        deadline = asyncio.get_running_loop().time() + linger
+        messages: list[Message] = [await self._outlet.get()]
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + linger
         try:
-            while len(messages) < max_items:
-                try:
-                    messages.append(self.get_nowait())
-                except (QueueEmpty, QueueShutDown):
-                    remaining = deadline - asyncio.get_running_loop().time()
-                    if remaining <= 0:
+            async with asyncio.timeout_at(deadline):
+                while len(messages) < max_items:
+                    message: Message | None = self._outlet.take(cold=True)
+                    if message is not None:
+                        messages.append(message)
+                    elif linger <= 0 or loop.time() >= deadline:
                         break
-                    with suppress(TimeoutError):
-                        messages.append(await self.get(remaining))
-        except asyncio.CancelledError:
+                    else:
+                        messages.append(await self._outlet.get())
+        except (TimeoutError, AiodqError):
+            pass  # what was taken so far is returned; an error comes again with the next call
+        except BaseException:
             self._give_back(messages)
             raise
-        except QueueShutDown:
-            return messages
-        return messages
+        return [self._handed(message) for message in messages]
 
     def _give_back(self, messages: list[Message]) -> None:
         for message in messages:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self
 
-from aiodq.errors import AlreadySettledError, NotInFlightError
+from aiodq.engine.signals import QueueShutDown
+from aiodq.errors import AlreadySettledError, NotInFlightError, StoreFailedError
 from aiodq.format.columns import Columns
 from aiodq.format.frames import Batch
 from aiodq.storage.record import StoredMessage
@@ -152,7 +153,7 @@ class Message(StoredMessage):
                 self.nack_nowait()
             else:
                 self.release()
-        except NotInFlightError:
+        except (NotInFlightError, QueueShutDown, StoreFailedError):
             self._settled = True
 
     def _take(self) -> Outlet[Message]:

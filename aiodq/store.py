@@ -65,6 +65,8 @@ class Store:
             ioloop = self._runtime.topics.get(name)
             if ioloop is None:
                 ioloop = self._runtime.new_topic(name, options or self._runtime.options)
+            elif options is not None:
+                self._runtime.configure(ioloop, options)
             topic = self._topics[name] = Topic(self._runtime, ioloop)
         return topic
 
@@ -93,9 +95,7 @@ class Store:
         """
         check_name(name)
         self._runtime.check()
-        topic = self._topics.pop(name, None)
-        if topic is not None:
-            topic.close_lookup()
+        self._topics.pop(name, None)
         await self._runtime.delete_topic(name)
 
     def stats(self) -> StoreStats:
@@ -119,8 +119,6 @@ class Store:
         Cancellation: it goes on in the store's own task; awaiting again is safe.
         """
         await self._runtime.close()
-        for topic in self._topics.values():
-            topic.close_lookup()
 
     async def __aenter__(self) -> Self:
         """Return the store."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from aiodq.channel import Channel, start_offset, time_ns
 from aiodq.engine.batch import Draft
 from aiodq.engine.receipt import Receipt
-from aiodq.engine.signals import QueueFull, QueueShutDown
+from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import OffsetError
 from aiodq.message import Message, make_message
 from aiodq.names import check_name
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from aiodq.engine.outlet import Outlet
     from aiodq.engine.runtime import Runtime
     from aiodq.format.layout import BytesLike
-    from aiodq.storage.logreader import ReadResult
 
 __all__ = ["Topic"]
 
@@ -42,8 +41,6 @@ class Topic:
         """Made by the store."""
         self._runtime = runtime
         self._ioloop = ioloop
-        self._lookup_lock = asyncio.Lock()
-        self._lookup = LogReader(runtime.fs)
 
     @property
     def name(self) -> str:
@@ -84,16 +81,7 @@ class Topic:
         intake = ioloop.intake
         data = intake.body(body)
         draft = _PLAIN if tag is None and key is None and not headers else intake.draft(_draft(data, tag, key, headers))
-        while True:
-            ioloop.check()
-            try:
-                waiter = intake.accept(draft, data)
-                break
-            except QueueFull:
-                if ioloop.options.overflow == "reject" and not intake.only_buffer_full():
-                    raise
-            await intake.wait_for_room()
-        return await _stored(ioloop, waiter)
+        return await _stored(ioloop, await intake.enter(partial(intake.accept, draft, data)))
 
     async def put_many(
         self,
@@ -130,16 +118,7 @@ class Topic:
             if intake.shut:
                 raise QueueShutDown("the queue was shut down")
             return range(ioloop.visible, ioloop.visible)
-        while True:
-            ioloop.check()
-            try:
-                waiter = intake.accept_many(drafts)
-                break
-            except QueueFull:
-                if ioloop.options.overflow == "reject" and not intake.only_buffer_full():
-                    raise
-            await intake.wait_for_room()
-        return await _stored(ioloop, waiter)
+        return await _stored(ioloop, await intake.enter(partial(intake.accept_many, drafts)))
 
     def put_nowait(
         self,
@@ -218,7 +197,8 @@ class Topic:
             raise OffsetError(
                 f"{self.name!r} holds offsets {self.begin_offset} to {self._ioloop.visible - 1}, not {offset}"
             )
-        result = await self._look(partial(self._lookup.read, self._ioloop.view(), offset, 1))
+        read = partial(LogReader.read, view=self._ioloop.view(), offset=offset, max_bytes=1)
+        result = await self._ioloop.look(read)
         for batch in result.batches:
             if batch.first <= offset < batch.stop:
                 return make_message(self.name, None, batch, offset - batch.first, 0, 0)
@@ -287,13 +267,8 @@ class Topic:
         """
         self._ioloop.check()
         wanted = time_ns(moment)
-        async with self._lookup_lock:
-            found = await self._runtime.offload.call(self._lookup.offset_at, self._ioloop.view(), wanted)
+        found = await self._ioloop.look(partial(LogReader.offset_at, view=self._ioloop.view(), time_ns=wanted))
         return max(found, self.begin_offset)
-
-    async def _look(self, function: partial[ReadResult]) -> ReadResult:
-        async with self._lookup_lock:
-            return await self._runtime.offload.call(function)
 
     # --- the rest
 
@@ -320,7 +295,7 @@ class Topic:
         Cancellation: it is done all the same.
         """
         self._ioloop.check()
-        return await self._ioloop.purge()
+        return await self._ioloop.retainer.purge()
 
     @property
     def begin_offset(self) -> int:
@@ -350,13 +325,9 @@ class Topic:
             len(log.damages), log.cut_bytes, channels,
         )  # fmt: skip
 
-    def close_lookup(self) -> None:
-        """Close the files that `read` and `offset_at` keep open."""
-        self._lookup.close()
-
 
 def _draft(body: bytes, tag: str | None, key: BytesLike | None, headers: Mapping[str, str] | None) -> Draft:
-    return Draft(body, tag, key, headers)  # type: ignore[arg-type]  # `Intake.draft` checks and converts the key
+    return Draft(body, tag, key, headers)
 
 
 async def _stored(ioloop: IoLoop, waiter: asyncio.Future[T]) -> T:

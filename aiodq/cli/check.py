@@ -1,13 +1,77 @@
 """`aiodq verify` and `aiodq repair`."""
 
 import os
+from dataclasses import asdict
 from typing import Any
 
 from aiodq.cli.exits import DONE, WRONG
+from aiodq.cli.metered import MeteredFileSystem
 from aiodq.cli.show import Meter, human_bytes, print_json, stdout
-from aiodq.format.layout import BytesLike
-from aiodq.storage.filesystem import File, OsFileSystem
 from aiodq.storage.repair import RepairAction, repair_store
 from aiodq.storage.verify import Finding, StoreReport, verify_store
 
 __all__ = ["repair", "verify"]
+
+
+def verify(store: str, /, *, json: bool = False) -> int:
+    """Read every byte of a store and say what is wrong, by file and position. Nothing is written.
+
+    The exit code is 1 where there is damage that repair can settle. Messages that are gone, settled before, and
+    unfinished writes are told, and are no damage.
+
+    Args:
+        store: the store's directory.
+        json: print the report as JSON.
+    """
+    with Meter("verify") as meter:
+        report = verify_store(os.path.abspath(store), MeteredFileSystem(meter))
+    if json:
+        print_json(_report_fields(report))
+    else:
+        _print_report(report)
+    return DONE if report.ok else WRONG
+
+
+def _report_fields(report: StoreReport) -> dict[str, Any]:
+    totals = {"files": len(report.files), "messages": report.records, "bytes": report.bytes}
+    return {"path": report.path, "ok": report.ok, **totals, "findings": [asdict(found) for found in report.findings]}
+
+
+def _print_report(report: StoreReport) -> None:
+    console = stdout()
+    for found in report.findings:
+        console.print(_finding_text(found), soft_wrap=True)
+    total = f"{len(report.files)} files, {report.records:,} messages, {human_bytes(report.bytes)}"
+    verdict = "no damage" if report.ok else f"{len(report.damages)} damaged: aiodq repair settles it"
+    console.print(f"{total}: {verdict}")
+
+
+def _finding_text(found: Finding) -> str:
+    lost = f" (messages {found.first} to {found.stop - 1})" if found.stop > found.first else ""
+    return f"{found.path} at byte {found.position}: {found.severity}: {found.reason}{lost}"
+
+
+def repair(store: str, /, *, json: bool = False) -> int:
+    """Settle what verify calls damage, and say what was done.
+
+    Nobody else may have the store open. No byte is destroyed: what cannot be read is set aside first.
+
+    Args:
+        store: the store's directory.
+        json: print what was done as JSON.
+    """
+    with Meter("repair") as meter:
+        actions = repair_store(os.path.abspath(store), MeteredFileSystem(meter))
+    if json:
+        print_json([asdict(action) for action in actions])
+        return DONE
+    console = stdout()
+    for action in actions:
+        console.print(_action_text(action), soft_wrap=True)
+    console.print(f"{len(actions)} things done" if actions else "nothing to do")
+    return DONE
+
+
+def _action_text(action: RepairAction) -> str:
+    kept = f" (kept as {action.kept})" if action.kept else ""
+    return f"{action.path}: {action.what}{kept}"

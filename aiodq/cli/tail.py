@@ -10,7 +10,6 @@ from cyclopts import Parameter, validators
 
 from aiodq.cli.exits import DONE
 from aiodq.cli.show import message_fields
-from aiodq.storage.reader import TopicReader
 from aiodq.storage.record import StoredMessage
 from aiodq.store import open_reader
 

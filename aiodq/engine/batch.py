@@ -32,7 +32,7 @@ class Draft:
 
     body: bytes | bytearray | memoryview
     tag: str | None = None
-    key: bytes | None = None
+    key: bytes | bytearray | memoryview | None = None
     headers: Mapping[str, str] | None = None
 
 
@@ -75,7 +75,7 @@ class Part:
         if draft.key is not None or columns.keys is not None:
             if columns.keys is None:
                 columns.keys = [None] * count
-            columns.keys.append(draft.key)
+            columns.keys.append(None if draft.key is None else bytes(draft.key))
         if draft.headers or columns.headers is not None:
             if columns.headers is None:
                 columns.headers = [_NO_HEADERS] * count

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.engine.batch import Draft, OpenBatch, draft_cost
 from aiodq.engine.signals import QueueFull, QueueShutDown
 from aiodq.errors import InvalidMessageError, MessageSizeError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from aiodq.engine.batch import Part
     from aiodq.engine.ioloop import IoLoop
 
 __all__ = ["Intake"]
+
+T = TypeVar("T")
 
 _LONGEST_TAG: Final = 1 << 16
 _LONGEST_KEY: Final = 1 << 20
@@ -42,11 +44,15 @@ class Intake:
         self.shut = False
         self.dropped = 0
         self._ioloop = ioloop
-        self._options = ioloop.options
-        self._limit = ioloop.options.memory_bytes // 2
-        self._bounded = self._options.max_messages is not None or self._options.max_bytes is not None
+        self.configure()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._bytes_known = (-1, -1, 0)
+
+    def configure(self) -> None:
+        """Take over the topic's options."""
+        self._options = self._ioloop.options
+        self._limit = self._options.memory_bytes // 2
+        self._bounded = self._options.max_messages is not None or self._options.max_bytes is not None
 
     # --- checks
 
@@ -128,8 +134,11 @@ class Intake:
         """Give the open batch to the writer."""
         before = self.batch.count, self.batch.cost
         parts = self.batch.take()
-        self.pending -= before[0] - sum(len(part.columns.bodies) for part in parts)
-        self.cost -= before[1] - sum(part.cost for part in parts)
+        withdrawn = before[0] - sum(len(part.columns.bodies) for part in parts)
+        if withdrawn:
+            self.pending -= withdrawn
+            self.cost -= before[1] - sum(part.cost for part in parts)
+            self.freed()
         return parts
 
     def done(self, part: Part) -> None:
@@ -138,16 +147,42 @@ class Intake:
         self.cost -= sum(map(draft_cost, part.columns.bodies))
         if self._waiting:
             self.freed()
+        if self.shut and not self.pending:
+            for outlet in self._ioloop.outlets.values():
+                outlet.wake()
 
     # --- room
 
-    async def wait_for_room(self) -> None:
-        """Wait until it may be tried again.
+    async def enter(self, accept: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
+        """Have a message accepted as soon as there is room, after those who came before.
 
-        Cancellation: the turn goes to the next who waits.
+        Raises:
+            QueueFull: the backlog's bound is reached and the policy is `"reject"`.
+            QueueShutDown, StoreFailedError: it is over.
+
+        Cancellation: nothing was accepted, and the turn goes to the next who waits.
         """
+        turn = False
+        while True:
+            self._ioloop.check()
+            if turn or not self._waiting or self.shut:
+                try:
+                    waiter = accept()
+                except QueueFull:
+                    if self._options.overflow == "reject" and not self._only_buffer_full():
+                        raise
+                else:
+                    self.freed()
+                    return waiter
+            await self._wait_for_room(first=turn)
+            turn = True
+
+    async def _wait_for_room(self, *, first: bool) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        if first:
+            self._waiting.appendleft(waiter)
+        else:
+            self._waiting.append(waiter)
         try:
             await waiter
         except BaseException:
@@ -170,7 +205,7 @@ class Intake:
         """Return whether a message of no bytes would be refused now."""
         return not self._has_room(1, 0)
 
-    def only_buffer_full(self) -> bool:
+    def _only_buffer_full(self) -> bool:
         """Return whether it is the write buffer that has no room, not the backlog: that passes by itself."""
         return self._buffer_full(0) and (not self._bounded or self._within_bounds(1, 0))
 

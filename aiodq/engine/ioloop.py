@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import anyio
 
+from aiodq.engine.inbox import Inbox
 from aiodq.engine.intake import Intake
 from aiodq.engine.operations import OperationQueue
 from aiodq.engine.persister import Job, MetadataPersister, fold_all
@@ -25,10 +26,11 @@ from aiodq.engine.requests import (
 )
 from aiodq.engine.retainer import Retainer
 from aiodq.engine.settle import settle
+from aiodq.engine.signals import QueueShutDown
 from aiodq.engine.syncer import Syncer
 from aiodq.engine.tail import TailCache
 from aiodq.engine.unborn import UnbornLog
-from aiodq.engine.writer import SegmentWriter, write_at_once
+from aiodq.engine.writer import SegmentWriter
 from aiodq.errors import StorageError, StoreFailedError
 from aiodq.format.frames import Batch
 
@@ -39,8 +41,8 @@ if TYPE_CHECKING:
     from aiodq.engine.host import IoLoopHost
     from aiodq.engine.outlet import Outlet
     from aiodq.options import StoreOptions
-    from aiodq.storage.log import TopicLog
-    from aiodq.storage.logreader import LogView, ReadResult
+    from aiodq.storage.log import LogOptions, TopicLog
+    from aiodq.storage.logreader import LogReader, LogView, ReadResult
 
 __all__ = ["IoLoop"]
 
@@ -61,6 +63,8 @@ class IoLoop:
         outlets: its channels, by name.
         tail: the newest messages in memory.
         visible: the offset up to which channels may deliver.
+        in_writer: what the segment writer has in hand.
+        unsynced: what is written and waits for a sync, oldest first.
     """
 
     def __init__(self, name: str, options: StoreOptions, host: IoLoopHost, log: TopicLog | None) -> None:
@@ -75,19 +79,19 @@ class IoLoop:
         self.closed = False
         self._host = host
         self._durably = options.sync == "always"
-        self._inbox: asyncio.Queue[Request] = asyncio.Queue()
+        self._inbox = Inbox()
         self._writer = SegmentWriter(log, host.clock, host.offload, self._inbox)
         self._birth_asked = log is not None
-        self._reader = PrefetchingReader(host.fs, host.offload, self.view)
+        self.reader = PrefetchingReader(host.fs, host.offload, self.view)
         self._persister = MetadataPersister(host.offload, durable=self._durably)
         self.intake = Intake(self)
-        self.retainer = Retainer(self, self._reader, self._persister, host)
-        self._unsynced: deque[tuple[Part, Batch]] = deque()
+        self.retainer = Retainer(self, self.reader, self._persister, host)
+        self.unsynced: deque[tuple[Part, Batch]] = deque()
         self._syncer = Syncer(options, host.offload, self._inbox)
         self._operations = OperationQueue(host, self._inbox)
         self._writing = False
         self._serial = self._taken = 0
-        self._in_writer: list[Part] = []
+        self.in_writer: list[Part] = []
         self._retain_queued = False
 
     # --- what handles call, on the loop
@@ -141,20 +145,27 @@ class IoLoop:
         """
         await self.operate(lambda: None)
 
-    async def purge(self) -> int:
-        """Drop everything accepted so far; return how many messages that were.
+    @property
+    def pending(self) -> int:
+        """See `OutletHost.pending`."""
+        return self.intake.pending
 
-        Cancellation: it is done all the same.
+    def configure(self, options: StoreOptions, log: LogOptions) -> None:
+        """Go on with other options."""
+        self.options = options
+        self._durably = self._persister.durable = options.sync == "always"
+        self._syncer.options = options
+        self.tail.limit = options.memory_bytes // 4
+        self.intake.configure()
+        if not isinstance(self.log, UnbornLog):
+            self.log.options = log
+
+    async def look(self, function: Callable[[LogReader], T]) -> T:
+        """Have something looked up in the log, off the loop.
+
+        Cancellation: nothing changes.
         """
-        if isinstance(self.log, UnbornLog) and not self._birth_asked:
-            return 0
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        def finish(end: int, error: Exception | None) -> None:
-            settle(done, None if error is not None else self.retainer.purged(end), error)
-
-        self.submit(self.retainer.purge_files, finish)
-        return await done
+        return await self.reader.look(function)
 
     @property
     def exists(self) -> bool:
@@ -169,15 +180,15 @@ class IoLoop:
     @property
     def bytes_read(self) -> int:
         """Bytes read from disk for channels, so far."""
-        return self._reader.bytes_read
+        return self.reader.bytes_read
 
     def want_read(self, outlet: Outlet[Any]) -> None:
         """See `OutletHost.want_read`."""
-        self._reader.want(outlet)
+        self.reader.want(outlet)
 
     def read_now(self, offset: int) -> ReadResult:
         """See `OutletHost.read_now`."""
-        return self._reader.read_now(offset)
+        return self.reader.read_now(offset)
 
     def settled(self, outlet: Outlet[Any]) -> None:
         """See `OutletHost.settled`."""
@@ -193,7 +204,7 @@ class IoLoop:
         Cancellation: it will be all the same.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._inbox.put_nowait(SyncWanted(done))
+        self._inbox.ask(SyncWanted(done))
         await done
         await self.persist(lambda: None, acks_first=True)
 
@@ -211,7 +222,7 @@ class IoLoop:
     ) -> None:
         """As `operate`, for who does not wait; `finish` gets the result, or an error beside no result."""
         told = cast("Callable[[object, Exception | None], None]", finish)
-        self._inbox.put_nowait(Operation(work, told, self._serial if after is None else after))
+        self._inbox.ask(Operation(work, told, self._serial if after is None else after))
 
     async def persist(self, work: Callable[[], T], *, acks_first: bool = False) -> T:
         """Have the metadata persister do something.
@@ -225,36 +236,35 @@ class IoLoop:
     async def close(self) -> None:
         """Finish what was accepted, make everything durable, close the files and end."""
         self.intake.shut_down()
+        over = QueueShutDown("the store is closed")
+        for outlet in self.outlets.values():
+            outlet.end_getters(over)
         await self.operate(lambda: None)
         await self.persist(lambda: fold_all(list(self.outlets.values())), acks_first=True)
         await self.operate(self._close_log)
-        self._reader.close()
+        self.reader.close()
         self.closed = True
-        self.stop()
+        self.fail(over)
 
     def _close_log(self) -> None:
         if not isinstance(self.log, UnbornLog):
             self.log.close()
 
-    def stop(self) -> None:
-        """End the ioLoop's tasks."""
-        self.stopped = True
-        self._inbox.put_nowait(Stop())
-
     def fail(self, error: Exception) -> None:
-        """Tell everybody who waits."""
+        """End: `error` goes to everybody who waits, and to everybody who wants something later."""
         self.stopped = True
         self.intake.fail(error)
-        for part in self._in_writer:
+        for part in self.in_writer:
             part.fail(error)
-        for part, _ in self._unsynced:
+        for part, _ in self.unsynced:
             part.fail(error)
-        self._unsynced.clear()
+        self.unsynced.clear()
         self._syncer.fail(error)
         self._operations.fail(error)
         self._persister.fail(error)
         for outlet in self.outlets.values():
-            outlet.fail(error)
+            outlet.end(error)
+        self._inbox.close(error)
         self._inbox.put_nowait(Stop())
 
     # --- the task
@@ -262,7 +272,7 @@ class IoLoop:
     async def run(self) -> None:
         """Serve until stopped."""
         async with anyio.create_task_group() as tasks:
-            for coroutine in (self._writer.run, self._reader.run, self._persister.run, self._tick):
+            for coroutine in (self._writer.run, self.reader.run, self._persister.run, self._tick):
                 tasks.start_soon(self._guarded, coroutine)
             await self._guarded(self._serve)
             tasks.cancel_scope.cancel()
@@ -309,7 +319,7 @@ class IoLoop:
         """Start whatever may start now. Every decision of the ioLoop is made here."""
         if self._operations.running:
             return
-        at_rest = not self._writing and not self._syncer.busy and not self._unsynced
+        at_rest = not self._writing and not self._syncer.busy and not self.unsynced
         if at_rest and self._operations.start_next(self._syncer.written):
             return
         if not self._writing and self.intake.batch.count and self._may_write():
@@ -329,18 +339,18 @@ class IoLoop:
     def _start_write(self) -> None:
         self._writing = True
         self._taken = self._serial
-        self._in_writer = self.intake.take()
-        self._writer.batches.put_nowait((self._taken, self._in_writer))
+        self.in_writer = self.intake.take()
+        self._writer.batches.put_nowait((self._taken, self.in_writer))
 
     def _batch_written(self, request: BatchWritten) -> None:
         self._writing = False
-        self._in_writer = []
+        self.in_writer = []
         self._syncer.wrote(request.serial, sum(len(part.columns.bodies) for part in request.result.parts))
         result = request.result
         for part in result.parts:
             batch = Batch(part.first, part.time_ns, part.columns)
             if self._durably:
-                self._unsynced.append((part, batch))
+                self.unsynced.append((part, batch))
             else:
                 self._publish(part, batch)
         for part in result.failed:
@@ -348,7 +358,7 @@ class IoLoop:
             self.intake.done(part)
         if isinstance(result.error, StoreFailedError):
             raise result.error
-        if not self._unsynced and self._durably:
+        if not self.unsynced and self._durably:
             self._syncer.nothing_to_sync()
         if len(self.log.segments) > 1:
             self._retain_if_idle()
@@ -375,8 +385,8 @@ class IoLoop:
     def _sync_ended(self, error: BaseException | None) -> None:
         self._writer.syncing(busy=False)
         self._syncer.ended(error)
-        while self._unsynced and self._unsynced[0][1].stop <= self.log.durable:
-            self._publish(*self._unsynced.popleft())
+        while self.unsynced and self.unsynced[0][1].stop <= self.log.durable:
+            self._publish(*self.unsynced.popleft())
 
     def _ticked(self) -> None:
         if self.options.sync == "interval":
@@ -389,34 +399,4 @@ class IoLoop:
 
     def bytes_from(self, offset: int) -> int:
         """Return about how many bytes of the log lie at `offset` and behind it."""
-        return self._reader.bytes_from(offset)
-
-    # --- when the loop goes away
-
-    def rescue(self) -> None:
-        """Write and sync what was accepted, at once and blocking: the event loop is ending under the store.
-
-        Raises:
-            StorageError: it could not be.
-        """
-        self.intake.batch.cancelled = True  # their tasks were cancelled with the loop
-        parts = [*self._in_writer, *self.intake.take()]
-        if isinstance(self.log, UnbornLog):
-            return
-        write_at_once(self.log, parts, self._host.clock)
-        for part in (*(part for part, _ in self._unsynced), *parts):
-            part.resolve()
-        self._unsynced.clear()
-        for outlet in self.outlets.values():
-            if outlet.journal is not None and outlet.state is not None and (ops := outlet.state.take_ops()):
-                outlet.journal.append(ops)
-                outlet.journal.sync()
-
-    def abandon(self) -> None:
-        """Close the files at once."""
-        self._reader.close()
-        for outlet in self.outlets.values():
-            if outlet.journal is not None:
-                outlet.journal.close()
-        if not isinstance(self.log, UnbornLog):
-            self.log.abandon()
+        return self.reader.bytes_from(offset)

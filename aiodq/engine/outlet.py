@@ -7,6 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
+from aiodq.engine.settle import settle
 from aiodq.engine.shelf import Shelf
 from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import NotInFlightError
@@ -33,6 +34,11 @@ class OutletHost(Protocol):
     """What an outlet asks of its topic's engine."""
 
     tail: TailCache
+
+    @property
+    def pending(self) -> int:
+        """Messages accepted and not yet visible to channels."""
+        ...
 
     def check(self) -> None:
         """Raise if the store has failed or is closed to this caller."""
@@ -80,10 +86,11 @@ class Outlet(Generic[M]):
         self.max_in_flight = ChannelOptions().max_in_flight
         self.ack_waiters: list[asyncio.Future[None]] = []
         self.shut = False
+        self.shut_now = False
         self._host = host
         self._make = make
         self._fetch_error: Exception | None = None
-        self._broken: Exception | None = None
+        self._over: Exception | None = None
         self._kept: dict[int, tuple[Batch, int]] = {}
         self._getters: deque[asyncio.Future[None]] = deque()
         self._joiners: list[asyncio.Future[None]] = []
@@ -104,7 +111,7 @@ class Outlet(Generic[M]):
             cold: read a little from disk at once rather than leave it to the prefetching reader.
         """
         state = self.state
-        if state is None or state.credit <= 0:
+        if state is None or state.credit <= 0 or self.shut_now:
             return None
         offset = state.again()
         if offset is not None:
@@ -195,13 +202,20 @@ class Outlet(Generic[M]):
             self._turn_began = time.monotonic()
 
     def _raise_if_over(self) -> None:
-        if self._broken is not None:
-            raise self._broken
+        if self._over is not None:
+            raise self._over
         if self._fetch_error is not None:
             error, self._fetch_error = self._fetch_error, None
             raise error
-        if self.shut and (self.state is None or self.state.ready <= 0):
+        if self.finished:
             raise QueueShutDown("the queue was shut down")
+
+    @property
+    def finished(self) -> bool:
+        """Shut down, with nothing ready and nothing on its way."""
+        if not self.shut:
+            return False
+        return self.shut_now or not (self._host.pending or (self.state is not None and self.state.ready > 0))
 
     async def _wait(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
@@ -276,6 +290,8 @@ class Outlet(Generic[M]):
 
     def _in_flight(self, offset: int, delivery: int) -> ChannelState:
         state = self.state
+        if self._over is not None:
+            raise self._over
         if state is None or state.in_flight.get(offset) != delivery:
             raise NotInFlightError(f"message {offset} is not in flight here any more")
         return state
@@ -292,6 +308,8 @@ class Outlet(Generic[M]):
 
         Cancellation: it will be all the same.
         """
+        if self._over is not None:
+            raise self._over
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ack_waiters.append(waiter)
         self._host.settled(self)
@@ -304,6 +322,8 @@ class Outlet(Generic[M]):
         """
         while self.state is None or self.state.depth:
             self._host.check()
+            if self._over is not None:
+                raise self._over
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._joiners.append(waiter)
             try:
@@ -322,24 +342,25 @@ class Outlet(Generic[M]):
 
     # --- ending
 
-    def unusable(self, error: Exception) -> None:
-        """The channel could not be created: `error` goes to everyone who wants something of it."""
-        self._broken = error
-        self.fail(error)
-
     def shut_down(self, *, immediate: bool) -> None:
         """Let getters go on until nothing is ready, or end them at once; what is not settled stays on disk."""
         self.shut = True
-        if immediate:
-            self.fail(QueueShutDown("the queue was shut down"))
+        self.shut_now = self.shut_now or immediate
+        if self.shut_now:
             self._release_joiners()
         self.wake()
 
-    def fail(self, error: Exception) -> None:
-        """End everyone who waits, with `error`."""
-        for waiter in (*self._getters, *self._joiners, *self.ack_waiters):
-            if not waiter.done():
-                waiter.set_exception(error)
+    def end_getters(self, error: Exception) -> None:
+        """End everyone who waits for a message, or for there to be none."""
+        for waiter in (*self._getters, *self._joiners):
+            settle(waiter, None, error)
         self._getters.clear()
         self._joiners.clear()
+
+    def end(self, error: Exception) -> None:
+        """End everyone who waits; from now on `error` goes to everyone who wants something of the channel."""
+        self._over = error
+        self.end_getters(error)
+        for waiter in self.ack_waiters:
+            settle(waiter, None, error)
         self.ack_waiters.clear()

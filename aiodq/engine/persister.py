@@ -54,12 +54,13 @@ class MetadataPersister:
             durable: whether acks are synced as soon as they are written, or left to `sync_all`.
         """
         self._offload = offload
-        self._durable = durable
+        self.durable = durable
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
         self._dirty: dict[str, Outlet[Any]] = {}
         self._unsynced: dict[str, Outlet[Any]] = {}
         self._held: dict[str, list[Op]] = {}
         self._flush_queued = False
+        self._over: Exception | None = None
         self._urgent = asyncio.Event()
         self.syncs = 0
 
@@ -74,6 +75,9 @@ class MetadataPersister:
 
     def submit(self, job: Job) -> None:
         """Do this after what was submitted before."""
+        if self._over is not None:
+            job.report(None, self._over)
+            return
         self._urgent.set()
         self._jobs.put_nowait(job)
 
@@ -83,7 +87,7 @@ class MetadataPersister:
             job = await self._jobs.get()
             if job is None:
                 await self._lull()
-                await self.flush(sync=self._durable)
+                await self.flush(sync=self.durable)
                 continue
             await self._do(job)
 
@@ -103,7 +107,8 @@ class MetadataPersister:
             job.report(result, None)
 
     def fail(self, error: Exception) -> None:
-        """Tell whoever waits for what will not be done."""
+        """Tell whoever waits for what will not be done, and whoever asks for more."""
+        self._over = error
         while not self._jobs.empty():
             job = self._jobs.get_nowait()
             if job is not None:

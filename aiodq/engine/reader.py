@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiodq.errors import AiodqError
-from aiodq.storage.logreader import LogReader, ReadResult
+from aiodq.storage.logreader import LogReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -14,39 +16,47 @@ if TYPE_CHECKING:
     from aiodq.engine.offload import Offload
     from aiodq.engine.outlet import Outlet
     from aiodq.storage.filesystem import FileSystem
-    from aiodq.storage.logreader import LogView
+    from aiodq.storage.logreader import LogView, ReadResult
 
 __all__ = ["PrefetchingReader"]
+
+T = TypeVar("T")
 
 _PIECE: Final = 256 * 1024
 _LITTLE: Final = 64 * 1024
 
 
+class _Shared:
+    """A log reader that two threads may want: one reads, the other has files closed."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._reader = LogReader(fs)
+        self._lock = threading.Lock()
+
+    def use(self, function: Callable[[LogReader], T]) -> T:
+        with self._lock:
+            return function(self._reader)
+
+
 class PrefetchingReader:
-    """One per topic. Its files are its own: reads on the loop's behalf go through another set.
+    """One per topic.
 
     Attributes:
-        bytes_read: from disk, so far.
+        bytes_read: from disk for channels, so far.
     """
 
     def __init__(self, fs: FileSystem, offload: Offload, view: Callable[[], LogView]) -> None:
         """Read what `view` shows."""
         self._offload = offload
         self._view = view
-        self._ahead = LogReader(fs)
-        self._inline = LogReader(fs)
+        # Apart, so that a read on the loop never waits for one in a thread.
+        self._ahead, self._inline, self._lookup = _Shared(fs), _Shared(fs), _Shared(fs)
         self._wanted: asyncio.Queue[Outlet[Any]] = asyncio.Queue()
-        self._removed: list[str] = []
         self.bytes_read = 0
 
     def want(self, outlet: Outlet[Any]) -> None:
         """Queue an outlet; it is asked what it needs when its turn comes."""
         self._wanted.put_nowait(outlet)
-
-    def forget(self, paths: Sequence[str]) -> None:
-        """Let go of files that are about to be deleted."""
-        self._inline.forget(paths)
-        self._removed += paths
 
     async def run(self) -> None:
         """Serve the outlets in turn, one piece each."""
@@ -58,31 +68,38 @@ class PrefetchingReader:
                 outlet.fetched(None, 0, epoch)
                 continue
             size = max(min(_PIECE, shelf.limit - shelf.cost), _LITTLE)
+            read = partial(LogReader.read, view=self._view(), offset=offset, max_bytes=size)
             try:
-                result = await self._offload.call(self._read, self._view(), offset, size)
-            except (AiodqError, OSError) as error:
+                result = await self._offload.call(self._ahead.use, read)
+            except AiodqError as error:
                 outlet.fetched(None, offset, epoch, error)
                 continue
             self.bytes_read += result.bytes_read
             outlet.fetched(result, offset, epoch)
 
-    def _read(self, view: LogView, offset: int, size: int) -> ReadResult:
-        if self._removed:
-            removed, self._removed = self._removed, []
-            self._ahead.forget(removed)
-        return self._ahead.read(view, offset, size)
-
     def read_now(self, offset: int) -> ReadResult:
         """Read a little at once, on the caller's time."""
-        result = self._inline.read(self._view(), offset, _LITTLE)
+        result = self._inline.use(partial(LogReader.read, view=self._view(), offset=offset, max_bytes=_LITTLE))
         self.bytes_read += result.bytes_read
         return result
 
     def bytes_from(self, offset: int) -> int:
         """Return about how many bytes lie at `offset` and behind it."""
-        return self._inline.bytes_from(self._view(), offset)
+        return self._inline.use(partial(LogReader.bytes_from, view=self._view(), offset=offset))
+
+    async def look(self, function: Callable[[LogReader], T]) -> T:
+        """Have something looked up off the loop.
+
+        Cancellation: nothing changes.
+        """
+        return await self._offload.call(self._lookup.use, function)
+
+    def forget(self, paths: Sequence[str]) -> None:
+        """Let go of files that are about to be deleted, so that their space comes back. Blocking."""
+        for shared in (self._ahead, self._inline, self._lookup):
+            shared.use(partial(LogReader.forget, paths=paths))
 
     def close(self) -> None:
         """Close the files."""
-        self._ahead.close()
-        self._inline.close()
+        for shared in (self._ahead, self._inline, self._lookup):
+            shared.use(LogReader.close)

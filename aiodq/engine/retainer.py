@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from aiodq.engine.persister import Job
+from aiodq.engine.settle import settle
 from aiodq.errors import StoreFailedError
 from aiodq.storage.retention import expired
 
@@ -42,7 +44,8 @@ class Retainer:
         if verdict.forced_to:
             for outlet in ioloop.outlets.values():
                 if outlet.state is not None and outlet.state.drop_below(verdict.forced_to):
-                    self._persister.settled(outlet)
+                    self._ioloop.settled(outlet)
+                    outlet.wake()
         self._drop(verdict.segments, verdict.forced_to)
 
     def _consumed(self, segment: Segment) -> bool:
@@ -55,10 +58,10 @@ class Retainer:
         """Take segments out of sight and delete their files, once what allows it is durable."""
         log = self._ioloop.real_log()
         log.hide(segments)
-        self._reader.forget([segment.path for segment in segments])
 
         def work() -> None:
             log.give_up(begin)
+            self._reader.forget([segment.path for segment in segments])
             log.remove(segments)
 
         self._persister.submit(Job(work, self.ignore, acks_first=True))
@@ -68,18 +71,29 @@ class Retainer:
         if isinstance(error, StoreFailedError):
             self._host.fail(error)
 
-    def purge_files(self) -> int:
-        """Make durable that everything written is given up; return the offset behind it. Blocking.
+    async def purge(self) -> int:
+        """Drop everything accepted so far; return how many messages that were.
 
-        Raises:
-            StorageError: it was not done.
+        Cancellation: it is done all the same.
         """
+        if not self._ioloop.exists:
+            return 0
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def finish(end: int, error: Exception | None) -> None:
+            settle(done, None if error is not None else self._purged(end), error)
+
+        self._ioloop.submit(self._purge_files, finish)
+        return await done
+
+    def _purge_files(self) -> int:
+        """Make durable that everything written is given up; return the offset behind it. Blocking."""
         log = self._ioloop.real_log()
         log.roll()
         log.give_up(log.end)
         return log.end
 
-    def purged(self, end: int) -> int:
+    def _purged(self, end: int) -> int:
         """Let everything below `end` go; return how many messages that were."""
         ioloop = self._ioloop
         outlets = list(ioloop.outlets.values())
@@ -97,6 +111,8 @@ class Retainer:
     def drop_oldest(self, count: int) -> int:
         """Settle up to `count` of the oldest ready messages of the channels with the deepest backlog."""
         outlets = list(self._ioloop.outlets.values())
+        if not outlets:
+            return self._skip(count)
         deepest = max((outlet.state.depth for outlet in outlets if outlet.state is not None), default=0)
         dropped = 0
         for outlet in outlets:
@@ -107,4 +123,15 @@ class Retainer:
             state.drop(count)
             dropped = max(dropped, before - state.depth)
             self._ioloop.settled(outlet)
+            outlet.wake()
         return dropped
+
+    def _skip(self, count: int) -> int:
+        """Give up the oldest messages of a topic without channels."""
+        log = self._ioloop.real_log()
+        before = log.begin
+        log.skip_to(min(before + count, self._ioloop.visible))
+        gone = tuple(segment for segment in log.segments[:-1] if segment.end <= log.begin)
+        if gone:
+            self._drop(gone, log.begin)
+        return log.begin - before

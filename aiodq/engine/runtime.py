@@ -16,6 +16,7 @@ from aiodq.delivery.channel import ChannelState
 from aiodq.engine.ioloop import IoLoop
 from aiodq.engine.offload import Offload
 from aiodq.engine.outlet import Outlet
+from aiodq.engine.rescue import abandon, rescue
 from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import AiodqError, StoreFailedError, WrongContextError
 from aiodq.format.codecs import codec_number
@@ -24,7 +25,6 @@ from aiodq.storage.atomic import ensure_directory
 from aiodq.storage.journal import ChannelJournal
 from aiodq.storage.layout import check_store_directory, delete_topic, list_topics, sweep_deleted
 from aiodq.storage.log import LogOptions, TopicLog
-from aiodq.storage.meta import TopicMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,6 +80,7 @@ class Runtime:
         self._wanted: asyncio.Queue[IoLoop | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._closed: asyncio.Future[None] | None = None
+        self._deletions: dict[str, asyncio.Task[None]] = {}
 
     # --- opening
 
@@ -179,8 +180,21 @@ class Runtime:
 
     def _add(self, ioloop: IoLoop) -> IoLoop:
         self.topics[ioloop.name] = ioloop
-        self._wanted.put_nowait(ioloop)
+        deletion = self._deletions.get(ioloop.name)
+        if deletion is None:
+            self._wanted.put_nowait(ioloop)
+        else:
+            # Its files must not be made in a directory that is about to go.
+            deletion.add_done_callback(lambda _: self._wanted.put_nowait(ioloop))
         return ioloop
+
+    def configure(self, ioloop: IoLoop, options: StoreOptions) -> None:
+        """Let a topic go on with options of its own.
+
+        Raises:
+            MissingExtraError: a codec is not installed.
+        """
+        ioloop.configure(options, LogOptions(options.segment_bytes, codec_number(options.compression)))
 
     async def delete_topic(self, name: str) -> None:
         """End a topic and delete its files.
@@ -195,11 +209,15 @@ class Runtime:
             return
         for outlet in ioloop.outlets.values():
             outlet.shut_down(immediate=True)
-        await asyncio.shield(self.loop.create_task(self._delete(ioloop)))
+        deletion = self._deletions[name] = self.loop.create_task(self._delete(ioloop))
+        await asyncio.shield(deletion)
 
     async def _delete(self, ioloop: IoLoop) -> None:
-        await ioloop.close()
-        await self.offload.call(delete_topic, self.fs, self.path, ioloop.name)
+        try:
+            await ioloop.close()
+            await self.offload.call(delete_topic, self.fs, self.path, ioloop.name)
+        finally:
+            del self._deletions[ioloop.name]
 
     def make_log(self, name: str, options: StoreOptions) -> TopicLog:
         """Make a topic's files. Blocking."""
@@ -220,9 +238,13 @@ class Runtime:
         def work() -> tuple[ChannelJournal, ChannelState]:
             log = ioloop.real_log()
             begin = start(log)
-            opened = self._open_channel(log, outlet.name, begin)
-            log.save(TopicMeta(log.meta.uuid, log.meta.begin, {**log.meta.channels, outlet.name: begin}))
-            return opened
+            journal, state = self._open_channel(log, outlet.name, begin)
+            try:
+                log.add_channel(outlet.name, begin)
+            except BaseException:
+                journal.close()
+                raise
+            return journal, state
 
         def finish(opened: tuple[ChannelJournal, ChannelState], error: Exception | None) -> None:
             if error is None:
@@ -231,7 +253,7 @@ class Runtime:
             else:
                 # The next who names the channel tries again; who holds this one is told whenever it asks.
                 ioloop.outlets.pop(outlet.name, None)
-                outlet.unusable(error)
+                outlet.end(error)
 
         ioloop.submit(work, finish)
 
@@ -292,12 +314,12 @@ class Runtime:
         error: Exception = self.failure or QueueShutDown("the event loop ended before the store was closed")
         try:
             if self.failure is None:
-                ioloop.rescue()
+                rescue(ioloop, self.clock)
         except (AiodqError, OSError) as cause:
             error = cause
         ioloop.fail(error)
         with suppress(AiodqError, OSError):
-            ioloop.abandon()
+            abandon(ioloop)
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -320,6 +342,7 @@ class Runtime:
 
     async def _close(self) -> None:
         results: list[BaseException | None] = []
+        await asyncio.gather(*self._deletions.values(), return_exceptions=True)
         if self.failure is None:
             closings = [ioloop.close() for ioloop in list(self.topics.values())]
             results = await asyncio.gather(*closings, return_exceptions=True)

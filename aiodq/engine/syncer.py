@@ -28,6 +28,7 @@ class Syncer:
         due: under `"interval"`, time is up.
         written: the last batch written.
         count: syncs so far.
+        options: the topic's.
     """
 
     def __init__(self, options: StoreOptions, offload: Offload, inbox: asyncio.Queue[Request]) -> None:
@@ -36,7 +37,7 @@ class Syncer:
         self.due = False
         self.written = 0
         self.count = 0
-        self._options = options
+        self.options = options
         self._offload = offload
         self._inbox = inbox
         self._synced = 0
@@ -63,9 +64,9 @@ class Syncer:
         if self.busy or self.written <= self._synced:
             self.due = self.due and self.written > self._synced
             return False
-        if self._options.sync == "always" or self._waiting or self.due:
+        if self.options.sync == "always" or self._waiting or self.due:
             return True
-        return self._options.sync == "interval" and self._messages >= self._options.sync_every
+        return self.options.sync == "interval" and self._messages >= self.options.sync_every
 
     def start(self, work: Callable[[], None]) -> None:
         """Have everything written so far synced, off the loop."""

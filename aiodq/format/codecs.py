@@ -82,7 +82,7 @@ def decompress(stored: BytesLike, codec: int, raw: int, *, path: str = "", posit
 @cache
 def _zstandard() -> ModuleType:
     try:
-        import zstandard
+        import zstandard  # noqa: PLC0415 - an extra, needed only where a store compresses
     except ImportError as cause:
         message = "zstd compression needs the extra 'zstd': pip install 'aiodq[zstd]'"
         raise MissingExtraError(message) from cause

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from aiodq.format.columns import Flags
 from aiodq.format.footer import IndexEntry, SegmentIndex
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.scan import Bad, Unit, scan_units
@@ -93,6 +94,8 @@ def examine(
             found.unfinished = item.reason
             break
         pending = pending or item
+        # A run that lost a frame shows only what is left of it: readers have to be wary as if its flags had been seen.
+        found.index.flags |= Flags.CONTINUED
         if item.cut_short:
             found.lost.append(Lost(pending.position, limit, pending.reason, found.end, found.end))
     return found

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aiodq.errors import StorageError
 from aiodq.format.codecs import CODEC_NONE
 from aiodq.format.footer import SegmentIndex
 from aiodq.format.segment import SegmentHeader, topic_salt
@@ -46,6 +49,7 @@ class TopicLog:
 
     Attributes:
         directory: the topic's.
+        options: may be replaced; what is staged next goes by the new ones.
         meta: its description.
         segments: in order; the last one is being written.
         damages: what was found wrong at open.
@@ -62,8 +66,10 @@ class TopicLog:
         """
         self._fs = fs
         self.directory = directory
-        self._options = options
+        self.options = options
         self._clock = clock
+        self._describing = threading.Lock()
+        self._skipped = 0
         ensure_directory(fs, directory)
         self.meta, self.damages = load_meta(fs, directory)
         self._slots = SlotFile(fs, os.path.join(directory, WATERMARK))
@@ -75,7 +81,7 @@ class TopicLog:
             self.damages += [gap for gap in found.gaps if is_loss(fs, directory, self.meta, gap.first, gap.stop)]
             self.cut_bytes = found.cut_bytes
             sweep_temporaries(fs, directory)
-            self._active = active = self._continue(found.segments)
+            self._active = active = self._continue(self._without_dead(found.segments))
             self.durable = active.segment.end
             self._slots.write(self.durable, 0)
         except BaseException:
@@ -83,6 +89,12 @@ class TopicLog:
             if active is not None:
                 active.close()
             raise
+
+    def _without_dead(self, segments: list[Segment]) -> list[Segment]:
+        """Delete what lies wholly below the offset that was given up, as its deletion was cut short."""
+        dead = [segment for segment in segments[:-1] if segment.end <= self.meta.begin]
+        self.remove(dead)
+        return segments[len(dead) :]
 
     def _continue(self, segments: list[Segment]) -> ActiveSegment:
         """Return the segment to write to: the last one if it can grow, else a new one behind all that was promised."""
@@ -128,7 +140,11 @@ class TopicLog:
     @property
     def begin(self) -> int:
         """The first offset that may still be read."""
-        return max(self.meta.begin, self.segments[0].base)
+        return max(self.meta.begin, self._skipped, self.segments[0].base)
+
+    def skip_to(self, offset: int) -> None:
+        """Let `begin` be at least `offset`, until the log is opened again; `give_up` makes it last."""
+        self._skipped = max(self._skipped, min(offset, self.end))
 
     def view(self, stop: int | None = None) -> LogView:
         """Return what readers may see, up to `stop` or all that was written."""
@@ -143,10 +159,10 @@ class TopicLog:
         """
         return self._active.stage(
             columns,
-            self._options.segment_bytes,
+            self.options.segment_bytes,
             watermark=self.durable,
             time_ns=time_ns,
-            codec=self._options.codec,
+            codec=self.options.codec,
             atomic=atomic,
         )
 
@@ -182,8 +198,14 @@ class TopicLog:
         end = active.segment.end
         active.sync()
         self.durable = max(self.durable, end)
-        # CRASH: 3. Noted after the sync and without one of its own: it may be late, never early.
-        self._slots.write(self.durable, 0)
+        self._note()
+
+    def _note(self) -> None:
+        """Note how far the log is durable."""
+        # CRASH: 3. Noted after the sync and without one of its own: it may be late, never early. So a write that fails
+        # is no reason to doubt what was synced; the next one says as much and more.
+        with suppress(StorageError):
+            self._slots.write(self.durable, 0)
 
     def roll(self) -> None:
         """Seal the segment being written and begin the next. Without records in it, nothing happens.
@@ -197,7 +219,7 @@ class TopicLog:
         if not active.segment.sealed:
             active.seal()
         self.durable = max(self.durable, active.segment.end)
-        self._slots.write(self.durable, 0)
+        self._note()
         following = self._create(active.segment.end)
         self.segments = (*self.segments, following.segment)
         self._active = following
@@ -209,16 +231,21 @@ class TopicLog:
         Raises:
             StorageError: it was not noted.
         """
-        if begin > self.meta.begin:
-            # CRASH: 5. This is the commit point of a purge; the files below it follow, now or at the next open.
-            self.save(TopicMeta(self.meta.uuid, begin, self.meta.channels))
+        with self._describing:
+            if begin > self.meta.begin:
+                # CRASH: 5. This is the commit point of a purge; the files below it follow, now or at the next open.
+                self._describe(TopicMeta(self.meta.uuid, begin, self.meta.channels))
 
-    def save(self, meta: TopicMeta) -> None:
-        """Replace the topic's description.
+    def add_channel(self, name: str, begin: int) -> None:
+        """Note durably that there is a channel, which began at offset `begin`.
 
         Raises:
-            StorageError: the old one stands.
+            StorageError: it was not noted.
         """
+        with self._describing:
+            self._describe(TopicMeta(self.meta.uuid, self.meta.begin, {**self.meta.channels, name: begin}))
+
+    def _describe(self, meta: TopicMeta) -> None:
         save_meta(self._fs, self.directory, meta)
         self.meta = meta
 

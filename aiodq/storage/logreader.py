@@ -345,6 +345,8 @@ def _index_of(file: File, segment: Segment) -> SegmentIndex:
         for item in scan_units(file, segment.context, segment.path, limit=segment.data_end):
             if isinstance(item, Unit):
                 index_unit(index, item, segment.base)
+            else:
+                index.flags |= Flags.CONTINUED
         return index
 
 

@@ -78,6 +78,13 @@ def test_what_lies_behind_the_limit_is_not_looked_at() -> None:
         assert (error is None) == (cut in MIXED.positions)
 
 
+def test_batches_know_their_place_in_the_file() -> None:
+    batches, _, _ = decode_stretch(MIXED.data, CONTEXT, position=START, limit=MIXED.limit)
+    for batch in batches:
+        begin = batch.position - START
+        assert decode(MIXED.data[begin : begin + batch.length]) == (records_in([batch]), batch.length, None)
+
+
 def test_nothing_is_no_error() -> None:
     assert decode(b"") == ([], 0, None)
     assert decode(MIXED.data, limit=START) == ([], 0, None)

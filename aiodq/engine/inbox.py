@@ -1,0 +1,42 @@
+"""The queue through which everything reaches an ioLoop."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiodq.engine.requests import BatchWritten, Operation, Request, SyncWanted
+from aiodq.engine.settle import settle
+
+__all__ = ["Inbox"]
+
+
+class Inbox(asyncio.Queue[Request]):
+    """An unbounded queue that answers for the ioLoop once that has ended."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        super().__init__()
+        self._over: Exception | None = None
+
+    def ask(self, request: Operation | SyncWanted) -> None:
+        """Put a request that somebody waits for."""
+        if self._over is None:
+            self.put_nowait(request)
+        else:
+            _refuse(request, self._over)
+
+    def close(self, error: Exception) -> None:
+        """Answer everything here, and everything asked later, with `error`."""
+        self._over = self._over or error
+        while not self.empty():
+            _refuse(self.get_nowait(), error)
+
+
+def _refuse(request: Request, error: Exception) -> None:
+    if isinstance(request, Operation):
+        request.finish(None, error)
+    elif isinstance(request, SyncWanted):
+        settle(request.done, None, error)
+    elif isinstance(request, BatchWritten):
+        for part in (*request.result.parts, *request.result.failed):
+            part.fail(error)

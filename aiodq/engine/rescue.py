@@ -1,0 +1,48 @@
+"""When the event loop goes away under a store: what was accepted is written at once, and everything is closed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.engine.unborn import UnbornLog
+from aiodq.engine.writer import write_at_once
+
+if TYPE_CHECKING:
+    from aiodq.clock import Clock
+    from aiodq.engine.ioloop import IoLoop
+
+__all__ = ["abandon", "rescue"]
+
+
+def rescue(ioloop: IoLoop, clock: Clock) -> None:
+    """Write and sync what a topic accepted, and what was settled in it. Blocking.
+
+    Raises:
+        StorageError: it could not be.
+    """
+    ioloop.intake.batch.cancelled = True  # their tasks were cancelled with the loop
+    parts = [*ioloop.in_writer, *ioloop.intake.take()]
+    if isinstance(ioloop.log, UnbornLog):
+        return
+    write_at_once(ioloop.log, parts, clock)
+    for part in (*(part for part, _ in ioloop.unsynced), *parts):
+        part.resolve()
+    ioloop.unsynced.clear()
+    for outlet in ioloop.outlets.values():
+        if outlet.journal is not None and outlet.state is not None and (ops := outlet.state.take_ops()):
+            outlet.journal.append(ops)
+            outlet.journal.sync()
+
+
+def abandon(ioloop: IoLoop) -> None:
+    """Close a topic's files.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    ioloop.reader.close()
+    for outlet in ioloop.outlets.values():
+        if outlet.journal is not None:
+            outlet.journal.close()
+    if not isinstance(ioloop.log, UnbornLog):
+        ioloop.log.abandon()

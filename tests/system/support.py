@@ -1,0 +1,269 @@
+"""What the system tests share: both loops for tests that own theirs, engines without threads, files that stall."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from aiodq import QueueEmpty
+from aiodq.storage.filesystem import OsFileSystem
+from tests.conftest import pytest_asyncio_loop_factories
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
+
+    from aiodq import Channel, Message, Queue
+    from aiodq.format.layout import BytesLike
+    from aiodq.storage.filesystem import File, Lock
+
+ROOT: Final = Path(__file__).parents[2]
+LOOPS: Final = pytest_asyncio_loop_factories()
+WATCHDOG: Final = 60.0
+"""Seconds after which something that waits is taken for hanging. Never reached by what works."""
+
+
+# --- running
+
+
+def run_on(loop: str, main: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - whatever `main` returns
+    """As `asyncio.run`, on that kind of loop."""
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        return runner.run(main)
+
+
+def run_script(script: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a script in a new interpreter; a hang is a failure."""
+    command = [sys.executable, "-X", "dev", "-c", script, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=WATCHDOG, env=environment, cwd=ROOT, check=False
+    )
+    if check:
+        assert done.returncode == 0, done.stderr
+    return done
+
+
+async def steps(number: int) -> None:
+    """Let the loop go round that often."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop go round until the condition holds; a hang is a failure."""
+    async with asyncio.timeout(WATCHDOG):
+        while not condition():
+            await asyncio.sleep(0.0005)
+
+
+def drain(channel: Channel | Queue) -> list[Message]:
+    """Take everything that is ready."""
+    messages: list[Message] = []
+    while True:
+        try:
+            messages.append(channel.get_nowait())
+        except QueueEmpty:
+            return messages
+
+
+def bodies(messages: Sequence[Message]) -> list[bytes]:
+    """Return their bodies."""
+    return [message.body for message in messages]
+
+
+# --- what must not be left behind
+
+
+def open_descriptors() -> dict[int, str]:
+    """Return what this process has open, by descriptor."""
+    found: dict[int, str] = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue  # the one that listed them
+    return found
+
+
+def descriptors_under(path: Path) -> list[str]:
+    """Return the files below `path` that this process has open."""
+    return sorted(target for target in open_descriptors().values() if target.startswith(str(path)))
+
+
+def engine_threads() -> list[str]:
+    """Return the names of the engine's threads that are alive."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("aiodq")]
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Assert that no task stays pending and that the loop is told of no exception that nobody took."""
+    loop = asyncio.get_running_loop()
+    complaints: list[dict[str, Any]] = []
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    known = asyncio.all_tasks()
+    try:
+        yield
+        gc.collect(0)
+        assert not asyncio.all_tasks() - known
+    finally:
+        loop.set_exception_handler(before)
+    assert complaints == []
+
+
+# --- an engine whose every step is a step of the loop
+
+
+class InlineOffload:
+    """In the place of `aiodq.engine.offload.Offload`: the work is done on the loop, a step after it was asked for.
+
+    So a run consists of the loop's steps and nothing else, and "cancelled after step n" means the same every time.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, workers: int) -> None:
+        self._loop = loop
+        self.workers = workers
+
+    async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the original
+        done = self._loop.create_future()
+
+        def report(result: object, error: BaseException | None) -> None:
+            if done.cancelled():
+                return
+            if error is None:
+                done.set_result(result)
+            else:
+                done.set_exception(error)
+
+        self.start(lambda: function(*args, **kwargs), report)
+        return await done
+
+    def start(self, function: Callable[[], Any], report: Callable[[Any, BaseException | None], None]) -> None:
+        self._loop.call_soon(self._work, function, report)
+
+    def _work(self, function: Callable[[], Any], report: Callable[[Any, BaseException | None], None]) -> None:
+        result, error = None, None
+        try:
+            result = function()
+        except Exception as raised:  # noqa: BLE001 - handed on, as the original does
+            error = raised
+        self._loop.call_soon(report, result, error)
+
+    def shutdown(self) -> None:
+        """There is nothing to end."""
+
+
+# --- file systems
+
+
+class QuickFileSystem(OsFileSystem):
+    """The machine's, but nothing waits for the device: for tests that cut no power."""
+
+    __slots__ = ()
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        return QuickFile(super().open(path, write=write, create=create))
+
+    def sync_directory(self, path: str) -> None:
+        pass
+
+
+class WrappedFile:
+    """A file that does what another one does."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def read_at(self, size: int, position: int) -> bytes:
+        return self._file.read_at(size, position)
+
+    def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
+        return self._file.write_at(buffers, position)
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def truncate(self, size: int) -> None:
+        self._file.truncate(size)
+
+    def sync(self) -> None:
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class QuickFile(WrappedFile):
+    def sync(self) -> None:
+        pass
+
+
+class StallingFileSystem(OsFileSystem):
+    """A slow disk under the test's control: while `hold`, a segment's sync waits until it is let go.
+
+    Attributes:
+        events: ("write", bytes) and ("sync", number) as they begin, ("synced", number) as they end, segments only.
+        syncs: how many began; a sync's number is its place in that count, from 1.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int]] = []
+        self.syncs = 0
+        self.hold = False
+        self.fail_with: OSError | None = None
+        self._passes = threading.Semaphore(0)
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        file = super().open(path, write=write, create=create)
+        return StallingFile(file, self) if path.endswith(".seg") else file
+
+    def lock(self, path: str) -> Lock:
+        return super().lock(path)
+
+    @property
+    def in_flight(self) -> int:
+        """How many syncs have begun and not ended."""
+        return self.syncs - sum(1 for kind, _ in self.events if kind == "synced")
+
+    def let_go(self, number: int = 1) -> None:
+        """Let this many syncs pass."""
+        self._passes.release(number)
+
+    def release(self) -> None:
+        """Hold nothing any more."""
+        self.hold = False
+        self._passes.release(1000)
+
+    def stall(self) -> int:
+        self.syncs += 1
+        number = self.syncs
+        self.events.append(("sync", number))
+        if self.hold and not self._passes.acquire(timeout=WATCHDOG):
+            raise TimeoutError("nobody let the sync go")
+        if self.fail_with is not None:
+            raise self.fail_with
+        return number
+
+
+class StallingFile(WrappedFile):
+    def __init__(self, file: File, fs: StallingFileSystem) -> None:
+        super().__init__(file)
+        self._fs = fs
+
+    def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
+        taken = super().write_at(buffers, position)
+        self._fs.events.append(("write", taken))
+        return taken
+
+    def sync(self) -> None:
+        number = self._fs.stall()
+        super().sync()
+        self._fs.events.append(("synced", number))

@@ -1,0 +1,122 @@
+"""A process with producers and consumers is killed at any moment, again and again. What it was told must hold."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from tests.system.child import CHANNELS, TOPIC, digest, options
+from tests.system.ledger import Ledger
+from tests.system.support import ROOT, WATCHDOG, QuickFileSystem, drain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POLICIES = ("always", "interval", "os")
+SEVERAL = aiodq.ChannelOptions(start="earliest", max_in_flight=1_000_000)
+
+
+def read_notes(path: Path) -> list[list[Any]]:
+    """Return a run's notes. The last line may have been cut by the kill."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def run_and_kill(store: Path, policy: str, rng: random.Random, notes: Path) -> list[list[Any]]:
+    """Let a child work on the store until it is killed: by the clock, or at a call of the file system."""
+    calls = rng.choice((0, rng.randint(1, 60), rng.randint(1, 1500)))
+    seed = rng.getrandbits(32)
+    command = [sys.executable, "-m", "tests.system.child", str(store), policy, str(seed), str(notes), str(calls)]
+    errors = notes.with_suffix(".err")
+    with errors.open("wb") as stderr, subprocess.Popen(command, cwd=ROOT, stderr=stderr) as child:
+        try:
+            if calls:
+                child.wait(WATCHDOG)
+            else:
+                wait_for_notes(notes, child)
+                time.sleep(rng.uniform(0, 0.5))
+        finally:
+            child.kill()
+    assert child.returncode == -signal.SIGKILL, errors.read_text()
+    return read_notes(notes)
+
+
+def wait_for_notes(notes: Path, child: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + WATCHDOG
+    while not notes.exists() and child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+async def look(path: Path, policy: str) -> dict[str, dict[int, str]]:
+    """Open the store, unaided, and return what each channel would deliver."""
+    found: dict[str, dict[int, str]] = {}
+    async with aiodq.open(path, options(policy), fs=QuickFileSystem()) as store:
+        topic = store.topic(TOPIC)
+        stats = topic.stats()
+        assert (stats.damages, stats.dropped) == (0, 0)
+        for name in CHANNELS:
+            channel = topic.channel(name, SEVERAL)
+            await topic.settle_in()
+            messages = drain(channel)
+            offsets = [message.offset for message in messages]
+            assert offsets == sorted(set(offsets)), "out of order, or twice within one recovery"
+            found[name] = {m.offset: digest(m.body, m.tag, m.key, m.headers) for m in messages}
+            assert channel.depth == channel.in_flight() == len(messages)
+            assert channel.stats().lost == 0
+    return found
+
+
+def look_beside(path: Path) -> dict[int, str]:
+    """Return what a reader sees that does not open the store."""
+    reader = aiodq.open_reader(path)
+    if TOPIC not in reader.topics():
+        return {}
+    return {m.offset: digest(m.body, m.tag, m.key, m.headers) for m in reader.topic(TOPIC).scan(strict=True)}
+
+
+def kill_and_check(tmp_path: Path, policy: str, seed: int, kills: int) -> Ledger:
+    """Kill the owner of one store so many times. What is looked at is a copy, so that the next owner recovers itself."""
+    rng = random.Random(seed)
+    store, ledger = tmp_path / "store", Ledger()
+    for number in range(kills):
+        ledger.read(run_and_kill(store, policy, rng, tmp_path / f"notes{number}"))
+        copy = tmp_path / f"copy{number}"
+        if store.exists():
+            shutil.copytree(store, copy)
+        seen = look_beside(copy) if copy.exists() else {}
+        found = asyncio.run(look(copy, policy))
+        for messages in found.values():
+            assert seen.items() >= messages.items(), "a reader beside the owner sees less than the owner"
+        ledger.compare(found)
+        assert asyncio.run(look(copy, policy)) == found, "opening it again finds something else"
+        shutil.rmtree(copy)
+    assert not [name for _, _, names in os.walk(store) for name in names if "damaged" in name]
+    shutil.rmtree(store, ignore_errors=True)
+    return ledger
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_was_acknowledged_outlives_sigkill(policy: str, tmp_path: Path, seed: int) -> None:
+    ledger = kill_and_check(tmp_path, policy, seed, kills=3)
+    assert ledger.order
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", range(20))
+def test_what_was_acknowledged_outlives_two_hundred_kills(store: int, tmp_path: Path, seed: int) -> None:
+    """Ten kills each of twenty stores."""
+    ledger = kill_and_check(tmp_path, POLICIES[store % 3], seed + store, kills=10)
+    assert ledger.acknowledged
