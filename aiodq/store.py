@@ -261,4 +261,5 @@ def _absolute(path: str | PathLike[str]) -> str:
     text = os.fspath(path)
     if not isinstance(text, str) or "\0" in text or not text:
         raise StorageError(f"{path!r} is no path", "")
-    return os.path.abspath(text)
+    # The lock and the directories are those of the real place, by whatever links it was named.
+    return os.path.realpath(text)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.channel import Channel, start_offset, time_ns
 from aiodq.engine.batch import Draft
+from aiodq.engine.reader import SharedReader
 from aiodq.engine.receipt import Receipt
 from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import OffsetError
@@ -223,11 +224,11 @@ class Topic:
         return self._scan_back(low, high) if reverse else self._scan(low, high)
 
     async def _scan(self, low: int, high: int) -> AsyncIterator[Message]:
-        reader = LogReader(self._runtime.fs)
+        reader = SharedReader(self._runtime.fs)
         try:
             while low < high:
-                view = self._ioloop.log.view(high)
-                result = await self._runtime.offload.call(reader.read, view, low, _PIECE)
+                read = partial(LogReader.read, view=self._ioloop.log.view(high), offset=low, max_bytes=_PIECE)
+                result = await self._runtime.offload.call(reader.use, read)
                 for batch in result.batches:
                     for number in range(len(batch.columns.bodies)):
                         yield make_message(self.name, None, batch, number, 0, 0)
@@ -235,13 +236,14 @@ class Topic:
                     return
                 low = result.next
         finally:
-            reader.close()
+            self._close_scan(reader)
 
     async def _scan_back(self, low: int, high: int) -> AsyncIterator[Message]:
-        reader = LogReader(self._runtime.fs)
+        reader = SharedReader(self._runtime.fs)
         try:
             while low < high:
-                result = await self._runtime.offload.call(reader.read_back, self._ioloop.view(), high, _PIECE)
+                read = partial(LogReader.read_back, view=self._ioloop.view(), offset=high, max_bytes=_PIECE)
+                result = await self._runtime.offload.call(reader.use, read)
                 for batch in reversed(result.batches):
                     for number in reversed(range(len(batch.columns.bodies))):
                         if batch.first + number < low:
@@ -251,7 +253,16 @@ class Topic:
                     return
                 high = result.next
         finally:
-            reader.close()
+            self._close_scan(reader)
+
+    def _close_scan(self, reader: SharedReader) -> None:
+        """Close the files, once a read that a cancelled caller left behind has ended."""
+
+        def report(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                reader.use(LogReader.close)  # the threads are gone, so nothing is being read
+
+        self._runtime.offload.start(lambda: reader.use(LogReader.close), report)
 
     async def offset_at(self, moment: datetime) -> int:
         """Return the first offset put at `moment` or later; the end where all are older.
@@ -321,7 +332,7 @@ class Topic:
         }
         return TopicStats(
             self.name, log.begin, log.end, log.durable, ioloop.intake.pending, len(log.segments),
-            sum(segment.size for segment in log.segments), ioloop.fsyncs, ioloop.bytes_read, ioloop.intake.dropped,
+            sum(segment.size for segment in log.segments), ioloop.fsyncs, ioloop.reader.bytes_read, ioloop.intake.dropped,
             len(log.damages), log.cut_bytes, channels,
         )  # fmt: skip
 

@@ -48,6 +48,7 @@ __all__ = ["IoLoop"]
 
 T = TypeVar("T")
 
+_LEAST_AHEAD: Final = 1 << 16
 _OVERLAP: Final = 1 << 20
 """With so much waiting, the next batch is written beside a sync instead of after it."""
 
@@ -155,10 +156,17 @@ class IoLoop:
         self.options = options
         self._durably = self._persister.durable = options.sync == "always"
         self._syncer.options = options
-        self.tail.limit = options.memory_bytes // 4
+        self.share_memory()
         self.intake.configure()
         if not isinstance(self.log, UnbornLog):
             self.log.options = log
+
+    def share_memory(self) -> None:
+        """Divide what is left beside the write buffer: half for the log's tail, half for what channels read ahead."""
+        quarter = self.options.memory_bytes // 4
+        self.tail.limit = quarter
+        for outlet in self.outlets.values():
+            outlet.shelf.limit = max(quarter // len(self.outlets), _LEAST_AHEAD)
 
     async def look(self, function: Callable[[LogReader], T]) -> T:
         """Have something looked up in the log, off the loop.
@@ -176,11 +184,6 @@ class IoLoop:
     def fsyncs(self) -> int:
         """Syncs of the log, so far."""
         return self._syncer.count
-
-    @property
-    def bytes_read(self) -> int:
-        """Bytes read from disk for channels, so far."""
-        return self.reader.bytes_read
 
     def want_read(self, outlet: Outlet[Any]) -> None:
         """See `OutletHost.want_read`."""

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
+from aiodq.engine.signals import QueueShutDown
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
@@ -56,8 +58,12 @@ class Offload:
 
     def start(self, function: Callable[[], T], report: Callable[[T | None, BaseException | None], None]) -> None:
         """Run `function` in a thread; `report` is then called on the loop with its result or its exception."""
+        try:
+            self._executor.submit(self._work, function, report)
+        except RuntimeError:
+            report(None, QueueShutDown("the store is closed"))
+            return
         self._outstanding += 1
-        self._executor.submit(self._work, function, report)
         if not self._nudging:
             self._nudging = True
             self._loop.call_later(_PATIENCE, self._nudge)
@@ -85,6 +91,6 @@ class Offload:
         time.sleep(_PAUSE)
         self._loop.call_later(_PATIENCE, self._nudge)
 
-    def shutdown(self) -> None:
-        """Wait for what runs, and end the threads."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+    def shutdown(self, *, wait: bool = True) -> None:
+        """End the threads once what runs has ended; work that has not begun is not done."""
+        self._executor.shutdown(wait=wait, cancel_futures=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.logreader import LogView, ReadResult
 
-__all__ = ["PrefetchingReader"]
+__all__ = ["PrefetchingReader", "SharedReader"]
 
 T = TypeVar("T")
 
@@ -26,14 +26,16 @@ _PIECE: Final = 256 * 1024
 _LITTLE: Final = 64 * 1024
 
 
-class _Shared:
+class SharedReader:
     """A log reader that two threads may want: one reads, the other has files closed."""
 
     def __init__(self, fs: FileSystem) -> None:
+        """Read through `fs`."""
         self._reader = LogReader(fs)
         self._lock = threading.Lock()
 
     def use(self, function: Callable[[LogReader], T]) -> T:
+        """Return what `function` does with the reader. Blocking."""
         with self._lock:
             return function(self._reader)
 
@@ -50,7 +52,7 @@ class PrefetchingReader:
         self._offload = offload
         self._view = view
         # Apart, so that a read on the loop never waits for one in a thread.
-        self._ahead, self._inline, self._lookup = _Shared(fs), _Shared(fs), _Shared(fs)
+        self._ahead, self._inline, self._lookup = SharedReader(fs), SharedReader(fs), SharedReader(fs)
         self._wanted: asyncio.Queue[Outlet[Any]] = asyncio.Queue()
         self.bytes_read = 0
 

@@ -75,8 +75,10 @@ class Runtime:
         self.failure: StoreFailedError | None = None
         self.closing = False
         self.forked = False
-        self._thread = threading.get_ident()
         self._lock: Lock | None = None
+        self._opening = threading.Lock()
+        self._opened: dict[str, OpenedTopic] | None = None
+        self._given_up = False
         self._wanted: asyncio.Queue[IoLoop | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._closed: asyncio.Future[None] | None = None
@@ -93,27 +95,36 @@ class Runtime:
             StorageError: as mapped from the system's error.
         """
         codec_number(self.options.compression)
-        opening = asyncio.ensure_future(self.offload.call(self._open_files))
         try:
-            opened = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            # The thread goes on; what it opens must not stay open.
-            opening.add_done_callback(self._discard)
-            raise
+            opened = await self.offload.call(self._open_unless_given_up)
         except BaseException:
-            self.offload.shutdown()
+            self._give_up_opening()
             raise
         for name, topic in opened.items():
             self.start_topic(name, self.options, topic, make)
         self._task = self.loop.create_task(self._run(), name=f"aiodq {self.path}")
         _LIVE.add(self)
 
-    def _discard(self, opening: asyncio.Future[dict[str, OpenedTopic]]) -> None:
-        if not opening.cancelled() and opening.exception() is None:
-            for topic in opening.result().values():
-                _abandon(topic)
+    def _open_unless_given_up(self) -> dict[str, OpenedTopic]:
+        opened = self._open_files()
+        with self._opening:
+            self._opened = opened
+            if self._given_up:
+                self._discard()
+        return opened
+
+    def _give_up_opening(self) -> None:
+        """Nobody waits for the store any more: what was opened is closed, by the thread if it is still at it."""
+        with self._opening:
+            self._given_up = True
+            if self._opened is not None:
+                self._discard()
+        self.offload.shutdown(wait=False)
+
+    def _discard(self) -> None:
+        for topic in (self._opened or {}).values():
+            _abandon(topic)
         self._unlock()
-        self.offload.shutdown()
 
     def _open_files(self) -> dict[str, OpenedTopic]:
         ensure_directory(self.fs, self.path)
@@ -227,8 +238,9 @@ class Runtime:
         """Return a topic's channel, made without a state if it is new."""
         found = ioloop.outlets.get(channel)
         if found is None:
-            found = Outlet(channel, ioloop, partial(make, ioloop.name), max(ioloop.options.memory_bytes // 8, 1 << 16))
+            found = Outlet(channel, ioloop, partial(make, ioloop.name), 0)
             ioloop.outlets[channel] = found
+            ioloop.share_memory()
         return found
 
     def create_channel(self, ioloop: IoLoop, outlet: Outlet[Any], start: Callable[[TopicLog], int]) -> None:
@@ -269,14 +281,19 @@ class Runtime:
         """
         if self.failure is not None:
             raise self.failure.again()
-        if self.forked:
-            raise WrongContextError(
-                "this store was opened before a fork; open it in the child, once the parent is done"
-            )
-        if asyncio.get_running_loop() is not self.loop:
-            raise WrongContextError("this store belongs to another event loop")
+        self._check_context()
         if self.closing:
             raise QueueShutDown("the store is closed")
+
+    def _check_context(self) -> None:
+        if self.forked:
+            raise WrongContextError("this store was opened before a fork; the child has to open its own")
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            raise WrongContextError("this store is to be used on its event loop, not from another thread") from None
+        if here is not self.loop:
+            raise WrongContextError("this store belongs to another event loop")
 
     def fail(self, error: Exception) -> None:
         """Stop the store for this reason; everybody who waits is told."""
@@ -302,6 +319,8 @@ class Runtime:
 
     def _end(self) -> None:
         """Release everything, whatever state it is in. Blocking, as nobody is left to wait for."""
+        if self.forked:
+            return  # the files and the lock are the parent's
         self.closing = True
         self.offload.shutdown()
         for ioloop in self.topics.values():
@@ -335,6 +354,7 @@ class Runtime:
 
         Cancellation: it goes on in the store's own task.
         """
+        self._check_context()
         if self._closed is None:
             self.closing = True
             self._closed = self.loop.create_task(self._close())

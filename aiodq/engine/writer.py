@@ -129,10 +129,14 @@ def write_at_once(log: TopicLog, parts: list[Part], clock: Clock) -> None:
     """
     log.rollback()
     for part in parts:
-        if part.first >= 0 and part.first < log.end:
+        count = len(part.columns.bodies)
+        kept = min(log.end - part.first, count) if 0 <= part.first < log.end else 0
+        if kept == count:
             continue
-        part.first = -1
-        for columns in cuts(part.columns, atomic=part.atomic):
+        if not kept:
+            part.first = -1
+        rest = part.columns.slice(kept, count) if kept else part.columns
+        for columns in cuts(rest, atomic=part.atomic):
             time_ns = clock.now_ns()
             span = log.stage(columns, time_ns, atomic=part.atomic)
             if span is None:

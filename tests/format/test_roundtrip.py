@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
 from aiodq.format.columns import Columns, Flags, decode_columns, encode_columns
 from aiodq.format.decode import decode_stretch
-from aiodq.format.frames import FrameContext, check_frame, decode_frame, encode_frames, read_prefix, slice_frames
+from aiodq.format.frames import FrameContext, decode_frame, encode_frames, read_prefix, slice_frames
 from aiodq.format.layout import (
     FRAME_BYTES,
     FRAME_PREFIX,
@@ -237,10 +237,3 @@ def test_a_frame_too_large_for_the_format_is_refused(monkeypatch: pytest.MonkeyP
     columns = Columns([b"x" * 973, b""])
     with pytest.raises(ValueError, match="1032 bytes is larger than the format can hold"):
         encode_frames(columns, CONTEXT, first=BASE, watermark=0, time_ns=TIME)
-
-
-@given(puts_strategy)
-def test_every_frame_checks(puts: list[Put]) -> None:
-    stream = encode_puts(puts)
-    for frame in walk(stream.data):
-        check_frame(memoryview(stream.data), frame.position - START, frame, CONTEXT)

@@ -31,7 +31,6 @@ class LogMachine(RuleBasedStateMachine):
         self.fs = FaultyFileSystem()
         self.puts: list[tuple[int, list[bytes]]] = []
         self.begin = 0
-        self.crashes = 0
 
     @initialize()
     def begin_empty(self) -> None:
@@ -126,6 +125,7 @@ class TestLog(LogMachine.TestCase):  # type: ignore[misc]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 class TestLogAtLength(LogMachine.TestCase):  # type: ignore[misc]
     """Many, and longer."""
 

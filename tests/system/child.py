@@ -194,7 +194,7 @@ class Worker:
     async def purge(self) -> None:
         """Now and then drop everything."""
         while True:
-            await asyncio.sleep(self.rng.expovariate(3))
+            await asyncio.sleep(self.rng.expovariate(1.5))
             self.note("will_purge")
             await self.topic.purge()
             self.note("purged")

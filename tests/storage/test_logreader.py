@@ -1,0 +1,304 @@
+"""Reading by offset, backward, by time, and by size."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from aiodq.errors import StorageError
+from aiodq.format.columns import Columns
+from aiodq.format.layout import FRAME_PREFIX, KIND_COMPACT, SEGMENT_HEADER
+from aiodq.storage.log import TopicLog
+from aiodq.storage.logreader import LogReader, LogView
+from tests.storage.faults import FaultyFileSystem
+from tests.storage.logs import SECOND, START, contents, open_log, overwrite, put, put_each, segments
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Path:
+    return tmp_path / "orders"
+
+
+def a_mixed_log(topic: Path, seed: int = 1) -> tuple[TopicLog, list[bytes]]:
+    """Return a log with single records, batches and runs in several segments."""
+    rng = random.Random(seed)
+    log = open_log(topic, segment_bytes=60_000)
+    bodies: list[bytes] = []
+    for _ in range(150):
+        many = [rng.randbytes(rng.choice([0, 1, 30, 700])) for _ in range(rng.choice([1, 1, 2, 40]))]
+        bodies += many
+        put(log, many, sync=False)
+    run = [rng.randbytes(9000) for _ in range(20)]
+    put(log, run, atomic=True, sync=False)
+    log.sync()
+    return log, bodies + run
+
+
+@pytest.mark.parametrize("max_bytes", [1, 40, 4096, 1 << 20])
+def test_every_offset_can_be_read_with_any_size_of_read(topic: Path, max_bytes: int, seed: int) -> None:
+    log, bodies = a_mixed_log(topic)
+    assert len(log.segments) > 3
+    reader = LogReader(FaultyFileSystem())
+    rng = random.Random(seed)
+    for offset in [0, log.end - 1, *rng.sample(range(log.end), 60)]:
+        result = reader.read(log.view(), offset, max_bytes)
+        assert result.batches[0].first == offset
+        assert result.damages == []
+        for batch in result.batches:
+            assert batch.columns.bodies == bodies[batch.first : batch.stop]
+        assert result.next == result.batches[-1].stop
+    reader.close()
+    log.close()
+
+
+@pytest.mark.parametrize("max_bytes", [100, 5000, 1 << 20])
+def test_backward_is_forward_reversed(topic: Path, max_bytes: int) -> None:
+    log, bodies = a_mixed_log(topic)
+    reader = LogReader(FaultyFileSystem())
+    found: list[bytes] = []
+    at = log.end
+    while at > log.begin:
+        result = reader.read_back(log.view(), at, max_bytes)
+        part = [body for batch in result.batches for body in batch.columns.bodies]
+        assert [batch.first for batch in result.batches] == sorted(batch.first for batch in result.batches)
+        assert result.next < at
+        assert len(part) == at - result.next
+        found = part + found
+        at = result.next
+    assert found == bodies
+    reader.close()
+    log.close()
+
+
+def test_backward_from_the_middle_of_a_batch(topic: Path) -> None:
+    log = open_log(topic)
+    put(log, [b"a", b"b", b"c", b"d"])
+    reader = LogReader(FaultyFileSystem())
+    result = reader.read_back(log.view(), 3, 1000)
+    assert [batch.columns.bodies for batch in result.batches] == [[b"a", b"b", b"c"]]
+    assert reader.read_back(log.view(), 0, 1000).batches == []
+    reader.close()
+    log.close()
+
+
+def test_a_read_that_a_view_cuts_short_goes_on_where_it_was_cut(topic: Path) -> None:
+    log = open_log(topic)
+    put(log, [b"a", b"b", b"c", b"d"])
+    put(log, [b"e"])
+    reader = LogReader(FaultyFileSystem())
+    result = reader.read(log.view(2), 0, 1 << 20)
+    assert ([batch.columns.bodies for batch in result.batches], result.next) == ([[b"a", b"b"]], 2)
+    result = reader.read(log.view(), 2, 1 << 20)
+    assert [body for batch in result.batches for body in batch.columns.bodies] == [b"c", b"d", b"e"]
+    assert result.damages == []
+    reader.close()
+    log.close()
+
+
+def test_nothing_is_read_at_the_end_and_behind_it(topic: Path) -> None:
+    log = open_log(topic)
+    put(log, [b"a"])
+    reader = LogReader(FaultyFileSystem())
+    for offset in (1, 2, 1000):
+        result = reader.read(log.view(), offset, 100)
+        assert (result.batches, result.damages, result.next) == ([], [], offset)
+    reader.close()
+    log.close()
+
+
+def test_a_reader_follows_a_growing_log(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=300)
+    reader = LogReader(FaultyFileSystem())
+    found = []
+    at = 0
+    for number in range(50):
+        put(log, [f"{number}".encode() * 20])
+        result = reader.read(log.view(), at, 100)
+        found += [body for batch in result.batches for body in batch.columns.bodies]
+        assert result.damages == []
+        at = result.next
+    assert found == [f"{number}".encode() * 20 for number in range(50)]
+    reader.close()
+    log.close()
+
+
+def test_sequential_reading_reads_each_byte_once(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=100_000)
+    put_each(log, [b"x" * 100] * 3000)
+    log.close()
+    log = open_log(topic, segment_bytes=100_000)
+    fs = FaultyFileSystem()
+    contents(log, fs, 10_000)
+    sizes = sum(path.stat().st_size for path in segments(topic))
+    assert fs.bytes_read < sizes * 1.1
+    assert fs.calls["open"] == len(segments(topic))
+    log.close()
+
+
+def test_a_reader_keeps_few_files_open(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=300)
+    put_each(log, [b"x" * 100] * 40)
+    fs = FaultyFileSystem()
+    reader = LogReader(fs)
+    for offset in range(40):
+        reader.read(log.view(), offset, 100)
+    assert fs.open_files <= 4
+    reader.forget([segment.path for segment in log.segments])
+    assert fs.open_files == 0
+    reader.read(log.view(), 0, 100)
+    reader.close()
+    assert fs.open_files == 0
+    log.close()
+
+
+# --- time
+
+
+def at(second: int) -> int:
+    return START + second * SECOND
+
+
+def test_offset_at_is_the_first_that_is_not_older(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=300)
+    for number in range(30):
+        put(log, [b"x" * 60], time_ns=at(number * 10))
+    reader = LogReader(FaultyFileSystem())
+    for number in range(30):
+        assert reader.offset_at(log.view(), at(number * 10)) == number
+        assert reader.offset_at(log.view(), at(number * 10 - 9)) == number
+        assert reader.offset_at(log.view(), at(number * 10) + 1) == number + 1
+    assert reader.offset_at(log.view(), 0) == 0
+    assert reader.offset_at(log.view(10), at(250)) == 10
+    reader.close()
+    log.close()
+
+
+def test_offset_at_bears_a_clock_that_goes_backward(topic: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    log = open_log(topic, segment_bytes=2000)
+    times = [at(rng.randrange(1000)) for _ in range(200)]
+    for time_ns in times:
+        put(log, [b"x" * 50], time_ns=time_ns, sync=False)
+    reader = LogReader(FaultyFileSystem())
+    for second in range(-1, 1001, 37):
+        expected = next((n for n, time_ns in enumerate(times) if time_ns >= at(second)), 200)
+        assert reader.offset_at(log.view(), at(second)) == expected
+    reader.close()
+    log.close()
+
+
+def test_offset_at_looks_into_a_batch_with_times_of_its_own(topic: Path) -> None:
+    log = open_log(topic)
+    log.stage(Columns([b"a", b"b", b"c"], times=[at(1), at(5), at(9)]), at(9), atomic=False)
+    log.flush()
+    log.commit()
+    reader = LogReader(FaultyFileSystem())
+    assert [reader.offset_at(log.view(), at(second)) for second in (0, 2, 5, 6, 9, 10)] == [0, 1, 1, 2, 2, 3]
+    reader.close()
+    log.close()
+
+
+# --- size
+
+
+def test_bytes_from_falls_from_all_to_none(topic: Path) -> None:
+    log, _ = a_mixed_log(topic)
+    reader = LogReader(FaultyFileSystem())
+    frames = sum(segment.data_end - SEGMENT_HEADER.size for segment in log.segments)
+    assert reader.bytes_from(log.view(), 0) == frames
+    assert reader.bytes_from(log.view(), log.end) == 0
+    sizes = [reader.bytes_from(log.view(), offset) for offset in range(0, log.end, 50)]
+    assert sizes == sorted(sizes, reverse=True)
+    for segment in log.segments:
+        behind = sum(s.data_end - SEGMENT_HEADER.size for s in log.segments if s.base >= segment.base)
+        assert reader.bytes_from(log.view(), segment.base) == behind
+    reader.close()
+    log.close()
+
+
+# --- trouble
+
+
+@pytest.mark.parametrize("kind", ["open", "read"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE])
+def test_a_system_that_refuses_raises_and_the_same_read_works_later(topic: Path, kind: str, error: int) -> None:
+    log, bodies = a_mixed_log(topic)
+    log.close()
+    log = open_log(topic)
+    fs = FaultyFileSystem()
+    reader = LogReader(fs)
+    for number in (1, 2):
+        fs.fail(kind, error, at=number)
+        try:
+            reader.read(log.view(), 0, 1000)
+        except StorageError as caught:
+            assert caught.errno == error
+        fs.heal()
+    result = reader.read(log.view(), 0, 1000)
+    assert result.batches[0].columns.bodies[0] == bodies[0]
+    reader.close()
+    assert fs.open_files == 0
+    log.close()
+
+
+def test_a_segment_that_vanished_is_reported_and_stepped_over(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=300)
+    put_each(log, [bytes([n]) * 60 for n in range(20)])
+    gone = log.segments[1]
+    os.unlink(gone.path)
+    found, damages = contents(log)
+    assert list(found) == [offset for offset in range(20) if not gone.base <= offset < gone.end]
+    assert [(damage.first, damage.stop) for damage in damages] == [(gone.base, gone.end)]
+    log.close()
+
+
+def test_offsets_that_no_message_has_are_told(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=300)
+    put_each(log, [b"x" * 60] * 20)
+    view = log.view()
+    middle = view.segments[2]
+    without = LogView(view.segments[1:2] + view.segments[3:], view.stop, view.data_end)
+    reader = LogReader(FaultyFileSystem())
+    for offset, stop in ((0, view.segments[1].base), (middle.base, middle.end), (middle.base + 1, middle.end)):
+        result = reader.read(without, offset, 100)
+        assert [(damage.first, damage.stop) for damage in result.damages] == [(offset, stop)]
+        assert (result.batches, result.next) == ([], stop)
+    short = LogView(view.segments[:2], view.stop, view.segments[1].data_end)
+    result = reader.read(short, view.segments[1].end, 100)
+    assert [(damage.first, damage.stop) for damage in result.damages] == [(view.segments[1].end, view.stop)]
+    reader.close()
+    log.close()
+
+
+def test_damage_in_an_index_costs_nothing(topic: Path) -> None:
+    log, bodies = a_mixed_log(topic)
+    log.close()
+    for segment in log.segments[:-1]:
+        overwrite(Path(segment.path), segment.data_end + 3, b"\xff")
+    log = open_log(topic)
+    found, damages = contents(log)
+    assert (list(found.values()), damages, log.damages) == (bodies, [], [])
+    log.close()
+
+
+def test_a_length_that_one_bit_made_large_does_not_cost_that_much_memory(topic: Path) -> None:
+    log = open_log(topic)
+    put_each(log, [b"a" * 50, b"b" * 50])
+    put(log, [b"c" * 3_000_000])
+    log.roll()
+    log.close()
+    path = segments(topic)[0]
+    first = int.from_bytes(path.read_bytes()[64:68], "little")
+    overwrite(path, 64, FRAME_PREFIX.pack(first + (1 << 21), 0, KIND_COMPACT, 0, 0, 0, 0, 0)[:4])
+    log = open_log(topic)
+    fs = FaultyFileSystem()
+    reader = LogReader(fs)
+    result = reader.read(log.view(), 0, 4096)
+    assert [(damage.first, damage.stop) for damage in result.damages] == [(0, 1)]
+    assert fs.bytes_read < 1 << 20
+    reader.close()
+    log.close()
