@@ -42,6 +42,18 @@ class Channel:
         """The channel's name."""
         return self._outlet.name
 
+    def check(self) -> None:
+        """Raise what makes the channel unusable, if anything does.
+
+        Raises:
+            StorageError: its files could not be made.
+            StoreFailedError: the store has stopped.
+            QueueShutDown: the store is closed.
+        """
+        self._ioloop.check()
+        if self._outlet.error is not None:
+            raise self._outlet.error
+
     async def get(self, timeout: float | None = None) -> Message:
         """Wait for the next message and take it.
 

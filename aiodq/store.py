@@ -198,6 +198,7 @@ class QueueOpening:
             topic = store.topic(QUEUE_TOPIC)
             queue = Queue(topic, topic.channel(_CHANNEL, self._channel), store.aclose)
             await topic.settle_in()
+            queue.check()
         except BaseException:
             await store.aclose()
             raise

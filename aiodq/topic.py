@@ -332,7 +332,8 @@ class Topic:
         }
         return TopicStats(
             self.name, log.begin, log.end, log.durable, ioloop.intake.pending, len(log.segments),
-            sum(segment.size for segment in log.segments), ioloop.fsyncs, ioloop.reader.bytes_read, ioloop.intake.dropped,
+            sum(segment.size for segment in log.segments), ioloop.fsyncs, ioloop.reader.bytes_read,
+            ioloop.intake.dropped,
             len(log.damages), log.cut_bytes, channels,
         )  # fmt: skip
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["app", "run"]
 
 _COMMANDS: Final = {
-    "demo": "aiodq.cli.demo.command:demo",
-    "put": "aiodq.cli.put:put",
-    "get": "aiodq.cli.get:get",
-    "tail": "aiodq.cli.tail:tail",
-    "stat": "aiodq.cli.stats:stat",
-    "verify": "aiodq.cli.check:verify",
-    "repair": "aiodq.cli.check:repair",
-    "dump": "aiodq.cli.dump:dump",
+    "demo": ("aiodq.cli.demo.command:demo", "Kill a process in the middle of its work, and prove that nothing is lost."),
+    "put": ("aiodq.cli.put:put", "Put lines or files into a topic."),
+    "get": ("aiodq.cli.get:get", "Take messages from a channel and ack them."),
+    "tail": ("aiodq.cli.tail:tail", "Look at a topic's newest messages."),
+    "stat": ("aiodq.cli.stats:stat", "Show what a store holds."),
+    "verify": ("aiodq.cli.check:verify", "Read every byte of a store and say what is wrong."),
+    "repair": ("aiodq.cli.check:repair", "Settle what verify calls damage."),
+    "dump": ("aiodq.cli.dump:dump", "Show one segment file, frame by frame."),
 }
 
 
@@ -47,8 +47,8 @@ def app() -> App:
         default_parameter=Parameter(negative=()),
         error_console=Console(stderr=True),
     )
-    for name, target in _COMMANDS.items():
-        commands.command(target, name=name)
+    for name, (target, text) in _COMMANDS.items():
+        commands.command(target, name=name, help=text)
     return commands
 
 

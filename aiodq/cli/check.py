@@ -6,7 +6,7 @@ from typing import Any
 
 from aiodq.cli.exits import DONE, WRONG
 from aiodq.cli.metered import MeteredFileSystem
-from aiodq.cli.show import Meter, human_bytes, print_json, stdout
+from aiodq.cli.show import Meter, counted, human_bytes, print_json, stdout
 from aiodq.storage.repair import RepairAction, repair_store
 from aiodq.storage.verify import Finding, StoreReport, verify_store
 
@@ -41,8 +41,8 @@ def _print_report(report: StoreReport) -> None:
     console = stdout()
     for found in report.findings:
         console.print(_finding_text(found), soft_wrap=True)
-    total = f"{len(report.files)} files, {report.records:,} messages, {human_bytes(report.bytes)}"
-    verdict = "no damage" if report.ok else f"{len(report.damages)} damaged: aiodq repair settles it"
+    total = f"{counted(len(report.files), 'file')}, {counted(report.records, 'message')}, {human_bytes(report.bytes)}"
+    verdict = "no damage" if report.ok else f"{counted(len(report.damages), 'damage')}, which aiodq repair settles"
     console.print(f"{total}: {verdict}")
 
 
@@ -68,7 +68,7 @@ def repair(store: str, /, *, json: bool = False) -> int:
     console = stdout()
     for action in actions:
         console.print(_action_text(action), soft_wrap=True)
-    console.print(f"{len(actions)} things done" if actions else "nothing to do")
+    console.print(f"{counted(len(actions), 'thing')} done" if actions else "nothing to do")
     return DONE
 
 

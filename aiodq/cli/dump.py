@@ -138,9 +138,7 @@ class _Dump:
             return [{"error": str(error)}]
         return [message_fields(record) for record in records_of(batch, "")]
 
-    def _footer(
-        self, file: File, size: int, tail: FooterTail | None, error: CorruptionError | None
-    ) -> Iterator[Part]:
+    def _footer(self, file: File, size: int, tail: FooterTail | None, error: CorruptionError | None) -> Iterator[Part]:
         if tail is None:
             if error is not None:
                 yield _damage(error.position or 0, size, error.message)
@@ -205,7 +203,8 @@ def _footer_part(tail: FooterTail) -> Part:
 def _time(time_ns: int) -> str:
     """Return a time in UTC; as a number where no calendar has it, as a damaged or hostile file may say anything."""
     try:
-        return datetime.fromtimestamp(time_ns / 1e9, UTC).isoformat()
+        seconds, rest = divmod(time_ns, 1_000_000_000)
+        return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1000).isoformat()
     except (ValueError, OverflowError, OSError):
         return f"{time_ns} ns"
 

@@ -42,8 +42,8 @@ def get(
     """Take messages from a channel, write each and a newline to standard output, and ack it.
 
     A message is acked once it was written, so what an interruption or a closed pipe catches in between comes again with
-    the next get. Without -n and --follow: everything that is ready. A topic's first channel begins at its first message,
-    a later one at its end.
+    the next get. Without -n and --follow: everything that is ready. A topic's first channel begins at its first
+    message, a later one at its end.
 
     Args:
         store: the store's directory.

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from aiodq.cli.exits import INTERRUPTED
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from types import TracebackType
 
-__all__ = ["Aside", "run_command"]
+__all__ = ["Aside", "loop_factory", "run_command"]
 
 T = TypeVar("T")
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """Return what makes the loop that commands run on."""
     if sys.platform == "win32":
         return asyncio.new_event_loop
     import uvloop  # noqa: PLC0415 - there is none on Windows
@@ -30,9 +31,20 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def run_command(command: Coroutine[Any, Any, int]) -> int:
-    """Run a command to its end and return its exit code. SIGINT and SIGTERM cancel it, so that stores are closed."""
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_until_signalled(command))
+    """Run a command to its end and return its exit code. SIGINT and SIGTERM cancel it, so that stores are closed.
+
+    Raises:
+        Exception: what the command raises; of a group, the first.
+    """
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        try:
+            return runner.run(_until_signalled(command))
+        except ExceptionGroup as group:
+            raise _first_of(group) from group
+
+
+def _first_of(error: Exception) -> Exception:
+    return _first_of(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
 async def _until_signalled(command: Coroutine[Any, Any, int]) -> int:
@@ -67,7 +79,7 @@ class Aside:
         self._calls: SimpleQueue[tuple[Callable[[], object], asyncio.Future[Any]] | None] = SimpleQueue()
         threading.Thread(target=self._work, name="aiodq aside", daemon=True).start()
 
-    def __enter__(self) -> Aside:
+    def __enter__(self) -> Self:
         """Return it."""
         return self
 

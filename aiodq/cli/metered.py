@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from aiodq.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
-
     from aiodq.cli.show import Meter
     from aiodq.storage.filesystem import File
 

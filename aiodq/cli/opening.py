@@ -45,4 +45,3 @@ async def open_store(path: str, patience: float = _PATIENCE) -> AsyncIterator[St
             await asyncio.sleep(_PAUSE)
     async with store:
         yield store
-

@@ -1,5 +1,6 @@
 """`aiodq put`: files and pipes into a topic."""
 
+import asyncio
 import os
 import stat
 import sys
@@ -9,11 +10,12 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from aiodq.cli.exits import DONE, CommandError, complain
+from aiodq.cli.exits import DONE, CommandError, complain, exit_code
 from aiodq.cli.loop import Aside, run_command
 from aiodq.cli.opening import open_store
 from aiodq.cli.records import BadLineError, LineCutter, WholeCutter, in_batches
-from aiodq.cli.show import Meter, human_bytes, print_json, rate, stdout
+from aiodq.cli.show import Meter, counted, human_bytes, print_json, rate, stdout
+from aiodq.errors import AiodqError
 from aiodq.names import check_name
 from aiodq.options import StoreOptions
 from aiodq.topic import Topic
@@ -113,12 +115,18 @@ class _Putting:
                 with Aside() as aside, Meter(f"put into {self._topic}", _total(sources)) as meter:
                     for name, descriptor in sources:
                         await self._put(topic, _read(aside, descriptor, self._cutter(name), meter))
-        except BaseException:
-            if self.messages:
-                complain(f"ended early: {self.messages} messages were put before")
+        except (AiodqError, CommandError) as error:
+            code = error.code if isinstance(error, CommandError) else exit_code(error)
+            raise CommandError(f"{error}{self._so_far}", code) from error
+        except asyncio.CancelledError:
+            complain(f"interrupted{self._so_far}")
             raise
         self._report(time.monotonic() - began, json=json)
         return DONE
+
+    @property
+    def _so_far(self) -> str:
+        return f"; before that, {counted(self.messages, 'message')} were put" if self.messages else ""
 
     async def _put(self, topic: Topic, cut: AsyncIterator[list[bytes]]) -> None:
         try:
@@ -143,7 +151,7 @@ class _Putting:
             print_json(figures | offsets, indent=None)
             return
         speed = f"{rate(self.messages, seconds):,.0f} messages/s, {human_bytes(rate(self.bytes, seconds))}/s"
-        text = f"{self.messages:,} messages, {human_bytes(self.bytes)}, in {seconds:.2f} s ({speed})"
+        text = f"{counted(self.messages, 'message')}, {human_bytes(self.bytes)}, in {seconds:.2f} s ({speed})"
         stdout().print(text)
 
 

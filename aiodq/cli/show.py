@@ -7,7 +7,7 @@ import sys
 import time
 from base64 import b64encode
 from dataclasses import asdict, is_dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from aiodq.storage.record import StoredMessage
 
-__all__ = ["Meter", "body_fields", "human_bytes", "message_fields", "print_json", "rate", "stdout"]
+__all__ = ["Meter", "body_fields", "counted", "human_bytes", "message_fields", "print_json", "rate", "stdout"]
 
 _PATIENCE: Final = 1.0
 """Seconds before a progress bar appears."""
@@ -40,6 +40,11 @@ def human_bytes(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number and what it counts."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def rate(amount: float, seconds: float) -> float:
@@ -94,7 +99,7 @@ class Meter:
         self._began = time.monotonic()
         self._progress: Progress | None = None
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> Self:
         """Begin to count."""
         return self
 

@@ -114,7 +114,9 @@ def _channels(summary: StoreSummary, before: StoreSummary | None, seconds: float
         for channel in topic.channels.values():
             row = [name, channel.name, f"{channel.depth:,}", f"{channel.floor:,}"]
             if before is not None:
-                row.append(_speed(_settled(summary, name, channel.name) - _settled(before, name, channel.name), seconds))
+                row.append(
+                    _speed(_settled(summary, name, channel.name) - _settled(before, name, channel.name), seconds)
+                )
             table.add_row(*row)
     return table
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.engine.batch import Draft, OpenBatch, draft_cost
@@ -11,7 +12,7 @@ from aiodq.engine.signals import QueueFull, QueueShutDown
 from aiodq.errors import InvalidMessageError, MessageSizeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from aiodq.engine.batch import Part
     from aiodq.engine.ioloop import IoLoop
@@ -299,6 +300,8 @@ def _utf8(text: object) -> bytes:
 
 
 def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    if not isinstance(headers, Mapping):
+        raise InvalidMessageError(f"headers are a mapping of text to text, not {type(headers).__name__}")
     if len(headers) >= _MOST_HEADERS:
         raise InvalidMessageError(f"up to {_MOST_HEADERS - 1} headers, not {len(headers)}")
     if sum(len(_utf8(name)) + len(_utf8(value)) for name, value in headers.items()) > _LONGEST_KEY:

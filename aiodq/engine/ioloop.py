@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from aiodq.engine.outlet import Outlet
     from aiodq.options import StoreOptions
     from aiodq.storage.log import LogOptions, TopicLog
-    from aiodq.storage.logreader import LogReader, LogView, ReadResult
+    from aiodq.storage.logreader import LogReader, LogView
 
 __all__ = ["IoLoop"]
 
@@ -184,14 +184,6 @@ class IoLoop:
     def fsyncs(self) -> int:
         """Syncs of the log, so far."""
         return self._syncer.count
-
-    def want_read(self, outlet: Outlet[Any]) -> None:
-        """See `OutletHost.want_read`."""
-        self.reader.want(outlet)
-
-    def read_now(self, offset: int) -> ReadResult:
-        """See `OutletHost.read_now`."""
-        return self.reader.read_now(offset)
 
     def settled(self, outlet: Outlet[Any]) -> None:
         """See `OutletHost.settled`."""

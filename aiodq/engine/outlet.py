@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.delivery.channel import ChannelState
+    from aiodq.engine.reader import PrefetchingReader
     from aiodq.engine.tail import TailCache
     from aiodq.format.frames import Batch
     from aiodq.storage.journal import ChannelJournal
@@ -34,6 +35,7 @@ class OutletHost(Protocol):
     """What an outlet asks of its topic's engine."""
 
     tail: TailCache
+    reader: PrefetchingReader
 
     @property
     def pending(self) -> int:
@@ -42,14 +44,6 @@ class OutletHost(Protocol):
 
     def check(self) -> None:
         """Raise if the store has failed or is closed to this caller."""
-        ...
-
-    def want_read(self, outlet: Outlet[Any]) -> None:
-        """Have the prefetching reader look at what the outlet needs."""
-        ...
-
-    def read_now(self, offset: int) -> ReadResult:
-        """Read a little from disk at once."""
         ...
 
     def settled(self, outlet: Outlet[Any]) -> None:
@@ -82,7 +76,7 @@ class Outlet(Generic[M]):
         self.name = name
         self.state: ChannelState | None = None
         self.journal: ChannelJournal | None = None
-        self.shelf = Shelf(host.tail, read_limit, host.read_now, lambda: host.want_read(self))
+        self.shelf = Shelf(host.tail, read_limit, host.reader.read_now, lambda: host.reader.want(self))
         self.max_in_flight = ChannelOptions().max_in_flight
         self.ack_waiters: list[asyncio.Future[None]] = []
         self.shut = False
@@ -349,6 +343,11 @@ class Outlet(Generic[M]):
         if self.shut_now:
             self._release_joiners()
         self.wake()
+
+    @property
+    def error(self) -> Exception | None:
+        """Why the channel cannot be used any more, or None."""
+        return self._over
 
     def end_getters(self, error: Exception) -> None:
         """End everyone who waits for a message, or for there to be none."""

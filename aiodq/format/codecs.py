@@ -18,7 +18,7 @@ CODEC_NONE: Final = 0
 CODEC_ZSTD: Final = 1
 
 _ALWAYS_ALLOWED: Final = 1 << 20
-_MAX_RATIO: Final = 1024
+_MAX_RATIO: Final = 64
 _NUMBERS: Final[dict[str | None, int]] = {None: CODEC_NONE, "zstd": CODEC_ZSTD}
 
 

@@ -6,13 +6,14 @@ import struct
 from dataclasses import dataclass
 from enum import IntFlag
 from itertools import accumulate
+from operator import add
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import CorruptionError
 from aiodq.format.layout import NULL_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from aiodq.format.layout import BytesLike
 
@@ -75,6 +76,17 @@ class Columns:
             and self.keys is None
             and self.headers is None
         )
+
+    def sizes(self) -> Iterable[int]:
+        """Return about how many bytes each record takes, to tell where a frame is full."""
+        sizes: Iterable[int] = map(len, self.bodies)
+        if self.keys is not None:
+            sizes = map(add, sizes, (len(key or b"") for key in self.keys))
+        if self.tags is not None:
+            sizes = map(add, sizes, (len(tag or "") for tag in self.tags))
+        if self.headers is not None:
+            sizes = map(add, sizes, map(_headers_size, self.headers))
+        return sizes
 
     def slice(self, start: int, stop: int) -> Columns:
         """Return the records `start` to `stop` as columns of their own."""
@@ -190,6 +202,10 @@ def _cut(view: memoryview, start: int, lengths: Sequence[int] | None) -> tuple[l
         items.append(view[start:end].tobytes())
         start = end
     return items, start
+
+
+def _headers_size(headers: Mapping[str, str]) -> int:
+    return sum(len(name) + len(value) for name, value in headers.items())
 
 
 def _encoded_tags(tags: list[str | None] | None) -> list[bytes | None] | None:

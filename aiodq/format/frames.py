@@ -147,10 +147,10 @@ def encode_frames(
         codec: see `aiodq.format.codecs`.
         atomic: chain the frames to one run, which readers take whole or not at all.
     """
-    if len(columns.bodies) == 1 and codec == CODEC_NONE and columns.plain:
+    if len(columns.bodies) == 1 and columns.plain and not _worth_compressing(columns.bodies[0], codec):
         return [_encode_compact(columns.bodies[0], context, first, watermark, time_ns)]
     frames: list[bytes] = []
-    cuts = list(slice_frames(columns.bodies))
+    cuts = list(slice_frames(columns))
     last = len(cuts) - 1
     for number, (start, stop) in enumerate(cuts):
         flags = 0
@@ -161,15 +161,19 @@ def encode_frames(
     return frames
 
 
-def slice_frames(bodies: list[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) so that each slice stays within a frame's bounds; a large body gets one of its own."""
-    start = size = 0
-    for number, body in enumerate(bodies):
-        if number > start and (size + len(body) > FRAME_BYTES or number - start >= FRAME_RECORDS):
+def _worth_compressing(body: bytes, codec: int) -> bool:
+    return codec != CODEC_NONE and compress(body, codec)[0] != CODEC_NONE
+
+
+def slice_frames(columns: Columns) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) so that each slice stays within a frame's bounds; a large message gets one of its own."""
+    start = total = 0
+    for number, size in enumerate(columns.sizes()):
+        if number > start and (total + size > FRAME_BYTES or number - start >= FRAME_RECORDS):
             yield start, number
-            start, size = number, 0
-        size += len(body)
-    yield start, len(bodies)
+            start, total = number, 0
+        total += size
+    yield start, len(columns.bodies)
 
 
 def _lag(first: int, watermark: int) -> int:

@@ -30,7 +30,7 @@ WRITE_BYTES: Final = 256 * 1024
 
 def cuts(columns: Columns, *, atomic: bool) -> Iterator[Columns]:
     """Yield the parts of `columns` that may lie in different segments."""
-    slices = list(slice_frames(columns.bodies))
+    slices = list(slice_frames(columns))
     if atomic or len(slices) == 1:
         yield columns
         return
@@ -120,7 +120,7 @@ class ActiveSegment:
 
     def _note(self, frames: list[bytes], columns: Columns, first: int, time_ns: int) -> None:
         position, base = self.position, self.segment.base
-        counts = [stop - start for start, stop in slice_frames(columns.bodies)] if len(frames) > 1 else None
+        counts = [stop - start for start, stop in slice_frames(columns)] if len(frames) > 1 else None
         for number, frame in enumerate(frames):
             count = len(columns.bodies) if counts is None else counts[number]
             entry = IndexEntry(position, first - base, count, 1, time_ns)

@@ -1,8 +1,13 @@
-"""A channel's checkpoint and journal as files of its directory."""
+"""A channel's checkpoint and journal as files of its directory.
+
+The upper half of a generation is made of the topic's uuid and the channel's name, so that the files of one channel never
+pass for those of another, as after a hasty restore.
+"""
 
 from __future__ import annotations
 
 import os
+import zlib
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import CorruptionError
@@ -19,8 +24,10 @@ from aiodq.format.journal import (
     encode_journal_header,
 )
 from aiodq.format.layout import ALIGNMENT
+from aiodq.format.segment import topic_salt
 from aiodq.storage.atomic import ensure_directory, read_file, replace_file, sweep_temporaries, sync_file, write_all
 from aiodq.storage.damage import Damage, quarantine
+from aiodq.storage.meta import read_meta
 from aiodq.storage.oserrors import storage_error
 
 if TYPE_CHECKING:
@@ -35,6 +42,8 @@ JOURNAL: Final = "journal"
 _LARGEST: Final = 1 << 30
 _OP_BYTES: Final = 24
 _BLOCK_START: Final = 8
+_OWNER_SHIFT: Final = 32
+_COUNT: Final = (1 << _OWNER_SHIFT) - 1
 
 
 def read_channel(fs: FileSystem, directory: str, start: int) -> tuple[ChannelImage, list[Op], int, int, list[Damage]]:
@@ -54,16 +63,36 @@ def read_channel(fs: FileSystem, directory: str, start: int) -> tuple[ChannelIma
         StorageError: as mapped from the system's error.
     """
     damages: list[Damage] = []
-    image, generation = ChannelImage(start), 0
+    image, generation = ChannelImage(start), _first_generation(fs, directory)
     path = os.path.join(directory, CHECKPOINT)
     data = read_file(fs, path, _LARGEST)
     if data is not None:
         try:
-            image, generation = decode_checkpoint(data, path)
+            found, number = decode_checkpoint(data, path)
+            _check_owner(number, generation, path)
+            image, generation = found, number
         except CorruptionError as error:
             damages.append(Damage(path, 0, len(data), error.message))
     ops, generation, end = _read_journal(fs, directory, generation, damages)
     return image, ops, generation, end, damages
+
+
+def _first_generation(fs: FileSystem, directory: str) -> int:
+    """Return the number a channel's generations count from: its upper half says whose they are, 0 for not known."""
+    topic = os.path.dirname(os.path.dirname(directory))
+    try:
+        meta = read_meta(fs, topic)
+    except CorruptionError:
+        meta = None
+    if meta is None:
+        return 0
+    return zlib.crc32(os.path.basename(directory).encode(), topic_salt(meta.uuid)) << _OWNER_SHIFT
+
+
+def _check_owner(generation: int, expected: int, path: str) -> None:
+    owner, mine = generation >> _OWNER_SHIFT, expected >> _OWNER_SHIFT
+    if owner and mine and owner != mine:
+        raise CorruptionError("the file is another channel's", path, 0)
 
 
 def _read_journal(fs: FileSystem, directory: str, generation: int, damages: list[Damage]) -> tuple[list[Op], int, int]:
@@ -71,7 +100,7 @@ def _read_journal(fs: FileSystem, directory: str, generation: int, damages: list
     path = os.path.join(directory, JOURNAL)
     data = read_file(fs, path, _LARGEST)
     if not data:
-        if data is None and generation:
+        if data is None and generation & _COUNT:
             damages.append(Damage(path, 0, 0, "the journal is missing"))
         return [], generation, 0
     try:
@@ -83,11 +112,16 @@ def _read_journal(fs: FileSystem, directory: str, generation: int, damages: list
         # The blocks' checksums begin with the generation, so that they prove it, too.
         ops, end = _blocks(data, generation, path, damages)
         return ops, generation, end if ops else 0
-    if found < generation:
+    try:
+        _check_owner(found, generation, path)
+    except CorruptionError as error:
+        damages.append(Damage(path, 0, len(data), error.message))
         return [], generation, 0
-    if found > generation and not damages:
+    if found & _COUNT < generation & _COUNT:
+        return [], generation, 0
+    if found & _COUNT > generation & _COUNT and not damages:
         checkpoint = os.path.join(directory, CHECKPOINT)
-        damages.append(Damage(checkpoint, 0, 0, f"the checkpoint of generation {found} is missing"))
+        damages.append(Damage(checkpoint, 0, 0, f"the checkpoint of generation {found & _COUNT} is missing"))
     # Without its checkpoint a journal still says what was settled; what came before it is delivered again.
     ops, end = _blocks(data, found, path, damages)
     return ops, found, end

@@ -21,7 +21,7 @@ from aiodq.storage.meta import TopicMeta, load_meta, save_meta
 from aiodq.storage.oserrors import storage_error
 from aiodq.storage.recovery import recover
 from aiodq.storage.segments import Segment, segment_path
-from aiodq.storage.slots import WATERMARK, SlotFile
+from aiodq.storage.slots import WATERMARK, SlotFile, noted_watermark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -76,14 +76,15 @@ class TopicLog:
         self.segments: tuple[Segment, ...] = ()
         active = None
         try:
-            found = recover(fs, directory, self.meta.uuid, self._slots.values[0])
+            promised = noted_watermark(self._slots.values, topic_salt(self.meta.uuid))
+            found = recover(fs, directory, self.meta.uuid, promised)
             self.damages += found.damages
             self.damages += [gap for gap in found.gaps if is_loss(fs, directory, self.meta, gap.first, gap.stop)]
             self.cut_bytes = found.cut_bytes
             sweep_temporaries(fs, directory)
-            self._active = active = self._continue(self._without_dead(found.segments))
+            self._active = active = self._continue(self._without_dead(found.segments), promised)
             self.durable = active.segment.end
-            self._slots.write(self.durable, 0)
+            self._slots.write(self.durable, topic_salt(self.meta.uuid))
         except BaseException:
             self._slots.close()
             if active is not None:
@@ -96,10 +97,10 @@ class TopicLog:
         self.remove(dead)
         return segments[len(dead) :]
 
-    def _continue(self, segments: list[Segment]) -> ActiveSegment:
+    def _continue(self, segments: list[Segment], promised: int) -> ActiveSegment:
         """Return the segment to write to: the last one if it can grow, else a new one behind all that was promised."""
         end = segments[-1].end if segments else 0
-        promised = max(self._slots.values[0], self.meta.begin)
+        promised = max(promised, self.meta.begin)
         if segments and not segments[-1].sealed and end >= promised:
             active = self._reopen(segments[-1])
             self.segments = tuple(segments)
@@ -205,7 +206,7 @@ class TopicLog:
         # CRASH: 3. Noted after the sync and without one of its own: it may be late, never early. So a write that fails
         # is no reason to doubt what was synced; the next one says as much and more.
         with suppress(StorageError):
-            self._slots.write(self.durable, 0)
+            self._slots.write(self.durable, topic_salt(self.meta.uuid))
 
     def roll(self) -> None:
         """Seal the segment being written and begin the next. Without records in it, nothing happens.

@@ -9,7 +9,7 @@ commit points, in the order in which an owner passes them:
 2. *A batch is durable*: its bytes synced. Before: absent, torn, or whole; a torn one is cut away here, and the cut
    synced before anything is appended. (`ActiveSegment.flush`, `_cut`)
 3. *The watermark is noted*: a slot in `watermark`, after 2 and never before, so that it never promises too much.
-   (`TopicLog.sync`, `SlotFile.write`)
+   (`TopicLog._note`, `SlotFile.write`)
 4. *A segment is sealed*: footer written, file synced, only then the next segment begins. Before: a torn footer, which
    is cut away as any tail. (`seal_file`)
 5. *A segment is given up*: what says so (a journal, a checkpoint, `topic.json`) is durable first, then the file is

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aiodq.format.segment import topic_salt
 from aiodq.storage.atomic import TEMPORARY, read_file, sweep_temporaries
 from aiodq.storage.channels import CHANNELS, applied, channel_directory, is_loss
 from aiodq.storage.damage import quarantine, set_aside
@@ -20,7 +21,7 @@ from aiodq.storage.meta import TOPIC_FILE, TopicMeta, describe, save_meta
 from aiodq.storage.oserrors import storage_error
 from aiodq.storage.repair_segment import repair_segment
 from aiodq.storage.segments import own_segments
-from aiodq.storage.slots import WATERMARK, SlotFile, check_slots, read_slot_file
+from aiodq.storage.slots import WATERMARK, SlotFile, check_slots, noted_watermark, read_slot_file
 from aiodq.storage.verify import verify_store
 from aiodq.storage.verify_segment import check_segment
 
@@ -92,10 +93,11 @@ class _TopicRepair:
         self._actions += _sweep(self._fs, self._directory)
         meta = self._description()
         path = os.path.join(self._directory, WATERMARK)
-        promised, _ = read_slot_file(self._fs, path)
+        salt = topic_salt(meta.uuid)
+        promised = noted_watermark(read_slot_file(self._fs, path), salt)
         self._channels(meta)
         end = self._segments(meta, promised)
-        self._watermark(path, max(end, promised))
+        self._watermark(path, max(end, promised), salt)
         return self._actions
 
     def _did(self, path: str, what: str, kept: str = "") -> None:
@@ -174,15 +176,16 @@ class _TopicRepair:
                 kept.append((path, check, check.contents))
         return kept
 
-    def _watermark(self, path: str, end: int) -> None:
+    def _watermark(self, path: str, end: int, salt: int) -> None:
         data = read_file(self._fs, path)
-        if not any(severity == "damage" for severity, _, _ in check_slots(data)):
+        foreign = read_slot_file(self._fs, path)[1] not in {0, salt}
+        if not foreign and not any(severity == "damage" for severity, _, _ in check_slots(data)):
             return
         kept = quarantine(self._fs, path, 0, len(data or b""))
         slots = SlotFile(self._fs, path)
         try:
-            slots.write(end, 0)
+            slots.write(end, salt)
             slots.sync()
         finally:
             slots.close()
-        self._did(path, "neither slot was whole: noted what the segments hold", kept)
+        self._did(path, "it was not this topic's, or not whole: noted what the segments hold", kept)

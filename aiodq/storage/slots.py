@@ -16,10 +16,10 @@ from aiodq.storage.oserrors import storage_error
 if TYPE_CHECKING:
     from aiodq.storage.filesystem import File, FileSystem
 
-__all__ = ["WATERMARK", "SlotFile", "check_slots", "read_slot_file", "read_slots"]
+__all__ = ["WATERMARK", "SlotFile", "check_slots", "noted_watermark", "read_slot_file", "read_slots"]
 
 WATERMARK: Final = "watermark"
-"""The name of the file that notes up to where a topic is durable, and 0."""
+"""The name of the file that notes up to where a topic is durable, and the topic's salt."""
 
 _MAGIC: Final = b"AIODQWM1"
 _SLOT: Final = struct.Struct("<8sQQQI")
@@ -51,6 +51,11 @@ def check_slots(data: bytes | None) -> list[tuple[Literal["damage", "note"], int
     if read_slots(data) == (0, 0, 0) and any(data):
         return [("damage", at, "neither slot is what was written") for _, at, _ in found[:1]]
     return found
+
+
+def noted_watermark(values: tuple[int, int], salt: int) -> int:
+    """Return the offset that a watermark's values promise; 0 where they are another topic's."""
+    return values[0] if values[1] in {0, salt} else 0
 
 
 def read_slot_file(fs: FileSystem, path: str) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import StoreNotFoundError
+from aiodq.format.segment import topic_salt
 from aiodq.storage.channels import is_loss
 from aiodq.storage.contents import Contents, examine
 from aiodq.storage.damage import Damage
@@ -15,7 +16,7 @@ from aiodq.storage.logreader import LogView
 from aiodq.storage.meta import describe
 from aiodq.storage.oserrors import storage_error
 from aiodq.storage.segments import inspect, inspect_file, list_segments, scanned_segment, sealed_segment
-from aiodq.storage.slots import WATERMARK, read_slot_file
+from aiodq.storage.slots import WATERMARK, noted_watermark, read_slot_file
 
 if TYPE_CHECKING:
     from aiodq.storage.filesystem import File, FileSystem
@@ -65,7 +66,8 @@ class LogSnapshot:
         """
         self.meta, self.damages = describe(self._fs, self.directory)
         # First the watermark, then the files: what it promises is in them by then.
-        self.promised, _ = read_slot_file(self._fs, os.path.join(self.directory, WATERMARK))
+        values = read_slot_file(self._fs, os.path.join(self.directory, WATERMARK))
+        self.promised = noted_watermark(values, topic_salt(self.meta.uuid))
         listed = self._own()
         segments: list[Segment] = []
         for number, (base, path) in enumerate(listed):

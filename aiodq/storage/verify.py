@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from aiodq.errors import StoreNotFoundError
+from aiodq.format.segment import topic_salt
 from aiodq.storage.atomic import TEMPORARY, read_file
 from aiodq.storage.channels import CHANNELS, channel_directory, is_loss
 from aiodq.storage.damage import is_quarantined
@@ -16,7 +17,7 @@ from aiodq.storage.lock import LOCK_NAME
 from aiodq.storage.meta import TOPIC_FILE, TopicMeta, describe
 from aiodq.storage.oserrors import storage_error
 from aiodq.storage.segments import own_segments
-from aiodq.storage.slots import WATERMARK, check_slots, read_slot_file
+from aiodq.storage.slots import WATERMARK, check_slots, noted_watermark, read_slot_file
 from aiodq.storage.verify_segment import SegmentCheck, check_segment
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ class _TopicCheck:
         self._seen: set[str] = {CHANNELS}
 
     def run(self) -> list[FileReport]:
-        meta, promised = self._description(), self._watermark()
+        meta = self._description()
+        promised = self._watermark(topic_salt(meta.uuid))
         self._segments(meta, promised)
         for channel in self._names(CHANNELS):
             directory = channel_directory(self._directory, channel)
@@ -186,12 +188,15 @@ class _TopicCheck:
         self._add(path, "topic", size, 0, [Finding("damage", path, d.position, d.reason) for d in damages])
         return meta
 
-    def _watermark(self) -> int:
+    def _watermark(self, salt: int) -> int:
         path = os.path.join(self._directory, WATERMARK)
         data = read_file(self._fs, path, _LARGEST_NOTED)
         findings = [Finding(severity, path, at, reason) for severity, at, reason in check_slots(data)]
+        values = read_slot_file(self._fs, path)
+        if values[1] not in {0, salt}:
+            findings.append(Finding("damage", path, 0, "the watermark is another topic's"))
         self._add(path, "watermark", len(data or b""), 0, findings)
-        return read_slot_file(self._fs, path)[0]
+        return noted_watermark(values, salt)
 
     def _segments(self, meta: TopicMeta, promised: int) -> None:
         own, foreign = own_segments(self._fs, self._directory, meta.uuid)

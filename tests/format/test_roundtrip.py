@@ -117,7 +117,7 @@ def test_large_bodies_are_cut_by_size(codec: int, sizes: list[int], cuts: list[i
 @given(st.lists(st.sampled_from([0, 1, 100, 30_000, FRAME_BYTES - 1, FRAME_BYTES, FRAME_BYTES + 1]), min_size=1))
 def test_slices_are_whole_bounded_and_not_smaller_than_need_be(sizes: list[int]) -> None:
     bodies = [bytes(size) for size in sizes]
-    slices = list(slice_frames(bodies))
+    slices = list(slice_frames(Columns(bodies)))
     assert [number for start, stop in slices for number in range(start, stop)] == list(range(len(sizes)))
     for start, stop in slices:
         size = sum(sizes[start:stop])
@@ -154,11 +154,12 @@ def test_one_plain_record_is_compact_unless_compressed() -> None:
         for put in (
             Put(Columns([b"x"])),
             Put(Columns([b"x"]), codec=CODEC_ZSTD),
+            Put(Columns([b"x" * 1000]), codec=CODEC_ZSTD),
             Put(Columns([b"x", b"y"])),
             Put(Columns([b"x"], tags=[None])),
         )
     ]
-    assert kinds == [KIND_COMPACT, KIND_BATCH, KIND_BATCH, KIND_BATCH]
+    assert kinds == [KIND_COMPACT, KIND_COMPACT, KIND_BATCH, KIND_BATCH, KIND_BATCH]
 
 
 @pytest.mark.parametrize(

@@ -210,8 +210,8 @@ def test_flags() -> None:
 
 
 def test_expansion_limit() -> None:
-    assert "at most 1 MiB or 1024 times `stored`, whichever is more" in " ".join(TEXT.split())
-    assert [codecs.raw_limit(stored) for stored in (0, 1024, 1025)] == [1 << 20, 1 << 20, 1025 * 1024]
+    assert "at most 1 MiB or 64 times `stored`, whichever is more" in " ".join(TEXT.split())
+    assert [codecs.raw_limit(stored) for stored in (0, 1 << 14, (1 << 14) + 1)] == [1 << 20, 1 << 20, (1 << 20) + 64]
 
 
 def by_table(records: Columns) -> bytes:

@@ -1,0 +1,600 @@
+"""Putting: one, many, without waiting, what cannot be stored, and what each sync policy promises."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from tests.queue.support import (
+    SpyFileSystem,
+    Tasks,
+    crash_image,
+    drain,
+    files_under,
+    fill,
+    log_syncs,
+    numbered,
+    outcome,
+    queue,
+    ready_now,
+    soon,
+    store,
+    turns,
+    until,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.queue.support import Call
+
+
+class TestOne:
+    async def test_offsets_count_from_zero_and_go_on_after_a_restart(self, path: Path) -> None:
+        async with queue(path) as jobs:
+            assert await fill(jobs, numbered(3)) == [0, 1, 2]
+        async with queue(path) as jobs:
+            assert await jobs.put(b"more") == 3
+            assert (jobs.begin_offset, jobs.end_offset, jobs.durable_offset) == (0, 4, 4)
+
+    @pytest.mark.parametrize("body", [b"", b"a", b"\0\xff" * 9, bytearray(b"ab"), memoryview(b"abc")[1:]], ids=repr)
+    async def test_bytes_come_back_as_bytes(self, path: Path, body: bytes | bytearray | memoryview) -> None:
+        async with queue(path) as jobs:
+            await jobs.put(body)
+            message = jobs.get_nowait()
+            assert message.body == bytes(body)
+            assert type(message.body) is bytes
+
+    async def test_a_buffer_may_be_changed_once_put_was_called(self, path: Path) -> None:
+        async with queue(path) as jobs:
+            body = bytearray(b"before")
+            receipt = jobs.put_nowait(body)
+            body[:] = b"after!"
+            await receipt
+            assert jobs.get_nowait().body == b"before"
+
+    @pytest.mark.parametrize("wrong", ["text", 1, None, [1], object()], ids=repr)
+    async def test_what_is_not_bytes_like(self, path: Path, wrong: object) -> None:
+        async with queue(path) as jobs:
+            with pytest.raises(TypeError):
+                await jobs.put(wrong)  # type: ignore[arg-type]  # that is the point
+            with pytest.raises(TypeError):
+                jobs.put_nowait(wrong)  # type: ignore[arg-type]  # that is the point
+            with pytest.raises(TypeError):
+                await jobs.put_many([b"ok", wrong])  # type: ignore[list-item]  # that is the point
+            assert (jobs.end_offset, jobs.topic_stats().pending) == (0, 0)
+
+    async def test_large_and_small_together(self, path: Path) -> None:
+        bodies = [b"x" * size for size in (0, 1, 65_535, 65_536, 65_537, 300_000, 1 << 20, 7)]
+        async with queue(path, segment_bytes=1 << 19) as jobs:
+            await asyncio.gather(*(jobs.put(body) for body in bodies))
+            assert await drain(jobs) == bodies
+        async with queue(path) as jobs:
+            assert jobs.empty()
+
+    async def test_a_message_larger_than_a_segment_gets_one_of_its_own(self, path: Path) -> None:
+        async with queue(path, segment_bytes=1000) as jobs:
+            await fill(jobs, [b"a", b"b" * 5000, b"c"])
+            assert jobs.topic_stats().segments == 3
+            assert ready_now(jobs) == [b"a", b"b" * 5000, b"c"]
+
+    async def test_a_put_that_never_waits_for_the_device_lets_others_run(self, path: Path) -> None:
+        async with queue(path, sync="os") as jobs:
+            other = asyncio.create_task(asyncio.sleep(0))
+            await jobs.put(b"a")
+            await jobs.put(b"b")
+            assert other.done()
+
+
+class TestMany:
+    async def test_offsets_are_a_range(self, path: Path) -> None:
+        async with queue(path) as jobs:
+            await jobs.put(b"first")
+            assert await jobs.put_many(numbered(5)) == range(1, 6)
+            assert await jobs.put_many(iter(numbered(2))) == range(6, 8)
+            assert ready_now(jobs) == [b"first", *numbered(5), *numbered(2)]
+
+    async def test_nothing_is_nothing(self, path: Path) -> None:
+        async with queue(path) as jobs:
+            await jobs.put(b"a")
+            assert list(await jobs.put_many([])) == []
+            assert jobs.end_offset == 1
+
+    async def test_drafts_have_their_own_and_the_rest_what_was_given(self, path: Path) -> None:
+        async with queue(path) as jobs:
+            await jobs.put_many(
+                [b"plain", aiodq.Draft(b"own", tag="t", key=b"k", headers={"h": "1"}), aiodq.Draft(b"none")],
+                tag="T", key=b"K", headers={"H": "2"},
+            )  # fmt: skip
+            found = [(m.body, m.tag, m.key, m.headers) for m in [jobs.get_nowait() for _ in range(3)]]
+        assert found == [
+            (b"plain", "T", b"K", {"H": "2"}),
+            (b"own", "t", b"k", {"h": "1"}),
+            (b"none", None, None, {}),
+        ]
+
+    @pytest.mark.parametrize("count", [2, 999, 1000, 1001, 2500])
+    async def test_of_any_number(self, path: Path, count: int) -> None:
+        async with queue(path, segment_bytes=4096) as jobs:
+            assert await jobs.put_many(numbered(count)) == range(count)
+            assert await drain(jobs) == numbered(count)
+
+    async def test_larger_than_a_segment_is_still_one(self, path: Path, tmp_path: Path) -> None:
+        bodies = [b"%d" % number * 10_000 for number in range(30)]
+        async with queue(path, segment_bytes=4096) as jobs:
+            assert await jobs.put_many(bodies) == range(30)
+            crash_image(path, tmp_path / "image")
+        async with queue(tmp_path / "image") as jobs:
+            assert ready_now(jobs) == bodies
+
+    async def test_one_wrong_message_refuses_all(self, path: Path) -> None:
+        async with queue(path, max_message_bytes=3) as jobs:
+            with pytest.raises(aiodq.MessageSizeError):
+                await jobs.put_many([b"ok", b"long"])
+            with pytest.raises(aiodq.InvalidMessageError):
+                await jobs.put_many([b"ok", aiodq.Draft(b"b", tag="\ud800")])
+            assert (jobs.end_offset, jobs.topic_stats().pending) == (0, 0)
+
+    async def test_an_iterable_that_raises_puts_nothing(self, path: Path) -> None:
+        def bodies() -> object:
+            yield b"a"
+            raise KeyError("mine")
+
+        async with queue(path) as jobs:
+            with pytest.raises(KeyError):
+                await jobs.put_many(bodies())  # type: ignore[arg-type]  # it is one
+            assert (jobs.end_offset, jobs.topic_stats().pending) == (0, 0)
+
+    async def test_all_of_it_or_nothing_at_every_byte(self, path: Path, tmp_path: Path) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs) as jobs:
+            await jobs.put(b"before")
+            at = (path / "queue" / "00000000000000000000.seg").stat().st_size
+            await jobs.put_many([b"x" * 40_000, b"y" * 40_000, b"z"])
+            crash_image(path, tmp_path / "image", fs)
+        name = "queue/00000000000000000000.seg"
+        whole = (tmp_path / "image" / name).read_bytes()
+        (tmp_path / "image" / "queue" / "watermark").write_bytes(bytes(8192))  # else the cut would be damage
+        for size in [at, at + 1, at + 40, at + 40_031, (at + len(whole)) // 2, len(whole) - 1, len(whole)]:
+            (tmp_path / "image" / name).write_bytes(whole[:size])
+            async with queue(tmp_path / "image") as jobs:
+                expected = 1 if size < len(whole) else 4
+                assert (jobs.end_offset, jobs.depth) == (expected, expected)
+            (tmp_path / "image" / "queue" / "watermark").write_bytes(bytes(8192))
+
+
+class TestNoWait:
+    async def test_a_receipt_gives_the_offset_and_can_be_awaited_again(self, path: Path) -> None:
+        async with queue(path) as jobs:
+            receipts = [jobs.put_nowait(body) for body in numbered(5)]
+            assert not any(receipt.done() for receipt in receipts)
+            assert [await receipt for receipt in receipts] == list(range(5))
+            assert [await receipt for receipt in receipts] == list(range(5))
+            assert all(receipt.done() for receipt in receipts)
+
+    async def test_a_receipt_that_nobody_awaits(self, path: Path, tmp_path: Path) -> None:
+        async with queue(path) as jobs:
+            jobs.put_nowait(b"a")
+        async with queue(path) as jobs:
+            assert ready_now(jobs) == [b"a"]
+        fs = SpyFileSystem()
+        async with queue(tmp_path / "other", fs=fs) as jobs:
+            fs.fail(errno.ENOSPC, "write", match=".seg")
+            jobs.put_nowait(b"lost")
+            with pytest.raises(aiodq.DiskFullError):
+                await jobs.put(b"lost, too")
+            fs.heal()
+
+    async def test_cancelling_who_awaits_it_does_not_take_it_back(self, path: Path, tasks: Tasks) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs) as jobs:
+            gate = fs.gate("sync", match=".seg")
+            receipt = jobs.put_nowait(b"a")
+            waiting = tasks.start(receipt)
+            await gate.wait()
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            gate.open()
+            assert await soon(receipt) == 0
+            assert ready_now(jobs) == [b"a"]
+
+    async def test_order_is_the_order_of_the_calls(self, path: Path, tasks: Tasks) -> None:
+        async with queue(path) as jobs:
+            waiting = []
+            for number in range(0, 30, 3):
+                waiting.append(tasks.start(jobs.put(b"%d" % number)))
+                await asyncio.sleep(0)
+                jobs.put_nowait(b"%d" % (number + 1))
+                waiting.append(tasks.start(jobs.put_many([b"%d" % (number + 2)])))
+                await asyncio.sleep(0)
+            await asyncio.wait(waiting)
+            assert ready_now(jobs) == numbered(30)
+
+
+class TestSizes:
+    async def test_bounds_are_inclusive(self, path: Path) -> None:
+        async with queue(path, min_message_bytes=2, max_message_bytes=4) as jobs:
+            for size in (2, 4):
+                await jobs.put(b"x" * size)
+                await jobs.put_nowait(b"x" * size)
+                await jobs.put_many([b"x" * size])
+            assert jobs.depth == 6
+
+    @pytest.mark.parametrize("size", [0, 1, 5, 100_000])
+    async def test_outside_nothing_is_written(self, path: Path, size: int) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs, min_message_bytes=2, max_message_bytes=4) as jobs:
+            await jobs.put(b"good")
+            before = files_under(path)
+            with pytest.raises(aiodq.MessageSizeError) as caught:
+                await jobs.put(b"x" * size)
+            assert str(size) in str(caught.value)
+            assert isinstance(caught.value, ValueError)
+            with pytest.raises(aiodq.MessageSizeError):
+                jobs.put_nowait(b"x" * size)
+            with pytest.raises(aiodq.MessageSizeError):
+                await jobs.put_many([b"good", b"x" * size])
+            await jobs.sync()
+            assert files_under(path) == before
+            assert await jobs.put(b"next") == 1
+
+    async def test_the_default_bound_is_sixteen_mebibytes(self, path: Path) -> None:
+        async with queue(path) as jobs:
+            with pytest.raises(aiodq.MessageSizeError):
+                await jobs.put(bytes((16 << 20) + 1))
+            await jobs.put(bytes(16 << 20))
+            assert len(jobs.get_nowait().body) == 16 << 20
+
+
+class TestExtras:
+    GOOD = (
+        {"tag": ""}, {"tag": "t"}, {"tag": "ünïcödé 🎉"}, {"tag": "x" * 65_536}, {"key": b""}, {"key": b"\0\xff"},
+        {"key": bytearray(b"k")}, {"key": memoryview(b"key")}, {"key": b"x" * (1 << 20)}, {"headers": {}},
+        {"headers": {"": ""}}, {"headers": {"a": "1", "b": "2"}}, {"headers": {"ü": "🎉"}},
+        {"headers": {str(number): "v" for number in range(1000)}},
+        {"tag": "t", "key": b"k", "headers": {"h": "v"}},
+    )  # fmt: skip
+    BAD = (
+        {"tag": b"bytes"}, {"tag": 1}, {"tag": "\ud800"}, {"tag": "x" * 65_537}, {"key": "text"}, {"key": 1},
+        {"key": b"x" * ((1 << 20) + 1)}, {"headers": {"a": 1}}, {"headers": {1: "a"}}, {"headers": {"a": b"b"}},
+        {"headers": {"\udfff": "a"}}, {"headers": {"a": "x" * (1 << 20)}},
+        {"headers": {str(number): "" for number in range(65_536)}}, {"headers": [("a", "b")]}, {"headers": "text"},
+    )  # fmt: skip
+
+    @pytest.mark.parametrize("given", GOOD, ids=lambda given: repr(given)[:40])
+    async def test_round_trip_in_memory_and_from_disk(self, path: Path, given: dict[str, object]) -> None:
+        async with queue(path) as jobs:
+            await jobs.put(b"plain")
+            await jobs.put(b"body", **given)  # type: ignore[arg-type]  # as they come
+            await jobs.put_nowait(b"body", **given)  # type: ignore[arg-type]  # as they come
+            await jobs.put_many([b"body", b"body"], **given)  # type: ignore[arg-type]  # as they come
+            assert [await jobs.get() for _ in range(3)]
+        async with queue(path) as jobs:
+            for number in range(5):
+                message = await soon(jobs.get())
+                looked = await jobs.read(number)
+                for found in (message, looked):
+                    if number:
+                        expected = given.get("tag"), given.get("key"), given.get("headers", {})
+                    else:
+                        expected = None, None, {}
+                    assert (found.tag, found.key, dict(found.headers)) == expected
+
+    @pytest.mark.parametrize("given", BAD, ids=lambda given: repr(given)[:40])
+    async def test_what_cannot_be_stored_is_refused_before_anything_is(self, path: Path, given: dict[str, object]) -> None:
+        async with queue(path) as jobs:
+            with pytest.raises(aiodq.InvalidMessageError):
+                await jobs.put(b"body", **given)  # type: ignore[arg-type]  # that is the point
+            with pytest.raises(aiodq.InvalidMessageError):
+                jobs.put_nowait(b"body", **given)  # type: ignore[arg-type]  # that is the point
+            with pytest.raises(aiodq.InvalidMessageError):
+                await jobs.put_many([b"body"], **given)  # type: ignore[arg-type]  # that is the point
+            assert (jobs.end_offset, jobs.topic_stats().pending) == (0, 0)
+            assert await jobs.put(b"next") == 0
+
+    async def test_headers_may_be_changed_afterwards(self, path: Path) -> None:
+        async with queue(path) as jobs:
+            headers = {"a": "1"}
+            receipt = jobs.put_nowait(b"body", headers=headers)
+            headers["a"] = "2"
+            await receipt
+            assert jobs.get_nowait().headers == {"a": "1"}
+
+
+def covered(fs: SpyFileSystem, body: bytes, moment: int) -> bool:
+    """Return whether a sync that began after this body was written to its file had ended at `moment`."""
+    written = next(call for call in fs.named("write", match=".seg") if body in call.data)
+    syncs = [call for call in fs.named("sync") if call.path == written.path]
+    return any(written.ended < sync.begun and 0 < sync.ended < moment for sync in syncs)
+
+
+class TestSyncAlways:
+    async def test_a_put_returns_after_a_sync_that_began_after_its_write(self, path: Path, seed: int) -> None:
+        """G2: eight producers, and syncs that take as long as it takes for more to come."""
+        fs = SpyFileSystem()
+        returned: dict[bytes, int] = {}
+        total, each = 8 * 12, 12
+
+        def linger(call: Call) -> None:
+            # Hold each sync up until others have put something: the case in which a put could join too late.
+            if call.kind == "sync" and call.segment:
+                pause.wait(0.002)
+
+        import threading  # noqa: PLC0415 - only here
+
+        pause = threading.Event()
+        async with queue(path, fs=fs, segment_bytes=3000) as jobs:
+            fs.add(linger)
+
+            async def produce(name: int) -> None:
+                for number in range(each):
+                    body = b"<%d-%d-%d>" % (seed, name, number)
+                    await jobs.put(body)
+                    returned[body] = fs.tick()
+
+            await asyncio.gather(*(produce(name) for name in range(8)))
+            assert len(returned) == total
+            assert all(covered(fs, body, moment) for body, moment in returned.items())
+            # Group commit: those that wait together share one.
+            assert log_syncs(fs) < total / 2
+
+    async def test_what_is_put_while_a_sync_runs_waits_for_the_next(self, path: Path, tasks: Tasks) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs) as jobs:
+            gate = fs.gate("sync", match=".seg")
+            first = tasks.start(jobs.put(b"first"))
+            await gate.wait()
+            late = [tasks.start(jobs.put(body)) for body in numbered(3)]
+            await turns(20)
+            assert not first.done()
+            assert (jobs.qsize(), jobs.topic_stats().pending) == (0, 4)
+            since = len(fs.calls)
+            gate.open()
+            assert await soon(asyncio.gather(first, *late)) == [0, 1, 2, 3]
+            assert log_syncs(fs, since) == 1
+
+    async def test_what_is_not_durable_is_not_delivered(self, path: Path, tasks: Tasks) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs) as jobs:
+            gate = fs.gate("sync", match=".seg")
+            putting = tasks.start(jobs.put(b"a"))
+            getting = tasks.start(jobs.get())
+            await gate.wait()
+            await turns(20)
+            assert not getting.done()
+            with pytest.raises(aiodq.OffsetError):
+                await jobs.read(0)
+            gate.open()
+            assert (await soon(getting)).body == b"a"
+            assert await soon(putting) == 0
+
+    async def test_a_receipt_is_done_when_it_is_durable(self, path: Path, tasks: Tasks) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs) as jobs:
+            gate = fs.gate("sync", match=".seg")
+            receipt = jobs.put_nowait(b"a")
+            await gate.wait()
+            assert not receipt.done()
+            gate.open()
+            assert await soon(receipt) == 0
+
+    async def test_an_ack_returns_after_its_journal_was_synced(self, path: Path) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs) as jobs:
+            await jobs.put(b"a")
+            message = jobs.get_nowait()
+            since = len(fs.calls)
+            await message.ack()
+            written, synced = fs.named("write", match="journal", since=since), fs.named("sync", match="journal", since=since)
+            assert (len(written), len(synced)) == (1, 1)
+            assert written[0].ended < synced[0].begun
+            assert synced[0].ended
+
+    async def test_every_byte_is_synced_when_it_is_closed(self, path: Path) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs, segment_bytes=500) as jobs:
+            await fill(jobs, numbered(50))
+        for call in fs.named("write"):
+            if not call.path.endswith("watermark"):
+                assert any(sync.path == call.path and sync.begun > call.ended for sync in fs.named("sync")), call
+
+
+class TestSyncInterval:
+    async def test_a_put_waits_for_no_sync(self, path: Path) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs, sync="interval", sync_every=1000, sync_interval=3600) as jobs:
+            await jobs.put(b"first")
+            since = len(fs.calls)
+            await fill(jobs, numbered(20))
+            assert log_syncs(fs, since) == 0
+            assert jobs.durable_offset < jobs.end_offset == 21
+            assert ready_now(jobs) == [b"first", *numbered(20)]
+
+    async def test_a_sync_after_so_many_messages(self, path: Path) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs, sync="interval", sync_every=10, sync_interval=3600) as jobs:
+            since = len(fs.calls)
+            await fill(jobs, numbered(9))
+            assert log_syncs(fs, since) == 0
+            await jobs.put(b"the tenth")
+            await until(lambda: jobs.durable_offset == 10)
+            assert log_syncs(fs, since) == 1
+            await fill(jobs, numbered(9))
+            await turns(20)
+            assert log_syncs(fs, since) == 1
+            await jobs.put_many(numbered(25))
+            await until(lambda: jobs.durable_offset == 44)
+            assert log_syncs(fs, since) == 2
+
+    async def test_a_sync_after_so_much_time(self, path: Path) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs, sync="interval", sync_every=1000, sync_interval=0.02) as jobs:
+            await fill(jobs, numbered(3))
+            await until(lambda: jobs.durable_offset == 3)
+
+    async def test_none_while_nothing_is_new(self, path: Path) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs, sync="interval", sync_interval=0.005) as jobs:
+            await jobs.put(b"a")
+            await until(lambda: jobs.durable_offset == 1)
+            since, ticks = len(fs.calls), []
+            jobs._ioloop.retainer.retain = lambda: ticks.append(1)  # type: ignore[method-assign]  # every tick ends there
+            await until(lambda: len(ticks) >= 5)
+            assert log_syncs(fs, since) == 0
+
+    async def test_acks_are_synced_with_time_as_well(self, path: Path) -> None:
+        """As diskqueue's TestDiskQueueSyncAfterRead: the ticker syncs what was read, too."""
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs, sync="interval", sync_interval=0.02) as jobs:
+            await jobs.put(b"a")
+            message = jobs.get_nowait()
+            since = len(fs.calls)
+            message.ack_nowait()
+            await until(lambda: bool(fs.named("sync", match="journal", since=since)))
+
+    async def test_sync_makes_it_so_now(self, path: Path) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs, sync="interval", sync_every=1000, sync_interval=3600) as jobs:
+            await fill(jobs, numbered(5))
+            (await jobs.get()).ack_nowait()
+            jobs.put_nowait(b"accepted")
+            since = len(fs.calls)
+            await soon(jobs.sync())
+            assert jobs.durable_offset == jobs.end_offset == 6
+            assert log_syncs(fs, since) >= 1
+            assert fs.named("sync", match="journal", since=since)
+
+
+class TestSyncOs:
+    async def test_none_until_it_is_closed(self, path: Path) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs, sync="os", sync_interval=0.001) as jobs:
+            since, ticks = len(fs.calls), []
+            retain = jobs._ioloop.retainer.retain
+            jobs._ioloop.retainer.retain = lambda: (ticks.append(1), retain())[1]  # type: ignore[method-assign]
+            await fill(jobs, numbered(50))
+            for _ in range(10):
+                await (await jobs.get()).ack()
+            await until(lambda: len(ticks) >= 5)
+            assert fs.named("sync", since=since) == []
+            since = len(fs.calls)
+        assert log_syncs(fs, since) >= 1
+        assert fs.named("sync", match="channels", since=since)
+
+    async def test_a_full_segment_is_synced_before_the_next_begins(self, path: Path) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs, sync="os", segment_bytes=500) as jobs:
+            await fill(jobs, numbered(50))
+            found = fs.named("create", match=".seg")
+            assert len(found) > 2
+            for before, following in zip(found, found[1:], strict=False):
+                last = max(call.ended for call in fs.named("write") if call.path == before.path)
+                assert any(last < s.begun and s.ended < following.begun for s in fs.named("sync") if s.path == before.path)
+
+    async def test_sync_makes_it_so_now(self, path: Path) -> None:
+        async with queue(path, sync="os") as jobs:
+            await fill(jobs, numbered(5))
+            assert jobs.durable_offset == 0
+            await soon(jobs.sync())
+            assert jobs.durable_offset == 5
+
+
+class TestSync:
+    @pytest.mark.parametrize("policy", ["always", "interval", "os"])
+    async def test_of_nothing(self, path: Path, policy: str) -> None:
+        async with queue(path, sync=policy) as jobs:
+            await soon(jobs.sync())
+            await jobs.put(b"a")
+            await soon(jobs.sync())
+            await soon(jobs.sync())
+            assert jobs.durable_offset == 1
+
+    async def test_of_a_topic_without_files(self, path: Path) -> None:
+        async with store(path) as opened:
+            await soon(opened.topic("named").sync())
+            assert opened.topics() == []
+
+    @pytest.mark.parametrize("policy", ["always", "interval", "os"])
+    async def test_covers_everything_accepted_before_and_waits_for_nothing_after(
+        self, path: Path, tasks: Tasks, policy: str
+    ) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs, sync=policy, sync_interval=3600) as jobs:
+            gate = fs.gate("sync", match=".seg")
+            receipts = [jobs.put_nowait(body) for body in numbered(5)]
+            syncing = tasks.start(jobs.sync())
+            await gate.wait()
+            await turns()
+            assert not syncing.done()
+            gate.open()
+            await soon(syncing)
+            assert all(receipt.done() for receipt in receipts)
+            assert jobs.durable_offset == 5
+
+    async def test_when_everything_accepted_was_cancelled(self, path: Path, tasks: Tasks) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs) as jobs:
+            gate = fs.gate("sync", match=".seg")
+            first = tasks.start(jobs.put(b"a"))
+            await gate.wait()
+            doomed = tasks.start(jobs.put(b"b"))
+            await turns()
+            syncing = tasks.start(jobs.sync())
+            await turns()
+            doomed.cancel()
+            await asyncio.wait([doomed])
+            gate.open()
+            await soon(syncing)
+            assert outcome(first) == 0
+            assert jobs.end_offset == 1
+
+
+class TestCancelling:
+    async def test_before_the_writer_takes_it_it_is_not_stored(self, path: Path, tasks: Tasks) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs) as jobs:
+            gate = fs.gate("sync", match=".seg")
+            first = tasks.start(jobs.put(b"first"))
+            await gate.wait()
+            kept = tasks.start(jobs.put(b"kept"))
+            gone = [tasks.start(jobs.put(b"gone")), tasks.start(jobs.put_many([b"gone", b"gone"]))]
+            last = tasks.start(jobs.put_many([b"last", b"of all"]))
+            await turns()
+            for task in gone:
+                task.cancel()
+            await asyncio.wait(gone)
+            gate.open()
+            assert await soon(asyncio.gather(first, kept, last)) == [0, 1, range(2, 4)]
+            assert all(task.cancelled() for task in gone)
+            assert ready_now(jobs) == [b"first", b"kept", b"last", b"of all"]
+            assert jobs.topic_stats().pending == 0
+
+    async def test_after_that_it_is(self, path: Path, tasks: Tasks) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs) as jobs:
+            gate = fs.gate("sync", match=".seg")
+            puts = [tasks.start(jobs.put(b"a")), tasks.start(jobs.put_many([b"b", b"c"]))]
+            await gate.wait()
+            for task in puts:
+                task.cancel()
+            await asyncio.wait(puts)
+            gate.open()
+            assert (await soon(jobs.get())).body == b"a"
+            assert ready_now(jobs) == [b"b", b"c"]
+            assert all(task.cancelled() for task in puts)
+
+    async def test_one_cancelled_put_takes_no_other_of_its_batch_along(self, path: Path, tasks: Tasks) -> None:
+        async with queue(path) as jobs:
+            puts = [tasks.start(jobs.put(body)) for body in numbered(20)]
+            await asyncio.sleep(0)
+            for task in puts[::3]:
+                task.cancel()
+            await asyncio.wait(puts)
+            offsets = {task.result(): body for task, body in zip(puts, numbered(20), strict=True) if not task.cancelled()}
+            assert len(offsets) == 13
+            for offset, body in offsets.items():
+                assert (await jobs.read(offset)).body == body
