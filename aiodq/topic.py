@@ -82,7 +82,9 @@ class Topic:
         intake = ioloop.intake
         data = intake.body(body)
         draft = _PLAIN if tag is None and key is None and not headers else intake.draft(_draft(data, tag, key, headers))
-        return await _stored(ioloop, await intake.enter(partial(intake.accept, draft, data)))
+        ioloop.check()
+        waiter = intake.accept_at_once(draft, data) or await intake.enter(partial(intake.accept, draft, data))
+        return await _stored(ioloop, waiter)
 
     async def put_many(
         self,

@@ -38,8 +38,12 @@ def _version() -> str:
     return str(importlib.import_module("aiodq").__version__)
 
 
-def app() -> App:
-    """Return the command line. A command's module is imported when the command is run."""
+def app(chosen: str = "") -> App:
+    """Return the command line. A command's module is imported when the command is run.
+
+    Args:
+        chosen: the command that will be; its help is its docstring's, that of the others one line.
+    """
     commands = App(
         name="aiodq",
         help="SQLite for queues: look into, feed, empty, check and mend aiodq stores.",
@@ -48,7 +52,7 @@ def app() -> App:
         error_console=Console(stderr=True),
     )
     for name, (target, text) in _COMMANDS.items():
-        commands.command(target, name=name, help=text)
+        commands.command(target, name=name, help=None if name == chosen else text)
     return commands
 
 
@@ -70,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
-        code = app()(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+        code = app(*arguments[:1])(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         complain(f"{error} See aiodq --help.")
         return MISUSE

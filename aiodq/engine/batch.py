@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
-__all__ = ["Draft", "OpenBatch", "Part", "draft_cost"]
+__all__ = ["OVERHEAD", "Draft", "OpenBatch", "Part", "bodies_cost"]
 
-_OVERHEAD: Final = 64
+OVERHEAD: Final = 64
 """What a message costs in memory besides its body: the bytes object, its slots in lists, its frame's share."""
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
@@ -36,9 +36,9 @@ class Draft:
     headers: Mapping[str, str] | None = None
 
 
-def draft_cost(body: bytes) -> int:
-    """Return the bytes of memory that an accepted message is counted with."""
-    return len(body) + _OVERHEAD
+def bodies_cost(bodies: list[bytes]) -> int:
+    """Return the bytes of memory that these messages are counted with."""
+    return sum(map(len, bodies)) + OVERHEAD * len(bodies)
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Part:
         count = len(columns.bodies)
         columns.bodies.append(body)
         self.waiters.append(waiter)
-        self.cost += len(body) + _OVERHEAD
+        self.cost += len(body) + OVERHEAD
         if draft.tag is not None or columns.tags is not None:
             if columns.tags is None:
                 columns.tags = [None] * count
@@ -85,7 +85,7 @@ class Part:
         """Append one message that is nothing but a body, to a part of such."""
         self.columns.bodies.append(body)
         self.waiters.append(waiter)
-        self.cost += len(body) + _OVERHEAD
+        self.cost += len(body) + OVERHEAD
 
     def without_cancelled(self) -> Part | None:
         """Return the part less what nobody waits for any more; None where nothing is left."""
@@ -156,7 +156,7 @@ class OpenBatch:
         else:
             part.add(draft, body, waiter)
         self.count += 1
-        self.cost += len(body) + _OVERHEAD
+        self.cost += len(body) + OVERHEAD
 
     def add_many(self, drafts: list[tuple[Draft, bytes]], waiter: asyncio.Future[Any]) -> None:
         """Take messages in that are stored all or not at all."""

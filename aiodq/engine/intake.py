@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiodq.engine.batch import Draft, OpenBatch, draft_cost
+from aiodq.engine.batch import OVERHEAD, Draft, OpenBatch, bodies_cost
 from aiodq.engine.signals import QueueFull, QueueShutDown
 from aiodq.errors import InvalidMessageError, MessageSizeError
 
@@ -103,13 +103,23 @@ class Intake:
             QueueFull: no room now.
             QueueShutDown: no more is accepted.
         """
-        self._make_room(1, draft_cost(body))
+        self._make_room(1, len(body) + OVERHEAD)
+        return self._add(draft, body)
+
+    def _add(self, draft: Draft, body: bytes) -> asyncio.Future[int]:
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if not self.batch.count:
             self._ioloop.opened()
         self.batch.add(draft, body, waiter)
-        self._count(1, draft_cost(body))
+        self.pending += 1
+        self.cost += len(body) + OVERHEAD
         return waiter
+
+    def accept_at_once(self, draft: Draft, body: bytes) -> asyncio.Future[int] | None:
+        """As `accept`, or None where somebody waits already or there is no room: what a put tries first."""
+        if self.shut or self._waiting or not self._has_room(1, len(body) + OVERHEAD):
+            return None
+        return self._add(draft, body)
 
     def accept_many(self, drafts: list[tuple[Draft, bytes]]) -> asyncio.Future[range]:
         """Take messages in that are stored all or not at all; the future gives their offsets.
@@ -118,18 +128,15 @@ class Intake:
             QueueFull: no room now.
             QueueShutDown: no more is accepted.
         """
-        cost = sum(draft_cost(body) for _, body in drafts)
+        cost = bodies_cost([body for _, body in drafts])
         self._make_room(len(drafts), cost)
         waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
         if not self.batch.count:
             self._ioloop.opened()
         self.batch.add_many(drafts, waiter)
-        self._count(len(drafts), cost)
-        return waiter
-
-    def _count(self, messages: int, cost: int) -> None:
-        self.pending += messages
+        self.pending += len(drafts)
         self.cost += cost
+        return waiter
 
     def take(self) -> list[Part]:
         """Give the open batch to the writer."""
@@ -145,7 +152,7 @@ class Intake:
     def done(self, part: Part) -> None:
         """A part is visible, or failed."""
         self.pending -= len(part.columns.bodies)
-        self.cost -= sum(map(draft_cost, part.columns.bodies))
+        self.cost -= bodies_cost(part.columns.bodies)
         if self._waiting:
             self.freed()
         if self.shut and not self.pending:

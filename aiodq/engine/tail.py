@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.batch import draft_cost
+from aiodq.engine.batch import bodies_cost
 
 if TYPE_CHECKING:
     from aiodq.format.frames import Batch
@@ -17,7 +17,7 @@ _COMPACT_AT: Final = 512
 
 def batch_cost(batch: Batch) -> int:
     """Return the bytes of memory that a batch is counted with."""
-    return sum(map(draft_cost, batch.columns.bodies))
+    return bodies_cost(batch.columns.bodies)
 
 
 class TailCache:

@@ -15,13 +15,13 @@ from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.active import ActiveSegment
 from aiodq.storage.atomic import ensure_directory, sweep_temporaries
 from aiodq.storage.channels import is_loss
-from aiodq.storage.damage import Damage
+from aiodq.storage.damage import Damage, quarantine
 from aiodq.storage.logreader import LogView
 from aiodq.storage.meta import TopicMeta, load_meta, save_meta
 from aiodq.storage.oserrors import storage_error
 from aiodq.storage.recovery import recover
 from aiodq.storage.segments import Segment, segment_path
-from aiodq.storage.slots import WATERMARK, SlotFile, noted_watermark
+from aiodq.storage.slots import SLOT_FILE_BYTES, WATERMARK, SlotFile, noted_watermark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -76,7 +76,7 @@ class TopicLog:
         self.segments: tuple[Segment, ...] = ()
         active = None
         try:
-            promised = noted_watermark(self._slots.values, topic_salt(self.meta.uuid))
+            promised = self._promised()
             found = recover(fs, directory, self.meta.uuid, promised)
             self.damages += found.damages
             self.damages += [gap for gap in found.gaps if is_loss(fs, directory, self.meta, gap.first, gap.stop)]
@@ -90,6 +90,15 @@ class TopicLog:
             if active is not None:
                 active.close()
             raise
+
+    def _promised(self) -> int:
+        """Return the noted watermark, unless it is another topic's: that one is set aside."""
+        promised = noted_watermark(self._slots.values, topic_salt(self.meta.uuid))
+        if promised != self._slots.values[0]:
+            path = os.path.join(self.directory, WATERMARK)
+            quarantine(self._fs, path, 0, SLOT_FILE_BYTES)
+            self.damages.append(Damage(path, 0, SLOT_FILE_BYTES, "the watermark is another topic's"))
+        return promised
 
     def _without_dead(self, segments: list[Segment]) -> list[Segment]:
         """Delete what lies wholly below the offset that was given up, as its deletion was cut short."""

@@ -16,7 +16,7 @@ from aiodq.storage.oserrors import storage_error
 if TYPE_CHECKING:
     from aiodq.storage.filesystem import File, FileSystem
 
-__all__ = ["WATERMARK", "SlotFile", "check_slots", "noted_watermark", "read_slot_file", "read_slots"]
+__all__ = ["SLOT_FILE_BYTES", "WATERMARK", "SlotFile", "check_slots", "noted_watermark", "read_slot_file", "read_slots"]
 
 WATERMARK: Final = "watermark"
 """The name of the file that notes up to where a topic is durable, and the topic's salt."""
@@ -25,6 +25,8 @@ _MAGIC: Final = b"AIODQWM1"
 _SLOT: Final = struct.Struct("<8sQQQI")
 _STRIDE: Final = 4096
 """Slots lie this many bytes apart, so that no sector holds parts of both."""
+
+SLOT_FILE_BYTES: Final = 2 * _STRIDE
 
 
 def read_slots(data: bytes) -> tuple[int, int, int]:

@@ -71,7 +71,9 @@ def put_each(log: TopicLog, bodies: Sequence[bytes], *, sync: bool = True) -> No
         put(log, [body], sync=sync)
 
 
-def contents(log: TopicLog, fs: FileSystem | None = None, max_bytes: int = 4096) -> tuple[dict[int, bytes], list[Damage]]:
+def contents(
+    log: TopicLog, fs: FileSystem | None = None, max_bytes: int = 4096
+) -> tuple[dict[int, bytes], list[Damage]]:
     """Return every message by offset, and what was damaged on the way. Reading must come to an end and never go back."""
     reader = LogReader(fs or FaultyFileSystem())
     found: dict[int, bytes] = {}

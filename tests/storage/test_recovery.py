@@ -110,7 +110,9 @@ def test_a_tail_torn_at_any_byte_costs_only_the_torn_record(unsynced: Path, tmp_
 
 
 @pytest.mark.parametrize("tail", ["zeros", "random", "stale"])
-def test_whatever_stands_where_the_tail_was_never_written_is_cut(unsynced: Path, tmp_path: Path, tail: str, seed: int) -> None:
+def test_whatever_stands_where_the_tail_was_never_written_is_cut(
+    unsynced: Path, tmp_path: Path, tail: str, seed: int
+) -> None:
     rng = random.Random(seed)
     before, ends = last_three(unsynced)
     for size in range(ends[0], ends[-1] + 1):
@@ -232,7 +234,9 @@ def test_a_hole_beyond_the_watermark_is_cut_to_a_prefix(unsynced: Path, record: 
 
 @pytest.mark.parametrize("noted", ["kept", "missing", "stale"])
 @pytest.mark.parametrize("record", [4, 5, 6])
-def test_damage_below_the_watermark_is_set_aside_and_what_follows_is_delivered(synced: Path, record: int, noted: str) -> None:
+def test_damage_below_the_watermark_is_set_aside_and_what_follows_is_delivered(
+    synced: Path, record: int, noted: str
+) -> None:
     ends = [SEGMENT_HEADER.size, *frame_ends(synced)]
     path = segments(synced)[-1]
     overwrite(path, ends[record - 4] + 10, b"\xff" * 6)
@@ -261,7 +265,10 @@ def test_evidence_of_another_damage_at_the_same_place_is_kept_beside(synced: Pat
         overwrite(path, SEGMENT_HEADER.size + 10, junk)
         reopened(synced)
         assert len(set_aside(synced)) == number + 1
-    assert [junk in set_aside(synced)[n].read_bytes() for n, junk in enumerate((b"\xff" * 6, b"\xee" * 6))] == [True, True]
+    assert [junk in set_aside(synced)[n].read_bytes() for n, junk in enumerate((b"\xff" * 6, b"\xee" * 6))] == [
+        True,
+        True,
+    ]
 
 
 def test_a_file_full_of_damage_is_set_aside_once(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ class InlineOffload:
             error = raised
         self._loop.call_soon(report, result, error)
 
-    def shutdown(self) -> None:
+    def shutdown(self, *, wait: bool = True) -> None:
         """There is nothing to end."""
 
 
