@@ -31,11 +31,10 @@ class Channel:
     Made by `Topic.channel` and `Store.queue`.
     """
 
-    def __init__(self, ioloop: IoLoop, outlet: Outlet[Message], *, auto_ack: bool) -> None:
+    def __init__(self, ioloop: IoLoop, outlet: Outlet[Message]) -> None:
         """Made by the topic."""
         self._ioloop = ioloop
         self._outlet = outlet
-        self._auto_ack = auto_ack
 
     @property
     def name(self) -> str:
@@ -147,7 +146,7 @@ class Channel:
             yield message
 
     def _handed(self, message: Message) -> Message:
-        if self._auto_ack:
+        if self._outlet.auto_ack:
             message.ack_nowait()
         return message
 
@@ -211,6 +210,9 @@ class Channel:
         Cancellation: it is done all the same.
         """
         self._ioloop.check()
+        return await asyncio.shield(asyncio.ensure_future(self._purge()))
+
+    async def _purge(self) -> int:
         await self._ioloop.settle_in()
         state = self._outlet.state
         count = 0 if state is None else state.purge()

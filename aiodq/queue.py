@@ -30,7 +30,7 @@ class Queue(Channel):
 
     def __init__(self, topic: Topic, channel: Channel, close: Callable[[], Awaitable[None]] | None = None) -> None:
         """Made by the store. `close` is given where the queue has the store to itself."""
-        super().__init__(channel._ioloop, channel._outlet, auto_ack=channel._auto_ack)  # noqa: SLF001 - one class in two
+        super().__init__(channel._ioloop, channel._outlet)  # noqa: SLF001 - one class in two
         self._topic = topic
         self._close = close
 

@@ -161,21 +161,23 @@ class Topic:
 
         Args:
             name: as a topic's.
-            options: `start` counts only when the channel is new.
+            options: the channel's from now on, for all who hold it; None leaves them. `start` counts only when it is
+                new.
 
         Raises:
             InvalidNameError: no such name may be.
         """
         check_name(name, "channel")
         self._ioloop.check()
-        options = options or ChannelOptions()
-        return Channel(self._ioloop, self._open_outlet(name, options), auto_ack=options.auto_ack)
+        outlet = self._open_outlet(name, options or ChannelOptions())
+        if options is not None:
+            outlet.configure(options)
+        return Channel(self._ioloop, outlet)
 
     def _open_outlet(self, name: str, options: ChannelOptions) -> Outlet[Message]:
         ioloop, runtime = self._ioloop, self._runtime
         new, first = name not in ioloop.outlets, not ioloop.outlets
         outlet = runtime.outlet(ioloop, name, make_message)
-        outlet.limit(options.max_in_flight)
         if new:
             runtime.create_channel(ioloop, outlet, partial(start_offset, runtime.fs, options.start, first=first))
         return outlet
@@ -330,11 +332,11 @@ class Topic:
         ioloop = self._ioloop
         log = ioloop.log
         channels = {
-            name: Channel(ioloop, outlet, auto_ack=False).stats() for name, outlet in sorted(ioloop.outlets.items())
+            name: Channel(ioloop, outlet).stats() for name, outlet in sorted(ioloop.outlets.items())
         }
         return TopicStats(
             self.name, log.begin, log.end, log.durable, ioloop.intake.pending, len(log.segments),
-            sum(segment.size for segment in log.segments), ioloop.fsyncs, ioloop.reader.bytes_read,
+            sum(segment.size for segment in log.segments), ioloop.syncer.count, ioloop.reader.bytes_read,
             ioloop.intake.dropped,
             len(log.damages), log.cut_bytes, channels,
         )  # fmt: skip

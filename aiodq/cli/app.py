@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["app", "run"]
 
 _COMMANDS: Final = {
-    "demo": ("aiodq.cli.demo.command:demo", "Kill a process in the middle of its work, and prove that nothing is lost."),
+    "demo": (
+        "aiodq.cli.demo.command:demo",
+        "Kill a process in the middle of its work, and prove that nothing is lost.",
+    ),
     "put": ("aiodq.cli.put:put", "Put lines or files into a topic."),
     "get": ("aiodq.cli.get:get", "Take messages from a channel and ack them."),
     "tail": ("aiodq.cli.tail:tail", "Look at a topic's newest messages."),
@@ -74,7 +77,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
-        code = app(*arguments[:1])(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+        code = app(*arguments[:1])(
+            list(arguments), exit_on_error=False, print_error=False, result_action="return_value"
+        )
     except CycloptsError as error:
         complain(f"{error} See aiodq --help.")
         return MISUSE

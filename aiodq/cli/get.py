@@ -23,7 +23,7 @@ from aiodq.store import open_reader
 
 __all__ = ["get"]
 
-_BATCH_MESSAGES: Final = 256
+_BATCH_MESSAGES: Final = 500
 _BATCH_BYTES: Final = 1 << 20
 _POLL: Final = 0.2
 """Seconds between two looks at whether there is more."""

@@ -50,16 +50,21 @@ def tail(
 
 def _write(messages: Iterator[StoredMessage], at: int, *, json: bool) -> int:
     """Write messages as they come and return the offset behind the last; `at` where there was none."""
-    output = sys.stdout.buffer
-    pending = 0
+    pending: list[bytes] = []
+    size = 0
     for message in messages:
-        data = json_text.dumps(message_fields(message)).encode() if json else message.body
-        output.write(data)
-        output.write(b"\n")
+        pending.append(json_text.dumps(message_fields(message)).encode() if json else message.body)
         at = message.offset + 1
-        pending += len(data)
-        if pending >= _FLUSH_AT:
-            output.flush()
-            pending = 0
-    output.flush()
+        size += len(pending[-1])
+        if size >= _FLUSH_AT:
+            _flush(pending)
+            size = 0
+    _flush(pending)
     return at
+
+
+def _flush(lines: list[bytes]) -> None:
+    lines.append(b"")
+    sys.stdout.buffer.write(b"\n".join(lines))
+    sys.stdout.buffer.flush()
+    lines.clear()

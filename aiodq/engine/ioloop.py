@@ -63,6 +63,7 @@ class IoLoop:
         intake: the open batch and those who wait for room.
         outlets: its channels, by name.
         tail: the newest messages in memory.
+        syncer: when the log is synced, and how often it was.
         visible: the offset up to which channels may deliver.
         in_writer: what the segment writer has in hand.
         unsynced: what is written and waits for a sync, oldest first.
@@ -88,7 +89,7 @@ class IoLoop:
         self.intake = Intake(self)
         self.retainer = Retainer(self, self.reader, self._persister, host)
         self.unsynced: deque[tuple[Part, Batch]] = deque()
-        self._syncer = Syncer(options, host.offload, self._inbox)
+        self.syncer = Syncer(options, host.offload, self._inbox)
         self._operations = OperationQueue(host, self._inbox)
         self._writing = False
         self._serial = self._taken = 0
@@ -126,7 +127,7 @@ class IoLoop:
             # The next put or channel tries again.
             self._birth_asked = False
             self._taken = self._serial
-            self._syncer.skip(self._serial)
+            self.syncer.skip(self._serial)
             self.intake.refuse_batch(error)
 
     def real_log(self) -> TopicLog:
@@ -155,7 +156,7 @@ class IoLoop:
         """Go on with other options."""
         self.options = options
         self._durably = self._persister.durable = options.sync == "always"
-        self._syncer.options = options
+        self.syncer.options = options
         self.share_memory()
         self.intake.configure()
         if not isinstance(self.log, UnbornLog):
@@ -179,11 +180,6 @@ class IoLoop:
     def exists(self) -> bool:
         """Whether the topic has files, or will have."""
         return self._birth_asked
-
-    @property
-    def fsyncs(self) -> int:
-        """Syncs of the log, so far."""
-        return self._syncer.count
 
     def settled(self, outlet: Outlet[Any]) -> None:
         """See `OutletHost.settled`."""
@@ -254,7 +250,7 @@ class IoLoop:
         for part, _ in self.unsynced:
             part.fail(error)
         self.unsynced.clear()
-        self._syncer.fail(error)
+        self.syncer.fail(error)
         self._operations.fail(error)
         self._persister.fail(error)
         for outlet in self.outlets.values():
@@ -299,7 +295,7 @@ class IoLoop:
             case Synced():
                 self._sync_ended(request.error)
             case SyncWanted():
-                self._syncer.wait(self._serial, request.done)
+                self.syncer.wait(self._serial, request.done)
             case Operation():
                 self._operations.add(request)
             case Tick():
@@ -314,20 +310,20 @@ class IoLoop:
         """Start whatever may start now. Every decision of the ioLoop is made here."""
         if self._operations.running:
             return
-        at_rest = not self._writing and not self._syncer.busy and not self.unsynced
-        if at_rest and self._operations.start_next(self._syncer.written):
+        at_rest = not self._writing and not self.syncer.busy and not self.unsynced
+        if at_rest and self._operations.start_next(self.syncer.written):
             return
         if not self._writing and self.intake.batch.count and self._may_write():
             self._start_write()
-        if not self._writer.rolling and self._syncer.needed():
+        if not self._writer.rolling and self.syncer.needed():
             self._writer.syncing(busy=True)
-            self._syncer.start(self.real_log().sync)
-        self._syncer.resolve()
+            self.syncer.start(self.real_log().sync)
+        self.syncer.resolve()
 
     def _may_write(self) -> bool:
         if self._operations.waits_for(self._taken):
             return False
-        return not (self._durably and self._syncer.busy) or self.intake.batch.cost >= _OVERLAP
+        return not (self._durably and self.syncer.busy) or self.intake.batch.cost >= _OVERLAP
 
     # --- writing
 
@@ -335,12 +331,16 @@ class IoLoop:
         self._writing = True
         self._taken = self._serial
         self.in_writer = self.intake.take()
-        self._writer.batches.put_nowait((self._taken, self.in_writer))
+        written = self._writer.write_at_once(self.in_writer)
+        if written is None:
+            self._writer.batches.put_nowait((self._taken, self.in_writer))
+        else:
+            self._batch_written(BatchWritten(self._taken, written))
 
     def _batch_written(self, request: BatchWritten) -> None:
         self._writing = False
         self.in_writer = []
-        self._syncer.wrote(request.serial, sum(len(part.columns.bodies) for part in request.result.parts))
+        self.syncer.wrote(request.serial, sum(len(part.columns.bodies) for part in request.result.parts))
         result = request.result
         for part in result.parts:
             batch = Batch(part.first, part.time_ns, part.columns)
@@ -354,7 +354,7 @@ class IoLoop:
         if isinstance(result.error, StoreFailedError):
             raise result.error
         if not self.unsynced and self._durably:
-            self._syncer.nothing_to_sync()
+            self.syncer.nothing_to_sync()
         if len(self.log.segments) > 1:
             self._retain_if_idle()
 
@@ -379,13 +379,13 @@ class IoLoop:
 
     def _sync_ended(self, error: BaseException | None) -> None:
         self._writer.syncing(busy=False)
-        self._syncer.ended(error)
+        self.syncer.ended(error)
         while self.unsynced and self.unsynced[0][1].stop <= self.log.durable:
             self._publish(*self.unsynced.popleft())
 
     def _ticked(self) -> None:
         if self.options.sync == "interval":
-            self._syncer.due = True
+            self.syncer.due = True
             if self._persister.unsynced:
                 self._persister.submit(Job(lambda: None, self.retainer.ignore, acks_first=True))
         self._retain_if_idle()

@@ -78,6 +78,7 @@ class Outlet(Generic[M]):
         self.journal: ChannelJournal | None = None
         self.shelf = Shelf(host.tail, read_limit, host.reader.read_now, lambda: host.reader.want(self))
         self.max_in_flight = ChannelOptions().max_in_flight
+        self.auto_ack = False
         self.ack_waiters: list[asyncio.Future[None]] = []
         self.shut = False
         self.shut_now = False
@@ -134,11 +135,12 @@ class Outlet(Generic[M]):
             batch, number = found
         return self._make(None, batch, number, 0, 0)
 
-    def limit(self, max_in_flight: int) -> None:
-        """Set how many messages may be in flight."""
-        self.max_in_flight = max_in_flight
+    def configure(self, options: ChannelOptions) -> None:
+        """Deliver by these options from now on."""
+        self.auto_ack = options.auto_ack
+        self.max_in_flight = options.max_in_flight
         if self.state is not None:
-            self.state.max_in_flight = max_in_flight
+            self.state.max_in_flight = options.max_in_flight
             self.wake()
 
     def fetch_offset(self) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiodq.engine.unborn import UnbornLog
-from aiodq.engine.writer import write_at_once
+from aiodq.engine.writer import write_blocking
 
 if TYPE_CHECKING:
     from aiodq.clock import Clock
@@ -24,7 +24,7 @@ def rescue(ioloop: IoLoop, clock: Clock) -> None:
     parts = [*ioloop.in_writer, *ioloop.intake.take()]
     if isinstance(ioloop.log, UnbornLog):
         return
-    write_at_once(ioloop.log, parts, clock)
+    write_blocking(ioloop.log, parts, clock)
     for part in (*(part for part, _ in ioloop.unsynced), *parts):
         part.resolve()
     ioloop.unsynced.clear()

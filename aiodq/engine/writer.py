@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aiodq.format.columns import Columns
     from aiodq.storage.log import TopicLog
 
-__all__ = ["SegmentWriter", "write_at_once"]
+__all__ = ["SegmentWriter", "write_blocking"]
 
 
 class SegmentWriter:
@@ -53,6 +53,34 @@ class SegmentWriter:
             serial, parts = await self.batches.get()
             self._inbox.put_nowait(BatchWritten(serial, await self.write(parts)))
 
+    def write_at_once(self, parts: list[Part]) -> Written | None:
+        """Write a small batch without leaving the caller's step; None where it is long, or the segment has to roll."""
+        log = self._opened()
+        if sum(part.cost for part in parts) > WRITE_BYTES:
+            return None
+        try:
+            if not all(self._stage(log, part) for part in parts):
+                log.rollback()
+                return None
+            log.flush()
+            log.commit()
+        except AiodqError as error:
+            log.rollback()
+            return Written(failed=parts, error=error)
+        return Written(parts)
+
+    def _stage(self, log: TopicLog, part: Part) -> bool:
+        time_ns = self._clock.now_ns()
+        part.first = -1
+        for columns in cuts(part.columns, atomic=part.atomic):
+            span = log.stage(columns, time_ns, atomic=part.atomic)
+            if span is None:
+                part.first = -1
+                return False
+            if part.first < 0:
+                part.first, part.time_ns = span[0], time_ns
+        return True
+
     async def write(self, parts: list[Part]) -> Written:
         """Write a batch, part by part.
 
@@ -78,6 +106,7 @@ class SegmentWriter:
 
     async def _write_part(self, part: Part) -> None:
         log, time_ns = self._opened(), self._clock.now_ns()
+        part.first = -1
         for columns in cuts(part.columns, atomic=part.atomic):
             span = log.stage(columns, time_ns, atomic=part.atomic)
             if span is None:
@@ -121,7 +150,7 @@ def _split(parts: list[Part], end: int, error: AiodqError) -> Written:
     return result
 
 
-def write_at_once(log: TopicLog, parts: list[Part], clock: Clock) -> None:
+def write_blocking(log: TopicLog, parts: list[Part], clock: Clock) -> None:
     """Write and sync batches without a loop, whatever became of them in the writer before. Blocking.
 
     Raises:

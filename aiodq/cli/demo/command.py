@@ -16,7 +16,7 @@ from aiodq.cli.demo.progress import narrator
 from aiodq.cli.demo.run import Demonstration, Outcome
 from aiodq.cli.exits import DONE, WRONG, CommandError
 from aiodq.cli.loop import run_command
-from aiodq.cli.show import human_bytes, print_json, rate, stdout
+from aiodq.cli.show import counted, human_bytes, print_json, rate, stdout
 
 __all__ = ["demo"]
 
@@ -112,7 +112,9 @@ def _print(outcome: Outcome, library: Library, consumers: int) -> None:
             where = f" (message {problem.offset})" if problem.offset >= 0 else ""
             console.print(f"{when}: {problem.kind}: {problem.where}{where}", soft_wrap=True)
     if outcome.figures.not_acked:
-        console.print(f"{outcome.figures.not_acked:,} messages are not acked, the store says")
+        console.print(f"{counted(outcome.figures.not_acked, 'message')} not acked, the store says")
+    if outcome.figures.damages:
+        console.print(f"{counted(outcome.figures.damages, 'damage')} in the store; see aiodq verify")
     console.print("proved: everything that was acknowledged was delivered" if outcome.ok else "NOT PROVED")
 
 

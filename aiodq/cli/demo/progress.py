@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -58,15 +58,15 @@ class _TerminalNarrator(Narrator):
         self._progress = Progress(
             TextColumn("{task.description:<9}"),
             BarColumn(bar_width=None),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[count]}"),
             TextColumn("{task.fields[speed]}"),
             TimeElapsedColumn(),
             console=console,
             auto_refresh=False,
             expand=True,
         )
-        self._put = self._progress.add_task("put", total=total, speed="")
-        self._consumed = self._progress.add_task("consumed", total=total, speed="")
+        self._put = self._progress.add_task("put", total=total, count="", speed="")
+        self._consumed = self._progress.add_task("consumed", total=total, count="", speed="")
         self._progress.start()
 
     def say(self, text: str) -> None:
@@ -75,7 +75,8 @@ class _TerminalNarrator(Narrator):
     def show(self) -> None:
         for task, done in ((self._put, self.put), (self._consumed, self.consumed)):
             speed = self._progress.tasks[task].speed
-            self._progress.update(task, completed=done, speed="" if speed is None else f"{speed:,.0f}/s")
+            shown = "" if speed is None else f"{speed:,.0f}/s"
+            self._progress.update(task, completed=done, count=f"{done:,} of {self.total:,}", speed=shown)
         self._progress.refresh()
 
     def close(self) -> None:

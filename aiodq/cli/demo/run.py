@@ -12,6 +12,8 @@ from aiodq.cli.demo.proof import Ledger, Verdict
 from aiodq.cli.demo.traffic import CHANNEL, TOPIC, channel_options, consume, produce, store_options
 from aiodq.cli.demo.wire import Acknowledged, Delivered, Settled, Unpacker
 from aiodq.cli.exits import WRONG, CommandError
+from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.verify import verify_store
 from aiodq.store import open as open_store
 from aiodq.store import open_reader
 
@@ -41,6 +43,7 @@ class Figures:
         put_time: how long producers were at it.
         taken, taken_bytes, taken_time: deliveries, and how long consumers were at it.
         not_acked: messages that the store would still deliver at the end.
+        damages: what `aiodq verify` finds wrong with it then.
     """
 
     acknowledged: list[int]
@@ -54,6 +57,7 @@ class Figures:
     taken_bytes: int = 0
     taken_time: float = 0.0
     not_acked: int = -1
+    damages: int = -1
 
 
 class Outcome(NamedTuple):
@@ -71,8 +75,8 @@ class Outcome(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """True when the proof holds, and the store agrees that nothing is left."""
-        return self.recovery.ok and self.verdict.ok and not self.figures.not_acked
+        """True when the proof holds, and the store's files say that nothing is left and nothing is wrong."""
+        return self.recovery.ok and self.verdict.ok and not self.figures.not_acked and not self.figures.damages
 
 
 class Demonstration:
@@ -110,6 +114,7 @@ class Demonstration:
         self._told.say("holding what was consumed against the sources")
         verdict = self._delivered.verdict()
         self._figures.not_acked = open_reader(self._path).stats().topics[TOPIC].channels[CHANNEL].depth
+        self._figures.damages = len(verify_store(self._path, OsFileSystem()).damages)
         return Outcome(self._figures, recovery, verdict)
 
     # --- the process that is killed

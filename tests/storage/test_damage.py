@@ -1,0 +1,507 @@
+"""Damage: every bit of a record, every file of a topic, lengths that lie. Nothing wrong is delivered, nothing is silent."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tracemalloc
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from aiodq.errors import AiodqError, FormatVersionError, StorageError
+from aiodq.format.codecs import CODEC_ZSTD
+from aiodq.format.columns import Columns
+from aiodq.format.journal import ChannelImage, Op, OpKind
+from aiodq.format.layout import BATCH_HEADER, FRAME_PREFIX, KIND_BATCH, KIND_COMPACT, SEGMENT_HEADER
+from aiodq.storage.channels import applied
+from aiodq.storage.damage import Damage, quarantine, quarantined
+from aiodq.storage.journal import ChannelJournal
+from aiodq.storage.reader import TopicReader
+from tests.storage.faults import FaultyFileSystem
+from tests.storage.logs import (
+    contents,
+    copy,
+    flip,
+    messages,
+    open_log,
+    overwrite,
+    put,
+    put_each,
+    segments,
+    set_aside,
+    tree,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from aiodq.storage.log import TopicLog
+
+
+# --- every bit of a record (G8)
+
+
+class Place(NamedTuple):
+    """A frame: of which segment, from which byte to which, holding which offsets."""
+
+    segment: int
+    start: int
+    end: int
+    offsets: range
+
+
+def four_segments(directory: Path, codec: int = 0) -> tuple[dict[int, bytes], list[Place]]:
+    """Write records of all forms into four segments, the last one unsealed; return messages and frames."""
+    log = open_log(directory, segment_bytes=1 << 20, codec=codec)
+    places: list[Place] = []
+    for segment in range(4):
+        for number in range(3):
+            mark = bytes([65 + segment * 5 + number])
+            for columns in (
+                Columns([mark * 60]),
+                Columns(
+                    [mark * 40, b"", mark * 9],
+                    tags=["x", None, "y"],
+                    keys=[None, mark, b""],
+                    headers=[{"a": "b"}, {}, {}],
+                ),
+            ):
+                start = log.segments[-1].data_end
+                offsets = log.stage(columns, 7, atomic=False)
+                assert offsets is not None
+                log.flush()
+                log.commit()
+                log.sync()
+                places.append(Place(segment, start, log.segments[-1].data_end, range(*offsets)))
+        if segment < 3:
+            log.roll()
+    found = messages(log)
+    log.close()
+    return found, places
+
+
+def covered(damages: Iterable[Damage]) -> set[int]:
+    return {offset for damage in damages for offset in range(damage.first, damage.stop)}
+
+
+def check_flip(work: Path, expected: dict[int, bytes], lost: range, evidence: bytes) -> None:
+    """Whoever reads gets all but the lost messages, knows of them, and finds the bytes as they were."""
+    reader = TopicReader(FaultyFileSystem(), str(work), "t")
+    assert {message.offset: message.body for message in reader.scan()} == expected
+    assert set(lost) <= covered(reader.damages)
+    for _ in range(2):
+        log = open_log(work)
+        found, damages = contents(log)
+        assert found == expected
+        assert covered(damages) == set(lost)
+        assert log.end == max(lost.stop, *expected, 0) + (lost.stop <= max(expected))
+        log.abandon()
+    kept = [path.read_bytes() for path in (*set_aside(work), *segments(work))]
+    assert any(evidence in data for data in kept)
+
+
+PLACES = [
+    pytest.param(segment, frame, footer, id=f"segment {segment} frame {frame} {'sealed' if footer else 'unsealed'}")
+    for segment in (0, 1, 3)
+    for frame in (0, 2, 3, 5)
+    for footer in ((True, False) if segment < 3 else (False,))
+]
+
+
+def flip_bits(
+    tmp_path: Path, segment: int, frame: int, *, footer: bool, codec: int = 0, sample: int | None, seed: int
+) -> int:
+    """Flip each bit of a frame in turn; return how many that were."""
+    whole = tmp_path / "whole"
+    messages_, places = four_segments(whole, codec)
+    place = [place for place in places if place.segment == segment][frame]
+    path = segments(whole)[segment]
+    if not footer and segment < 3:
+        log = open_log(whole)
+        os.truncate(path, log.segments[segment].data_end)
+        log.abandon()
+    expected = {offset: body for offset, body in messages_.items() if offset not in place.offsets}
+    bits = [(byte, bit) for byte in range(place.start, place.end) for bit in range(8)]
+    if sample is not None:
+        bits = random.Random(seed).sample(bits, sample)
+    for byte, bit in bits:
+        work = copy(whole, tmp_path / "work")
+        flip(segments(work)[segment], byte, bit)
+        evidence = segments(work)[segment].read_bytes()[place.start : place.end]
+        check_flip(work, expected, place.offsets, evidence)
+    return len(bits)
+
+
+@pytest.mark.parametrize(("segment", "frame", "footer"), PLACES)
+def test_a_flipped_bit_costs_its_own_record_and_is_reported(  # noqa: PLR0917 - parameters of a test
+    tmp_path: Path,
+    segment: int,
+    frame: int,
+    footer: bool,
+    seed: int,  # noqa: FBT001
+) -> None:
+    flip_bits(tmp_path, segment, frame, footer=footer, sample=20, seed=seed)
+
+
+def test_a_flipped_bit_in_a_compressed_batch_costs_that_batch(tmp_path: Path, seed: int) -> None:
+    flip_bits(tmp_path, 1, 3, footer=True, codec=CODEC_ZSTD, sample=40, seed=seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("segment", "frame", "footer"), PLACES)
+def test_every_flipped_bit_costs_its_own_record_and_is_reported(  # noqa: PLR0917 - parameters of a test
+    tmp_path: Path,
+    segment: int,
+    frame: int,
+    footer: bool,
+    seed: int,  # noqa: FBT001
+) -> None:
+    assert flip_bits(tmp_path, segment, frame, footer=footer, sample=None, seed=seed) > 700
+
+
+@pytest.mark.parametrize("segment", [0, 2, 3])
+def test_a_flipped_bit_in_a_header_or_footer_costs_nothing(tmp_path: Path, segment: int, seed: int) -> None:
+    expected, places = four_segments(tmp_path / "whole")
+    size = segments(tmp_path / "whole")[segment].stat().st_size
+    behind = max(place.end for place in places if place.segment == segment)
+    bits = [(byte, bit) for byte in (*range(SEGMENT_HEADER.size), *range(behind, size)) for bit in range(8)]
+    for byte, bit in random.Random(seed).sample(bits, 120):
+        work = copy(tmp_path / "whole", tmp_path / "work")
+        flip(segments(work)[segment], byte, bit)
+        for _ in range(2):
+            log = open_log(work)
+            assert messages(log) == expected
+            log.abandon()
+
+
+# --- every file of a topic (G9, PEER-ISSUES 7)
+
+
+def a_topic(directory: Path, mark: bytes) -> dict[int, bytes]:
+    """Write four segments and a channel with checkpoint and journal."""
+    log = open_log(directory, segment_bytes=300)
+    put_each(log, [mark + bytes([n]) * 50 for n in range(10)])
+    log.add_channel("c", 0)
+    (directory / "channels").mkdir()
+    journal = ChannelJournal(FaultyFileSystem(), str(directory / "channels" / "c"), 0)
+    journal.fold(ChannelImage(2, [(4, 5)]))
+    journal.append([Op(OpKind.ACK, 6)])
+    journal.append([Op(OpKind.ACK, 8)])
+    journal.close()
+    found = messages(log)
+    log.close()
+    return found
+
+
+SETTLED = {0, 1, 4, 6, 8}
+FILES = ["topic.json", "watermark", "channels/c/checkpoint", "channels/c/journal", *(f"segment {n}" for n in range(5))]
+
+
+def delete(path: Path, _: Path) -> None:
+    path.unlink()
+
+
+def truncate_to_half(path: Path, _: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def truncate_to_nothing(path: Path, _: Path) -> None:
+    os.truncate(path, 0)
+
+
+def zero(path: Path, _: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def scramble(path: Path, _: Path) -> None:
+    path.write_bytes(random.Random(1).randbytes(path.stat().st_size))
+
+
+def swap_with_another_topic_s(path: Path, other: Path) -> None:
+    shutil.copy(other, path)
+
+
+def overwrite_with_a_neighbour(path: Path, _: Path) -> None:
+    neighbours = sorted(entry for entry in path.parent.iterdir() if entry.is_file() and entry != path)
+    shutil.copy(neighbours[0], path)
+
+
+def duplicate(path: Path, _: Path) -> None:
+    number = f"{7777:020d}.seg" if path.suffix == ".seg" else f"{path.name} (copy)"
+    shutil.copy(path, path.with_name(number))
+
+
+FAULTS = [
+    delete,
+    truncate_to_half,
+    truncate_to_nothing,
+    zero,
+    scramble,
+    swap_with_another_topic_s,
+    overwrite_with_a_neighbour,
+    duplicate,
+]
+
+
+def file_of(directory: Path, name: str) -> Path:
+    return segments(directory)[int(name[-1])] if name.startswith("segment") else directory / name
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_not_what_it_was(tmp_path: Path, name: str, fault: Callable[[Path, Path], None]) -> None:
+    expected = a_topic(tmp_path / "a", b"a")
+    a_topic(tmp_path / "b", b"b")
+    bases = [int(path.stem) for path in segments(tmp_path / "a")] + [10]
+    hit = range(bases[int(name[-1])], bases[int(name[-1]) + 1]) if name.startswith("segment") else range(0)
+    if fault is duplicate:
+        hit = range(0)
+    fault(file_of(tmp_path / "a", name), file_of(tmp_path / "b", name))
+    for again in (False, True):
+        log = open_log(tmp_path / "a", segment_bytes=300)
+        found, damages = contents(log)
+        assert {offset: body for offset, body in expected.items() if offset not in hit}.items() <= found.items()
+        assert found.items() <= expected.items()
+        missing = set(expected) - set(found)
+        assert missing <= covered((*log.damages, *damages))
+        if missing:
+            assert log.damages or damages
+        assert log.end == 10 or missing
+        journal = ChannelJournal(FaultyFileSystem(), str(tmp_path / "a" / "channels" / "c"), 0)
+        check_channel(journal, name, fault, again=again)
+        journal.close()
+        log.abandon()
+    log = open_log(tmp_path / "a", segment_bytes=300)
+    offset = put(log, [b"next"]).start
+    assert offset >= 10
+    log.close()
+    log = open_log(tmp_path / "a", segment_bytes=300)
+    assert contents(log)[0] == {**found, offset: b"next"}
+    log.close()
+
+
+def check_channel(journal: ChannelJournal, name: str, fault: object, *, again: bool) -> None:
+    """A channel may deliver again, but settles nothing that nobody settled; and it says so."""
+    image = applied(journal.image, journal.ops)
+    settled = {*range(image.floor), *(n for start, stop in image.ranges for n in range(start, stop))}
+    assert settled <= SETTLED
+    assert settled or name.startswith("channels/c")
+    if fault is duplicate or not name.startswith("channels/c"):
+        assert settled == SETTLED
+        assert not journal.unclean
+    elif not again:
+        assert journal.unclean or fault is truncate_to_nothing
+        # Half a journal still has its first block; a half or a foreign checkpoint leaves the whole journal.
+        if name == "channels/c/checkpoint":
+            assert settled == {6, 8}
+        elif fault is truncate_to_half:
+            assert settled == {0, 1, 4}
+        else:
+            assert settled == {0, 1, 4}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_set_aside_holds_the_bytes_that_were_there(tmp_path: Path, fault: Callable[[Path, Path], None]) -> None:
+    for name in FILES:
+        directory = tmp_path / name
+        a_topic(directory, b"a")
+        a_topic(tmp_path / "other" / name, b"b")
+        path = file_of(directory, name)
+        fault(path, file_of(tmp_path / "other" / name, name))
+        before = tree(directory)
+        log = open_log(directory, segment_bytes=300)
+        ChannelJournal(FaultyFileSystem(), str(directory / "channels" / "c"), 0).close()
+        log.abandon()
+        after = tree(directory)
+        bytes_there = b"".join(after.values())
+        for file, data in before.items():
+            if file == "watermark" or after.get(file) == data or not any(data):
+                continue
+            assert data in bytes_there or data.startswith(after[file]), (name, file)
+
+
+def test_a_whole_topic_of_missing_segments_does_not_loop(tmp_path: Path) -> None:
+    a_topic(tmp_path / "a", b"a")
+    for path in segments(tmp_path / "a"):
+        path.unlink()
+    log = open_log(tmp_path / "a")
+    assert contents(log)[0] == {}
+    assert covered(log.damages) >= set(range(2, 10)) - SETTLED
+    assert put(log, [b"next"]).start == 10
+    log.close()
+    assert set_aside(tmp_path / "a") == []
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "directory"])
+@pytest.mark.parametrize("name", ["topic.json", "watermark", f"{99:020d}.seg"])
+def test_what_is_no_file_is_refused_and_nothing_is_followed(tmp_path: Path, name: str, kind: str) -> None:
+    a_topic(tmp_path / "a", b"a")
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"precious")
+    path = tmp_path / "a" / name
+    path.unlink(missing_ok=True)
+    if kind == "link":
+        path.symlink_to(outside)
+    elif kind == "dangling":
+        path.symlink_to(tmp_path / "planted")
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    with pytest.raises(StorageError):
+        open_log(tmp_path / "a")
+    assert outside.read_bytes() == b"precious"
+    assert not (tmp_path / "planted").exists()
+
+
+# --- newer versions
+
+
+@pytest.mark.parametrize("name", ["topic.json", "channels/c/checkpoint", "channels/c/journal"])
+def test_newer_versions_of_small_files_are_refused_and_left(tmp_path: Path, name: str) -> None:
+    a_topic(tmp_path / "a", b"a")
+    path = tmp_path / "a" / name
+    newer(path)
+    before = tree(tmp_path / "a")
+    with pytest.raises(FormatVersionError):
+        if name == "topic.json":
+            open_log(tmp_path / "a")
+        else:
+            ChannelJournal(FaultyFileSystem(), str(path.parent), 0)
+    assert tree(tmp_path / "a") == before
+
+
+def newer(path: Path) -> None:
+    """Raise a file's version by one, with its checksum right."""
+    import json  # noqa: PLC0415 - only here
+    import zlib  # noqa: PLC0415
+
+    data = bytearray(path.read_bytes())
+    if path.name == "topic.json":
+        topic = json.loads(data)["topic"] | {"version": 2}
+        text = json.dumps(topic, sort_keys=True, separators=(",", ":")).encode()
+        path.write_text(json.dumps({"topic": topic, "crc32": f"{zlib.crc32(text):08x}"}))
+        return
+    data[8:12] = (2).to_bytes(4, "little")
+    end = 20 if path.name == "journal" else len(data) - 4
+    data[end : end + 4] = zlib.crc32(data[:end]).to_bytes(4, "little")
+    path.write_bytes(data)
+
+
+# --- lengths that lie (G10)
+
+
+LENGTHS = [0, 1, 7, 8, 2**16, 2**20, 2**25, 2**26, 2**31, 2**32 - 8, 2**32 - 1]
+
+
+def opened_within(directory: Path, limit: int = 16 << 20) -> tuple[TopicLog, dict[int, bytes]]:
+    """Open and read a log, with a bound on the memory that takes."""
+    tracemalloc.start()
+    try:
+        log = open_log(directory)
+        found, _ = contents(log)
+        assert tracemalloc.get_traced_memory()[1] <= limit
+    finally:
+        tracemalloc.stop()
+    return log, found
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("kind", [KIND_COMPACT, KIND_BATCH])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_length_that_lies_takes_no_memory(tmp_path: Path, length: int, kind: int, *, sealed: bool) -> None:
+    log = open_log(tmp_path / "t", segment_bytes=1 << 30)
+    put_each(log, [b"a", b"b", b"c"])
+    # Room for the lie, with a good record far behind it.
+    large = b"L" * 100_000
+    for _ in range(20):
+        put(log, [large] * 9, sync=False)
+    put(log, [b"last"])
+    count = log.end
+    if sealed:
+        log.roll()
+    log.close()
+    path = segments(tmp_path / "t")[0]
+    start = SEGMENT_HEADER.size + 40
+    overwrite(path, start, (length & 0xFFFFFFFF).to_bytes(4, "little"))
+    overwrite(path, start + 8, bytes([kind]))
+    if kind == KIND_BATCH:
+        lies = BATCH_HEADER.pack(length & 0xFFFFFFFF, 0, kind, 0, 0, 1, 0, 0, length, length, length)
+        overwrite(path, start, lies[: BATCH_HEADER.size])
+    log, found = opened_within(tmp_path / "t")
+    # The three small records share 120 bytes; a batch header over the second takes nothing but that one.
+    assert set(range(count)) - set(found) == {1}
+    assert found[0] == b"a"
+    log.close()
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_tail_whose_length_lies_is_cut(tmp_path: Path, length: int) -> None:
+    log = open_log(tmp_path / "t")
+    put_each(log, [b"a", b"b"])
+    log.abandon()
+    path = segments(tmp_path / "t")[0]
+    with path.open("ab") as file:
+        file.write(FRAME_PREFIX.pack(length, 0, KIND_COMPACT, 0, 0, 2, 0, 0))
+        file.truncate(1 << 25)
+    log, found = opened_within(tmp_path / "t")
+    assert (found, log.damages) == ({0: b"a", 1: b"b"}, [])
+    assert path.stat().st_size == 64 + 80
+    log.close()
+
+
+# --- setting aside
+
+
+def test_the_copy_is_durable_and_whole_before_it_has_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(200)))
+    fs = FaultyFileSystem()
+    target = quarantine(fs, str(path), 50, 150)
+    assert (tmp_path / "file.damaged-000000000050").read_bytes() == bytes(range(50, 150))
+    assert [kind for kind, _ in fs.events if kind in {"create", "write", "sync", "rename", "sync_directory"}] == [
+        "create",
+        "write",
+        "sync",
+        "rename",
+        "sync_directory",
+    ]
+    assert quarantined(fs, str(tmp_path)) == ["file.damaged-000000000050"]
+    assert quarantine(fs, str(path), 50, 150) == target
+    assert quarantine(fs, str(path), 50, 120) == target
+    assert len(set_aside(tmp_path)) == 1
+    assert quarantine(fs, str(path), 50, 160) == f"{target}.1"
+    assert (tmp_path / "file.damaged-000000000050").read_bytes() == bytes(range(50, 150))
+
+
+@pytest.mark.parametrize("kind", ["open", "create", "read", "write", "sync", "rename", "sync_directory"])
+def test_setting_aside_fails_whole(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"evidence")
+    fs = FaultyFileSystem()
+    fs.fail(kind, 28)
+    with pytest.raises(AiodqError):
+        quarantine(fs, str(path), 0, 8)
+    assert path.read_bytes() == b"evidence"
+    assert fs.open_files == 0
+    quarantine(fs, str(path), 0, 8)
+    assert [copied.read_bytes() for copied in set_aside(tmp_path) if not copied.name.endswith("tmp")] == [b"evidence"]
+
+
+def test_nothing_is_cut_when_it_cannot_be_set_aside(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t")
+    put_each(log, [b"a", b"b", b"c"])
+    log.close()
+    overwrite(segments(tmp_path / "t")[0], 64 + 40 + 30, b"\xff")
+    overwrite(segments(tmp_path / "t")[0], 64 + 80 + 30, b"\xff")
+    before = segments(tmp_path / "t")[0].read_bytes()
+    fs = FaultyFileSystem()
+    fs.fail("create", 28, match=".damaged-")
+    with pytest.raises(AiodqError):
+        open_log(tmp_path / "t", fs)
+    assert segments(tmp_path / "t")[0].read_bytes() == before
+    assert fs.open_files == 0
