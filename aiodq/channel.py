@@ -198,7 +198,7 @@ class Channel:
             if self._ioloop.intake.pending or self._outlet.state is None:
                 await self._ioloop.settle_in()
             await self._outlet.join()
-            if self._outlet.shut:
+            if self._outlet.shut_now:
                 return
 
     async def purge(self) -> int:

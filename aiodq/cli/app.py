@@ -13,7 +13,7 @@ from cyclopts import App, CycloptsError, Parameter
 # Imported for its absence to be noticed here, and not half-way through a command.
 from rich.console import Console
 
-from aiodq.cli.exits import DONE, INTERRUPTED, MISUSE, CommandError, complain, exit_code
+from aiodq.cli.exits import DONE, INTERRUPTED, MISUSE, WRONG, CommandError, complain, exit_code
 from aiodq.errors import AiodqError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ __all__ = ["app", "run"]
 _COMMANDS: Final = {
     "demo": (
         "aiodq.cli.demo.command:demo",
-        "Kill a process in the middle of its work, and prove that nothing is lost.",
+        "Kill a process in the middle of its work; prove that nothing is lost.",
     ),
     "put": ("aiodq.cli.put:put", "Put lines or files into a topic."),
     "get": ("aiodq.cli.get:get", "Take messages from a channel and ack them."),
@@ -61,18 +61,27 @@ def app(chosen: str = "") -> App:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; no error leaves a traceback that the user could have caused."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+    if sys.stdin is None or sys.stdout is None:
+        # The next file that is opened would take its number, and what is meant for the stream would go there.
+        complain("standard input or output is closed; /dev/null will do")
+        return MISUSE
     for stream in (sys.stdout, sys.stderr):
         # Paths and names of any bytes can be shown, whatever the locale can.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _run(arguments)
-        sys.stdout.flush()
+        return _run(arguments)
     except BrokenPipeError:
-        # Who reads has seen enough. What Python would flush at its end must not meet the closed pipe again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Who reads has seen enough.
+        _forget_output()
         return DONE
-    return code
+
+
+def _forget_output() -> None:
+    """Have what is still buffered go nowhere, as Python would try to write it again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -80,6 +89,7 @@ def _run(arguments: Sequence[str]) -> int:
         code = app(*arguments[:1])(
             list(arguments), exit_on_error=False, print_error=False, result_action="return_value"
         )
+        sys.stdout.flush()
     except CycloptsError as error:
         complain(f"{error} See aiodq --help.")
         return MISUSE
@@ -89,6 +99,12 @@ def _run(arguments: Sequence[str]) -> int:
     except AiodqError as error:
         complain(error)
         return exit_code(error)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        complain(error)
+        _forget_output()
+        return WRONG
     except KeyboardInterrupt:
         return INTERRUPTED + signal.SIGINT
     return code if isinstance(code, int) else DONE

@@ -316,7 +316,7 @@ class Outlet(Generic[M]):
 
         Cancellation: nothing changes.
         """
-        while self.state is None or self.state.depth:
+        while not self.shut_now and (self.state is None or self.state.depth):
             self._host.check()
             if self._over is not None:
                 raise self._over
@@ -327,8 +327,6 @@ class Outlet(Generic[M]):
             finally:
                 if waiter in self._joiners:
                     self._joiners.remove(waiter)
-            if self.shut:
-                return
 
     def _release_joiners(self) -> None:
         joiners, self._joiners = self._joiners, []

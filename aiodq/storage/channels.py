@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.meta import TopicMeta
 
-__all__ = ["CHANNELS", "applied", "channel_directory", "channel_images", "is_loss", "unsettled"]
+__all__ = [
+    "CHANNELS",
+    "applied",
+    "channel_directory",
+    "channel_images",
+    "is_loss",
+    "is_loss_in_front",
+    "unsettled",
+]
 
 CHANNELS: Final = "channels"
 """The name of the directory of a topic in which each channel has one of its own."""
@@ -88,3 +96,15 @@ def is_loss(fs: FileSystem, topic_directory: str, meta: TopicMeta, start: int, s
         return False
     images = channel_images(fs, topic_directory, meta).values()
     return not images or any(unsettled(image, start, stop) for image in images)
+
+
+def is_loss_in_front(fs: FileSystem, topic_directory: str, meta: TopicMeta, base: int) -> bool:
+    """Return whether messages before the first segment, which begins at offset `base`, are missing.
+
+    Retention leaves such a gap, too, and notes it nowhere; without a channel nobody can tell.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    return bool(meta.channels) and is_loss(fs, topic_directory, meta, meta.begin, base)

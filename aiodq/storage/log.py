@@ -14,7 +14,7 @@ from aiodq.format.footer import SegmentIndex
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.active import ActiveSegment
 from aiodq.storage.atomic import ensure_directory, sweep_temporaries
-from aiodq.storage.channels import is_loss
+from aiodq.storage.channels import is_loss, is_loss_in_front
 from aiodq.storage.damage import Damage, quarantine
 from aiodq.storage.logreader import LogView
 from aiodq.storage.meta import TopicMeta, load_meta, save_meta
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.format.columns import Columns
     from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.recovery import Recovery
 
 __all__ = ["LogOptions", "TopicLog"]
 
@@ -79,7 +80,7 @@ class TopicLog:
             promised = self._promised()
             found = recover(fs, directory, self.meta.uuid, promised)
             self.damages += found.damages
-            self.damages += [gap for gap in found.gaps if is_loss(fs, directory, self.meta, gap.first, gap.stop)]
+            self._report_gaps(found)
             self.cut_bytes = found.cut_bytes
             sweep_temporaries(fs, directory)
             self._active = active = self._continue(self._without_dead(found.segments), promised)
@@ -99,6 +100,15 @@ class TopicLog:
             quarantine(self._fs, path, 0, SLOT_FILE_BYTES)
             self.damages.append(Damage(path, 0, SLOT_FILE_BYTES, "the watermark is another topic's"))
         return promised
+
+    def _report_gaps(self, found: Recovery) -> None:
+        """Report the offsets that no segment holds and that were not given up."""
+        fs, directory, meta = self._fs, self.directory, self.meta
+        base = found.segments[0].base if found.segments else 0
+        if is_loss_in_front(fs, directory, meta, base):
+            reason = f"no segment holds the offsets {meta.begin} to {base - 1}"
+            self.damages.append(Damage(directory, 0, 0, reason, meta.begin, base))
+        self.damages += [gap for gap in found.gaps if is_loss(fs, directory, meta, gap.first, gap.stop)]
 
     def _without_dead(self, segments: list[Segment]) -> list[Segment]:
         """Delete what lies wholly below the offset that was given up, as its deletion was cut short."""

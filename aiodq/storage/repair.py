@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from aiodq.format.segment import topic_salt
 from aiodq.storage.atomic import TEMPORARY, read_file, sweep_temporaries
-from aiodq.storage.channels import CHANNELS, applied, channel_directory, is_loss
+from aiodq.storage.channels import CHANNELS, applied, channel_directory, is_loss, is_loss_in_front
 from aiodq.storage.damage import quarantine, set_aside
 from aiodq.storage.journal import JOURNAL, ChannelJournal, read_channel
 from aiodq.storage.layout import check_store_directory, list_topics
@@ -150,8 +150,13 @@ class _TopicRepair:
                 end = behind
             for what, where in repair_segment(self._fs, path, check, contents, end=end, last=last):
                 self._did(path, what, where)
-        begin, end = (kept[0][1].base, kept[-1][1].end) if kept else (promised, promised)
-        if (meta.channels or not kept) and is_loss(self._fs, self._directory, meta, meta.begin, begin):
+        if kept:
+            begin, end = kept[0][1].base, kept[-1][1].end
+            missing = is_loss_in_front(self._fs, self._directory, meta, begin)
+        else:
+            begin = end = promised
+            missing = is_loss(self._fs, self._directory, meta, meta.begin, begin)
+        if missing:
             save_meta(self._fs, self._directory, TopicMeta(meta.uuid, begin, meta.channels))
             reason = f"the messages {meta.begin} to {begin - 1} are missing: noted that the topic begins behind them"
             self._did(os.path.join(self._directory, TOPIC_FILE), reason)

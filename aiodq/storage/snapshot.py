@@ -140,6 +140,8 @@ class LogSnapshot:
     def _find_gaps(self) -> None:
         segments, stop = self.view.segments, self.view.stop
         self.gaps = []
+        if segments and self.meta.channels:
+            self._judge(segments[0].path, self.meta.begin, segments[0].base)
         for before, behind in pairwise(segments):
             if behind.base > before.end:
                 self._judge(behind.path, before.end, behind.base)
@@ -149,7 +151,7 @@ class LogSnapshot:
 
     def _judge(self, path: str, first: int, stop: int) -> None:
         """Tell a gap that retention made, once every channel had settled it, from a loss."""
-        if (first, stop) in self._given_up:
+        if first >= stop or (first, stop) in self._given_up:
             return
         if is_loss(self._fs, self.directory, self.meta, first, stop):
             self.gaps.append(Damage(path, 0, 0, f"the messages {first} to {stop - 1} are missing", first, stop))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from aiodq.errors import StoreNotFoundError
 from aiodq.format.segment import topic_salt
 from aiodq.storage.atomic import TEMPORARY, read_file
-from aiodq.storage.channels import CHANNELS, channel_directory, is_loss
+from aiodq.storage.channels import CHANNELS, channel_directory, is_loss, is_loss_in_front
 from aiodq.storage.damage import is_quarantined
 from aiodq.storage.journal import CHECKPOINT, JOURNAL, read_channel
 from aiodq.storage.layout import check_store_directory, list_topics
@@ -228,9 +228,11 @@ class _TopicCheck:
         """Hold a segment's place against the one before it."""
         if check.base < end and follows:
             return [Finding("damage", path, 0, f"the segment repeats offsets before {end}")]
-        # In front of the first segment a gap is what retention leaves; without channels nobody could tell.
-        told = check.base > end and (follows or bool(meta.channels))
-        if told and is_loss(self._fs, self._directory, meta, end, check.base):
+        if follows:
+            missing = is_loss(self._fs, self._directory, meta, end, check.base)
+        else:
+            missing = is_loss_in_front(self._fs, self._directory, meta, check.base)
+        if missing:
             reason = f"the messages {end} to {check.base - 1} are missing"
             return [Finding("damage", path, 0, reason, end, check.base)]
         return []

@@ -17,6 +17,7 @@ import pytest
 
 import aiodq
 from tests.queue.support import (
+    SpyFileSystem,
     Tasks,
     bodies_of,
     fill,
@@ -158,18 +159,13 @@ class TestGet:
                 assert (await soon(waiting)).body == b"b"
 
     async def test_why_are_getters_waiting(self, path: Path) -> None:
-        """CPython issue: one getter's cancellation must not leave another waiting beside an item."""
-        async with queue(path, max_messages=1) as jobs:
-            async def consumer() -> None:
-                await asyncio.wait_for(jobs.get(), 0.005)
+        async with queue(path, max_messages=1, channel=aiodq.ChannelOptions(auto_ack=True)) as jobs:
 
-            async def producer() -> None:
-                for _ in range(4):
-                    await jobs.put(b"x")
-                    message = await jobs.get()
-                    await message.ack()
+            async def consumer() -> list[bytes]:
+                return [(await jobs.get()).body for _ in range(5)]
 
-            await soon(asyncio.gather(producer(), consumer(), return_exceptions=True))
+            found, *_ = await soon(asyncio.gather(consumer(), *(jobs.put(body) for body in numbered(5))))
+            assert found == numbered(5)
 
 
 class TestPut:
@@ -217,7 +213,7 @@ class TestPut:
             jobs.get_nowait().ack_nowait()
             doomed.cancel()
             await soon(kept)
-            assert outcome_of_cancelled(doomed)
+            assert doomed.cancelled()
             assert ready_now(jobs) == [b"3"]
 
     async def test_why_are_putters_waiting(self, path: Path, tasks: Tasks) -> None:
@@ -230,8 +226,6 @@ class TestPut:
             assert jobs.empty()
 
     async def test_accepted_and_cancelled_the_room_goes_to_who_waits(self, path: Path, tasks: Tasks) -> None:
-        from tests.queue.support import SpyFileSystem  # noqa: PLC0415 - only here
-
         fs = SpyFileSystem()
         async with queue(path, fs=fs, max_messages=2) as jobs:
             gate = fs.gate("sync", match=".seg")
@@ -245,10 +239,6 @@ class TestPut:
             await asyncio.wait([doomed])
             gate.open()
             assert await soon(asyncio.gather(first, waiting)) == [0, 1]
-
-
-def outcome_of_cancelled(task: asyncio.Task[int]) -> bool:
-    return task.cancelled()
 
 
 class TestTaskDone:

@@ -18,6 +18,7 @@ from aiodq.format.layout import BATCH_HEADER, FRAME_PREFIX, KIND_BATCH, KIND_COM
 from aiodq.storage.channels import applied
 from aiodq.storage.damage import Damage, quarantine, quarantined
 from aiodq.storage.journal import ChannelJournal
+from aiodq.storage.logreader import LogReader
 from aiodq.storage.reader import TopicReader
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import (
@@ -188,7 +189,7 @@ def a_topic(directory: Path, mark: bytes) -> dict[int, bytes]:
     log.add_channel("c", 0)
     (directory / "channels").mkdir()
     journal = ChannelJournal(FaultyFileSystem(), str(directory / "channels" / "c"), 0)
-    journal.fold(ChannelImage(2, [(4, 5)]))
+    journal.fold(ChannelImage(1, [(4, 5)]))
     journal.append([Op(OpKind.ACK, 6)])
     journal.append([Op(OpKind.ACK, 8)])
     journal.close()
@@ -197,7 +198,7 @@ def a_topic(directory: Path, mark: bytes) -> dict[int, bytes]:
     return found
 
 
-SETTLED = {0, 1, 4, 6, 8}
+SETTLED = {0, 4, 6, 8}
 FILES = ["topic.json", "watermark", "channels/c/checkpoint", "channels/c/journal", *(f"segment {n}" for n in range(5))]
 
 
@@ -299,19 +300,18 @@ def check_channel(journal: ChannelJournal, name: str, fault: object, *, again: b
         if name == "channels/c/checkpoint":
             assert settled == {6, 8}
         elif fault is truncate_to_half:
-            assert settled == {0, 1, 4}
+            assert settled == {0, 4}
         else:
-            assert settled == {0, 1, 4}
+            assert settled == {0, 4}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_set_aside_holds_the_bytes_that_were_there(tmp_path: Path, fault: Callable[[Path, Path], None]) -> None:
     for name in FILES:
-        directory = tmp_path / name
+        directory, other = tmp_path / f"a{FILES.index(name)}", tmp_path / f"b{FILES.index(name)}"
         a_topic(directory, b"a")
-        a_topic(tmp_path / "other" / name, b"b")
-        path = file_of(directory, name)
-        fault(path, file_of(tmp_path / "other" / name, name))
+        a_topic(other, b"b")
+        fault(file_of(directory, name), file_of(other, name))
         before = tree(directory)
         log = open_log(directory, segment_bytes=300)
         ChannelJournal(FaultyFileSystem(), str(directory / "channels" / "c"), 0).close()
@@ -319,9 +319,11 @@ def test_what_is_set_aside_holds_the_bytes_that_were_there(tmp_path: Path, fault
         after = tree(directory)
         bytes_there = b"".join(after.values())
         for file, data in before.items():
-            if file == "watermark" or after.get(file) == data or not any(data):
-                continue
-            assert data in bytes_there or data.startswith(after[file]), (name, file)
+            if file == "channels/c/journal" and fault is truncate_to_half:
+                continue  # a last block that is not whole is an unfinished write: nothing tells it from damage
+            if file != "watermark" and any(data):
+                kept = len(os.path.commonprefix([data, after.get(file, b"")]))
+                assert data[kept:] in bytes_there or data in bytes_there, (name, file)
 
 
 def test_a_whole_topic_of_missing_segments_does_not_loop(tmp_path: Path) -> None:
@@ -330,7 +332,7 @@ def test_a_whole_topic_of_missing_segments_does_not_loop(tmp_path: Path) -> None
         path.unlink()
     log = open_log(tmp_path / "a")
     assert contents(log)[0] == {}
-    assert covered(log.damages) >= set(range(2, 10)) - SETTLED
+    assert covered(log.damages) >= set(range(10)) - SETTLED
     assert put(log, [b"next"]).start == 10
     log.close()
     assert set_aside(tmp_path / "a") == []
@@ -398,15 +400,22 @@ def newer(path: Path) -> None:
 LENGTHS = [0, 1, 7, 8, 2**16, 2**20, 2**25, 2**26, 2**31, 2**32 - 8, 2**32 - 1]
 
 
-def opened_within(directory: Path, limit: int = 16 << 20) -> tuple[TopicLog, dict[int, bytes]]:
-    """Open and read a log, with a bound on the memory that takes."""
+def opened_within(directory: Path, limit: int = 8 << 20) -> tuple[TopicLog, set[int]]:
+    """Open and read a log, with a bound on the memory that takes; return the offsets found."""
+    reader = LogReader(FaultyFileSystem())
+    found: set[int] = set()
+    at = 0
     tracemalloc.start()
     try:
         log = open_log(directory)
-        found, _ = contents(log)
+        while at < log.end:
+            result = reader.read(log.view(), at, 4096)
+            found.update(offset for batch in result.batches for offset in range(batch.first, batch.stop))
+            at = result.next
         assert tracemalloc.get_traced_memory()[1] <= limit
     finally:
         tracemalloc.stop()
+        reader.close()
     return log, found
 
 
@@ -434,8 +443,7 @@ def test_a_length_that_lies_takes_no_memory(tmp_path: Path, length: int, kind: i
         overwrite(path, start, lies[: BATCH_HEADER.size])
     log, found = opened_within(tmp_path / "t")
     # The three small records share 120 bytes; a batch header over the second takes nothing but that one.
-    assert set(range(count)) - set(found) == {1}
-    assert found[0] == b"a"
+    assert set(range(count)) - found == {1}
     log.close()
 
 
@@ -449,7 +457,7 @@ def test_a_tail_whose_length_lies_is_cut(tmp_path: Path, length: int) -> None:
         file.write(FRAME_PREFIX.pack(length, 0, KIND_COMPACT, 0, 0, 2, 0, 0))
         file.truncate(1 << 25)
     log, found = opened_within(tmp_path / "t")
-    assert (found, log.damages) == ({0: b"a", 1: b"b"}, [])
+    assert (found, log.damages) == ({0, 1}, [])
     assert path.stat().st_size == 64 + 80
     log.close()
 

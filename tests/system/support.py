@@ -116,7 +116,7 @@ def nothing_left() -> Iterator[None]:
         assert not asyncio.all_tasks() - known
     finally:
         loop.set_exception_handler(before)
-    assert complaints == []
+    assert not complaints, complaints
 
 
 # --- an engine whose every step is a step of the loop

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,14 +71,14 @@ def _directory(store: str | None, *, keep: bool) -> Iterator[str]:
     if store is not None:
         if os.path.exists(store) and (not os.path.isdir(store) or os.listdir(store)):
             raise CommandError(f"{store} is there already; the demonstration wants a directory of its own")
-        yield os.path.abspath(store)
-        return
-    path = tempfile.mkdtemp(prefix="aiodq-demo-")
+        path, keep = os.path.abspath(store), True
+    else:
+        path = tempfile.mkdtemp(prefix="aiodq-demo-")
     try:
         yield path
     finally:
         if keep:
-            stdout().print(f"the store is kept: {path}", soft_wrap=True)
+            sys.stderr.write(f"the store is kept: {path}\n")
         else:
             shutil.rmtree(path, ignore_errors=True)
 

@@ -1,0 +1,171 @@
+"""Running the command line as its users do: as a process, with files and pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = [sys.executable, "-m", "aiodq.cli"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return an environment in which the checkout is importable, and nothing pretends to be a terminal."""
+    kept = {name: text for name, text in os.environ.items() if name not in {"FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS"}}
+    return {**kept, "PYTHONPATH": str(ROOT), **more}
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def lines(self) -> list[bytes]:
+        """What was written, line by line."""
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> Any:
+        """What was written, as one JSON document."""
+        return json.loads(self.out)
+
+
+def aiodq(*arguments: str | Path, stdin: bytes = b"") -> Done:
+    """Run one command to its end."""
+    done = subprocess.run(
+        [*PROGRAM, *map(str, arguments)], input=stdin, capture_output=True, env=environment(), check=False
+    )
+    return Done(done.returncode, done.stdout, done.stderr.decode())
+
+
+def ok(*arguments: str | Path, stdin: bytes = b"") -> Done:
+    """Run one command that is to succeed without complaint."""
+    done = aiodq(*arguments, stdin=stdin)
+    assert (done.code, done.err) == (0, "")
+    return done
+
+
+def put_lines(store: Path, topic: str, lines: Sequence[bytes]) -> None:
+    """Put one message for each line."""
+    ok("put", store, topic, stdin=b"".join(line + b"\n" for line in lines))
+
+
+class Running:
+    """A command under way, killed at the end if it is still there.
+
+    Attributes:
+        process: the process.
+        out: its standard output.
+    """
+
+    def __init__(self, *arguments: str | Path, stdin: int | None = subprocess.DEVNULL) -> None:
+        self.process = subprocess.Popen(
+            [*PROGRAM, *map(str, arguments)],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+        assert self.process.stdout is not None
+        self.out: IO[bytes] = self.process.stdout
+
+    def __enter__(self) -> Running:  # noqa: PYI034 - never subclassed
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def line(self) -> bytes:
+        """Wait for a line of output; empty at the end."""
+        return self.out.readline()
+
+    def ended(self, signal: int | None = None) -> Done:
+        """Send a signal, if one is given, and wait for the end."""
+        if signal is not None:
+            self.process.send_signal(signal)
+        out, err = self.process.communicate()
+        return Done(self.process.returncode, out, err.decode())
+
+
+_OWNER = """
+import asyncio, sys
+from aiodq.store import open as open_store
+
+async def main(path, name):
+    async with open_store(path) as store:
+        topic = store.topic(name)
+        channel = topic.channel("default")
+        await topic.settle_in()
+        print("open", flush=True)
+        for line in sys.stdin.buffer:
+            word, _, rest = line.rstrip(b"\\n").partition(b" ")
+            if word == b"put":
+                await topic.put(rest)
+            elif word == b"ack":
+                await (await channel.get()).ack()
+            print("done", flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+class Owner:
+    """Another process that has a store open and does what it is told: `put …` or `ack`."""
+
+    def __init__(self, store: Path, topic: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _OWNER, str(store), topic],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(),
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._in, self._out = self.process.stdin, self.process.stdout
+        assert self._out.readline() == b"open\n"
+
+    def __enter__(self) -> Owner:  # noqa: PYI034 - never subclassed
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._in.close()
+        self.process.wait()
+        self._out.close()
+
+    def does(self, command: bytes) -> None:
+        """Have it do something and wait until it is done."""
+        self._in.write(command + b"\n")
+        self._in.flush()
+        assert self._out.readline() == b"done\n"
+
+
+def only_segment(store: Path, topic: str) -> Path:
+    """Return the one segment of a topic."""
+    (path,) = (store / topic).glob("*.seg")
+    return path
+
+
+def flip(path: Path, position: int) -> None:
+    """Change one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(data)

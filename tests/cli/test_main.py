@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq as package
+from aiodq.cli import main
+from tests.cli.support import PROGRAM, Owner, aiodq, environment, ok, put_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMANDS = ("demo", "dump", "get", "put", "repair", "stat", "tail", "verify")
+
+
+def one_line(text: str) -> str:
+    """Return the complaint, having made sure that it is one line and no traceback."""
+    lines = text.splitlines()
+    assert len(lines) == 1, text
+    assert lines[0].startswith("aiodq: ")
+    return lines[0]
+
+
+def test_version_is_the_package_s() -> None:
+    assert ok("--version").out.decode().strip() == package.__version__
+
+
+def test_help_names_every_command() -> None:
+    text = ok("--help").out.decode()
+    assert [name for name in COMMANDS if f" {name} " not in text] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help_of_its_own(command: str) -> None:
+    text = ok(command, "--help").out.decode()
+    assert f"aiodq {command}" in text
+    assert "--json" in text
+
+
+@pytest.mark.parametrize("missing", ["cyclopts", "rich"])
+def test_without_the_extra_it_names_the_extra(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from aiodq.cli import main; sys.exit(main(['stat', '.']))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False
+    )
+    assert done.returncode == 2
+    assert "pip install 'aiodq[cli]'" in one_line(done.stderr)
+
+
+def test_another_missing_module_is_not_blamed_on_the_extra() -> None:
+    code = "import sys; sys.modules['aiodq.cli.exits'] = None; from aiodq.cli import main; sys.exit(main(['stat', '.']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False)
+    assert "ModuleNotFoundError" in done.stderr
+
+
+def test_importing_it_imports_no_extra() -> None:
+    code = "import sys, aiodq.cli; sys.exit(bool({'cyclopts', 'rich'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], env=environment(), check=False).returncode == 0
+
+
+def test_the_console_script_takes_the_process_s_arguments(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["aiodq", "--version"])
+    assert main() == 0
+    assert capsys.readouterr().out.strip() == package.__version__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bogus"], "bogus"),
+        (["put"], "STORE"),
+        (["put", "STORE"], "TOPIC"),
+        (["put", "STORE", "t", "nothing-there"], "nothing-there"),
+        (["put", "STORE", "t", "."], "directory"),
+        (["put", "STORE", "t", "--bogus"], "--bogus"),
+        (["put", "STORE", "t", "--lines", "--jsonl"], "--lines"),
+        (["put", "STORE", "no/name"], "no/name"),
+        (["put", "STORE", ".."], "'..'"),
+        (["put", "/proc/self", "t"], "/proc/self"),
+        (["get", "STORE", "t", "-n", "-1"], "-1"),
+        (["get", "STORE", "t", "-n", "many"], "many"),
+        (["get", "STORE", "t", "--channel", "a/b"], "a/b"),
+        (["get", "STORE", "other"], "other"),
+        (["get", "STORE", "t", "surplus"], "surplus"),
+        (["get", "nothing-there", "t"], "nothing-there"),
+        (["tail", "STORE", "other"], "other"),
+        (["tail", "STORE", "no/name"], "no/name"),
+        (["tail", "nothing-there", "t"], "nothing-there"),
+        (["stat", "nothing-there"], "nothing-there"),
+        (["stat", "/proc/self"], "/proc/self"),
+        (["stat", "STORE", "--json", "--watch"], "--watch"),
+        (["verify", "nothing-there"], "nothing-there"),
+        (["verify", "/proc/self"], "/proc/self"),
+        (["repair", "nothing-there"], "nothing-there"),
+        (["dump", "nothing-there"], "nothing-there"),
+        (["dump", "STORE"], "directory"),
+        (["dump", "/proc/self/status"], "no segment"),
+        (["demo", "--limit", "0"], "0"),
+        (["demo", "--producers", "0"], "0"),
+        (["demo", "--consumers", "none"], "none"),
+        (["demo", "--store", "STORE"], "there already"),
+    ],
+)
+def test_misuse_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str], said: str) -> None:
+    store = tmp_path / "store"
+    put_lines(store, "t", [b"one"])
+    before = sorted(tmp_path.rglob("*"))
+    done = aiodq(*(str(store) if each == "STORE" else each for each in arguments))
+    assert done.code == 2
+    assert said in one_line(done.err)
+    assert done.out == b""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("arguments", [["put", "t"], ["get", "t"], ["repair"]])
+def test_a_store_that_is_open_elsewhere_is_refused_with_the_owner_s_pid(tmp_path: Path, arguments: list[str]) -> None:
+    command, *rest = arguments
+    with Owner(tmp_path / "store", "t") as owner:
+        owner.does(b"put one")
+        done = aiodq(command, tmp_path / "store", *rest, stdin=b"x\n")
+        assert done.code == 2
+        assert f"process {owner.process.pid}" in one_line(done.err)
+
+
+@pytest.mark.parametrize("arguments", [["stat", "STORE", "--json"], ["put", "STORE", "t", "STORE/LOCK"], ["--help"]])
+def test_a_full_disk_behind_standard_output_is_told(tmp_path: Path, arguments: list[str]) -> None:
+    store = tmp_path / "store"
+    put_lines(store, "t", [b"one"])
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*PROGRAM, *(each.replace("STORE", str(store)) for each in arguments)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "No space left" in one_line(done.stderr)
+
+
+def test_a_closed_standard_output_is_refused_before_its_number_is_given_to_a_file(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    put_lines(store, "t", [b"one"])
+    command = ["sh", "-c", '"$@" >&-', "sh", *PROGRAM, "get", str(store), "t"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    assert done.returncode == 2
+    assert "closed" in one_line(done.stderr)
+    assert ok("get", store, "t").lines == [b"one"]

@@ -1,0 +1,103 @@
+"""Names of topics and channels: which may be, and that no other ever reaches the file system."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import aiodq
+from aiodq.names import check_name
+from tests.queue.support import SpyFileSystem, files_under, ready_now, store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+GOOD = [
+    "a", "A", "0", "_", "-", "...", ".a", "a.", "a-b_c.d", "x" * 64, "CON", "nul", "-rf", "LOCK2", "channels",
+    "topic.json", "00000000000000000000.seg", "a#ephemeral", "x" * 54 + "#ephemeral", "staging",
+]  # fmt: skip
+BAD = [
+    "", ".", "..", "x" * 65, "x" * 10_000, "x" * 55 + "#ephemeral", "#ephemeral", "a#", "#", "a#Ephemeral", "a#b",
+    "a#ephemeral#ephemeral", "a#ephemeral ", "a/b", "/", "/etc/passwd", "../a", "a/..", "a\\b", "a\0", "\0", "a\0b", "a b",
+    " a", "a ", "a\n", "\na", "a\t", "a\r\n", "*", "?", "a:b", "a;b", "~", "$HOME", "%2e%2e", "ä", "ａ",
+    "\u0430",  # Cyrillic a
+    "a\u200b",  # zero width space
+    "a\u0301",  # combining accent
+    "a\u202eb",  # right-to-left override
+    "\u2024\u2024",  # one dot leaders
+    "．．", "\u0660", "²", "\ud800", "a\udc00", "🎉", "ﬀ", "\x7f", "\x1b[0m",
+]  # fmt: skip
+
+
+def kind_of(name: str) -> str:
+    return f"{name!a}"[:40]
+
+
+@pytest.mark.parametrize("name", GOOD, ids=kind_of)
+async def test_good_names(path: Path, name: str) -> None:
+    async with store(path) as opened:
+        topic = opened.topic(name)
+        channel = topic.channel(name)
+        await topic.put(b"a")
+        assert (topic.name, channel.name) == (name, name)
+        await (await channel.get()).nack()
+        await topic.put(b"b")
+    async with store(path) as opened:
+        assert opened.topics() == [name]
+        assert opened.topic(name).channels() == [name]
+        assert ready_now(opened.topic(name).channel(name)) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("name", BAD, ids=kind_of)
+async def test_bad_names(path: Path, name: str) -> None:
+    fs = SpyFileSystem()
+    async with store(path, fs=fs) as opened:
+        topic = opened.topic("good")
+        await topic.put(b"a")
+        before, since = files_under(path), len(fs.calls)
+        calls: list[Callable[[], object]] = [
+            lambda: opened.topic(name),
+            lambda: opened.queue(name),
+            lambda: topic.channel(name),
+        ]
+        for call in calls:
+            with pytest.raises(aiodq.InvalidNameError) as caught:
+                call()
+            assert isinstance(caught.value, ValueError)
+            assert len(str(caught.value)) < 400
+            str(caught.value).encode()
+        with pytest.raises(aiodq.InvalidNameError):
+            await opened.delete_topic(name)
+        assert fs.calls[since:] == []
+        assert files_under(path) == before
+        assert opened.topics() == ["good"]
+    assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("name", [None, 1, b"a", ["a"], object()], ids=repr)
+async def test_what_is_no_text(path: Path, name: object) -> None:
+    async with store(path) as opened:
+        with pytest.raises(aiodq.InvalidNameError):
+            opened.topic(name)  # type: ignore[arg-type]  # that is the point
+        with pytest.raises(aiodq.InvalidNameError):
+            opened.topic("a").channel(name)  # type: ignore[arg-type]  # that is the point
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_safe_or_refused(name: str) -> None:
+    try:
+        check_name(name)
+    except aiodq.InvalidNameError:
+        return
+    plain = name.removesuffix("#ephemeral")
+    assert name.isascii()
+    assert 1 <= len(name) <= 64
+    assert plain
+    assert all(letter.isalnum() or letter in "._-" for letter in plain)
+    assert name not in {".", ".."}
+    assert os.path.basename(name) == name

@@ -1,0 +1,54 @@
+"""What opening costs: headers and footer tails, whatever the backlog."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import aiodq
+from aiodq.format.footer import IndexEntry, SegmentIndex, encode_footer
+from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
+from aiodq.format.segment import SegmentHeader, topic_salt
+from aiodq.storage.meta import TopicMeta, save_meta
+from aiodq.storage.segments import segment_path
+from tests.storage.faults import FaultyFileSystem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOPIC = UUID(int=7)
+SEGMENTS = 100
+SIZE = 100 << 20
+PER_SEGMENT = 1_000_000
+FRAME_BYTES = 100
+
+
+def sparse_segment(directory: Path, base: int) -> None:
+    """A sealed segment of 100 MiB as the file system sees it; its frames are a hole that nobody may look into."""
+    index = SegmentIndex()
+    step = PER_SEGMENT // 1000
+    for number in range(1000):
+        entry = IndexEntry(SEGMENT_HEADER.size + number * (SIZE // 1000 & ~7), number * step, step, 1, 5)
+        index.add(entry, joined=False, flags=0, raw_bytes=step * FRAME_BYTES)
+    header = SegmentHeader(base, TOPIC, 5, topic_salt(TOPIC))
+    data_end = SIZE & ~7
+    _, footer = encode_footer(index, data_end=data_end, end=PER_SEGMENT, salt=header.salt)
+    with open(segment_path(str(directory), base), "wb") as file:  # noqa: PTH123 - the path is text here
+        file.write(header.encode())
+        file.seek(data_end)
+        file.write(footer)
+
+
+async def test_opening_reads_headers_and_footer_tails_only(tmp_path: Path) -> None:
+    directory = tmp_path / "orders"
+    directory.mkdir()
+    save_meta(FaultyFileSystem(), str(directory), TopicMeta(TOPIC))
+    for number in range(SEGMENTS):
+        sparse_segment(directory, number * PER_SEGMENT)
+    fs = FaultyFileSystem()
+    async with aiodq.open(tmp_path, fs=fs) as store:
+        assert store.topic("orders").end_offset == SEGMENTS * PER_SEGMENT
+        assert store.stats().topics["orders"].segments == SEGMENTS + 1
+        segments = SEGMENTS * (SEGMENT_HEADER.size + FOOTER_TAIL.size)
+        small_files = 64 * 1024
+        assert segments <= fs.bytes_read <= segments + small_files
