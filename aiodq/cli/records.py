@@ -31,7 +31,7 @@ class LineCutter:
             longest: bytes of a line at most, its newline not counted.
             jsonl: each line has to be JSON.
         """
-        self.number = 0
+        self.number: int = 0
         self._name = name
         self._longest = longest
         self._jsonl = jsonl

@@ -46,13 +46,13 @@ class ChannelState:
 
     def __init__(self, floor: int, end: int, max_in_flight: int) -> None:
         """Begin with everything from `floor` to `end` ready."""
-        self.floor = floor
-        self.end = max(floor, end)
-        self.cursor = floor
-        self.settled = RangeSet()
+        self.floor: int = floor
+        self.end: int = max(floor, end)
+        self.cursor: int = floor
+        self.settled: RangeSet = RangeSet()
         self.in_flight: dict[int, int] = {}
         self.max_in_flight = max_in_flight
-        self.counters = Counters()
+        self.counters: Counters = Counters()
         self._again: list[int] = []
         self._attempts: dict[int, int] = {}
         self._deliveries = 0

@@ -20,7 +20,7 @@ class RangeSet:
         """Start empty."""
         self._starts: list[int] = []
         self._stops: list[int] = []
-        self.total = 0
+        self.total: int = 0
 
     def __bool__(self) -> bool:
         """Return whether there is any member."""

@@ -39,11 +39,11 @@ class Intake:
 
     def __init__(self, ioloop: IoLoop) -> None:
         """Accept for this topic."""
-        self.batch = OpenBatch()
-        self.pending = 0
-        self.cost = 0
-        self.shut = False
-        self.dropped = 0
+        self.batch: OpenBatch = OpenBatch()
+        self.pending: int = 0
+        self.cost: int = 0
+        self.shut: bool = False
+        self.dropped: int = 0
         self._ioloop = ioloop
         self.configure()
         self._waiting: deque[asyncio.Future[None]] = deque()

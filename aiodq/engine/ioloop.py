@@ -72,24 +72,24 @@ class IoLoop:
     def __init__(self, name: str, options: StoreOptions, host: IoLoopHost, log: TopicLog | None) -> None:
         """Serve an opened log, or one that does not exist before it is needed; `run` does the work."""
         self.name = name
-        self.options = options
+        self.options: StoreOptions = options
         self.log: TopicLog | UnbornLog = UnbornLog() if log is None else log
-        self.visible = self.log.end
+        self.visible: int = self.log.end
         self.outlets: dict[str, Outlet[Any]] = {}
-        self.tail = TailCache(options.memory_bytes // 4)
-        self.stopped = False
-        self.closed = False
+        self.tail: TailCache = TailCache(options.memory_bytes // 4)
+        self.stopped: bool = False
+        self.closed: bool = False
         self._host = host
         self._durably = options.sync == "always"
         self._inbox = Inbox()
         self._writer = SegmentWriter(log, host.clock, host.offload, self._inbox)
         self._birth_asked = log is not None
-        self.reader = PrefetchingReader(host.fs, host.offload, self.view)
+        self.reader: PrefetchingReader = PrefetchingReader(host.fs, host.offload, self.view)
         self._persister = MetadataPersister(host.offload, durable=self._durably)
-        self.intake = Intake(self)
-        self.retainer = Retainer(self, self.reader, self._persister, host)
+        self.intake: Intake = Intake(self)
+        self.retainer: Retainer = Retainer(self, self.reader, self._persister, host)
         self.unsynced: deque[tuple[Part, Batch]] = deque()
-        self.syncer = Syncer(options, host.offload, self._inbox)
+        self.syncer: Syncer = Syncer(options, host.offload, self._inbox)
         self._operations = OperationQueue(host, self._inbox)
         self._writing = False
         self._serial = self._taken = 0

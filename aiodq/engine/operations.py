@@ -26,7 +26,7 @@ class OperationQueue:
 
     def __init__(self, host: IoLoopHost, inbox: asyncio.Queue[Request]) -> None:
         """Begin empty; the ioLoop hears of the end of an operation through `inbox`."""
-        self.running = False
+        self.running: bool = False
         self._host = host
         self._inbox = inbox
         self._waiting: deque[Operation] = deque()

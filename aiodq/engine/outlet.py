@@ -76,12 +76,12 @@ class Outlet(Generic[M]):
         self.name = name
         self.state: ChannelState | None = None
         self.journal: ChannelJournal | None = None
-        self.shelf = Shelf(host.tail, read_limit, host.reader.read_now, lambda: host.reader.want(self))
-        self.max_in_flight = ChannelOptions().max_in_flight
-        self.auto_ack = False
+        self.shelf: Shelf = Shelf(host.tail, read_limit, host.reader.read_now, lambda: host.reader.want(self))
+        self.max_in_flight: int = ChannelOptions().max_in_flight
+        self.auto_ack: bool = False
         self.ack_waiters: list[asyncio.Future[None]] = []
-        self.shut = False
-        self.shut_now = False
+        self.shut: bool = False
+        self.shut_now: bool = False
         self._host = host
         self._make = make
         self._fetch_error: Exception | None = None

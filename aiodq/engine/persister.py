@@ -62,7 +62,7 @@ class MetadataPersister:
         self._flush_queued = False
         self._over: Exception | None = None
         self._urgent = asyncio.Event()
-        self.syncs = 0
+        self.syncs: int = 0
 
     def settled(self, outlet: Outlet[Any]) -> None:
         """Note that a channel has something to write; soon if somebody waits for it."""

@@ -54,7 +54,7 @@ class PrefetchingReader:
         # Apart, so that a read on the loop never waits for one in a thread.
         self._ahead, self._inline, self._lookup = SharedReader(fs), SharedReader(fs), SharedReader(fs)
         self._wanted: asyncio.Queue[Outlet[Any]] = asyncio.Queue()
-        self.bytes_read = 0
+        self.bytes_read: int = 0
 
     def want(self, outlet: Outlet[Any]) -> None:
         """Queue an outlet; it is asked what it needs when its turn comes."""

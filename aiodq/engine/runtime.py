@@ -48,7 +48,7 @@ class OpenedTopic:
 
     def __init__(self, log: TopicLog) -> None:
         """Begin without channels."""
-        self.log = log
+        self.log: TopicLog = log
         self.channels: dict[str, tuple[ChannelJournal, ChannelState]] = {}
 
 
@@ -69,12 +69,12 @@ class Runtime:
         self.options = options
         self.fs = fs
         self.clock = clock
-        self.loop = asyncio.get_running_loop()
-        self.offload = Offload(self.loop, _WORKERS)
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.offload: Offload = Offload(self.loop, _WORKERS)
         self.topics: dict[str, IoLoop] = {}
         self.failure: StoreFailedError | None = None
-        self.closing = False
-        self.forked = False
+        self.closing: bool = False
+        self.forked: bool = False
         self._lock: Lock | None = None
         self._opening = threading.Lock()
         self._opened: dict[str, OpenedTopic] | None = None

@@ -40,9 +40,9 @@ class Shelf:
             want: asks the prefetching reader to look at `fetch_offset`.
         """
         self.limit = limit
-        self.cost = 0
-        self.epoch = 0
-        self.fetching = False
+        self.cost: int = 0
+        self.epoch: int = 0
+        self.fetching: bool = False
         self._tail = tail
         self._read_now = read_now
         self._want = want

@@ -33,10 +33,10 @@ class Syncer:
 
     def __init__(self, options: StoreOptions, offload: Offload, inbox: asyncio.Queue[Request]) -> None:
         """Begin with nothing written; the ioLoop hears of the end of a sync through `inbox`."""
-        self.busy = False
-        self.due = False
-        self.written = 0
-        self.count = 0
+        self.busy: bool = False
+        self.due: bool = False
+        self.written: int = 0
+        self.count: int = 0
         self.options = options
         self._offload = offload
         self._inbox = inbox

@@ -31,7 +31,7 @@ class TailCache:
     def __init__(self, limit: int) -> None:
         """Start empty."""
         self.limit = limit
-        self.cost = 0
+        self.cost: int = 0
         self._batches: list[tuple[Batch, int]] = []
         self._head = 0
 

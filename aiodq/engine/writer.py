@@ -38,7 +38,7 @@ class SegmentWriter:
         self._offload = offload
         self._may_roll = asyncio.Event()
         self._may_roll.set()
-        self.rolling = False
+        self.rolling: bool = False
 
     def syncing(self, *, busy: bool) -> None:
         """Tell the writer whether a sync is in flight: a segment is not rolled meanwhile."""

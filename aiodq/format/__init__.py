@@ -126,7 +126,8 @@ A batch has at least 48 bytes. `raw` is at least 4 for each record, and at most 
 is more (`raw_limit`). A writer that would exceed that stores the payload as it is, as it does where compressing gains
 nothing. With codec 1 the payload is one zstd frame that has its content size in its header, equal to `raw`.
 
-A writer closes a batch at FRAME_BYTES of messages or FRAME_RECORDS records; a message that is larger has a batch of its own.
+A writer closes a batch at FRAME_BYTES of messages or FRAME_RECORDS records; a message that is larger has a batch of
+its own.
 
 PAYLOAD: `count` items in each column, the columns present in this order, no gaps
 

@@ -52,7 +52,7 @@ class ActiveSegment:
         self.segment = segment
         self._index = index
         segment.index = index
-        self.next = segment.end
+        self.next: int = segment.end
         self._position = segment.data_end
         self._staged: list[bytes] = []
         self._staged_bytes = 0

@@ -147,7 +147,7 @@ class OsFile:
         """See `File.sync`."""
         if sys.platform == "darwin":
             # fsync there stops at the drive's cache.
-            import fcntl
+            import fcntl  # noqa: PLC0415 - not on Windows
 
             fcntl.fcntl(self._fd, _FULL_FSYNC)
         else:

@@ -1,7 +1,7 @@
 """A channel's checkpoint and journal as files of its directory.
 
-The upper half of a generation is made of the topic's uuid and the channel's name, so that the files of one channel never
-pass for those of another, as after a hasty restore.
+The upper half of a generation is made of the topic's uuid and the channel's name, so that the files of one channel
+never pass for those of another, as after a hasty restore.
 """
 
 from __future__ import annotations
@@ -173,9 +173,12 @@ class ChannelJournal:
         self._checkpoint = os.path.join(directory, CHECKPOINT)
         ensure_directory(fs, directory)
         sweep_temporaries(fs, directory)
+        self.image: ChannelImage
+        self.ops: list[Op]
+        self.damages: list[Damage]
         self.image, self.ops, self._generation, self._end, self.damages = read_channel(fs, directory, start)
-        self.pending = len(self.ops)
-        self.unclean = bool(self.damages)
+        self.pending: int = len(self.ops)
+        self.unclean: bool = bool(self.damages)
         for damage in self.damages:
             if damage.end > damage.position:
                 quarantine(fs, damage.path, damage.position, damage.end)

@@ -56,7 +56,7 @@ class StoreLock:
     def __init__(self, directory: str) -> None:
         """Make an object that holds nothing; `acquire` is what callers want."""
         self.directory = directory
-        self.pid = os.getpid()
+        self.pid: int = os.getpid()
         self._held = False
         self._directory_fd: int | None = None
         self._file_fd: int | None = None
@@ -231,7 +231,7 @@ _LIVE: Final[WeakSet[StoreLock]] = WeakSet()
 def _forget_in_child() -> None:
     """Close the inherited descriptors, and no more: unlocking would unlock the parent's, which are the same locks."""
     for lock in list(_LIVE):
-        lock._close()
+        lock._close()  # noqa: SLF001 - the same module
     _GUARD.release()
 
 

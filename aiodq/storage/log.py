@@ -72,6 +72,8 @@ class TopicLog:
         self._describing = threading.Lock()
         self._skipped = 0
         ensure_directory(fs, directory)
+        self.meta: TopicMeta
+        self.damages: list[Damage]
         self.meta, self.damages = load_meta(fs, directory)
         self._slots = SlotFile(fs, os.path.join(directory, WATERMARK))
         self.segments: tuple[Segment, ...] = ()
@@ -81,10 +83,10 @@ class TopicLog:
             found = recover(fs, directory, self.meta.uuid, promised)
             self.damages += found.damages
             self._report_gaps(found)
-            self.cut_bytes = found.cut_bytes
+            self.cut_bytes: int = found.cut_bytes
             sweep_temporaries(fs, directory)
             self._active = active = self._continue(self._without_dead(found.segments), promised)
-            self.durable = active.segment.end
+            self.durable: int = active.segment.end
             self._slots.write(self.durable, topic_salt(self.meta.uuid))
         except BaseException:
             self._slots.close()

@@ -31,7 +31,7 @@ class StoredMessage:
 
     __slots__ = ("body", "headers", "key", "offset", "tag", "timestamp_ns", "topic")
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - made once per message, and keywords cost time
         self,
         topic: str,
         offset: int,

@@ -63,8 +63,8 @@ class Window:
         self._path = path
         self._size = size
         self.limit = limit
-        self.data = b""
-        self.position = 0
+        self.data: bytes = b""
+        self.position: int = 0
 
     def at(self, position: int, need: int) -> int:
         """Return where in `data` byte `position` is, having read on if fewer than `need` bytes are there.

@@ -20,6 +20,7 @@ from aiodq.storage.slots import WATERMARK, noted_watermark, read_slot_file
 
 if TYPE_CHECKING:
     from aiodq.storage.filesystem import File, FileSystem
+    from aiodq.storage.meta import TopicMeta
     from aiodq.storage.segments import Inspection, Segment
 
 __all__ = ["LogSnapshot"]
@@ -43,8 +44,9 @@ class LogSnapshot:
         """Know nothing yet; `refresh` looks."""
         self._fs = fs
         self.directory = directory
-        self.promised = 0
-        self.view = LogView((), 0, 0)
+        self.meta: TopicMeta
+        self.promised: int = 0
+        self.view: LogView = LogView((), 0, 0)
         self.gaps: list[Damage] = []
         self.damages: list[Damage] = []
         self._sealed: dict[str, Segment] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -9,8 +10,11 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from aiodq.options import StoreOptions
+from aiodq.store import open as open_store
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
     from types import TracebackType
 
 ROOT = Path(__file__).parents[2]
@@ -56,9 +60,17 @@ def ok(*arguments: str | Path, stdin: bytes = b"") -> Done:
     return done
 
 
-def put_lines(store: Path, topic: str, lines: Sequence[bytes]) -> None:
-    """Put one message for each line."""
-    ok("put", store, topic, stdin=b"".join(line + b"\n" for line in lines))
+def fill(store: Path, topic: str, bodies: Iterable[bytes], *, segment_bytes: int = 1 << 20) -> None:
+    """Put messages, each by itself, into a topic that has a channel `default`."""
+
+    async def run() -> None:
+        async with open_store(store, StoreOptions(segment_bytes=segment_bytes)) as opened:
+            topic_ = opened.topic(topic)
+            topic_.channel("default")
+            for body in bodies:
+                await topic_.put(body)
+
+    asyncio.run(run())
 
 
 class Running:

@@ -8,7 +8,7 @@ import pytest
 
 import aiodq as package
 from aiodq.cli import main
-from tests.cli.support import PROGRAM, Owner, aiodq, environment, ok, put_lines
+from tests.cli.support import PROGRAM, Owner, aiodq, environment, fill, ok
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +81,7 @@ def test_the_console_script_takes_the_process_s_arguments(
         (["put", "STORE", "t", "--lines", "--jsonl"], "--lines"),
         (["put", "STORE", "no/name"], "no/name"),
         (["put", "STORE", ".."], "'..'"),
-        (["put", "/proc/self", "t"], "/proc/self"),
+        (["put", "OTHER", "t", "OTHER/file"], "OTHER"),
         (["get", "STORE", "t", "-n", "-1"], "-1"),
         (["get", "STORE", "t", "-n", "many"], "many"),
         (["get", "STORE", "t", "--channel", "a/b"], "a/b"),
@@ -92,28 +92,32 @@ def test_the_console_script_takes_the_process_s_arguments(
         (["tail", "STORE", "no/name"], "no/name"),
         (["tail", "nothing-there", "t"], "nothing-there"),
         (["stat", "nothing-there"], "nothing-there"),
-        (["stat", "/proc/self"], "/proc/self"),
+        (["stat", "OTHER"], "OTHER"),
         (["stat", "STORE", "--json", "--watch"], "--watch"),
         (["verify", "nothing-there"], "nothing-there"),
-        (["verify", "/proc/self"], "/proc/self"),
+        (["verify", "OTHER"], "OTHER"),
         (["repair", "nothing-there"], "nothing-there"),
         (["dump", "nothing-there"], "nothing-there"),
         (["dump", "STORE"], "directory"),
-        (["dump", "/proc/self/status"], "no segment"),
+        (["dump", "OTHER/file"], "no segment"),
         (["demo", "--limit", "0"], "0"),
         (["demo", "--producers", "0"], "0"),
         (["demo", "--consumers", "none"], "none"),
         (["demo", "--store", "STORE"], "there already"),
     ],
 )
-def test_misuse_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str], said: str) -> None:
-    store = tmp_path / "store"
-    put_lines(store, "t", [b"one"])
+def test_misuse_is_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    fill(tmp_path / "STORE", "t", [b"one"])
+    (tmp_path / "OTHER").mkdir()
+    (tmp_path / "OTHER" / "file").write_bytes(b"somebody else's")
     before = sorted(tmp_path.rglob("*"))
-    done = aiodq(*(str(store) if each == "STORE" else each for each in arguments))
-    assert done.code == 2
-    assert said in one_line(done.err)
-    assert done.out == b""
+    code = main([str(tmp_path / each) if each.isupper() or each.startswith("OTHER") else each for each in arguments])
+    shown = capsys.readouterr()
+    assert code == 2
+    assert said in one_line(shown.err)
+    assert shown.out == ""
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -130,7 +134,7 @@ def test_a_store_that_is_open_elsewhere_is_refused_with_the_owner_s_pid(tmp_path
 @pytest.mark.parametrize("arguments", [["stat", "STORE", "--json"], ["put", "STORE", "t", "STORE/LOCK"], ["--help"]])
 def test_a_full_disk_behind_standard_output_is_told(tmp_path: Path, arguments: list[str]) -> None:
     store = tmp_path / "store"
-    put_lines(store, "t", [b"one"])
+    fill(store, "t", [b"one"])
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [*PROGRAM, *(each.replace("STORE", str(store)) for each in arguments)],
@@ -146,7 +150,7 @@ def test_a_full_disk_behind_standard_output_is_told(tmp_path: Path, arguments: l
 
 def test_a_closed_standard_output_is_refused_before_its_number_is_given_to_a_file(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    put_lines(store, "t", [b"one"])
+    fill(store, "t", [b"one"])
     command = ["sh", "-c", '"$@" >&-', "sh", *PROGRAM, "get", str(store), "t"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
     assert done.returncode == 2

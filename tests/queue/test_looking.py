@@ -23,6 +23,7 @@ from tests.queue.support import (
     soon,
     store,
     take,
+    until,
 )
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ class TestScan:
                 async with aclosing(scanning) as messages:  # type: ignore[type-var]  # a generator, declared as less
                     async for _ in messages:
                         break
-                assert fs.open_files == before
+                await until(lambda: fs.open_files == before)
 
     @pytest.mark.parametrize("reverse", [False, True])
     async def test_damage_is_stepped_over(self, path: Path, reverse: bool) -> None:  # noqa: FBT001 - a parameter

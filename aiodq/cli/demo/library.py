@@ -39,7 +39,7 @@ class Share:
 
     def __init__(self) -> None:
         """Begin without lines."""
-        self.size = 0
+        self.size: int = 0
         self._starts: list[int] = []
         self._paths: list[str] = []
         self._names: list[bytes] = []
@@ -100,8 +100,9 @@ class Library:
             producers: at least 1.
             limit: lines in all, at most.
         """
-        self.shares = [Share() for _ in range(producers)]
-        self.files = self.lines = 0
+        self.shares: list[Share] = [Share() for _ in range(producers)]
+        self.files: int = 0
+        self.lines: int = 0
         self._places: dict[bytes, tuple[int, int, int]] = {}
         left = -1 if limit is None else limit
         for path, name in _sources(root):

@@ -125,9 +125,9 @@ class Ledger:
             scripts: by producer.
             locate: returns the producer and the position that a message says it has.
         """
-        self.delivered = 0
-        self.redelivered = 0
-        self.expected = sum(map(len, scripts))
+        self.delivered: int = 0
+        self.redelivered: int = 0
+        self.expected: int = sum(map(len, scripts))
         self._tracks = [_Track(script) for script in scripts]
         self._locate = locate
         self._settled = bytearray()

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiodq.store import open_reader
+from tests.cli.support import PROGRAM, Owner, Running, aiodq, environment, fill, ok
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MANY = 3000
+LARGE = 200
+"""Bytes of a message of which not many fit into a pipe."""
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%06d" % number + b"." * LARGE for number in range(count)]
+
+
+def not_acked(store: Path, channel: str = "default") -> int:
+    return open_reader(store).topic("t").stats().channels[channel].depth
+
+
+def test_everything_that_is_ready_and_then_nothing(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"a", b"", b"\xff\x00\r", b"d"])
+    assert ok("get", tmp_path, "t").out == b"a\n\n\xff\x00\r\nd\n"
+    assert ok("get", tmp_path, "t").out == b""
+    assert not_acked(tmp_path) == 0
+
+
+def test_a_number_of_messages(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"a", b"b", b"c"])
+    assert ok("get", tmp_path, "t", "-n", "0").out == b""
+    assert ok("get", tmp_path, "t", "-n", "2").out == b"a\nb\n"
+    assert ok("get", tmp_path, "t", "-n", "9").out == b"c\n"
+
+
+def test_more_than_one_batch(tmp_path: Path) -> None:
+    bodies = numbered(MANY)
+    ok("put", tmp_path, "t", stdin=b"\n".join(bodies))
+    assert ok("get", tmp_path, "t", "-n", str(MANY - 1)).lines == bodies[:-1]
+    assert ok("get", tmp_path, "t").lines == bodies[-1:]
+
+
+def test_channels_are_apart(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"a", b"b"])
+    assert ok("get", tmp_path, "t", "--channel", "other").out == b"", "a later channel begins at the end"
+    ok("put", tmp_path, "t", stdin=b"c")
+    assert ok("get", tmp_path, "t", "--channel", "other").lines == [b"c"]
+    assert ok("get", tmp_path, "t").lines == [b"a", b"b", b"c"]
+
+
+def test_json_tells_all_of_a_message(tmp_path: Path) -> None:
+    ok("put", tmp_path, "t", "--tag", "red", stdin="ä\n".encode())
+    ok("put", tmp_path, "t", stdin=b"\xff\n")
+    first, second = (json.loads(line) for line in ok("get", tmp_path, "t", "--json").lines)
+    assert (first["offset"], first["tag"], first["body"], first["attempts"]) == (0, "red", "ä", 1)
+    assert base64.b64decode(second["body_base64"]) == b"\xff"
+    assert {"tag", "body"}.isdisjoint(second)
+    assert first["timestamp_ns"] <= second["timestamp_ns"]
+
+
+def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
+    bodies = numbered(MANY)
+    ok("put", tmp_path, "t", stdin=b"\n".join(bodies))
+    with Running("get", tmp_path, "t") as get:
+        assert get.line() == bodies[0] + b"\n"
+        get.out.close()
+        assert get.process.wait() == 0
+        assert get.process.stderr is not None
+        assert get.process.stderr.read() == b""
+    left = ok("get", tmp_path, "t").lines
+    assert left
+    assert left == bodies[-len(left) :], "what was written may be gone, what was not comes again, in order"
+
+
+def test_a_shell_s_head(tmp_path: Path) -> None:
+    fill(tmp_path, "t", numbered(10))
+    command = ["bash", "-o", "pipefail", "-c", '"$@" | head -1', "bash", *PROGRAM, "get", str(tmp_path), "t"]
+    done = subprocess.run(command, capture_output=True, env=environment(), check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, numbered(1)[0] + b"\n", b"")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_what_a_signal_catches_unacked_comes_again(tmp_path: Path, number: signal.Signals) -> None:
+    """Nobody reads on, so the pipe is full and the process is caught in the middle of a write."""
+    bodies = numbered(MANY)
+    ok("put", tmp_path, "t", stdin=b"\n".join(bodies))
+    with Running("get", tmp_path, "t") as get:
+        first = get.line()
+        done = get.ended(number)
+    assert done.err == ""
+    assert done.code == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number)
+    seen = (first + done.out).split(b"\n")[:-1]
+    assert seen == bodies[: len(seen)]
+    again = ok("get", tmp_path, "t").lines
+    assert again == bodies[-len(again) :]
+    assert len(seen) + len(again) >= MANY
+    assert len(again) < MANY, "what was written in whole batches was acked"
+
+
+def test_follow_takes_what_others_put_and_leaves_them_the_store_meanwhile(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"a"])
+    with Running("get", tmp_path, "t", "--follow") as get:
+        assert get.line() == b"a\n"
+        for body in (b"b", b"c"):
+            ok("put", tmp_path, "t", stdin=body)
+            assert get.line() == body + b"\n"
+        assert get.ended(signal.SIGINT) == (130, b"", "")
+    assert not_acked(tmp_path) == 0
+
+
+def test_follow_up_to_a_number(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"a"])
+    with Running("get", tmp_path, "t", "--follow", "-n", "2") as get:
+        assert get.line() == b"a\n"
+        ok("put", tmp_path, "t", stdin=b"b\nc\n")
+        assert get.ended() == (0, b"b\n", "")
+    assert ok("get", tmp_path, "t").lines == [b"c"]
+
+
+def test_follow_waits_for_an_owner_to_go(tmp_path: Path) -> None:
+    with Owner(tmp_path, "t") as owner:
+        owner.does(b"put a")
+        get = Running("get", tmp_path, "t", "--follow", "-n", "1")
+        assert get.process.stderr is not None
+        said = get.process.stderr.readline().decode()
+        assert said.startswith("aiodq: waiting: ")
+        assert f"process {owner.process.pid}" in said
+    with get:
+        assert get.ended() == (0, b"a\n", "")
+
+
+def test_output_to_a_file(tmp_path: Path) -> None:
+    fill(tmp_path / "s", "t", [b"a", b"b"])
+    with open(tmp_path / "out", "wb") as out:
+        done = subprocess.run([*PROGRAM, "get", str(tmp_path / "s"), "t"], stdout=out, env=environment(), check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "out").read_bytes() == b"a\nb\n"
+
+
+def test_nothing_is_acked_that_could_not_be_written(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"a", b"b"])
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*PROGRAM, "get", str(tmp_path), "t"], stdout=full, stderr=subprocess.PIPE, env=environment(), check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"aiodq: [Errno 28] No space left on device\n"
+    assert ok("get", tmp_path, "t").lines == [b"a", b"b"]
+
+
+def test_a_deleted_topic_ends_follow(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"a"])
+    with Running("get", tmp_path, "t", "--follow") as get:
+        assert get.line() == b"a\n"
+        os.rename(tmp_path / "t", tmp_path / "elsewhere")
+        done = get.ended()
+    assert done.code == 2
+    assert len(done.err.splitlines()) == 1
+    assert aiodq("get", tmp_path, "t").code == 2

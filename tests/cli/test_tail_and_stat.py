@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+from tests.cli.support import Owner, Running, fill, flip, ok, only_segment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_tail_shows_the_newest_and_consumes_nothing(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"%d" % number for number in range(25)])
+    assert ok("tail", tmp_path, "t").lines == [b"%d" % number for number in range(15, 25)]
+    assert ok("tail", tmp_path, "t", "-n", "2").lines == [b"23", b"24"]
+    assert ok("tail", tmp_path, "t", "-n", "0").lines == []
+    assert len(ok("tail", tmp_path, "t", "-n", "99").lines) == 25
+    assert len(ok("get", tmp_path, "t").lines) == 25
+
+
+def test_tail_json(tmp_path: Path) -> None:
+    ok("put", tmp_path, "t", "--tag", "red", stdin=b"a")
+    fields = json.loads(ok("tail", tmp_path, "t", "--json").out)
+    assert (fields["offset"], fields["tag"], fields["body"]) == (0, "red", "a")
+
+
+def test_tail_follows_a_live_owner(tmp_path: Path) -> None:
+    with Owner(tmp_path, "t") as owner:
+        owner.does(b"put a")
+        with Running("tail", tmp_path, "t", "--follow") as tail:
+            assert tail.line() == b"a\n"
+            for body in (b"b", b"c"):
+                owner.does(b"put " + body)
+                assert tail.line() == body + b"\n"
+            assert tail.ended(signal.SIGINT) == (130, b"", "")
+        owner.does(b"put d")
+
+
+def test_tail_follows_across_segments(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"x" * 100], segment_bytes=256)
+    with Running("tail", tmp_path, "t", "-n", "0", "--follow") as tail:
+        bodies = [b"%03d" % number + b"y" * 97 for number in range(20)]
+        fill(tmp_path, "t", bodies, segment_bytes=256)
+        assert [tail.line() for _ in bodies] == [body + b"\n" for body in bodies]
+    assert len(list((tmp_path / "t").glob("*.seg"))) > 5
+
+
+def test_tail_to_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
+    ok("put", tmp_path, "t", stdin=b"x" * 99 + b"\n" + (b"y" * 99 + b"\n") * 20_000)
+    with Running("tail", tmp_path, "t", "-n", "20001") as tail:
+        assert tail.line() == b"x" * 99 + b"\n"
+        tail.out.close()
+        assert tail.process.wait() == 0
+        assert tail.process.stderr is not None
+        assert tail.process.stderr.read() == b""
+
+
+def test_tail_steps_over_damage(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"a", b"b", b"c"])
+    flip(only_segment(tmp_path, "t"), 64 + 40 + 30)
+    assert ok("tail", tmp_path, "t").lines == [b"a", b"c"]
+
+
+def test_stat_beside_a_live_owner(tmp_path: Path) -> None:
+    with Owner(tmp_path, "t") as owner:
+        for body in (b"put a", b"put b", b"put c"):
+            owner.does(body)
+        owner.does(b"ack")
+        figures = ok("stat", tmp_path, "--json").json
+        topic = figures["topics"]["t"]
+        assert figures["path"] == str(tmp_path)
+        assert (topic["begin_offset"], topic["end_offset"], topic["records"], topic["damages"]) == (0, 3, 3, [])
+        assert topic["channels"]["default"] == {"name": "default", "floor": 1, "depth": 2}
+        text = ok("stat", tmp_path).out.decode()
+        assert [word for word in ("default", "not acked", "messages", str(tmp_path)) if word not in text] == []
+
+
+def test_stat_of_an_empty_store(tmp_path: Path) -> None:
+    assert b"no topic" in ok("stat", tmp_path).out
+    assert ok("stat", tmp_path, "--json").json["topics"] == {}
+
+
+def test_stat_tells_damage(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"a", b"b", b"c"])
+    path = only_segment(tmp_path, "t")
+    flip(path, 64 + 40 + 30)
+    assert f"{path} at byte {64 + 40}" in ok("stat", tmp_path).out.decode()
+    (damage,) = ok("stat", tmp_path, "--json").json["topics"]["t"]["damages"]
+    assert damage["position"] == 64 + 40
+
+
+def test_stat_watch_shows_what_comes_and_goes(tmp_path: Path) -> None:
+    with Owner(tmp_path, "t") as owner:
+        owner.does(b"put a")
+        with Running("stat", tmp_path, "--watch") as watch:
+            assert tmp_path.name.encode() in watch.line()
+            for command in (b"put b", b"ack"):
+                owner.does(command)
+            text = b""
+            while b"acked/s" not in text:
+                line = watch.line()
+                assert line
+                text += line
+            assert b"put/s" in text
+            assert watch.ended(signal.SIGINT).code == 130

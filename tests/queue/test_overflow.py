@@ -1,0 +1,405 @@
+"""A bounded backlog: who waits, who is refused, what is dropped; and the bound of memory that is always there."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.engine.batch import OVERHEAD
+from tests.queue.support import (
+    SpyFileSystem,
+    Tasks,
+    drain,
+    fill,
+    numbered,
+    queue,
+    ready_now,
+    soon,
+    store,
+    take,
+    turns,
+    until,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class TestBlock:
+    async def test_by_messages(self, path: Path, tasks: Tasks) -> None:
+        async with queue(path, max_messages=3) as jobs:
+            putting = [tasks.start(jobs.put(body)) for body in numbered(10)]
+            await until(lambda: jobs.depth == 3)
+            await turns(20)
+            assert (jobs.depth, jobs.full(), jobs.maxsize) == (3, True, 3)
+            for body in numbered(10):
+                message = await soon(jobs.get())
+                assert message.body == body
+                assert jobs.depth <= 3
+                await message.ack()
+            await soon(asyncio.gather(*putting))
+
+    async def test_taking_is_not_enough_and_acking_is(self, path: Path, tasks: Tasks) -> None:
+        async with queue(path, max_messages=2) as jobs:
+            await fill(jobs, numbered(2))
+            held = await take(jobs, 2)
+            putting = tasks.start(jobs.put(b"2"))
+            await turns(20)
+            assert not putting.done()
+            await held[0].nack()
+            await turns(20)
+            assert not putting.done()
+            await held[1].ack()
+            assert await soon(putting) == 2
+
+    async def test_by_bytes(self, path: Path, tasks: Tasks) -> None:
+        async with queue(path, max_bytes=100_000) as jobs:
+            putting = [tasks.start(jobs.put(bytes([number]) * 10_000)) for number in range(30)]
+            await until(lambda: jobs.full() or jobs.depth >= 8)
+            await turns(50)
+            assert 8 <= jobs.depth <= 10
+            found = []
+            while len(found) < 30:
+                message = await soon(jobs.get())
+                found.append(message.body[0])
+                await message.ack()
+                assert jobs.depth <= 10
+            assert found == list(range(30))
+            await soon(asyncio.gather(*putting))
+
+    async def test_those_who_wait_are_served_in_turn(self, path: Path, tasks: Tasks) -> None:
+        async with queue(path, max_messages=1) as jobs:
+            await jobs.put(b"first")
+            putting = []
+            for body in numbered(8):
+                putting.append(tasks.start(jobs.put(body)))
+                await turns()
+            found = []
+            for _ in range(9):
+                message = await soon(jobs.get())
+                found.append(message.body)
+                await message.ack()
+            assert found == [b"first", *numbered(8)]
+            await soon(asyncio.gather(*putting))
+
+    async def test_one_who_needs_more_room_keeps_nobody_else_for_ever(self, path: Path, tasks: Tasks) -> None:
+        async with queue(path, max_messages=4) as jobs:
+            await fill(jobs, numbered(4))
+            many = tasks.start(jobs.put_many(numbered(3, start=10)))
+            await turns()
+            one = tasks.start(jobs.put(b"one"))
+            await turns()
+            for message in await take(jobs, 4):
+                await message.ack()
+            await soon(asyncio.gather(many, one))
+            assert jobs.depth == 4
+
+    async def test_room_that_the_first_cannot_use_goes_to_the_next(self, path: Path, tasks: Tasks) -> None:
+        async with queue(path, max_messages=4) as jobs:
+            await fill(jobs, numbered(4))
+            many = tasks.start(jobs.put_many(numbered(3, start=10)))
+            await turns()
+            one = tasks.start(jobs.put(b"one"))
+            await turns()
+            await (await jobs.get()).ack()
+            await soon(one)
+            assert not many.done()
+
+    async def test_more_than_the_bound_goes_in_when_it_is_empty(self, path: Path, tasks: Tasks) -> None:
+        async with queue(path, max_messages=2) as jobs:
+            assert await soon(jobs.put_many(numbered(5))) == range(5)
+            assert jobs.full()
+            putting = tasks.start(jobs.put_many(numbered(3)))
+            await turns(20)
+            assert not putting.done()
+            await drain(jobs)
+            assert await soon(putting) == range(5, 8)
+
+    async def test_the_slowest_channel_counts(self, path: Path, tasks: Tasks) -> None:
+        async with store(path, max_messages=2) as opened:
+            topic = opened.topic("a")
+            quick, slow = topic.channel("quick"), topic.channel("slow")
+            await fill(topic, numbered(2))
+            await drain(quick)
+            putting = tasks.start(topic.put(b"2"))
+            await turns(20)
+            assert not putting.done()
+            await (await slow.get()).ack()
+            await soon(putting)
+
+    async def test_without_a_channel_the_log_counts(self, path: Path, tasks: Tasks) -> None:
+        async with store(path, max_messages=2) as opened:
+            topic = opened.topic("a")
+            await fill(topic, numbered(2))
+            putting = tasks.start(topic.put(b"2"))
+            await turns(20)
+            assert not putting.done()
+            topic.channel("late", aiodq.ChannelOptions(start="latest"))
+            await soon(putting)
+
+    async def test_a_backlog_from_before_counts(self, path: Path, tasks: Tasks) -> None:
+        async with queue(path) as jobs:
+            await fill(jobs, numbered(5))
+        async with queue(path, max_messages=3) as jobs:
+            assert jobs.full()
+            with pytest.raises(aiodq.QueueFull):
+                jobs.put_nowait(b"5")
+            putting = tasks.start(jobs.put(b"5"))
+            for message in await take(jobs, 2):
+                await message.ack()
+            await turns(20)
+            assert not putting.done()
+            await (await jobs.get()).ack()
+            await soon(putting)
+
+    async def test_at_random_never_over_and_nobody_is_left(self, path: Path, seed: int) -> None:
+        rng = random.Random(seed)
+        async with queue(path, max_messages=5, sync="os", segment_bytes=500) as jobs:
+            total, done = 0, 0
+
+            async def produce(name: int) -> None:
+                nonlocal total
+                for number in range(30):
+                    body = b"%d-%d" % (name, number)
+                    if rng.random() < 0.2:
+                        await jobs.put_many([body, body])
+                        total += 2
+                    elif rng.random() < 0.2:
+                        try:
+                            jobs.put_nowait(body)
+                            total += 1
+                        except aiodq.QueueFull:
+                            continue
+                    else:
+                        putting = asyncio.create_task(jobs.put(body))
+                        await turns(rng.randrange(3))
+                        if rng.random() < 0.1:
+                            putting.cancel()
+                            await asyncio.wait([putting])
+                        else:
+                            await putting
+                            total += 1
+
+            async def consume() -> None:
+                nonlocal done
+                async for message in jobs:
+                    assert jobs.depth <= 5
+                    await turns(rng.randrange(4))
+                    if rng.random() < 0.2:
+                        await message.nack()
+                    else:
+                        message.ack_nowait()
+                        done += 1
+
+            consuming = [asyncio.create_task(consume()) for _ in range(3)]
+            await soon(asyncio.gather(*(produce(name) for name in range(6))))
+            await soon(jobs.join())
+            jobs.shutdown()
+            await soon(asyncio.gather(*consuming))
+            assert done >= total  # a cancelled put may have been stored
+
+
+class TestReject:
+    async def test_by_messages(self, path: Path) -> None:
+        async with queue(path, max_messages=2, overflow="reject") as jobs:
+            await fill(jobs, numbered(2))
+            for call in (jobs.put(b"2"), jobs.put_many([b"2"])):
+                with pytest.raises(aiodq.QueueFull) as caught:
+                    await soon(call)
+                assert isinstance(caught.value, asyncio.QueueFull)
+                assert caught.value.retriable
+            with pytest.raises(aiodq.QueueFull):
+                jobs.put_nowait(b"2")
+            await (await jobs.get()).ack()
+            assert await jobs.put(b"2") == 2
+            with pytest.raises(aiodq.QueueFull):
+                await jobs.put_many([b"3", b"4"])
+            assert await drain(jobs) == [b"1", b"2"]
+
+    async def test_by_bytes(self, path: Path) -> None:
+        async with queue(path, max_bytes=100_000, overflow="reject") as jobs:
+            with pytest.raises(aiodq.QueueFull):
+                for number in range(30):
+                    await soon(jobs.put(bytes([number]) * 10_000))
+            assert 8 <= jobs.depth <= 10
+            for message in await take(jobs, jobs.qsize()):
+                await message.ack()
+            await jobs.put(bytes(10_000))
+
+    async def test_what_is_on_its_way_counts(self, path: Path, tasks: Tasks) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs, max_messages=2, overflow="reject") as jobs:
+            gate = fs.gate("sync", match=".seg")
+            putting = [tasks.start(jobs.put(body)) for body in numbered(2)]
+            await gate.wait()
+            with pytest.raises(aiodq.QueueFull):
+                await soon(jobs.put(b"2"))
+            gate.open()
+            await soon(asyncio.gather(*putting))
+
+    async def test_a_full_write_buffer_is_waited_for(self, path: Path, tasks: Tasks) -> None:
+        """It passes by itself, so it is no reason to refuse."""
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs, memory_bytes=1 << 16, max_messages=1000, overflow="reject") as jobs:
+            gate = fs.gate("sync", match=".seg")
+            putting = [tasks.start(jobs.put(bytes(5000))) for _ in range(20)]
+            await gate.wait()
+            await turns(20)
+            assert not any(task.done() for task in putting)
+            with pytest.raises(aiodq.QueueFull):
+                jobs.put_nowait(bytes(5000))
+            gate.open()
+            assert sorted(await soon(asyncio.gather(*putting))) == list(range(20))
+
+
+class TestDropOldest:
+    async def test_by_messages(self, path: Path) -> None:
+        async with queue(path, max_messages=5, overflow="drop_oldest") as jobs:
+            for body in numbered(20):
+                await soon(jobs.put(body))
+                assert jobs.depth <= 5
+            assert (jobs.stats().dropped, jobs.topic_stats().dropped) == (15, 15)
+            assert await drain(jobs) == numbered(5, start=15)
+        async with queue(path) as jobs:
+            assert jobs.depth == 0
+
+    async def test_it_is_kept_over_a_restart(self, path: Path, tmp_path: Path) -> None:
+        async with queue(path, max_messages=5, overflow="drop_oldest") as jobs:
+            await fill(jobs, numbered(20))
+        async with queue(path) as jobs:
+            assert ready_now(jobs) == numbered(5, start=15)
+
+    async def test_what_is_in_flight_is_spared(self, path: Path) -> None:
+        async with queue(path, max_messages=3, overflow="drop_oldest") as jobs:
+            await fill(jobs, numbered(3))
+            held = await jobs.get()
+            await fill(jobs, numbered(4, start=3))
+            assert (jobs.in_flight(), jobs.depth) == (1, 3)
+            await held.ack()
+            assert await drain(jobs) == [b"5", b"6"]
+
+    async def test_what_was_requeued_is_the_oldest(self, path: Path) -> None:
+        async with queue(path, max_messages=3, overflow="drop_oldest") as jobs:
+            await fill(jobs, numbered(3))
+            await (await jobs.get()).nack()
+            await jobs.put(b"3")
+            assert await drain(jobs) == [b"1", b"2", b"3"]
+
+    async def test_with_all_in_flight_it_waits(self, path: Path, tasks: Tasks) -> None:
+        async with queue(path, max_messages=2, overflow="drop_oldest") as jobs:
+            await fill(jobs, numbered(2))
+            held = await take(jobs, 2)
+            with pytest.raises(aiodq.QueueFull):
+                jobs.put_nowait(b"2")
+            putting = tasks.start(jobs.put(b"2"))
+            await turns(20)
+            assert not putting.done()
+            await held[1].ack()
+            await soon(putting)
+            assert jobs.stats().dropped == 0
+
+    async def test_by_bytes(self, path: Path) -> None:
+        async with queue(path, max_bytes=100_000, overflow="drop_oldest") as jobs:
+            for number in range(30):
+                await soon(jobs.put(bytes([number]) * 10_000))
+            found = [body[0] for body in await drain(jobs)]
+            assert 5 <= len(found) <= 10
+            assert found == list(range(30 - len(found), 30))
+            assert jobs.stats().dropped == 30 - len(found)
+
+    async def test_many_at_once(self, path: Path) -> None:
+        async with queue(path, max_messages=5, overflow="drop_oldest") as jobs:
+            await fill(jobs, numbered(5))
+            await soon(jobs.put_many(numbered(3, start=5)))
+            assert (jobs.depth, jobs.stats().dropped) == (5, 3)
+            await soon(jobs.put_many(numbered(9, start=8)))
+            assert ready_now(jobs) == numbered(9, start=8)
+
+    async def test_a_channel_within_the_bound_loses_nothing(self, path: Path) -> None:
+        async with store(path, max_messages=3, overflow="drop_oldest") as opened:
+            topic = opened.topic("a")
+            quick, slow = topic.channel("quick"), topic.channel("slow")
+            found = []
+            for body in numbered(9):
+                await topic.put(body)
+                found += await drain(quick)
+            assert found == numbered(9)
+            assert quick.stats().dropped == 0
+            assert slow.stats().dropped == 6
+            assert await drain(slow) == numbered(3, start=6)
+
+    async def test_without_a_channel(self, path: Path) -> None:
+        async with store(path, max_messages=3, overflow="drop_oldest") as opened:
+            topic = opened.topic("a")
+            for body in numbered(9):
+                await soon(topic.put(body))
+            channel = topic.channel("late", aiodq.ChannelOptions(start="earliest"))
+            await topic.settle_in()
+            assert ready_now(channel)[-3:] == numbered(3, start=6)
+
+
+class TestMemory:
+    async def test_what_is_accepted_and_not_written_is_bounded(self, path: Path, tasks: Tasks) -> None:
+        fs = SpyFileSystem()
+        limit = 1 << 16
+        async with queue(path, fs=fs, memory_bytes=limit) as jobs:
+            intake = jobs._ioloop.intake
+            gate = fs.gate("sync", match=".seg")
+            putting = [tasks.start(jobs.put(bytes(1000))) for _ in range(500)]
+            await gate.wait()
+            await turns(20)
+            assert 0 < intake.cost <= limit // 2 + 1000 + OVERHEAD
+            assert intake.cost == intake.pending * (1000 + OVERHEAD)
+            with pytest.raises(aiodq.QueueFull):
+                jobs.put_nowait(bytes(1000))
+            gate.open()
+            await soon(asyncio.gather(*putting))
+            assert (intake.cost, intake.pending, jobs.depth) == (0, 0, 500)
+
+    async def test_what_is_not_body_counts_as_well(self, path: Path, tasks: Tasks) -> None:
+        fs = SpyFileSystem()
+        limit = 1 << 16
+        async with queue(path, fs=fs, memory_bytes=limit) as jobs:
+            gate = fs.gate("sync", match=".seg")
+            extras = [{"tag": "t" * 10_000}, {"key": b"k" * 10_000}, {"headers": {"h": "v" * 10_000}}]
+            putting = [tasks.start(jobs.put(b"", **given)) for given in extras * 10]  # type: ignore[arg-type]
+            await gate.wait()
+            await turns(20)
+            assert jobs.topic_stats().pending <= limit // 2 // 10_000 + 1
+            gate.open()
+            await soon(asyncio.gather(*putting))
+
+    async def test_one_larger_than_the_bound_goes_alone(self, path: Path) -> None:
+        async with queue(path, memory_bytes=1 << 16) as jobs:
+            bodies = [bytes([number]) * 200_000 for number in range(5)]
+            await soon(asyncio.gather(*(jobs.put(body) for body in bodies)))
+            assert [message.body for message in await take(jobs, 5)] == bodies
+
+    async def test_the_count_is_exact_whatever_becomes_of_them(self, path: Path, tasks: Tasks, seed: int) -> None:
+        import errno  # noqa: PLC0415 - only here
+
+        rng = random.Random(seed)
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs, segment_bytes=20_000, memory_bytes=1 << 16) as jobs:
+            fault = fs.fail(errno.ENOSPC, "write", "create", match=".seg", at=30, times=15)
+            running = []
+            for number in range(300):
+                size = rng.choice([0, 10, 1000, 5000])
+                if rng.random() < 0.3:
+                    running.append(tasks.start(jobs.put_many([bytes(size)] * rng.randrange(1, 4))))
+                else:
+                    running.append(tasks.start(jobs.put(bytes(size))))  # type: ignore[arg-type]  # int or range
+                await turns(rng.randrange(2))
+                if rng.random() < 0.2:
+                    rng.choice(running).cancel()
+                if number % 60 == 59:
+                    await soon(asyncio.gather(*running, return_exceptions=True))
+            await soon(asyncio.gather(*running, return_exceptions=True))
+            await soon(jobs.sync())
+            assert fault.hits
+            intake = jobs._ioloop.intake
+            assert (intake.cost, intake.pending) == (0, 0)

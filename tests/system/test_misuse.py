@@ -1,0 +1,625 @@
+"""Loops that end too early, stores that nobody closes, and callers from where nobody may call."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from tests.system.support import (
+    LOOPS,
+    ROOT,
+    WATCHDOG,
+    QuickFileSystem,
+    StallingFileSystem,
+    bodies,
+    descriptors_under,
+    drain,
+    engine_threads,
+    nothing_left,
+    run_on,
+    run_script,
+    steps,
+    until,
+)
+from tests.system.surface import VALUES, Surface, calls, settlements, uncovered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from aiodq import Message, Queue, Receipt
+
+on_each_loop = pytest.mark.parametrize("loop", LOOPS)
+
+
+async def contents(path: Path) -> list[bytes]:
+    """Open the queue again and return what it delivers."""
+    async with aiodq.open_queue(path) as queue:
+        assert queue.topic_stats().damages == 0
+        return bodies(drain(queue))
+
+
+async def outcome(call: Callable[[], Any]) -> object:
+    """Return what a call gives, or what it raises."""
+    try:
+        result = call()
+        if inspect.isawaitable(result):
+            async with asyncio.timeout(WATCHDOG):
+                result = await result
+    except Exception as error:  # noqa: BLE001 - it is what is looked at
+        return error
+    return result
+
+
+# --- the loop ends first
+
+
+@on_each_loop
+def test_loop_ends_with_everything_pending(loop: str, tmp_path: Path) -> None:
+    receipts: list[Receipt] = []
+
+    async def main() -> None:
+        queue = await aiodq.open_queue(tmp_path / "q")
+        await queue.put_many([b"a", b"b", b"c"])
+        await (await queue.get()).ack()
+        other = await aiodq.open_queue(tmp_path / "empty")
+        pending = [queue.put(b"p1"), queue.put_many([b"p2", b"p3"]), other.get(), other.join(), queue.join()]
+        kept = [asyncio.create_task(coroutine) for coroutine in pending]
+        receipts.extend(queue.put_nowait(b"r%d" % number) for number in range(3))
+        await steps(3)
+        assert not any(task.done() for task in kept[:2])
+
+    with pytest.warns(ResourceWarning, match="never closed"):
+        run_on(loop, main())
+        gc.collect()
+    assert engine_threads() == []
+    assert descriptors_under(tmp_path) == []
+    left = run_on(loop, contents(tmp_path / "q"))
+    assert left[:2] == [b"b", b"c"]
+    told = [b"r%d" % number for number, receipt in enumerate(receipts) if decided(receipt)]
+    assert [body for body in left if body.startswith(b"r")] == told == [b"r0", b"r1", b"r2"]
+
+
+def decided(receipt: Receipt) -> bool:
+    """Return whether the receipt says that the message is stored; it must say something."""
+    future = receipt._future
+    assert future.done()
+    return not future.cancelled() and future.exception() is None
+
+
+@on_each_loop
+@pytest.mark.parametrize("before_the_end", [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89])
+def test_receipts_tell_the_truth_when_the_loop_ends(loop: str, before_the_end: int, tmp_path: Path) -> None:
+    """In the midst of batches, rolls and syncs: what a receipt confirms is there, and the other way round."""
+    receipts: list[Receipt] = []
+    sent = [bytes([number]) * 40_000 for number in range(30)]
+
+    async def main() -> None:
+        options = aiodq.StoreOptions(segment_bytes=100_000)
+        queue = await aiodq.open_queue(tmp_path, options, fs=QuickFileSystem())
+        receipts.extend(queue.put_nowait(body) for body in sent)
+        await steps(before_the_end)
+
+    with pytest.warns(ResourceWarning, match="never closed"):
+        run_on(loop, main())
+        gc.collect()
+    left = run_on(loop, contents(tmp_path))
+    assert left == [body for body, receipt in zip(sent, receipts, strict=True) if decided(receipt)]
+
+
+@on_each_loop
+def test_loop_ends_amid_a_sync(loop: str, tmp_path: Path) -> None:
+    fs = StallingFileSystem()
+
+    async def main() -> None:
+        queue = await aiodq.open_queue(tmp_path, fs=fs)
+        await queue.put(b"a")
+        fs.hold = True
+        puts = [asyncio.create_task(queue.put(b"b")), asyncio.create_task(queue.put(b"c"))]
+        await until(lambda: fs.in_flight)
+        puts.append(asyncio.create_task(queue.put(b"d")))
+        await steps(2)
+        threading.Timer(0.1, fs.release).start()
+
+    with pytest.warns(ResourceWarning, match="never closed"):
+        run_on(loop, main())
+        gc.collect()
+    left = run_on(loop, contents(tmp_path))
+    assert left in ([b"a", b"b", b"c"], [b"a", b"b", b"c", b"d"])
+
+
+CLOSED_AMID_SYNC = """
+import asyncio, gc, sys, threading
+import aiodq
+from tests.system.support import LOOPS, StallingFileSystem, until
+
+fs = StallingFileSystem()
+loop = LOOPS[sys.argv[2]]()
+
+async def main():
+    queue = await aiodq.open_queue(sys.argv[1], fs=fs)
+    await queue.put(b"a")
+    fs.hold = True
+    task = asyncio.create_task(queue.put(b"b"))
+    await until(lambda: fs.in_flight)
+    return queue, task
+
+held = loop.run_until_complete(main())
+loop.close()
+fs.release()
+del held, loop
+gc.collect()
+
+async def again():
+    async with aiodq.open_queue(sys.argv[1]) as queue:
+        print(queue.end_offset, (await queue.read(0)).body)
+
+asyncio.run(again())
+"""
+
+
+@on_each_loop
+def test_loop_closed_amid_a_sync(loop: str, tmp_path: Path) -> None:
+    """Closed without a chance to end anything: no hang, and the collector frees the lock."""
+    done = run_script(CLOSED_AMID_SYNC, str(tmp_path), loop)
+    assert "b'a'" in done.stdout
+    assert "ResourceWarning" in done.stderr
+    assert run_on(loop, contents(tmp_path))[0] == b"a"
+
+
+async def test_collected_store_warns(tmp_path: Path) -> None:
+    with nothing_left():
+        store = await aiodq.open(tmp_path)
+        await store.topic("t").put(b"a")
+        runtime = store._runtime
+        with pytest.warns(ResourceWarning, match="never closed"):
+            del store
+            gc.collect()
+        # The engine goes on until the loop ends; here it is ended by hand.
+        await runtime.close()
+    async with aiodq.open(tmp_path) as store:
+        assert (await store.topic("t").read(0)).body == b"a"
+
+
+async def test_closed_store_does_not_warn(tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        store = await aiodq.open(tmp_path)
+        await store.aclose()
+        del store
+        gc.collect()
+    assert caught == []
+
+
+UNTIL_INTERRUPTED = """
+import asyncio, os, sys
+import aiodq
+from tests.system.support import LOOPS
+
+async def main():
+    if sys.argv[3] == "closed":
+        async with aiodq.open_queue(sys.argv[1]) as queue:
+            await work(queue)
+    else:
+        await work(await aiodq.open_queue(sys.argv[1]))
+
+async def work(queue):
+    for number in range(1_000_000):
+        await queue.put(b"%d" % number)
+        os.write(1, b"%d\\n" % number)
+
+with asyncio.Runner(loop_factory=LOOPS[sys.argv[2]]) as runner:
+    runner.run(main())
+"""
+
+
+@on_each_loop
+@pytest.mark.parametrize("manner", ["closed", "unclosed"])
+def test_keyboard_interrupt_during_put(loop: str, manner: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", UNTIL_INTERRUPTED, str(tmp_path), loop, manner]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as child:
+        assert child.stdout is not None
+        for _ in range(20):
+            assert child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        output, errors = child.communicate(timeout=WATCHDOG)
+    assert child.returncode == -signal.SIGINT, errors.decode()
+    assert errors.decode().rstrip().endswith("KeyboardInterrupt")
+    assert b"never retrieved" not in errors
+    told = 20 + output.count(b"\n")
+    left = run_on(loop, contents(tmp_path))
+    assert left == [b"%d" % number for number in range(len(left))]
+    assert told <= len(left) <= told + 1
+
+
+# --- after the end
+
+
+async def surface_of(store: aiodq.Store) -> Surface:
+    topic = store.topic("queue")
+    surface = Surface(store, topic, topic.channel("another", aiodq.ChannelOptions(start=0)), store.queue("queue"))
+    await topic.put_many([b"%d" % number for number in range(20)])
+    return surface
+
+
+async def test_use_after_close(tmp_path: Path) -> None:
+    with nothing_left():
+        async with aiodq.open(tmp_path, fs=QuickFileSystem()) as store:
+            surface = await surface_of(store)
+            messages = [await surface.queue.get() for _ in range(7)]
+            assert uncovered(surface, messages[0]) == set()
+            scan = aiter(surface.topic.scan())
+            assert (await anext(scan)).body == b"0"
+            iterator = aiter(surface.queue)
+        for name, call in calls(surface).items():
+            assert isinstance(await outcome(call), aiodq.QueueShutDown), name
+        for message, name in zip(messages, settlements(messages[0]), strict=False):
+            assert isinstance(await outcome(settlements(message)[name]), aiodq.QueueShutDown), name
+            assert not message.settled
+        with pytest.raises(StopAsyncIteration):
+            await anext(iterator)
+        with pytest.raises(aiodq.QueueShutDown):
+            async for _ in scan:
+                pass
+        with pytest.raises(aiodq.QueueShutDown):
+            async with messages[5]:
+                pass
+        with pytest.raises(KeyError, match="the user's"):
+            async with messages[6]:
+                raise KeyError("the user's")
+        answers_questions(surface)
+        surface.queue.shutdown()
+        await surface.queue.aclose()
+        await store.aclose()
+    assert await contents(tmp_path) == [b"%d" % number for number in range(20)]
+
+
+def answers_questions(surface: Surface) -> None:
+    for thing in (surface.store, surface.topic, surface.channel, surface.queue):
+        for name in VALUES[type(thing).__name__]:
+            value = getattr(thing, name)
+            assert (value() if inspect.ismethod(value) else value) is not None
+    assert surface.topic.end_offset == surface.queue.depth == surface.channel.depth == 20
+
+
+async def test_deleted_topic_is_shut_down(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path, fs=QuickFileSystem()) as store:
+        surface = await surface_of(store)
+        message = await surface.queue.get()
+        waiting = asyncio.create_task(surface.queue.join())
+        await store.delete_topic("queue")
+        for name, call in calls(surface).items():
+            if not name.startswith("Store."):
+                assert isinstance(await outcome(call), aiodq.QueueShutDown), name
+        for name, call in settlements(message).items():
+            assert isinstance(await outcome(call), aiodq.QueueShutDown | aiodq.NotInFlightError), name
+        await outcome(lambda: waiting)
+        assert store.topics() == ["another"]
+    assert descriptors_under(tmp_path) == []
+
+
+async def test_deleting_twice_in_a_row_spares_what_comes_after(tmp_path: Path) -> None:
+    with nothing_left():
+        async with aiodq.open(tmp_path) as store:
+            await store.topic("t").put(b"1")
+            first = asyncio.create_task(store.delete_topic("t"))
+            await steps(1)
+            second_put = store.topic("t").put_nowait(b"2")
+            second = asyncio.create_task(store.delete_topic("t"))
+            await steps(1)
+            third = store.topic("t")
+            assert await third.put(b"3") == 0
+            await asyncio.gather(first, second)
+            assert await third.put(b"4") == 1
+            assert await outcome(lambda: second_put) is not None
+        async with aiodq.open(tmp_path) as store:
+            assert [message.body async for message in store.topic("t").scan()] == [b"3", b"4"]
+
+
+async def test_aclose_tells_everyone_who_waits(tmp_path: Path) -> None:
+    """Getters, joiners, who waits for room: all end. What consumers hold comes again."""
+    with nothing_left():
+        store = await aiodq.open(tmp_path, aiodq.StoreOptions(max_messages=2))
+        queue, empty = store.queue("queue"), store.queue("empty")
+        await queue.put_many([b"a", b"b"])
+        held = [await queue.get(), await queue.get()]
+        waiting: list[asyncio.Task[Any]] = [
+            asyncio.create_task(coroutine)
+            for coroutine in (
+                queue.put(b"no room"),
+                queue.join(),
+                queue.get(),
+                empty.get(),
+                empty.get(3600),
+                empty.get_many(2),
+            )
+        ]
+        await steps(5)
+        acking = asyncio.create_task(held[0].ack())
+        await steps(1)
+        async with asyncio.timeout(WATCHDOG):
+            await store.aclose()
+            results = await asyncio.gather(*waiting, acking, return_exceptions=True)
+        assert [type(result) for result in results] == [aiodq.QueueShutDown] * 6 + [type(None)]
+        assert isinstance(await outcome(held[1].ack), aiodq.QueueShutDown)
+    assert await contents(tmp_path) == [b"b"]
+
+
+async def test_ack_beside_aclose_is_durable_or_refused(tmp_path: Path) -> None:
+    """Whatever a consumer is told, opening again agrees."""
+    for number in range(30):
+        path = tmp_path / str(number)
+        queue = await aiodq.open_queue(path, fs=QuickFileSystem())
+        await queue.put_many([b"a", b"b"])
+        message = await queue.get()
+        closing = asyncio.create_task(queue.aclose())
+        await steps(number)
+        told = await outcome(message.ack)
+        await closing
+        assert told is None or isinstance(told, aiodq.QueueShutDown), told
+        left = await contents(path)
+        assert left == ([b"b"] if told is None else [b"a", b"b"])
+
+
+async def test_aclose_twice_at_once(tmp_path: Path) -> None:
+    with nothing_left():
+        store = await aiodq.open(tmp_path)
+        queue = store.queue("queue")
+        receipt = queue.put_nowait(b"a")
+        await asyncio.gather(*(store.aclose() for _ in range(3)), *(queue.aclose() for _ in range(2)), store.aclose())
+        await store.aclose()
+        assert await receipt == 0
+    assert await contents(tmp_path) == [b"a"]
+    assert engine_threads() == []
+
+
+async def test_exception_inside_the_block_closes(tmp_path: Path) -> None:
+    with nothing_left():
+        with pytest.raises(KeyError, match="the user's"):
+            async with aiodq.open(tmp_path) as store:
+                queue = store.queue("queue")
+                queue.put_nowait(b"a")
+                raise KeyError("the user's")
+        with pytest.raises(KeyError, match="the user's"):
+            async with aiodq.open_queue(tmp_path) as queue:
+                async for message in queue:
+                    async with message:
+                        raise KeyError("the user's")
+        async with aiodq.open_queue(tmp_path) as queue:
+            message = await queue.get()
+            assert (message.body, message.attempts) == (b"a", 2)
+    assert descriptors_under(tmp_path) == []
+
+
+# --- the wrong caller
+
+
+def elsewhere(call: Callable[[], Any]) -> object:
+    """Return what a call gives or raises in another thread, on a loop of its own."""
+    results: list[object] = []
+
+    async def main() -> None:
+        results.append(await outcome(call))
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    thread.join(WATCHDOG)
+    assert results, "it hangs in another thread"
+    return results[0]
+
+
+def without_a_loop(call: Callable[[], Any]) -> object:
+    """Return what a plain call raises in a thread that has no loop."""
+    results: list[object] = []
+
+    def main() -> None:
+        try:
+            results.append(call())
+        except Exception as error:  # noqa: BLE001 - it is what is looked at
+            results.append(error)
+
+    thread = threading.Thread(target=main, daemon=True)
+    thread.start()
+    thread.join(WATCHDOG)
+    return results[0]
+
+
+async def test_use_from_another_thread(tmp_path: Path) -> None:
+    with nothing_left():
+        async with aiodq.open(tmp_path, fs=QuickFileSystem()) as store:
+            surface = await surface_of(store)
+            message = await surface.queue.get()
+            everything = {**calls(surface), **settlements(message), "Store.aclose": store.aclose}
+            for name, call in everything.items():
+                assert isinstance(elsewhere(call), aiodq.WrongContextError), name
+                if not inspect.iscoroutinefunction(call) and not name.startswith("Queue.shut"):
+                    refused_without_a_loop(name, call)
+            assert not message.settled
+            still_works(await surface.queue.get(), surface.queue)
+            await message.ack()
+    assert len(await contents(tmp_path)) == 19
+
+
+def refused_without_a_loop(name: str, call: Callable[[], Any]) -> None:
+    result = without_a_loop(call)
+    if inspect.iscoroutine(result):
+        result.close()
+    else:
+        assert isinstance(result, aiodq.WrongContextError), name
+
+
+def still_works(message: Message, queue: Queue) -> None:
+    assert message.body == b"1"
+    assert queue.end_offset == queue.depth == 20
+
+
+@on_each_loop
+def test_use_from_the_next_loop(loop: str, tmp_path: Path) -> None:
+    """A store outlives its loop only as an object."""
+
+    async def first() -> tuple[Surface, Message]:
+        surface = await surface_of(await aiodq.open(tmp_path))
+        return surface, await surface.queue.get()
+
+    async def second(surface: Surface, message: Message) -> None:
+        for name, call in {**calls(surface), **settlements(message)}.items():
+            assert isinstance(await outcome(call), aiodq.WrongContextError | aiodq.QueueShutDown), name
+
+    surface, message = run_on(loop, first())
+    run_on(loop, second(surface, message))
+    del surface, message
+    gc.collect()
+    assert len(run_on(loop, contents(tmp_path))) == 20
+
+
+# --- more than one owner
+
+
+async def test_second_owner_in_this_process(tmp_path: Path) -> None:
+    path, link = tmp_path / "store", tmp_path / "link"
+    link.symlink_to(path)
+    async with aiodq.open(path):
+        for again in (path, link, tmp_path / "." / "store", os.path.relpath(path)):
+            with pytest.raises(aiodq.StoreLockedError) as caught:
+                await aiodq.open(again)
+            assert caught.value.pid == os.getpid()
+            with pytest.raises(aiodq.StoreLockedError):
+                await aiodq.open_queue(again)
+    async with aiodq.open(link) as store:
+        await store.topic("t").put(b"x")
+        with pytest.raises(aiodq.StoreLockedError):
+            await aiodq.open(path)
+    assert (path / "t").is_dir()
+
+
+SECOND_OWNER = """
+import asyncio, sys
+import aiodq
+
+async def main():
+    try:
+        await aiodq.open(sys.argv[1])
+    except aiodq.StoreLockedError as error:
+        print("refused", error.pid, error.retriable)
+
+asyncio.run(main())
+"""
+
+
+async def test_second_owner_in_another_process(tmp_path: Path) -> None:
+    path, link = tmp_path / "store", tmp_path / "link"
+    link.symlink_to(path)
+    async with aiodq.open(path):
+        for again in (path, link):
+            assert run_script(SECOND_OWNER, str(again)).stdout.split() == ["refused", str(os.getpid()), "True"]
+        (path / "LOCK").unlink()
+        assert run_script(SECOND_OWNER, str(path)).stdout.startswith("refused")
+    assert run_script(SECOND_OWNER, str(path)).stdout == ""
+
+
+FORKING = """
+import asyncio, os, sys
+import aiodq
+from tests.system.support import LOOPS
+from tests.system.surface import Surface, calls, settlements
+
+async def refused(call):
+    try:
+        result = call()
+        if hasattr(result, "__await__"):
+            await asyncio.wait_for(result, 30)
+    except aiodq.WrongContextError:
+        return True
+    except BaseException as error:
+        print(repr(error), file=sys.stderr)
+    return False
+
+def in_child(runner, surface, message):
+    tables = {**calls(surface), **settlements(message), "Store.aclose": surface.store.aclose}
+    async def main():
+        return [name for name, call in tables.items() if not await refused(call)]
+    wrong = asyncio.run(main())
+    # As if the child unwound the parent's loop, too.
+    loop = runner.get_loop()
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if sys.argv[2] == "asyncio":
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    return wrong
+
+async def begin():
+    store = await aiodq.open(sys.argv[1])
+    queue, topic = store.queue("queue"), store.topic("queue")
+    await topic.put_many([b"%d" % number for number in range(5)])
+    (await queue.get()).ack_nowait()
+    # Neither of these is on disk yet when the fork comes.
+    receipt = topic.put_nowait(b"5")
+    return Surface(store, topic, topic.channel("default"), queue), await queue.get(), receipt
+
+async def go_on(surface, message, receipt):
+    assert await receipt == 5
+    await message.ack()
+    assert await surface.topic.put(b"6") == 6
+    try:
+        await aiodq.open(sys.argv[1])
+    except aiodq.StoreLockedError:
+        print("locked")
+    if sys.argv[3] == "refork":
+        return
+    await surface.store.aclose()
+
+with asyncio.Runner(loop_factory=LOOPS[sys.argv[2]]) as runner:
+    surface, message, receipt = runner.run(begin())
+    pid = os.fork()
+    if not pid:
+        wrong = in_child(runner, surface, message)
+        print(*wrong, file=sys.stderr)
+        os._exit(bool(wrong))
+    assert os.waitpid(pid, 0)[1] == 0, "the child was not refused"
+    runner.run(go_on(surface, message, receipt))
+"""
+
+
+@on_each_loop
+def test_fork(loop: str, tmp_path: Path) -> None:
+    """The child may do nothing and undoes nothing, not even when it ends the parent's loop in its own copy."""
+    done = run_script(FORKING, str(tmp_path), loop, "close")
+    assert done.stdout.split() == ["locked"]
+    assert run_on(loop, contents(tmp_path)) == [b"2", b"3", b"4", b"5", b"6"]
+
+
+FORK_AND_EXIT = """
+import asyncio, os, sys
+import aiodq
+
+async def main():
+    async with aiodq.open_queue(sys.argv[1]) as queue:
+        await queue.put(b"a")
+        pid = os.fork()
+        if not pid:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        await queue.put(b"b")
+        try:
+            await aiodq.open(sys.argv[1])
+        except aiodq.StoreLockedError:
+            print("locked")
+
+asyncio.run(main())
+"""
+
+
+def test_childs_exit_leaves_the_lock(tmp_path: Path) -> None:
+    assert run_script(FORK_AND_EXIT, str(tmp_path)).stdout.split() == ["locked"]
+    assert asyncio.run(contents(tmp_path)) == [b"a", b"b"]
