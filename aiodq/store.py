@@ -133,7 +133,7 @@ class Store:
     def __del__(self) -> None:
         """Warn where closing was forgotten."""
         runtime = getattr(self, "_runtime", None)
-        if runtime is not None and not runtime.closing and not runtime.forked and runtime.failure is None:
+        if runtime is not None and not runtime.close_asked and not runtime.forked and runtime.failure is None:
             warnings.warn(f"store was never closed [{runtime.path}]", ResourceWarning, 2, source=self)
 
 

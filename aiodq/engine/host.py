@@ -25,6 +25,10 @@ class IoLoopHost(Protocol):
         """Raise if the store has failed, is closed, or belongs to another loop or process."""
         ...
 
+    def check_context(self) -> None:
+        """Raise if the store belongs to another loop or process."""
+        ...
+
     def make_log(self, name: str, options: StoreOptions) -> TopicLog:
         """Make a topic's files. Blocking."""
         ...

@@ -102,6 +102,10 @@ class IoLoop:
         """Raise if the store cannot be used (see `IoLoopHost.check`)."""
         self._host.check()
 
+    def check_context(self) -> None:
+        """Raise if called from elsewhere (see `IoLoopHost.check_context`)."""
+        self._host.check_context()
+
     def view(self) -> LogView:
         """Return the log as far as channels may see it."""
         return self.log.view(self.visible)
@@ -231,15 +235,14 @@ class IoLoop:
         for outlet in self.outlets.values():
             outlet.end_getters(over)
         await self.operate(lambda: None)
+        await self.persist(lambda: None, acks_first=True)
+        for outlet in self.outlets.values():
+            outlet.end(over)
         await self.persist(lambda: fold_all(list(self.outlets.values())), acks_first=True)
-        await self.operate(self._close_log)
+        await self.operate(lambda: self.log.close())  # noqa: PLW0108 - the log may be born until then
         self.reader.close()
         self.closed = True
         self.fail(over)
-
-    def _close_log(self) -> None:
-        if not isinstance(self.log, UnbornLog):
-            self.log.close()
 
     def fail(self, error: Exception) -> None:
         """End: `error` goes to everybody who waits, and to everybody who wants something later."""

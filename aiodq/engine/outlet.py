@@ -46,6 +46,10 @@ class OutletHost(Protocol):
         """Raise if the store has failed or is closed to this caller."""
         ...
 
+    def check_context(self) -> None:
+        """Raise if the store belongs to another loop or process than the caller's."""
+        ...
+
     def settled(self, outlet: Outlet[Any]) -> None:
         """Something was settled or requeued that is not on disk yet."""
         ...
@@ -285,6 +289,7 @@ class Outlet(Generic[M]):
         self._changed(state)
 
     def _in_flight(self, offset: int, delivery: int) -> ChannelState:
+        self._host.check_context()
         state = self.state
         if self._over is not None:
             raise self._over

@@ -44,5 +44,4 @@ def abandon(ioloop: IoLoop) -> None:
     for outlet in ioloop.outlets.values():
         if outlet.journal is not None:
             outlet.journal.close()
-    if not isinstance(ioloop.log, UnbornLog):
-        ioloop.log.abandon()
+    ioloop.log.abandon()

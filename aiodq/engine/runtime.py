@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from aiodq.delivery.channel import ChannelState
 from aiodq.engine.ioloop import IoLoop
 from aiodq.engine.offload import Offload
+from aiodq.engine.opening import OpenedTopic, open_channel, open_topic
 from aiodq.engine.outlet import Outlet
 from aiodq.engine.rescue import abandon, rescue
 from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import AiodqError, StoreFailedError, WrongContextError
 from aiodq.format.codecs import codec_number
-from aiodq.options import ChannelOptions
 from aiodq.storage.atomic import ensure_directory
-from aiodq.storage.journal import ChannelJournal
 from aiodq.storage.layout import check_store_directory, delete_topic, list_topics, sweep_deleted
 from aiodq.storage.log import LogOptions, TopicLog
 
@@ -30,26 +28,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.clock import Clock
+    from aiodq.delivery.channel import ChannelState
     from aiodq.options import StoreOptions
     from aiodq.storage.filesystem import FileSystem, Lock
+    from aiodq.storage.journal import ChannelJournal
 
     MakeMessage = Callable[[str, Outlet[Any] | None, Any, int, int, int], Any]
 
-__all__ = ["OpenedTopic", "Runtime"]
+__all__ = ["Runtime"]
 
 _WORKERS: Final = 8
 _LIVE: Final[weakref.WeakSet[Runtime]] = weakref.WeakSet()
-
-
-class OpenedTopic:
-    """A topic's files as they were opened in a thread: the log, and each channel with its journal."""
-
-    __slots__ = ("channels", "log")
-
-    def __init__(self, log: TopicLog) -> None:
-        """Begin without channels."""
-        self.log: TopicLog = log
-        self.channels: dict[str, tuple[ChannelJournal, ChannelState]] = {}
 
 
 class Runtime:
@@ -123,7 +112,7 @@ class Runtime:
 
     def _discard(self) -> None:
         for topic in (self._opened or {}).values():
-            _abandon(topic)
+            topic.abandon()
         self._unlock()
 
     def _open_files(self) -> dict[str, OpenedTopic]:
@@ -134,47 +123,13 @@ class Runtime:
         try:
             sweep_deleted(self.fs, self.path)
             for name in list_topics(self.fs, self.path):
-                opened[name] = self.open_topic(name, self.options)
+                opened[name] = open_topic(self.fs, self.clock, self.path, name, self.options)
         except BaseException:
             for topic in opened.values():
-                _abandon(topic)
+                topic.abandon()
             self._unlock()
             raise
         return opened
-
-    def open_topic(self, name: str, options: StoreOptions) -> OpenedTopic:
-        """Open one topic's files, or make them. Blocking.
-
-        Raises:
-            StorageError: as mapped from the system's error, or what `TopicLog` says.
-        """
-        log_options = LogOptions(options.segment_bytes, codec_number(options.compression))
-        log = TopicLog(self.fs, os.path.join(self.path, name), log_options, self.clock)
-        topic = OpenedTopic(log)
-        try:
-            for channel, start in log.meta.channels.items():
-                topic.channels[channel] = self._open_channel(log, channel, start)
-        except BaseException:
-            _abandon(topic)
-            raise
-        return topic
-
-    def _open_channel(self, log: TopicLog, channel: str, start: int) -> tuple[ChannelJournal, ChannelState]:
-        ensure_directory(self.fs, os.path.join(log.directory, "channels"))
-        journal = ChannelJournal(self.fs, os.path.join(log.directory, "channels", channel), start)
-        try:
-            state = ChannelState.restored(journal.image, journal.ops, log.end, ChannelOptions().max_in_flight)
-            state.drop_below(log.begin)
-            state.counters.dropped = 0
-            for end, following in zip(log.segments, log.segments[1:], strict=False):
-                state.lose(end.end, following.base)
-            if journal.unclean or journal.reach > log.end:
-                # CRASH: what names messages that the log lost must be gone before their numbers are given again.
-                journal.fold(state.image())
-        except BaseException:
-            journal.close()
-            raise
-        return journal, state
 
     def start_topic(self, name: str, options: StoreOptions, topic: OpenedTopic, make: MakeMessage) -> IoLoop:
         """Start a topic's ioLoop, with the channels found on disk."""
@@ -215,6 +170,8 @@ class Runtime:
 
         Cancellation: it is done all the same.
         """
+        while (earlier := self._deletions.get(name)) is not None:
+            await asyncio.wait([earlier])
         ioloop = self.topics.pop(name, None)
         if ioloop is None:
             return
@@ -232,7 +189,7 @@ class Runtime:
 
     def make_log(self, name: str, options: StoreOptions) -> TopicLog:
         """Make a topic's files. Blocking."""
-        return self.open_topic(name, options).log
+        return open_topic(self.fs, self.clock, self.path, name, options).log
 
     def outlet(self, ioloop: IoLoop, channel: str, make: MakeMessage) -> Outlet[Any]:
         """Return a topic's channel, made without a state if it is new."""
@@ -250,7 +207,7 @@ class Runtime:
         def work() -> tuple[ChannelJournal, ChannelState]:
             log = ioloop.real_log()
             begin = start(log)
-            journal, state = self._open_channel(log, outlet.name, begin)
+            journal, state = open_channel(self.fs, log, outlet.name, begin)
             try:
                 log.add_channel(outlet.name, begin)
             except BaseException:
@@ -277,15 +234,20 @@ class Runtime:
         Raises:
             StoreFailedError: it has failed.
             QueueShutDown: it is closed.
-            WrongContextError: another loop, another thread, or a forked child.
+            WrongContextError: see `check_context`.
         """
         if self.failure is not None:
             raise self.failure.again()
-        self._check_context()
+        self.check_context()
         if self.closing:
             raise QueueShutDown("the store is closed")
 
-    def _check_context(self) -> None:
+    def check_context(self) -> None:
+        """Raise if the caller has no business with the store.
+
+        Raises:
+            WrongContextError: another loop, another thread, or a forked child.
+        """
         if self.forked:
             raise WrongContextError("this store was opened before a fork; the child has to open its own")
         try:
@@ -354,11 +316,16 @@ class Runtime:
 
         Cancellation: it goes on in the store's own task.
         """
-        self._check_context()
+        self.check_context()
         if self._closed is None:
             self.closing = True
             self._closed = self.loop.create_task(self._close())
         await asyncio.shield(self._closed)
+
+    @property
+    def close_asked(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed is not None
 
     async def _close(self) -> None:
         results: list[BaseException | None] = []
@@ -376,12 +343,6 @@ class Runtime:
     def after_fork(self) -> None:
         """In the child: nothing of this store may be used here."""
         self.forked = True
-
-
-def _abandon(topic: OpenedTopic) -> None:
-    for journal, _ in topic.channels.values():
-        journal.close()
-    topic.log.abandon()
 
 
 def _mark_children() -> None:

@@ -23,3 +23,9 @@ class UnbornLog:
     def view(self, stop: int | None = None) -> LogView:
         """Return an empty view."""
         return LogView((), stop or 0, 0)
+
+    def close(self) -> None:
+        """Do nothing, as there is nothing."""
+
+    def abandon(self) -> None:
+        """Do nothing, as there is nothing."""

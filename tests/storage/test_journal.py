@@ -1,0 +1,394 @@
+"""A channel's checkpoint and journal: what was settled stays settled, and nothing else ever is."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiodq.errors import AiodqError, DiskFullError, StoreFailedError
+from aiodq.format.journal import JOURNAL_HEADER, ChannelImage, Op, OpKind
+from aiodq.storage.atomic import TEMPORARY
+from aiodq.storage.channels import applied, unsettled
+from aiodq.storage.journal import ChannelJournal
+from tests.storage.faults import FaultyFileSystem
+from tests.storage.logs import copy, flip, open_log, set_aside
+
+BLOCK = 8 + 24
+
+
+def ack(offset: int, count: int = 1) -> Op:
+    return Op(OpKind.ACK, offset, count)
+
+
+def opened(directory: Path, fs: FaultyFileSystem | None = None, start: int = 0) -> ChannelJournal:
+    return ChannelJournal(fs or FaultyFileSystem(), str(directory), start)
+
+
+def found(directory: Path, start: int = 0) -> tuple[ChannelImage, list[Op]]:
+    """Return what a channel's files say to its next owner."""
+    journal = opened(directory, start=start)
+    journal.close()
+    return journal.image, journal.ops
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Path:
+    return tmp_path / "channel"
+
+
+# --- what was written comes back
+
+
+def test_a_new_channel_begins_where_it_is_told(channel: Path) -> None:
+    assert found(channel, start=7) == (ChannelImage(7), [])
+    # Twice: nothing but the start says so until there is a checkpoint.
+    assert found(channel, start=7) == (ChannelImage(7), [])
+
+
+def test_operations_come_back_in_order_without_close(channel: Path) -> None:
+    journal = opened(channel)
+    ops = [ack(3), Op(OpKind.FLOOR, 2), Op(OpKind.REQUEUE, 5, value=-4), ack(2**40, 2**20), ack(0)]
+    journal.append(ops[:2])
+    journal.append(ops[2:])
+    assert journal.pending == 5
+    assert found(channel) == (ChannelImage(0), ops)
+    journal.close()
+
+
+def test_an_empty_append_writes_nothing(channel: Path) -> None:
+    journal = opened(channel)
+    journal.append([])
+    journal.append([ack(1)])
+    journal.append(iter(()))
+    journal.append([ack(2)])
+    journal.close()
+    assert found(channel)[1] == [ack(1), ack(2)]
+
+
+def test_a_fold_replaces_both(channel: Path) -> None:
+    journal = opened(channel)
+    for generation in range(3):
+        journal.append([ack(generation)])
+        image = ChannelImage(10 + generation, [(20, 25), (30, 31)], {15: 2})
+        journal.fold(image)
+        assert journal.pending == 0
+        assert found(channel) == (image, [])
+    journal.append([ack(11)])
+    assert found(channel) == (image, [ack(11)])
+    assert (channel / "journal").stat().st_size == JOURNAL_HEADER.size + BLOCK
+    journal.close()
+
+
+def test_the_checkpoint_is_durable_before_the_journal_is_emptied(channel: Path) -> None:
+    fs = FaultyFileSystem()
+    journal = opened(channel, fs)
+    journal.append([ack(1)])
+    fs.reset()
+    journal.fold(ChannelImage(2))
+    kinds = [(kind, Path(path).name) for kind, path in fs.events if kind not in {"open", "close", "size"}]
+    temporary = f"checkpoint{TEMPORARY}"
+    assert kinds == [
+        ("create", temporary),
+        ("write", temporary),
+        ("sync", temporary),
+        ("rename", "checkpoint"),
+        ("sync_directory", channel.name),
+        ("truncate", "journal"),
+        ("write", "journal"),
+        ("sync", "journal"),
+    ]
+    journal.close()
+
+
+# --- crashes
+
+
+def three_blocks(channel: Path) -> None:
+    journal = opened(channel)
+    journal.fold(ChannelImage(5))
+    for offset in (6, 8, 10):
+        journal.append([ack(offset)])
+    journal.close()
+
+
+def test_a_journal_torn_at_any_byte_keeps_its_whole_blocks(channel: Path, tmp_path: Path) -> None:
+    three_blocks(channel)
+    for size in range(JOURNAL_HEADER.size + 3 * BLOCK + 1):
+        work = copy(channel, tmp_path / "work")
+        os.truncate(work / "journal", size)
+        blocks = max((size - JOURNAL_HEADER.size) // BLOCK, 0)
+        journal = opened(work)
+        assert (journal.image, journal.ops) == (ChannelImage(5), [ack(6), ack(8), ack(10)][:blocks])
+        torn = size > JOURNAL_HEADER.size and (size - JOURNAL_HEADER.size) % BLOCK != 0
+        assert journal.unclean == (torn or 0 < size < JOURNAL_HEADER.size)
+        journal.append([ack(99)])
+        journal.close()
+        assert found(work)[1] == [*[ack(6), ack(8), ack(10)][:blocks], ack(99)]
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 500, b"\xff" * 500, b"\x18" + b"\0" * 40])
+def test_what_stands_behind_the_last_block_is_cut(channel: Path, tail: bytes) -> None:
+    three_blocks(channel)
+    with (channel / "journal").open("ab") as file:
+        file.write(tail)
+    journal = opened(channel)
+    assert journal.ops == [ack(6), ack(8), ack(10)]
+    journal.append([ack(12)])
+    journal.close()
+    assert found(channel)[1] == [ack(6), ack(8), ack(10), ack(12)]
+    assert set_aside(channel) == []
+
+
+@pytest.mark.parametrize("kind", ["create", "write", "sync", "rename", "sync_directory", "truncate"])
+def test_a_fold_cut_short_anywhere_leaves_the_old_or_the_new(channel: Path, kind: str) -> None:
+    before = (ChannelImage(5), [ack(6), ack(8), ack(10)])
+    after = (ChannelImage(11, [(20, 21)]), [])
+    for number in range(1, 10):
+        work = channel.with_name(f"w{number}")
+        three_blocks(work)
+        fs = FaultyFileSystem()
+        journal = opened(work, fs)
+        fault = fs.fail(kind, errno.EIO, at=number)
+        try:
+            journal.fold(after[0])
+        except AiodqError:
+            # As if the process had died right there.
+            assert found(work) in (before, after)
+        journal.close()
+        assert fs.open_files == 0
+        if not fault.hit:
+            assert found(work) == after
+            break
+    assert number > 1
+
+
+@pytest.mark.parametrize("taken", [0, 10, None])
+def test_a_fold_whose_journal_cannot_begin_loses_nothing_that_follows(channel: Path, taken: int | None) -> None:
+    three_blocks(channel)
+    fs = FaultyFileSystem()
+    journal = opened(channel, fs)
+    if taken is None:
+        fs.fail("truncate", errno.ENOSPC)
+    else:
+        fs.fail("write", errno.ENOSPC, match="channel/journal", short=taken)
+    with pytest.raises(DiskFullError):
+        journal.fold(ChannelImage(20))
+    journal.append([ack(21)])
+    assert found(channel) == (ChannelImage(20), [ack(21)])
+    journal.append([ack(22)])
+    journal.close()
+    assert found(channel) == (ChannelImage(20), [ack(21), ack(22)])
+
+
+@pytest.mark.parametrize("taken", [0, 1, 8, 31, 40])
+def test_a_failed_append_adds_nothing(channel: Path, taken: int) -> None:
+    three_blocks(channel)
+    fs = FaultyFileSystem()
+    journal = opened(channel, fs)
+    fs.fail("write", errno.ENOSPC, short=taken)
+    with pytest.raises(DiskFullError):
+        journal.append([ack(30), ack(31)])
+    assert journal.pending == 3
+    journal.append([ack(32)])
+    journal.close()
+    assert found(channel)[1] == [ack(6), ack(8), ack(10), ack(32)]
+
+
+def test_a_failed_sync_is_final(channel: Path) -> None:
+    fs = FaultyFileSystem()
+    journal = opened(channel, fs)
+    journal.append([ack(1)])
+    fs.fail("sync", errno.EIO)
+    with pytest.raises(StoreFailedError):
+        journal.sync()
+    journal.close()
+
+
+@pytest.mark.parametrize("kind", ["open", "create", "read", "write", "size", "truncate", "sync", "listdir"])
+def test_opening_fails_whole_and_works_later(channel: Path, kind: str) -> None:
+    three_blocks(channel)
+    with (channel / "journal").open("ab") as file:
+        file.write(b"torn")
+    (channel / f"checkpoint{TEMPORARY}").write_bytes(b"half")
+    for number in range(1, 20):
+        fs = FaultyFileSystem()
+        fault = fs.fail(kind, errno.EMFILE, at=number)
+        try:
+            opened(channel, fs).close()
+        except AiodqError as error:
+            assert getattr(error, "errno", None) == errno.EMFILE  # noqa: PT017 - which call fails is not known
+        assert fs.open_files == 0
+        assert set_aside(channel) == []
+        if not fault.hit:
+            break
+    assert not fault.hit
+    assert found(channel)[1] == [ack(6), ack(8), ack(10)]
+    assert [path.name for path in sorted(channel.iterdir())] == ["checkpoint", "journal"]
+
+
+# --- damage
+
+
+@pytest.mark.parametrize("block", [0, 1])
+def test_damage_in_the_middle_costs_one_block(channel: Path, block: int) -> None:
+    three_blocks(channel)
+    at = JOURNAL_HEADER.size + block * BLOCK
+    for byte in range(at, at + BLOCK, 5):
+        flip(channel / "journal", byte, 2)
+        bad = (channel / "journal").read_bytes()[at : at + BLOCK]
+        for _ in range(2):
+            journal = opened(channel)
+            assert journal.ops == [op for number, op in enumerate([ack(6), ack(8), ack(10)]) if number != block]
+            assert [(damage.position, damage.end) for damage in journal.damages] == [(at, at + BLOCK)]
+            assert journal.unclean
+            journal.close()
+        assert bad in [path.read_bytes() for path in set_aside(channel)]
+        flip(channel / "journal", byte, 2)
+    journal = opened(channel)
+    assert (journal.ops, journal.unclean) == ([ack(6), ack(8), ack(10)], False)
+    journal.close()
+
+
+def test_a_damaged_header_does_not_cost_the_blocks(channel: Path) -> None:
+    three_blocks(channel)
+    before = (channel / "journal").read_bytes()
+    for byte in range(JOURNAL_HEADER.size):
+        if byte in range(8, 12):
+            continue  # the version: only with its checksum
+        (channel / "journal").write_bytes(before)
+        flip(channel / "journal", byte, 0)
+        journal = opened(channel)
+        assert journal.ops == [ack(6), ack(8), ack(10)]
+        assert journal.unclean
+        journal.append([ack(12)])
+        journal.close()
+        assert (channel / "journal").read_bytes()[: JOURNAL_HEADER.size] == before[: JOURNAL_HEADER.size]
+        assert found(channel)[1] == [ack(6), ack(8), ack(10), ack(12)]
+
+
+def test_without_its_checkpoint_a_journal_still_counts(channel: Path, tmp_path: Path) -> None:
+    three_blocks(channel)
+    whole = (channel / "checkpoint").read_bytes()
+    for content in (None, b"", whole[:-1], whole[:20], bytes(len(whole)), b"junk"):
+        work = copy(channel, tmp_path / "work")
+        if content is None:
+            (work / "checkpoint").unlink()
+        else:
+            (work / "checkpoint").write_bytes(content)
+        for _ in range(2):
+            journal = opened(work, start=1)
+            assert (journal.image, journal.ops) == (ChannelImage(1), [ack(6), ack(8), ack(10)])
+            assert [Path(damage.path).name for damage in journal.damages] == ["checkpoint"]
+            assert journal.unclean
+            journal.close()
+        journal = opened(work, start=1)
+        journal.fold(applied(journal.image, journal.ops))
+        journal.close()
+        journal = opened(work, start=1)
+        assert (journal.image.floor, journal.image.ranges, journal.unclean) == (1, [(6, 7), (8, 9), (10, 11)], False)
+        journal.close()
+        assert [path.read_bytes() for path in set_aside(work)] == ([content] if content else [])
+
+
+def test_an_older_checkpoint_does_not_undo_the_journal(channel: Path) -> None:
+    three_blocks(channel)
+    older = (channel / "checkpoint").read_bytes()
+    journal = opened(channel)
+    journal.fold(ChannelImage(12))
+    journal.append([ack(15)])
+    journal.close()
+    (channel / "checkpoint").write_bytes(older)
+    journal = opened(channel)
+    assert (journal.image, journal.ops) == (ChannelImage(5), [ack(15)])
+    assert journal.damages
+    journal.close()
+
+
+def test_an_older_journal_is_what_a_crash_leaves_and_counts_for_nothing(channel: Path) -> None:
+    three_blocks(channel)
+    older = (channel / "journal").read_bytes()
+    journal = opened(channel)
+    journal.fold(ChannelImage(12))
+    journal.close()
+    (channel / "journal").write_bytes(older)
+    journal = opened(channel)
+    assert (journal.image, journal.ops, journal.unclean) == (ChannelImage(12), [], False)
+    journal.append([ack(13)])
+    journal.close()
+    assert found(channel) == (ChannelImage(12), [ack(13)])
+
+
+def test_a_missing_journal_is_reported(channel: Path) -> None:
+    three_blocks(channel)
+    (channel / "journal").unlink()
+    journal = opened(channel)
+    assert (journal.image, journal.ops, journal.unclean) == (ChannelImage(5), [], True)
+    assert [Path(damage.path).name for damage in journal.damages] == ["journal"]
+    journal.close()
+
+
+@pytest.mark.parametrize("names", [["checkpoint"], ["journal"], ["checkpoint", "journal"]])
+@pytest.mark.parametrize("other", ["a/channels/d", "b/channels/c"])
+def test_another_channel_s_files_settle_nothing_here(tmp_path: Path, other: str, names: list[str]) -> None:
+    for topic in "ab":
+        open_log(tmp_path / topic).close()
+        (tmp_path / topic / "channels").mkdir()
+    mine, theirs = tmp_path / "a/channels/c", tmp_path / other
+    for directory, offset in ((mine, 3), (theirs, 50)):
+        journal = opened(directory)
+        journal.fold(ChannelImage(offset))
+        journal.append([ack(offset + 1)])
+        journal.close()
+    kept = [(theirs / name).read_bytes() for name in names]
+    for name in names:
+        (mine / name).write_bytes((theirs / name).read_bytes())
+    image, ops = found(mine)
+    assert image == ChannelImage(0 if "checkpoint" in names else 3)
+    assert ops == ([] if "journal" in names else [ack(4)])
+    assert sorted(path.read_bytes() for path in set_aside(mine)) == sorted(kept)
+
+
+def test_a_journal_of_random_bytes_settles_nothing(channel: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(50):
+        channel.mkdir(exist_ok=True)
+        (channel / "journal").write_bytes(rng.randbytes(rng.randrange(1, 3000)))
+        assert found(channel) == (ChannelImage(0), [])
+
+
+# --- what it comes to
+
+
+@given(
+    floor=st.integers(0, 20),
+    ranges=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9))),
+    ops=st.lists(st.tuples(st.sampled_from(list(OpKind)), st.integers(0, 40), st.integers(1, 9))),
+)
+def test_applied_is_the_set_it_stands_for(
+    floor: int, ranges: list[tuple[int, int]], ops: list[tuple[OpKind, int, int]]
+) -> None:
+    image = ChannelImage(floor, [(start, start + count) for start, count in ranges], {3: 1, 30: 2})
+    settled = set(range(floor)) | {n for start, count in ranges for n in range(start, start + count)}
+    attempts = dict(image.attempts)
+    for kind, offset, count in ops:
+        if kind is OpKind.ACK:
+            settled |= set(range(offset, offset + count))
+        elif kind is OpKind.FLOOR:
+            settled |= set(range(offset))
+        else:
+            attempts[offset] = count
+    result = applied(image, [Op(kind, offset, count, count) for kind, offset, count in ops])
+    covered = set(range(result.floor)) | {n for start, stop in result.ranges for n in range(start, stop)}
+    assert covered == settled
+    assert result.floor not in settled
+    assert all(a < b for a, b in result.ranges)
+    assert all(one[1] < two[0] for one, two in zip(result.ranges, result.ranges[1:], strict=False))
+    assert result.attempts == {offset: count for offset, count in attempts.items() if offset not in settled}
+    for start, stop in ((0, 60), (10, 30), (30, 10), (5, 6)):
+        assert unsettled(result, start, stop) == len(set(range(start, stop)) - settled)

@@ -1,0 +1,238 @@
+"""`topic.json`: replaced whole or not at all, and never trusted more than the segments."""
+
+from __future__ import annotations
+
+import errno
+import json
+import zlib
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from aiodq.errors import AiodqError, CorruptionError, FormatVersionError, StoreFailedError
+from aiodq.storage.atomic import TEMPORARY, ensure_directory, read_file, replace_file, sweep_temporaries
+from aiodq.storage.meta import TopicMeta, describe, load_meta, read_meta, save_meta
+from tests.storage.faults import FaultyFileSystem
+from tests.storage.logs import messages, open_log, overwrite, put_each, segments, set_aside, tree
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Path:
+    directory = tmp_path / "t"
+    directory.mkdir()
+    return directory
+
+
+def written(**changes: object) -> bytes:
+    """Return a description's bytes, its checksum right."""
+    topic = {"version": 1, "uuid": str(uuid4()), "begin": 0, "channels": {}} | changes
+    text = json.dumps(topic, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps({"topic": topic, "crc32": f"{zlib.crc32(text):08x}"}).encode()
+
+
+def test_what_is_saved_is_read(topic: Path) -> None:
+    fs = FaultyFileSystem()
+    meta = TopicMeta(uuid4(), 12, {"a": 3, "b#ephemeral": 2**62})
+    save_meta(fs, str(topic), meta)
+    assert read_meta(fs, str(topic)) == meta
+    assert load_meta(fs, str(topic)) == (meta, [])
+
+
+@pytest.mark.parametrize("kind", ["create", "write", "sync", "rename", "remove"])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EACCES])
+def test_a_replacement_that_fails_leaves_the_old_content(topic: Path, kind: str, error: int) -> None:
+    fs = FaultyFileSystem()
+    old, new = TopicMeta(uuid4(), 1), TopicMeta(uuid4(), 2)
+    save_meta(fs, str(topic), old)
+    (topic / f"topic.json{TEMPORARY}").write_bytes(b"from an earlier failure")
+    fs.fail(kind, error, short=10 if kind == "write" else None)
+    with pytest.raises(AiodqError) as caught:
+        save_meta(fs, str(topic), new)
+    assert isinstance(caught.value, StoreFailedError) == (kind == "sync")
+    assert read_meta(fs, str(topic)) == old
+    assert fs.open_files == 0
+    save_meta(fs, str(topic), new)
+    assert read_meta(fs, str(topic)) == new
+    assert [path.name for path in topic.iterdir()] == ["topic.json"]
+
+
+def test_a_rename_that_is_not_durable_is_a_failed_sync(topic: Path) -> None:
+    fs = FaultyFileSystem()
+    save_meta(fs, str(topic), TopicMeta(uuid4(), 1))
+    fs.fail("sync_directory", errno.EIO)
+    with pytest.raises(StoreFailedError):
+        save_meta(fs, str(topic), TopicMeta(uuid4(), 2))
+
+
+def test_the_content_is_durable_before_it_has_its_name(topic: Path) -> None:
+    fs = FaultyFileSystem()
+    replace_file(fs, str(topic / "x"), b"content")
+    kinds = [kind for kind, _ in fs.events if kind != "close"]
+    assert kinds == ["create", "write", "sync", "rename", "sync_directory"]
+
+
+def test_a_log_goes_on_with_its_old_description(topic: Path) -> None:
+    fs = FaultyFileSystem()
+    log = open_log(topic, fs)
+    put_each(log, [b"a", b"b"])
+    fs.fail("rename", errno.EIO)
+    with pytest.raises(AiodqError):
+        log.give_up(1)
+    assert (log.begin, log.meta.begin) == (0, 0)
+    fs.fail("create", errno.ENOSPC)
+    with pytest.raises(AiodqError):
+        log.add_channel("c", 0)
+    assert log.meta.channels == {}
+    log.close()
+    log = open_log(topic)
+    assert messages(log) == {0: b"a", 1: b"b"}
+    log.close()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"topic": {}, "crc32": ""}',
+        written()[:-5],
+        written(uuid="no uuid"),
+        written(begin="later"),
+        written(begin=float("inf")),
+        written(channels=["a"]),
+        written(channels={"a": None}),
+        written(channels={"../a": 0}),
+        written(channels={"": 0}),
+        b"\0" * 200,
+    ],
+)
+def test_a_description_that_is_none_is_damage_and_made_again(topic: Path, content: bytes) -> None:
+    log = open_log(topic, segment_bytes=300)
+    put_each(log, [b"x" * 60] * 10)
+    uuid, expected = log.meta.uuid, messages(log)
+    (topic / "channels").mkdir()
+    for name in ("one", "two"):
+        (topic / "channels" / name).mkdir()
+    (topic / "channels" / "no name!").mkdir()
+    (topic / "channels" / "file").touch()
+    log.close()
+    path = topic / "topic.json"
+    path.write_bytes(content)
+    with pytest.raises(CorruptionError):
+        read_meta(FaultyFileSystem(), str(topic))
+    before = tree(topic)
+    seen, damages = describe(FaultyFileSystem(), str(topic))
+    assert tree(topic) == before
+    assert (seen.uuid, seen.begin, seen.channels) == (uuid, 0, {"one": 0, "two": 0})
+    assert [damage.path for damage in damages] == [str(path)]
+    log = open_log(topic, segment_bytes=300)
+    assert (log.meta, messages(log)) == (seen, expected)
+    assert [damage.path for damage in log.damages] == [str(path)]
+    assert [copied.read_bytes() for copied in set_aside(topic)] == ([content] if content else [])
+    log.close()
+    assert open_log(topic).damages == []
+
+
+def test_a_missing_description_is_made_again_and_reported(topic: Path) -> None:
+    log = open_log(topic)
+    put_each(log, [b"a"])
+    log.close()
+    (topic / "topic.json").unlink()
+    log = open_log(topic)
+    assert (messages(log), len(log.damages)) == ({0: b"a"}, 1)
+    log.close()
+
+
+def test_a_new_topic_has_nothing_to_report(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "new")
+    assert log.damages == []
+    log.close()
+
+
+def test_another_topic_s_description_does_not_cost_the_segments(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=300)
+    put_each(log, [b"x" * 60] * 10)
+    uuid, expected = log.meta.uuid, messages(log)
+    log.close()
+    (topic / "topic.json").write_bytes(written(begin=7, channels={"theirs": 3}))
+    for _ in range(2):
+        log = open_log(topic, segment_bytes=300)
+        assert (log.meta.uuid, log.begin, log.meta.channels, messages(log)) == (uuid, 0, {}, expected)
+        log.close()
+    assert [path.suffixes[-1][:9] for path in set_aside(topic)] == [".damaged-"]
+    assert len(segments(topic)) == len(log.segments)
+
+
+def test_most_segments_outvote_one_that_is_in_the_wrong_place(topic: Path, tmp_path: Path) -> None:
+    log = open_log(topic, segment_bytes=300)
+    put_each(log, [b"x" * 60] * 10)
+    uuid = log.meta.uuid
+    log.close()
+    other = open_log(tmp_path / "other", segment_bytes=300)
+    put_each(other, [b"o" * 60] * 10)
+    other.close()
+    segments(topic)[0].write_bytes(segments(tmp_path / "other")[0].read_bytes())
+    (topic / "topic.json").unlink()
+    log = open_log(topic, segment_bytes=300)
+    assert log.meta.uuid == uuid
+    assert list(messages(log)) == list(range(log.segments[0].base, 10))
+    log.close()
+
+
+def test_headers_that_cannot_be_read_leave_the_description_alone(topic: Path) -> None:
+    log = open_log(topic)
+    put_each(log, [b"a", b"b"])
+    uuid = log.meta.uuid
+    log.close()
+    overwrite(segments(topic)[0], 0, b"\xff" * 64)
+    log = open_log(topic)
+    assert (log.meta.uuid, messages(log)) == (uuid, {0: b"a", 1: b"b"})
+    log.close()
+
+
+def test_a_newer_version_is_refused_and_nothing_is_touched(topic: Path) -> None:
+    log = open_log(topic)
+    put_each(log, [b"a"])
+    log.close()
+    (topic / "topic.json").write_bytes(written(version=2))
+    (topic / f"x{TEMPORARY}").write_bytes(b"left over")
+    before = tree(topic)
+    with pytest.raises(FormatVersionError, match="version 2"):
+        open_log(topic)
+    assert tree(topic) == before
+
+
+# --- the tools below
+
+
+def test_sweeping_takes_only_unfinished_files(tmp_path: Path) -> None:
+    for name in (f"a{TEMPORARY}", f"b.seg{TEMPORARY}", "c.tmp", "d", f"{TEMPORARY}.not"):
+        (tmp_path / name).touch()
+    assert sweep_temporaries(FaultyFileSystem(), str(tmp_path)) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["c.tmp", "d", f"{TEMPORARY}.not"])
+
+
+def test_a_directory_that_a_killed_owner_made_becomes_durable(tmp_path: Path) -> None:
+    fs = FaultyFileSystem()
+    assert ensure_directory(fs, str(tmp_path / "new"))
+    assert ("sync_directory", str(tmp_path)) in fs.events
+    fs.reset()
+    assert not ensure_directory(fs, str(tmp_path / "new"))
+    assert ("sync_directory", str(tmp_path)) in fs.events
+    # Whose parent may not even be opened did not get its directory from aiodq.
+    fs.fail("sync_directory", errno.EACCES)
+    assert not ensure_directory(fs, str(tmp_path / "new"))
+
+
+def test_reading_a_small_file(tmp_path: Path) -> None:
+    fs = FaultyFileSystem()
+    assert read_file(fs, str(tmp_path / "x")) is None
+    (tmp_path / "x").write_bytes(b"0123456789")
+    assert read_file(fs, str(tmp_path / "x")) == b"0123456789"
+    assert read_file(fs, str(tmp_path / "x"), 4) == b"0123"
+    assert fs.open_files == 0
