@@ -1,7 +1,6 @@
 """`aiodq verify` and `aiodq repair`."""
 
 import os
-from dataclasses import asdict
 from typing import Any
 
 from aiodq.cli.exits import DONE, WRONG
@@ -34,7 +33,7 @@ def verify(store: str, /, *, json: bool = False) -> int:
 
 def _report_fields(report: StoreReport) -> dict[str, Any]:
     totals = {"files": len(report.files), "messages": report.records, "bytes": report.bytes}
-    return {"path": report.path, "ok": report.ok, **totals, "findings": [asdict(found) for found in report.findings]}
+    return {"path": report.path, "ok": report.ok, **totals, "findings": report.findings}
 
 
 def _print_report(report: StoreReport) -> None:
@@ -63,7 +62,7 @@ def repair(store: str, /, *, json: bool = False) -> int:
     with Meter("repair") as meter:
         actions = repair_store(os.path.abspath(store), MeteredFileSystem(meter))
     if json:
-        print_json([asdict(action) for action in actions])
+        print_json(actions)
         return DONE
     console = stdout()
     for action in actions:

@@ -6,7 +6,8 @@ import json
 import sys
 import time
 from base64 import b64encode
-from dataclasses import asdict, is_dataclass
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from rich.console import Console
@@ -62,25 +63,36 @@ def body_fields(body: bytes) -> dict[str, str]:
 
 def message_fields(message: StoredMessage) -> dict[str, Any]:
     """Return a message for JSON. A key is shown as a body is."""
-    fields: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "offset": message.offset,
         "timestamp": message.timestamp.isoformat(),
         "timestamp_ns": message.timestamp_ns,
     }
     if message.tag is not None:
-        fields["tag"] = message.tag
+        shown["tag"] = message.tag
     if message.key is not None:
-        fields |= {f"key{name.removeprefix('body')}": value for name, value in body_fields(message.key).items()}
+        shown |= {f"key{name.removeprefix('body')}": value for name, value in body_fields(message.key).items()}
     if message.headers:
-        fields["headers"] = dict(message.headers)
-    return fields | body_fields(message.body)
+        shown["headers"] = dict(message.headers)
+    return shown | body_fields(message.body)
 
 
 def print_json(value: object, *, indent: int | None = 2) -> None:
-    """Write a value, a dataclass perhaps, to standard output as one JSON document and a newline."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
-    sys.stdout.write(json.dumps(value, indent=indent) + "\n")
+    """Write a value, of dataclasses and named tuples perhaps, to standard output as one JSON document and a newline."""
+    sys.stdout.write(json.dumps(_plain(value), indent=indent) + "\n")
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON knows it: whatever has names is an object."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return _plain(value._asdict())
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
 
 
 class Meter:

@@ -27,6 +27,10 @@ _MOST_HEADERS: Final = 1 << 16
 _MOST_WAITING: Final = 100_000
 
 
+class _BufferFull(QueueFull):
+    """It is the write buffer that has no room, not the backlog."""
+
+
 class Intake:
     """The way into a topic.
 
@@ -47,6 +51,7 @@ class Intake:
         self._ioloop = ioloop
         self.configure()
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._turn = False
         self._bytes_known = (-1, -1, 0)
 
     def configure(self) -> None:
@@ -117,7 +122,7 @@ class Intake:
 
     def accept_at_once(self, draft: Draft, body: bytes) -> asyncio.Future[int] | None:
         """As `accept`, or None where somebody waits already or there is no room: what a put tries first."""
-        if self.shut or self._waiting or not self._has_room(1, len(body) + OVERHEAD):
+        if self.shut or self._waiting or self._turn or not self._has_room(1, len(body) + OVERHEAD):
             return None
         return self._add(draft, body)
 
@@ -173,11 +178,13 @@ class Intake:
         turn = False
         while True:
             self._ioloop.check()
-            if turn or not self._waiting or self.shut:
+            if turn or not (self._waiting or self._turn) or self.shut:
                 try:
                     waiter = accept()
+                except _BufferFull:
+                    pass  # that passes by itself
                 except QueueFull:
-                    if self._options.overflow == "reject" and not self._only_buffer_full():
+                    if self._options.overflow == "reject":
                         raise
                 else:
                     self.freed()
@@ -194,28 +201,25 @@ class Intake:
         try:
             await waiter
         except BaseException:
-            waiter.cancel()
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
-            else:
+            elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._turn = False
                 self.freed()
             raise
+        self._turn = False
 
     def freed(self) -> None:
-        """Wake those who wait, as there may be room."""
-        while self._waiting and self._has_room(1, 0):
+        """Give the turn to the first who waits, as there may be room: to one at a time, so that the order is kept."""
+        while self._waiting and not self._turn and self._has_room(1, 0):
             waiter = self._waiting.popleft()
             if not waiter.done():
+                self._turn = True
                 waiter.set_result(None)
-                return
 
     def full(self) -> bool:
         """Return whether a message of no bytes would be refused now."""
         return not self._has_room(1, 0)
-
-    def _only_buffer_full(self) -> bool:
-        """Return whether it is the write buffer that has no room, not the backlog: that passes by itself."""
-        return self._buffer_full(0) and (not self._bounded or self._within_bounds(1, 0))
 
     def backlog(self) -> int:
         """Return how many messages the slowest channel has before it, with those not yet visible."""
@@ -232,7 +236,9 @@ class Intake:
         if self._bounded and self._options.overflow == "drop_oldest" and not self._buffer_full(cost):
             self._drop_oldest(messages, cost)
             return
-        raise QueueFull("the backlog's bound or the write buffer's is reached")
+        if self._bounded and not self._within_bounds(messages, cost):
+            raise QueueFull("the backlog's bound is reached (max_messages, max_bytes)")
+        raise _BufferFull("the write buffer's bound is reached (memory_bytes)")
 
     def _has_room(self, messages: int, cost: int) -> bool:
         return not self._buffer_full(cost) and (not self._bounded or self._within_bounds(messages, cost))

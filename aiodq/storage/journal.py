@@ -27,7 +27,7 @@ from aiodq.format.layout import ALIGNMENT
 from aiodq.format.segment import topic_salt
 from aiodq.storage.atomic import ensure_directory, read_file, replace_file, sweep_temporaries, sync_file, write_all
 from aiodq.storage.damage import Damage, quarantine
-from aiodq.storage.meta import read_meta
+from aiodq.storage.meta import TOPIC_FILE, describe
 from aiodq.storage.oserrors import storage_error
 
 if TYPE_CHECKING:
@@ -80,12 +80,9 @@ def read_channel(fs: FileSystem, directory: str, start: int) -> tuple[ChannelIma
 def _first_generation(fs: FileSystem, directory: str) -> int:
     """Return the number a channel's generations count from: its upper half says whose they are, 0 for not known."""
     topic = os.path.dirname(os.path.dirname(directory))
-    try:
-        meta = read_meta(fs, topic)
-    except CorruptionError:
-        meta = None
-    if meta is None:
+    if not fs.exists(os.path.join(topic, TOPIC_FILE)):
         return 0
+    meta, _ = describe(fs, topic)
     return zlib.crc32(os.path.basename(directory).encode(), topic_salt(meta.uuid)) << _OWNER_SHIFT
 
 

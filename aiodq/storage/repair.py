@@ -189,7 +189,8 @@ class _TopicRepair:
         kept = quarantine(self._fs, path, 0, len(data or b""))
         slots = SlotFile(self._fs, path)
         try:
-            slots.write(end, salt)
+            for _ in range(2):  # so that neither slot keeps what was there
+                slots.write(end, salt)
             slots.sync()
         finally:
             slots.close()

@@ -40,7 +40,7 @@ class Done(NamedTuple):
         return self.out.splitlines()
 
     @property
-    def json(self) -> Any:
+    def json(self) -> Any:  # noqa: ANN401 - JSON may be anything
         """What was written, as one JSON document."""
         return json.loads(self.out)
 
@@ -112,8 +112,10 @@ class Running:
         """Send a signal, if one is given, and wait for the end."""
         if signal is not None:
             self.process.send_signal(signal)
-        out, err = self.process.communicate()
-        return Done(self.process.returncode, out, err.decode())
+        out = self.out.read()  # not by `communicate`, which knows nothing of what `line` has read ahead
+        assert self.process.stderr is not None
+        err = self.process.stderr.read()
+        return Done(self.process.wait(), out, err.decode())
 
 
 _OWNER = """

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MANY = 3000
-LARGE = 200
-"""Bytes of a message of which not many fit into a pipe."""
+FILLING = b"." * 60
+"""Makes messages of which a pipe holds more than a batch, and less than all."""
 
 
 def numbered(count: int) -> list[bytes]:
-    return [b"%06d" % number + b"." * LARGE for number in range(count)]
+    return [b"%06d" % number + FILLING for number in range(count)]
 
 
 def not_acked(store: Path, channel: str = "default") -> int:
@@ -95,6 +95,8 @@ def test_what_a_signal_catches_unacked_comes_again(tmp_path: Path, number: signa
     ok("put", tmp_path, "t", stdin=b"\n".join(bodies))
     with Running("get", tmp_path, "t") as get:
         first = get.line()
+        while not_acked(tmp_path) == MANY:
+            assert get.process.poll() is None
         done = get.ended(number)
     assert done.err == ""
     assert done.code == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number)

@@ -43,15 +43,15 @@ def test_each_command_has_help_of_its_own(command: str) -> None:
 @pytest.mark.parametrize("missing", ["cyclopts", "rich"])
 def test_without_the_extra_it_names_the_extra(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from aiodq.cli import main; sys.exit(main(['stat', '.']))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False)
     assert done.returncode == 2
     assert "pip install 'aiodq[cli]'" in one_line(done.stderr)
 
 
 def test_another_missing_module_is_not_blamed_on_the_extra() -> None:
-    code = "import sys; sys.modules['aiodq.cli.exits'] = None; from aiodq.cli import main; sys.exit(main(['stat', '.']))"
+    code = (
+        "import sys; sys.modules['aiodq.cli.exits'] = None; from aiodq.cli import main; sys.exit(main(['stat', '.']))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False)
     assert "ModuleNotFoundError" in done.stderr
 

@@ -96,8 +96,7 @@ def test_a_file_larger_than_what_it_may_cost_in_memory(tmp_path: Path) -> None:
     line = b"x" * 65_535 + b"\n"
     (tmp_path / "small").write_bytes(line)
     with open(tmp_path / "large", "wb") as file:
-        for _ in range(64):
-            file.write(line * 32)
+        file.writelines(line * 32 for _ in range(64))
     small, large = (
         peak_kilobytes([*PROGRAM, "put", str(tmp_path / "s"), "t", str(tmp_path / name)]) for name in ("small", "large")
     )

@@ -69,7 +69,7 @@ def test_what_is_json(line: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b" ", b"{", b"{'a': 1}", b"NaN", b"[Infinity]", b'"\xff"', b"1 2", b"[" * 100_000, b'\xff\xfe1\x00']
+    "line", [b"", b" ", b"{", b"{'a': 1}", b"NaN", b"[Infinity]", b'"\xff"', b"1 2", b"[" * 100_000, b"\xff\xfe1\x00"]
 )
 def test_what_is_no_json(line: bytes) -> None:
     assert "JSON" in check_json(line)

@@ -39,7 +39,8 @@ def test_tail_follows_a_live_owner(tmp_path: Path) -> None:
 
 def test_tail_follows_across_segments(tmp_path: Path) -> None:
     fill(tmp_path, "t", [b"x" * 100], segment_bytes=256)
-    with Running("tail", tmp_path, "t", "-n", "0", "--follow") as tail:
+    with Running("tail", tmp_path, "t", "-n", "1", "--follow") as tail:
+        assert tail.line() == b"x" * 100 + b"\n"
         bodies = [b"%03d" % number + b"y" * 97 for number in range(20)]
         fill(tmp_path, "t", bodies, segment_bytes=256)
         assert [tail.line() for _ in bodies] == [body + b"\n" for body in bodies]

@@ -98,17 +98,6 @@ class TestBlock:
             await soon(asyncio.gather(many, one))
             assert jobs.depth == 4
 
-    async def test_room_that_the_first_cannot_use_goes_to_the_next(self, path: Path, tasks: Tasks) -> None:
-        async with queue(path, max_messages=4) as jobs:
-            await fill(jobs, numbered(4))
-            many = tasks.start(jobs.put_many(numbered(3, start=10)))
-            await turns()
-            one = tasks.start(jobs.put(b"one"))
-            await turns()
-            await (await jobs.get()).ack()
-            await soon(one)
-            assert not many.done()
-
     async def test_more_than_the_bound_goes_in_when_it_is_empty(self, path: Path, tasks: Tasks) -> None:
         async with queue(path, max_messages=2) as jobs:
             assert await soon(jobs.put_many(numbered(5))) == range(5)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from aiodq import Channel, Message, Queue
     from aiodq.format.layout import BytesLike
-    from aiodq.storage.filesystem import File, Lock
+    from aiodq.storage.filesystem import File
 
 ROOT: Final = Path(__file__).parents[2]
 LOOPS: Final = pytest_asyncio_loop_factories()
@@ -210,28 +210,27 @@ class StallingFileSystem(OsFileSystem):
     """A slow disk under the test's control: while `hold`, a segment's sync waits until it is let go.
 
     Attributes:
-        events: ("write", bytes) and ("sync", number) as they begin, ("synced", number) as they end, segments only.
+        events: of segments: ("write", data) when done, ("sync", number) when it begins, ("synced", number) when it ends.
         syncs: how many began; a sync's number is its place in that count, from 1.
+        ended: how many ended.
+        match: what the path of a segment has to contain for its syncs to be held.
     """
 
-    def __init__(self) -> None:
-        self.events: list[tuple[str, int]] = []
-        self.syncs = 0
+    def __init__(self, match: str = "") -> None:
+        self.events: list[tuple[str, bytes | int]] = []
+        self.syncs = self.ended = 0
         self.hold = False
-        self.fail_with: OSError | None = None
+        self.match = match
         self._passes = threading.Semaphore(0)
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         file = super().open(path, write=write, create=create)
-        return StallingFile(file, self) if path.endswith(".seg") else file
-
-    def lock(self, path: str) -> Lock:
-        return super().lock(path)
+        return StallingFile(file, self) if path.endswith(".seg") and self.match in path else file
 
     @property
     def in_flight(self) -> int:
         """How many syncs have begun and not ended."""
-        return self.syncs - sum(1 for kind, _ in self.events if kind == "synced")
+        return self.syncs - self.ended
 
     def let_go(self, number: int = 1) -> None:
         """Let this many syncs pass."""
@@ -248,8 +247,6 @@ class StallingFileSystem(OsFileSystem):
         self.events.append(("sync", number))
         if self.hold and not self._passes.acquire(timeout=WATCHDOG):
             raise TimeoutError("nobody let the sync go")
-        if self.fail_with is not None:
-            raise self.fail_with
         return number
 
 
@@ -260,10 +257,11 @@ class StallingFile(WrappedFile):
 
     def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
         taken = super().write_at(buffers, position)
-        self._fs.events.append(("write", taken))
+        self._fs.events.append(("write", b"".join(buffers)[:taken]))
         return taken
 
     def sync(self) -> None:
         number = self._fs.stall()
         super().sync()
+        self._fs.ended += 1
         self._fs.events.append(("synced", number))

@@ -1,0 +1,253 @@
+"""Repair: everything that can be read stays readable, every byte that cannot is kept, and a second run finds nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiodq.errors import AiodqError, FormatVersionError, NotAStoreError, StoreLockedError, StoreNotFoundError
+from aiodq.format.segment import SegmentHeader
+from aiodq.storage.channels import applied
+from aiodq.storage.journal import read_channel
+from aiodq.storage.lock import StoreLock
+from aiodq.storage.repair import RepairAction, repair_store
+from aiodq.storage.verify import verify_store
+from tests.storage.faults import FaultyFileSystem
+from tests.storage.logs import contents, copy, open_log, overwrite, put, read_topic, segments, set_aside, tree
+from tests.storage.stores import BREAKS, LEFTOVERS, a_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ALL = {**LEFTOVERS, **BREAKS}
+
+
+def repaired(store: Path, fs: FaultyFileSystem | None = None) -> list[RepairAction]:
+    return repair_store(str(store), fs or FaultyFileSystem())
+
+
+def is_ok(store: Path) -> bool:
+    return verify_store(str(store), FaultyFileSystem()).ok
+
+
+def settled(store: Path) -> dict[str, object]:
+    """Return what the channels of `t` have settled, where that can be read."""
+    fs = FaultyFileSystem()
+    found: dict[str, object] = {}
+    for name in ("one", "two"):
+        image, ops, _, _, _ = read_channel(fs, str(store / "t" / "channels" / name), 0)
+        image = applied(image, ops)
+        found[name] = (image.floor, image.ranges)
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    a_store(tmp_path / "store")
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize("broken", ALL.values(), ids=ALL)
+def test_after_repair_all_is_well_and_nothing_more_is_lost(store: Path, broken: Callable[[Path], object]) -> None:
+    broken(store)
+    before, readable = tree(store), read_topic(store / "t")
+    actions = repaired(store)
+    report = verify_store(str(store), FaultyFileSystem())
+    assert report.ok, report.damages
+    assert read_topic(store / "t") == readable
+    after = tree(store)
+    # Every byte that was there is there, in its place or set aside.
+    everything = b"\n".join(after.values())
+    for name, data in before.items():
+        if name == "t/watermark" or name.endswith(".aiodq-tmp"):
+            continue
+        kept = len(os.path.commonprefix([data, after.get(name, b"")]))
+        assert data in everything or data[kept:] in everything or not any(data), name
+    assert all(Path(action.kept).exists() for action in actions if action.kept)
+    assert all(action.what for action in actions)
+    # What changed was told.
+    changed = {name for name in before if before[name] != after.get(name)}
+    assert changed <= {os.path.relpath(action.path, store) for action in actions} | {
+        f"t/channels/{name}/{file}" for name in ("one", "two") for file in ("checkpoint", "journal")
+    }
+    assert repaired(store) == []
+    assert {name: data for name, data in tree(store).items() if name != "LOCK"} == {
+        name: data for name, data in after.items() if name != "LOCK"
+    }
+
+
+@pytest.mark.parametrize("broken", BREAKS.values(), ids=BREAKS)
+def test_a_repaired_store_opens_without_a_word_and_goes_on(store: Path, broken: Callable[[Path], object]) -> None:
+    broken(store)
+    repaired(store)
+    readable, channels = read_topic(store / "t"), settled(store)
+    log = open_log(store / "t", segment_bytes=400)
+    assert log.damages == []
+    assert contents(log)[0] == readable
+    offset = put(log, [b"next"]).start
+    assert offset == 21
+    log.close()
+    log = open_log(store / "t", segment_bytes=400)
+    assert log.damages == []
+    assert contents(log)[0] == {**readable, offset: b"next"}
+    log.close()
+    assert is_ok(store)
+    assert settled(store) == channels
+
+
+@pytest.mark.parametrize("broken", BREAKS.values(), ids=BREAKS)
+def test_a_store_that_its_owner_opened_first_can_be_repaired_as_well(
+    store: Path, broken: Callable[[Path], object]
+) -> None:
+    broken(store)
+    log = open_log(store / "t", segment_bytes=400)
+    put(log, [b"next"])
+    log.close()
+    readable = read_topic(store / "t")
+    repaired(store)
+    assert is_ok(store)
+    assert read_topic(store / "t") == readable
+    assert repaired(store) == []
+
+
+@pytest.mark.parametrize("kind", ["open", "create", "write", "truncate", "sync", "sync_directory", "rename", "remove"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a flipped bit in a sealed segment",
+        "a header that is gone",
+        "a flipped bit in an index",
+        "a missing segment",
+        "another topic's segment",
+        "another topic's description",
+        "a checkpoint of junk",
+        "an unfinished block",
+    ],
+)
+def test_a_repair_cut_short_anywhere_can_be_repeated(store: Path, tmp_path: Path, name: str, kind: str) -> None:
+    ALL[name](store)
+    readable, before = read_topic(store / "t"), tree(store)
+    for number in range(1, 400):
+        work = copy(store, tmp_path / "work")
+        fs = FaultyFileSystem()
+        fault = fs.fail(kind, errno.ENOSPC, at=number)
+        try:
+            repaired(work, fs)
+        except AiodqError:
+            assert read_topic(work / "t") == readable
+            everything = b"\n".join(tree(work).values())
+            for file, data in before.items():
+                kept = len(os.path.commonprefix([data, tree(work).get(file, b"")]))
+                assert data[kept:] in everything or file == "t/watermark"
+        assert fs.open_files == 0
+        fs.heal()
+        repaired(work)
+        assert is_ok(work)
+        assert read_topic(work / "t") == readable
+        if not fault.hit:
+            break
+    assert not fault.hit
+
+
+def test_several_things_at_once(store: Path) -> None:
+    for name in (
+        "a flipped bit in a sealed segment",
+        "a flipped bit in a run",
+        "a missing segment",
+        "a promised tail that is gone",
+        "a description of junk",
+        "a watermark that is gone",
+        "a flipped bit in a journal",
+        "an unfinished file",
+    ):
+        ALL[name](store)
+    readable = read_topic(store / "t")
+    repaired(store)
+    report = verify_store(str(store), FaultyFileSystem())
+    assert report.ok
+    assert {offset for finding in report.losses for offset in range(finding.first, finding.stop)} == (
+        set(range(19)) - set(readable)
+    )
+    assert read_topic(store / "t") == readable
+    assert repaired(store) == []
+
+
+def test_a_clean_copy_has_the_healthy_frames_byte_by_byte(store: Path) -> None:
+    path = segments(store / "t")[0]
+    whole = path.read_bytes()
+    BREAKS["a flipped bit in a sealed segment"](store)
+    damaged = path.read_bytes()
+    repaired(store)
+    # The first of three frames of 88 bytes is gone.
+    assert path.read_bytes()[: 64 + 2 * 88] == whole[:64] + whole[64 + 88 : 64 + 3 * 88]
+    assert [copied.read_bytes() for copied in set_aside(store)] == [damaged]
+
+
+def test_nothing_is_touched_before_it_is_set_aside(store: Path) -> None:
+    for name in ("a flipped bit in a sealed segment", "a header that is gone", "an unfinished write"):
+        ALL[name](store)
+    fs = FaultyFileSystem()
+    repaired(store, fs)
+    done: set[str] = set()
+    for kind, path in fs.events:
+        if kind == "rename" and ".damaged-" in path:
+            done.add(path.partition(".damaged-")[0])
+        if kind in {"write", "truncate", "rename"} and path.endswith(".seg"):
+            assert path in done, path
+    assert len(done) == 3
+
+
+def test_a_store_that_somebody_has_open_is_refused(store: Path) -> None:
+    BREAKS["a header that is gone"](store)
+    lock = StoreLock.acquire(str(store))
+    try:
+        before = tree(store)
+        with pytest.raises(StoreLockedError):
+            repaired(store)
+        assert tree(store) == before
+    finally:
+        lock.release()
+    assert repaired(store)
+    # And the lock is given back, also after a failure.
+    fs = FaultyFileSystem()
+    fs.fail("listdir", errno.EIO, at=3, lasting=True)
+    with pytest.raises(AiodqError):
+        repaired(store, fs)
+    StoreLock.acquire(str(store)).release()
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFoundError):
+        repaired(tmp_path / "nowhere")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotAStoreError):
+        repaired(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_newer_version_anywhere_keeps_everything_untouched(store: Path) -> None:
+    BREAKS["a flipped bit in a sealed segment"](store)
+    LEFTOVERS["an unfinished file"](store)
+    path = segments(store / "u")[0]
+    header = SegmentHeader.decode(path.read_bytes())
+    newer = SegmentHeader(header.base, header.topic, header.created_ns, header.salt, header.checksum, version=2)
+    overwrite(path, 0, newer.encode())
+    before = tree(store)
+    with pytest.raises(FormatVersionError):
+        repaired(store)
+    after = tree(store)
+    after.pop("LOCK")
+    assert after == before
+
+
+def test_files_of_others_stay(store: Path) -> None:
+    (store / "notes.txt").write_bytes(b"mine")
+    (store / "t" / "notes.txt").write_bytes(b"mine")
+    (store / "t" / "channels" / "notes.txt").write_bytes(b"mine")
+    assert repaired(store) == []
+    assert (store / "notes.txt").read_bytes() == (store / "t" / "notes.txt").read_bytes() == b"mine"
+    assert (store / "t" / "channels" / "notes.txt").read_bytes() == b"mine"

@@ -1,0 +1,257 @@
+"""Reading every byte: what is wrong is found, what is not is left in peace, beside an owner and on a copy."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiodq.errors import FormatVersionError, NotAStoreError, StorageError, StoreNotFoundError
+from aiodq.format.segment import SegmentHeader
+from aiodq.storage.segments import list_segments
+from aiodq.storage.verify import StoreReport, verify_store
+from tests.storage.faults import FaultyFileSystem
+from tests.storage.logs import copy, flip, open_log, overwrite, put, put_each, segments, tree
+from tests.storage.stores import BREAKS, COUNT, LEFTOVERS, a_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def verified(store: Path, fs: FaultyFileSystem | None = None) -> StoreReport:
+    return verify_store(str(store), fs or FaultyFileSystem())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    a_store(tmp_path / "store")
+    return tmp_path / "store"
+
+
+def test_a_whole_store_is_ok_and_every_byte_of_it_was_read(store: Path) -> None:
+    fs = FaultyFileSystem()
+    before = tree(store)
+    report = verified(store, fs)
+    assert (report.ok, report.findings, report.path) == (True, (), str(store))
+    assert report.records == COUNT + 3
+    assert report.bytes == sum(len(data) for data in before.values())
+    assert {os.path.relpath(file.path, store): file.bytes for file in report.files} == {
+        name: len(data) for name, data in before.items()
+    }
+    assert fs.bytes_read >= sum(path.stat().st_size for path in (*segments(store / "t"), *segments(store / "u")))
+    assert set(fs.calls) <= {"open", "read", "size", "listdir", "close"}
+    assert fs.open_files == 0
+    assert tree(store) == before
+    kinds = {os.path.relpath(file.path, store): file.kind for file in report.files if file.topic == "t"}
+    assert kinds == {
+        "t/topic.json": "topic",
+        "t/watermark": "watermark",
+        "t/channels/one/checkpoint": "checkpoint",
+        "t/channels/one/journal": "journal",
+        "t/channels/two/checkpoint": "checkpoint",
+        "t/channels/two/journal": "journal",
+        **{f"t/{path.name}": "segment" for path in segments(store / "t")},
+    }
+
+
+@pytest.mark.parametrize("broken", BREAKS.values(), ids=BREAKS)
+def test_what_is_broken_is_found_by_file_and_position(store: Path, broken: Callable[[Path], object]) -> None:
+    before = tree(store)
+    broken(store)
+    after = tree(store)
+    changed = {name for name in before | after if before.get(name) != after.get(name)}
+    report = verified(store)
+    assert not report.ok
+    found = {os.path.relpath(finding.path, store) for finding in report.damages}
+    # A missing file is told from what lies behind it, or from the watermark.
+    assert found & changed or changed - set(after)
+    assert all(finding.position >= 0 and finding.reason for finding in report.damages)
+    assert tree(store) == after
+
+
+@pytest.mark.parametrize("left", LEFTOVERS.values(), ids=LEFTOVERS)
+def test_what_is_left_over_is_not_wrong(store: Path, left: Callable[[Path], object]) -> None:
+    left(store)
+    report = verified(store)
+    assert report.ok
+    assert (report.damages, report.losses) == ((), ())
+    assert len(report.findings) == (left not in {LEFTOVERS["nothing"], LEFTOVERS["files of others"]})
+    assert all(finding.severity == "note" for finding in report.findings)
+    assert report.records == COUNT + 3
+
+
+def test_every_flipped_bit_of_a_segment_is_found(store: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    for path in [segments(store / "t")[number] for number in (0, 2, -1)]:
+        whole = path.read_bytes()
+        for position in rng.sample(range(len(whole)), 50):
+            flip(path, position, rng.randrange(8))
+            assert path in {Path(finding.path) for finding in verified(store).damages}
+            path.write_bytes(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_flipped_bit_of_every_small_segment_is_found(store: Path) -> None:
+    for path in segments(store / "t"):
+        whole = path.read_bytes()
+        for position in range(len(whole)) if len(whole) < 10_000 else ():
+            for bit in range(8):
+                flip(path, position, bit)
+                assert path in {Path(finding.path) for finding in verified(store).damages}
+                path.write_bytes(whole)
+
+
+def test_offsets_that_were_lost_are_told(store: Path) -> None:
+    BREAKS["a missing segment"](store)
+    BREAKS["a missing last segment"](store)
+    spans = [(finding.first, finding.stop) for finding in verified(store).damages]
+    assert spans == [(3, 6), (19, 21)]
+
+
+def test_beside_a_live_owner(store: Path) -> None:
+    log = open_log(store / "t", segment_bytes=300)
+    for number in range(30):
+        put(log, [bytes([number]) * 60], sync=number % 3 == 0)
+        assert verified(store).findings == ()
+    gone = log.segments[:4]
+    log.give_up(gone[-1].end)
+    log.hide(gone)
+    log.remove(gone)
+    assert verified(store).ok
+    log.abandon()
+    assert verified(store).ok
+
+
+def test_a_segment_that_is_deleted_meanwhile_is_left_out(store: Path) -> None:
+    path = segments(store / "t")[0]
+    log = open_log(store / "t")
+    log.give_up(3)
+    log.close()
+
+    class Deleting(FaultyFileSystem):
+        def listdir(self, directory: str) -> list[str]:
+            names = super().listdir(directory)
+            if len(list_segments(FaultyFileSystem(), str(store / "t"))) > 1 and self.calls["listdir"] > 6:
+                path.unlink(missing_ok=True)
+            return names
+
+    assert verified(store, Deleting()).ok
+    assert not path.exists()
+
+
+def test_a_copy_with_an_unfinished_tail_is_ok(store: Path, tmp_path: Path) -> None:
+    log = open_log(store / "t")
+    put(log, [b"x" * 100], sync=False)
+    log.abandon()
+    size = segments(store / "t")[-1].stat().st_size
+    for cut in range(1, 130):
+        work = copy(store, tmp_path / "work")
+        os.truncate(segments(work / "t")[-1], size - cut)
+        report = verified(work)
+        assert report.ok
+        assert [finding.severity for finding in report.findings] == ["note"]
+        assert report.records == COUNT + 3
+
+
+def test_what_lies_around_is_named(store: Path) -> None:
+    (store / "notes.txt").write_bytes(b"mine")
+    (store / "other").mkdir()
+    (store / "LOCK").touch()
+    (store / "t" / f"{0:020d}.seg.damaged-000000000000").write_bytes(b"evidence")
+    (store / "t" / "staging").mkdir()
+    (store / "t" / "link").symlink_to("/nowhere")
+    (store / "t" / "channels" / "file").touch()
+    (store / "t" / "channels" / "one" / "notes").touch()
+    report = verified(store)
+    kinds = {os.path.relpath(file.path, store): (file.kind, file.bytes) for file in report.files}
+    assert kinds["notes.txt"] == ("unknown", 4)
+    assert kinds["other"] == ("unknown", 0)
+    assert kinds["LOCK"] == ("lock", 0)
+    assert kinds[f"t/{0:020d}.seg.damaged-000000000000"] == ("quarantined", 8)
+    assert kinds["t/staging"] == kinds["t/link"] == kinds["t/channels/file"] == ("unknown", 0)
+    assert kinds["t/channels/one/notes"] == ("unknown", 0)
+    assert report.findings == ()
+
+
+def test_damage_that_recovery_left_in_place_is_still_damage(store: Path) -> None:
+    flip(segments(store / "t")[-1], 100, 2)
+    log = open_log(store / "t")
+    put(log, [b"next"])
+    log.roll()
+    log.close()
+    report = verified(store)
+    assert [(finding.first, finding.stop) for finding in report.damages] == [(19, 20)]
+
+
+def test_frames_are_walked_backward_too(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    from aiodq.storage import verify_segment  # noqa: PLC0415 - only this test looks inside
+
+    real = verify_segment.frame_before
+    monkeypatch.setattr(verify_segment, "frame_before", lambda *args, **more: calls.append(1) or real(*args, **more))
+    verified(store)
+    assert len(calls) == 8 + 5 + 8 + 3
+    monkeypatch.setattr(verify_segment, "_walk_back", lambda *_: 0)
+    assert not verified(store).ok
+
+
+@pytest.mark.parametrize("kind", ["open", "read", "size", "listdir"])
+def test_a_system_that_refuses_is_no_damage(store: Path, kind: str) -> None:
+    for number in (1, 3, 10, 20):
+        fs = FaultyFileSystem()
+        fs.fail(kind, 5, at=number)
+        try:
+            report = verified(store, fs)
+        except StorageError as error:
+            assert error.errno == 5  # noqa: PT017 - which call fails is not known
+        else:
+            assert report.ok
+        assert fs.open_files == 0
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFoundError):
+        verified(tmp_path / "nowhere")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotAStoreError):
+        verified(tmp_path)
+
+
+def test_a_newer_version_is_refused(store: Path) -> None:
+    path = segments(store / "t")[2]
+    header = SegmentHeader.decode(path.read_bytes())
+    newer = SegmentHeader(header.base, header.topic, header.created_ns, header.salt, header.checksum, version=9)
+    overwrite(path, 0, newer.encode())
+    with pytest.raises(FormatVersionError):
+        verified(store)
+
+
+def test_an_empty_store_is_ok(tmp_path: Path) -> None:
+    report = verified(tmp_path)
+    assert (report.ok, report.files, report.bytes, report.records) == (True, (), 0, 0)
+
+
+def test_a_topic_without_messages_is_ok(tmp_path: Path) -> None:
+    open_log(tmp_path / "t").close()
+    assert verified(tmp_path).findings == ()
+
+
+def test_what_retention_deleted_is_no_loss(store: Path) -> None:
+    """Both channels have settled offsets 14 and 15; a segment of just those may go."""
+    log = open_log(store / "t", segment_bytes=300)
+    put_each(log, [b"y" * 60] * 10)
+    log.close()
+    from aiodq.format.journal import Op, OpKind  # noqa: PLC0415 - only here
+    from aiodq.storage.journal import ChannelJournal  # noqa: PLC0415
+
+    middle = log.segments[5]
+    for name in ("one", "two"):
+        journal = ChannelJournal(FaultyFileSystem(), str(store / "t" / "channels" / name), 0)
+        journal.append([Op(OpKind.ACK, middle.base, middle.end - middle.base)])
+        journal.close()
+    Path(middle.path).unlink()
+    assert verified(store).findings == ()

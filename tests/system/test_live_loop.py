@@ -1,0 +1,275 @@
+"""A slow disk holds nobody up, a sync acknowledges what it covers and nothing else, a busy loop starves no sync.
+
+Nothing is measured by a clock: the disk stands still until the test lets it go on, and what happens meanwhile is counted
+in steps of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from tests.system.support import WATCHDOG, QuickFileSystem, StallingFileSystem, bodies, drain, nothing_left, steps, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aiodq import Queue, Receipt
+
+TICKS = 2000
+MIB = 1 << 20
+
+
+async def stalled(fs: StallingFileSystem, queue: Queue, body: bytes) -> asyncio.Task[int]:
+    """Begin a put and return it once its sync stands still."""
+    fs.hold = True
+    before = fs.syncs
+    put = asyncio.create_task(queue.put(body))
+    await until(lambda: fs.syncs > before)
+    return put
+
+
+# --- the loop goes on
+
+
+async def test_slow_sync_does_not_hold_up_the_loop(tmp_path: Path) -> None:
+    fs = StallingFileSystem()
+    with nothing_left():
+        async with aiodq.open_queue(tmp_path, fs=fs) as queue:
+            await queue.put_many([b"a", b"b"])
+            put = await stalled(fs, queue, b"c")
+            await steps(TICKS)
+            assert fs.in_flight == 1
+            assert not put.done()
+            # What was there before can be worked on as if nothing were.
+            message = await queue.get()
+            await message.ack()
+            await (await queue.get()).nack()
+            assert (await queue.read(1)).body == b"b"
+            assert [m.body async for m in queue.scan()] == [b"a", b"b"]
+            # And what the disk has not confirmed is not delivered.
+            assert (queue.end_offset, queue.durable_offset, queue.qsize()) == (3, 2, 1)
+            assert not put.done()
+            fs.release()
+            assert await put == 2
+            assert bodies(drain(queue)) == [b"b", b"c"]
+
+
+async def test_slow_topic_does_not_hold_up_another(tmp_path: Path) -> None:
+    fs = StallingFileSystem("/slow/")
+    async with aiodq.open(tmp_path, fs=fs) as store:
+        slow, quick = store.queue("slow"), store.queue("quick")
+        await slow.put(b"a")
+        put = await stalled(fs, slow, b"b")
+        for number in range(20):
+            assert await quick.put(b"%d" % number) == number
+            await (await quick.get()).ack()
+        await store.topic("new").put(b"x")
+        await store.delete_topic("new")
+        assert fs.in_flight == 1
+        assert not put.done()
+        fs.release()
+        assert await put == 1
+
+
+async def test_aclose_waits_for_the_disk_beside_the_loop(tmp_path: Path) -> None:
+    fs = StallingFileSystem()
+    with nothing_left():
+        queue = await aiodq.open_queue(tmp_path, fs=fs)
+        await queue.put(b"a")
+        put = await stalled(fs, queue, b"b")
+        receipt = queue.put_nowait(b"c")
+        closing = asyncio.create_task(queue.aclose())
+        await steps(TICKS)
+        assert not closing.done()
+        with pytest.raises(aiodq.StoreLockedError):
+            await aiodq.open(tmp_path)
+        fs.release()
+        await closing
+        assert (await put, await receipt) == (1, 2)
+
+
+async def test_what_waits_for_a_slow_disk_is_bounded(tmp_path: Path) -> None:
+    fs = StallingFileSystem()
+    options = aiodq.StoreOptions(memory_bytes=MIB)
+    async with aiodq.open_queue(tmp_path, options, fs=fs) as queue:
+        await queue.put(b"a")
+        put = await stalled(fs, queue, b"b")
+        receipts: list[Receipt] = []
+        with pytest.raises(aiodq.QueueFull):
+            while True:
+                receipts.append(queue.put_nowait(bytes(10_000)))
+                await steps(3)
+                assert len(receipts) * 10_000 <= MIB
+        more = [asyncio.create_task(queue.put(bytes(10_000))) for _ in range(100)]
+        await steps(TICKS)
+        assert not put.done()
+        assert not any(receipt.done() for receipt in receipts)
+        assert not any(task.done() for task in more)
+        assert queue.topic_stats().pending <= len(receipts) + 1
+        fs.release()
+        async with asyncio.timeout(WATCHDOG):
+            await asyncio.gather(put, *receipts, *more)
+        assert queue.end_offset == 2 + len(receipts) + len(more)
+
+
+async def test_time_running_out_is_no_acknowledgement(tmp_path: Path) -> None:
+    fs = StallingFileSystem()
+    async with aiodq.open_queue(tmp_path, fs=fs) as queue:
+        await queue.put(b"a")
+        put = await stalled(fs, queue, b"b")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await put
+        assert put.cancelled()
+        assert (queue.durable_offset, queue.qsize()) == (1, 1)
+        fs.release()
+        await queue.topic.settle_in()
+        # It was written before the caller lost patience, so it is kept; only the caller does not know.
+        assert bodies(drain(queue)) == [b"a", b"b"]
+
+
+# --- group commit
+
+
+async def test_puts_during_a_sync_share_the_next(tmp_path: Path) -> None:
+    fs = StallingFileSystem()
+    async with aiodq.open_queue(tmp_path, fs=fs) as queue:
+        await queue.put(b"a")
+        before = fs.syncs
+        first = await stalled(fs, queue, b"first")
+        events = len(fs.events)
+        others = [asyncio.create_task(queue.put(b"other%d" % number)) for number in range(50)]
+        many = asyncio.create_task(queue.put_many([b"many1", b"many2"]))
+        await steps(TICKS)
+        assert len(fs.events) == events, "something was written beside the sync"
+        fs.let_go()
+        assert await first == 1
+        await until(lambda: fs.syncs == before + 2)
+        await steps(TICKS)
+        assert not any(task.done() for task in (*others, many))
+        fs.let_go()
+        assert sorted(await asyncio.gather(*others)) + list(await many) == list(range(2, 54))
+        assert fs.syncs == before + 2
+        fs.release()
+
+
+async def test_sync_under_way_does_not_acknowledge_what_came_later(tmp_path: Path) -> None:
+    """So much comes that it is written beside the sync. It still waits for the next one."""
+    fs = StallingFileSystem()
+    async with aiodq.open_queue(tmp_path, fs=fs) as queue:
+        await queue.put(b"a")
+        before = fs.syncs
+        first = await stalled(fs, queue, b"first")
+        later = asyncio.create_task(queue.put(bytes(2 * MIB)))
+        await steps(TICKS)
+        fs.let_go()
+        await first
+        await until(lambda: fs.syncs == before + 2)
+        await steps(TICKS)
+        assert not later.done()
+        assert queue.durable_offset == 2
+        fs.let_go()
+        assert await later == 2
+        fs.release()
+
+
+async def test_each_acknowledged_put_was_covered_by_a_sync(tmp_path: Path, seed: int) -> None:
+    """Random sizes, rolls and stalls: between a put's write and its return lies a whole sync."""
+    rng = random.Random(seed)
+    fs = StallingFileSystem()
+    told: dict[bytes, int] = {}
+
+    async def produce(queue: Queue, producer: int) -> None:
+        for number in range(12):
+            mark = b"<%d.%d>" % (producer, number)
+            body = mark + rng.randbytes(rng.choice((0, 100, 70_000, 600_000)))
+            await (queue.put_many([body, b"x"]) if rng.random() < 0.3 else queue.put(body))
+            told[mark] = len(fs.events)
+
+    async with aiodq.open_queue(tmp_path, aiodq.StoreOptions(segment_bytes=2 * MIB), fs=fs) as queue:
+        fs.hold = True
+        producers = asyncio.gather(*(produce(queue, producer) for producer in range(8)))
+        while not producers.done():
+            await steps(rng.randrange(50))
+            if fs.in_flight:
+                fs.let_go()
+        await producers
+        fs.release()
+    assert len(told) == 96
+    for mark, position in told.items():
+        assert covered(fs.events[:position], mark), f"{mark!r} was acknowledged too early"
+
+
+def covered(events: list[tuple[str, bytes | int]], mark: bytes) -> bool:
+    """Return whether a sync began after the mark was written, and ended."""
+    written = next(n for n, (kind, what) in enumerate(events) if kind == "write" and mark in bytes(what))
+    begun = {what for kind, what in events[written:] if kind == "sync"}
+    return any(kind == "synced" and what in begun for kind, what in events[written:])
+
+
+# --- a busy loop
+
+SPIN = 3_000
+"""Turns of an empty loop in one callback: some 50 µs."""
+
+MOST_CALLBACKS = 800
+"""Callbacks of the busy loop that a put with its ack may take on average: 40 in fact, and 2600 without a remedy."""
+
+
+async def test_busy_loop_does_not_starve_a_sync(tmp_path: Path) -> None:
+    """Callbacks back to back leave the interpreter to nobody; the sync's thread needs it to report."""
+    loop = asyncio.get_running_loop()
+    callbacks = 0
+    busy = True
+
+    def spin() -> None:
+        nonlocal callbacks
+        callbacks += 1
+        for _ in range(SPIN):
+            pass
+        if busy:
+            loop.call_soon(spin)
+
+    puts = 30
+    async with aiodq.open_queue(tmp_path, fs=QuickFileSystem()) as queue:
+        await queue.put(b"warm")
+        loop.call_soon(spin)
+        try:
+            for number in range(puts):
+                await queue.put(b"%d" % number)
+                await (await queue.get()).ack()
+        finally:
+            busy = False
+    assert callbacks < puts * MOST_CALLBACKS
+
+
+async def test_putting_without_a_pause_leaves_turns_to_others(tmp_path: Path) -> None:
+    """Puts and gets that need not wait give way all the same."""
+    turns = 0
+    busy = True
+
+    async def tick() -> None:
+        nonlocal turns
+        while busy:
+            turns += 1
+            await asyncio.sleep(0)
+
+    options = aiodq.StoreOptions(sync="os")
+    async with aiodq.open_queue(tmp_path, options, fs=QuickFileSystem()) as queue:
+        ticker = asyncio.create_task(tick())
+        for number in range(3000):
+            await queue.put(b"%d" % number)
+        after_puts = turns
+        assert after_puts > 10
+        for _ in range(3000):
+            (await queue.get()).ack_nowait()
+        assert turns > after_puts + 10
+        busy = False
+        with suppress(asyncio.CancelledError):
+            await ticker
