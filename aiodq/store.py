@@ -134,6 +134,7 @@ class Store:
         """Warn where closing was forgotten."""
         runtime = getattr(self, "_runtime", None)
         if runtime is not None and not runtime.close_asked and not runtime.forked and runtime.failure is None:
+            runtime.release_if_dead()
             warnings.warn(f"store was never closed [{runtime.path}]", ResourceWarning, 2, source=self)
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.channel import Channel, start_offset, time_ns
-from aiodq.engine.batch import Draft
+from aiodq.engine.batch import PLAIN, Draft
 from aiodq.engine.reader import SharedReader
 from aiodq.engine.receipt import Receipt
 from aiodq.engine.signals import QueueShutDown
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["Topic"]
 
 _PIECE: Final = 256 * 1024
-_PLAIN: Final = Draft(b"")
 
 T = TypeVar("T")
 
@@ -81,7 +80,7 @@ class Topic:
         ioloop = self._ioloop
         intake = ioloop.intake
         data = intake.body(body)
-        draft = _PLAIN if tag is None and key is None and not headers else intake.draft(_draft(data, tag, key, headers))
+        draft = PLAIN if tag is None and key is None and not headers else intake.draft(_draft(data, tag, key, headers))
         ioloop.check()
         waiter = intake.accept_at_once(draft, data) or await intake.enter(partial(intake.accept, draft, data))
         return await _stored(ioloop, waiter)

@@ -33,6 +33,9 @@ LARGEST_ORDER = 16 * 1024
 MAX_ATTEMPTS = 5
 PAUSE = 1.0
 """Seconds after a failure, so that an order that fails at once does not keep a worker spinning."""
+GRACE = 5.0
+"""Seconds that requests under way have at shutdown."""
+
 ORDERS = web.AppKey("ORDERS", aiodq.Queue)
 
 log = logging.getLogger("orders")
@@ -154,7 +157,9 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     app = create_app(args.store, args.done, workers=args.workers, seconds=args.seconds)
-    web.run_app(app, host=args.host, port=args.port)  # ends at SIGTERM and SIGINT, having answered what is under way
+    # Ends at SIGTERM and SIGINT, having answered what has arrived. A request whose body has not is not read any further
+    # then, so there is no use in waiting long for it; 60 seconds is the default.
+    web.run_app(app, host=args.host, port=args.port, shutdown_timeout=GRACE)
 
 
 if __name__ == "__main__":

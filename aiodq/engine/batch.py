@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
-__all__ = ["OVERHEAD", "Draft", "OpenBatch", "Part", "bodies_cost"]
+__all__ = ["OVERHEAD", "PLAIN", "Draft", "OpenBatch", "Part", "columns_cost", "draft_cost"]
 
 OVERHEAD: Final = 64
 """What a message costs in memory besides its body: the bytes object, its slots in lists, its frame's share."""
@@ -36,9 +36,21 @@ class Draft:
     headers: Mapping[str, str] | None = None
 
 
-def bodies_cost(bodies: list[bytes]) -> int:
+PLAIN: Final = Draft(b"")
+"""Stands for a message that is nothing but its body."""
+
+
+def columns_cost(columns: Columns) -> int:
     """Return the bytes of memory that these messages are counted with."""
-    return sum(map(len, bodies)) + OVERHEAD * len(bodies)
+    return sum(columns.sizes()) + OVERHEAD * len(columns.bodies)
+
+
+def draft_cost(draft: Draft, body: bytes) -> int:
+    """Return the bytes of memory that this message is counted with."""
+    cost = len(body) + OVERHEAD + len(draft.tag or "") + len(draft.key or b"")
+    if draft.headers:
+        cost += sum(len(name) + len(value) for name, value in draft.headers.items())
+    return cost
 
 
 @dataclass(slots=True)
@@ -67,7 +79,7 @@ class Part:
         count = len(columns.bodies)
         columns.bodies.append(body)
         self.waiters.append(waiter)
-        self.cost += len(body) + OVERHEAD
+        self.cost += draft_cost(draft, body)
         if draft.tag is not None or columns.tags is not None:
             if columns.tags is None:
                 columns.tags = [None] * count
@@ -145,8 +157,8 @@ class OpenBatch:
     cost: int = 0
     cancelled: bool = False
 
-    def add(self, draft: Draft, body: bytes, waiter: asyncio.Future[Any]) -> None:
-        """Take one message in."""
+    def add(self, draft: Draft, body: bytes, waiter: asyncio.Future[Any], cost: int) -> None:
+        """Take one message in, which costs that many bytes of memory."""
         part = self.parts[-1] if self.parts else None
         if part is None or part.atomic:
             part = Part(Columns([]), [], atomic=False)
@@ -156,7 +168,7 @@ class OpenBatch:
         else:
             part.add(draft, body, waiter)
         self.count += 1
-        self.cost += len(body) + OVERHEAD
+        self.cost += cost
 
     def add_many(self, drafts: list[tuple[Draft, bytes]], waiter: asyncio.Future[Any]) -> None:
         """Take messages in that are stored all or not at all."""

@@ -11,23 +11,27 @@ __all__ = ["Inbox"]
 
 
 class Inbox(asyncio.Queue[Request]):
-    """An unbounded queue that answers for the ioLoop once that has ended."""
+    """An unbounded queue that answers for the ioLoop once that has ended.
+
+    Attributes:
+        over: what it answers then; None before.
+    """
 
     def __init__(self) -> None:
         """Begin empty."""
         super().__init__()
-        self._over: Exception | None = None
+        self.over: Exception | None = None
 
     def ask(self, request: Operation | SyncWanted) -> None:
         """Put a request that somebody waits for."""
-        if self._over is None:
+        if self.over is None:
             self.put_nowait(request)
         else:
-            _refuse(request, self._over)
+            _refuse(request, self.over)
 
     def close(self, error: Exception) -> None:
         """Answer everything here, and everything asked later, with `error`."""
-        self._over = self._over or error
+        self.over = self.over or error
         while not self.empty():
             _refuse(self.get_nowait(), error)
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiodq.engine.batch import OVERHEAD, Draft, OpenBatch, bodies_cost
+from aiodq.engine.batch import OVERHEAD, PLAIN, Draft, OpenBatch, columns_cost, draft_cost
 from aiodq.engine.signals import QueueFull, QueueShutDown
 from aiodq.errors import InvalidMessageError, MessageSizeError
 
@@ -108,23 +108,25 @@ class Intake:
             QueueFull: no room now.
             QueueShutDown: no more is accepted.
         """
-        self._make_room(1, len(body) + OVERHEAD)
-        return self._add(draft, body)
+        cost = draft_cost(draft, body)
+        self._make_room(1, cost)
+        return self._add(draft, body, cost)
 
-    def _add(self, draft: Draft, body: bytes) -> asyncio.Future[int]:
+    def _add(self, draft: Draft, body: bytes, cost: int) -> asyncio.Future[int]:
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if not self.batch.count:
             self._ioloop.opened()
-        self.batch.add(draft, body, waiter)
+        self.batch.add(draft, body, waiter, cost)
         self.pending += 1
-        self.cost += len(body) + OVERHEAD
+        self.cost += cost
         return waiter
 
     def accept_at_once(self, draft: Draft, body: bytes) -> asyncio.Future[int] | None:
         """As `accept`, or None where somebody waits already or there is no room: what a put tries first."""
-        if self.shut or self._waiting or self._turn or not self._has_room(1, len(body) + OVERHEAD):
+        cost = len(body) + OVERHEAD if draft is PLAIN else draft_cost(draft, body)
+        if self.shut or self._waiting or self._turn or not self._has_room(1, cost):
             return None
-        return self._add(draft, body)
+        return self._add(draft, body, cost)
 
     def accept_many(self, drafts: list[tuple[Draft, bytes]]) -> asyncio.Future[range]:
         """Take messages in that are stored all or not at all; the future gives their offsets.
@@ -133,7 +135,7 @@ class Intake:
             QueueFull: no room now.
             QueueShutDown: no more is accepted.
         """
-        cost = bodies_cost([body for _, body in drafts])
+        cost = sum(draft_cost(draft, body) for draft, body in drafts)
         self._make_room(len(drafts), cost)
         waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
         if not self.batch.count:
@@ -157,7 +159,7 @@ class Intake:
     def done(self, part: Part) -> None:
         """A part is visible, or failed."""
         self.pending -= len(part.columns.bodies)
-        self.cost -= bodies_cost(part.columns.bodies)
+        self.cost -= columns_cost(part.columns)
         if self._waiting:
             self.freed()
         if self.shut and not self.pending:

@@ -99,8 +99,10 @@ class IoLoop:
     # --- what handles call, on the loop
 
     def check(self) -> None:
-        """Raise if the store cannot be used (see `IoLoopHost.check`)."""
+        """Raise if the topic cannot be used (see `IoLoopHost.check`)."""
         self._host.check()
+        if self._inbox.over is not None:
+            raise self._inbox.over
 
     def check_context(self) -> None:
         """Raise if called from elsewhere (see `IoLoopHost.check_context`)."""
@@ -235,9 +237,8 @@ class IoLoop:
         for outlet in self.outlets.values():
             outlet.end_getters(over)
         await self.operate(lambda: None)
-        await self.persist(lambda: None, acks_first=True)
         for outlet in self.outlets.values():
-            outlet.end(over)
+            outlet.refuse(over)
         await self.persist(lambda: fold_all(list(self.outlets.values())), acks_first=True)
         await self.operate(lambda: self.log.close())  # noqa: PLW0108 - the log may be born until then
         self.reader.close()

@@ -158,7 +158,8 @@ class Outlet(Generic[M]):
         if state is not None and result is not None and epoch == self.shelf.epoch:
             if self.shelf.feed(state, result, offset):
                 self._host.settled(self)
-        elif error is not None:
+        elif error is not None and self._getters:
+            # With nobody waiting it is dropped: the next who asks has it read again.
             self._fetch_error = error
         self.wake(everybody=error is not None)
 
@@ -361,10 +362,17 @@ class Outlet(Generic[M]):
         self._getters.clear()
         self._joiners.clear()
 
-    def end(self, error: Exception) -> None:
-        """End everyone who waits; from now on `error` goes to everyone who wants something of the channel."""
+    def refuse(self, error: Exception) -> None:
+        """End the getters; from now on `error` goes to everyone who wants something of the channel.
+
+        Who waits for the commit of an ack goes on waiting.
+        """
         self._over = error
         self.end_getters(error)
+
+    def end(self, error: Exception) -> None:
+        """As `refuse`, and end everyone who waits."""
+        self.refuse(error)
         for waiter in self.ack_waiters:
             settle(waiter, None, error)
         self.ack_waiters.clear()

@@ -170,22 +170,24 @@ class Runtime:
 
         Cancellation: it is done all the same.
         """
-        while (earlier := self._deletions.get(name)) is not None:
-            await asyncio.wait([earlier])
         ioloop = self.topics.pop(name, None)
-        if ioloop is None:
-            return
-        for outlet in ioloop.outlets.values():
-            outlet.shut_down(immediate=True)
-        deletion = self._deletions[name] = self.loop.create_task(self._delete(ioloop))
-        await asyncio.shield(deletion)
+        if ioloop is not None:
+            for outlet in ioloop.outlets.values():
+                outlet.shut_down(immediate=True)
+            self._deletions[name] = self.loop.create_task(self._delete(ioloop, self._deletions.get(name)))
+        deletion = self._deletions.get(name)
+        if deletion is not None:
+            await asyncio.shield(deletion)
 
-    async def _delete(self, ioloop: IoLoop) -> None:
+    async def _delete(self, ioloop: IoLoop, earlier: asyncio.Task[None] | None) -> None:
+        if earlier is not None:
+            await asyncio.wait([earlier])
         try:
             await ioloop.close()
             await self.offload.call(delete_topic, self.fs, self.path, ioloop.name)
         finally:
-            del self._deletions[ioloop.name]
+            if self._deletions.get(ioloop.name) is asyncio.current_task():
+                del self._deletions[ioloop.name]
 
     def make_log(self, name: str, options: StoreOptions) -> TopicLog:
         """Make a topic's files. Blocking."""
@@ -290,6 +292,11 @@ class Runtime:
                 self._rescue(ioloop)
         self._unlock()
         _LIVE.discard(self)
+
+    def release_if_dead(self) -> None:
+        """Release everything if the event loop was closed under the store, so that its own tasks cannot."""
+        if self.loop.is_closed() and self in _LIVE:
+            self._end()
 
     def _rescue(self, ioloop: IoLoop) -> None:
         error: Exception = self.failure or QueueShutDown("the event loop ended before the store was closed")

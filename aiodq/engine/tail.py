@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from aiodq.engine.batch import bodies_cost
-
-if TYPE_CHECKING:
-    from aiodq.format.frames import Batch
+from aiodq.engine.batch import columns_cost
+from aiodq.format.columns import Columns
+from aiodq.format.frames import Batch
 
 __all__ = ["TailCache", "batch_cost"]
 
 _COMPACT_AT: Final = 512
+_DROPPED: Final = (Batch(0, 0, Columns([])), 0)
 
 
 def batch_cost(batch: Batch) -> int:
     """Return the bytes of memory that a batch is counted with."""
-    return bodies_cost(batch.columns.bodies)
+    return columns_cost(batch.columns)
 
 
 class TailCache:
@@ -63,6 +63,8 @@ class TailCache:
 
     def _drop_head(self) -> None:
         self.cost -= self._batches[self._head][1]
+        # INVARIANT: what was dropped is not referred to, though its place is only taken out with many others.
+        self._batches[self._head] = _DROPPED
         self._head += 1
         if self._head >= _COMPACT_AT and self._head * 2 >= len(self._batches):
             del self._batches[: self._head]

@@ -15,7 +15,7 @@ from aiodq.format.segment import topic_salt
 from aiodq.storage.atomic import TEMPORARY, read_file, sweep_temporaries
 from aiodq.storage.channels import CHANNELS, applied, channel_directory, is_loss, is_loss_in_front
 from aiodq.storage.damage import quarantine, set_aside
-from aiodq.storage.journal import JOURNAL, ChannelJournal, read_channel
+from aiodq.storage.journal import CHECKPOINT, JOURNAL, ChannelJournal, read_channel
 from aiodq.storage.layout import check_store_directory, list_topics
 from aiodq.storage.meta import TOPIC_FILE, TopicMeta, describe, save_meta
 from aiodq.storage.oserrors import storage_error
@@ -103,11 +103,16 @@ class _TopicRepair:
     def _did(self, path: str, what: str, kept: str = "") -> None:
         self._actions.append(RepairAction(path, what, kept))
 
+    def _whole(self, path: str) -> str:
+        """Set aside a copy of a small file; return where, or nothing where there is nothing to keep."""
+        size = len(read_file(self._fs, path, 1 << 30) or b"")
+        return quarantine(self._fs, path, 0, size) if size else ""
+
     def _description(self) -> TopicMeta:
         path = os.path.join(self._directory, TOPIC_FILE)
         meta, damages = describe(self._fs, self._directory)
         for damage in damages:
-            kept = quarantine(self._fs, path, 0, damage.end) if damage.end else ""
+            kept = self._whole(path)
             save_meta(self._fs, self._directory, meta)
             self._did(path, f"{damage.reason}: made it again from the segments and the channels' directories", kept)
         return meta
@@ -126,14 +131,15 @@ class _TopicRepair:
             self._actions += _sweep(self._fs, directory)
             image, ops, _, end, damages = read_channel(self._fs, directory, start)
             path = os.path.join(directory, JOURNAL)
-            size = len(read_file(self._fs, path, 1 << 30) or b"")
-            if not damages and end and size > end:
-                self._did(path, "cut off operations that are not whole", quarantine(self._fs, path, end, size))
-            elif not damages:
+            torn = 0 < end < len(read_file(self._fs, path, 1 << 30) or b"")
+            if not damages and not torn:
                 continue
+            kept = {file: self._whole(os.path.join(directory, file)) for file in (CHECKPOINT, JOURNAL)}
+            if torn:
+                self._did(path, "cut off operations that are not whole", kept[JOURNAL])
             for damage in damages:
-                kept = quarantine(self._fs, damage.path, damage.position, damage.end) if damage.end else ""
-                self._did(damage.path, f"{damage.reason}: made it again from what can be read", kept)
+                copy = kept[os.path.basename(damage.path)]
+                self._did(damage.path, f"{damage.reason}: made it again from what can be read", copy)
             journal = ChannelJournal(self._fs, directory, start)
             try:
                 journal.fold(applied(image, ops))
@@ -157,9 +163,11 @@ class _TopicRepair:
             begin = end = promised
             missing = is_loss(self._fs, self._directory, meta, meta.begin, begin)
         if missing:
+            path = os.path.join(self._directory, TOPIC_FILE)
+            copy = self._whole(path)
             save_meta(self._fs, self._directory, TopicMeta(meta.uuid, begin, meta.channels))
             reason = f"the messages {meta.begin} to {begin - 1} are missing: noted that the topic begins behind them"
-            self._did(os.path.join(self._directory, TOPIC_FILE), reason)
+            self._did(path, reason, copy)
         return end
 
     def _belonging(self, meta: TopicMeta, promised: int) -> list[tuple[str, SegmentCheck, Contents]]:
@@ -186,7 +194,7 @@ class _TopicRepair:
         foreign = read_slot_file(self._fs, path)[1] not in {0, salt}
         if not foreign and not any(severity == "damage" for severity, _, _ in check_slots(data)):
             return
-        kept = quarantine(self._fs, path, 0, len(data or b""))
+        kept = self._whole(path)
         slots = SlotFile(self._fs, path)
         try:
             for _ in range(2):  # so that neither slot keeps what was there

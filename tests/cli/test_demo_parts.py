@@ -104,7 +104,8 @@ EVENTS: list[Event] = [
 def test_events_come_through_whatever_the_pipe_makes_of_them(seed: int) -> None:
     draw = random.Random(seed)
     data = b"".join(map(pack, EVENTS))
-    unpacker, found, at = Unpacker(), [], 0
+    found: list[Event] = []
+    unpacker, at = Unpacker(), 0
     while at < len(data):
         size = draw.randint(1, 400)
         found += unpacker.feed(data[at : at + size])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -29,6 +30,9 @@ PATIENCE: Final = 60.0
 """Seconds until a hanging process is given up; nothing is measured."""
 
 NEEDS: Final = {"fastapi_orders": ("fastapi", "uvicorn"), "aiohttp_orders": ("aiohttp",)}
+COMPLAINT: Final = re.compile(
+    r"^(ERROR|CRITICAL) orders|never (closed|retrieved|awaited|released)|destroyed|shutdown failed"
+)
 LIMITED: Final = """
 import resource, runpy, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
@@ -75,6 +79,10 @@ class Service:
     @property
     def output(self) -> str:
         return self._output.read_text(encoding="utf-8")
+
+    def complaints(self) -> list[str]:
+        """Return what no orderly end says. What the frameworks say of connections that were cut is not among it."""
+        return [line for line in self.output.splitlines() if COMPLAINT.search(line)]
 
     def stats(self) -> dict[str, Any]:
         answer: dict[str, Any] = httpx.get(f"{self.url}/stats", timeout=PATIENCE).raise_for_status().json()

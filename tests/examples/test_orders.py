@@ -35,31 +35,39 @@ def example(request: pytest.FixtureRequest) -> str:
 
 @dataclass
 class Book:
-    """What the customers remember."""
+    """What the customers remember.
 
-    sent: set[str] = field(default_factory=set)
-    promised: list[str] = field(default_factory=list)
+    Attributes:
+        promised: answered with 202.
+        refused: answered with 503.
+        unanswered: the connection was cut, and the customer cannot know.
+    """
+
+    promised: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
+    unanswered: set[str] = field(default_factory=set)
+    stopped: bool = False
 
 
 async def order(client: httpx.AsyncClient, item: str) -> int:
     return (await client.post("/orders", json={"item": item, "quantity": 1})).status_code
 
 
-async def shop(service: Service, book: Book, stop: signal.Signals) -> None:
+async def shop(service: Service, directory: Path, book: Book, stop: signal.Signals) -> None:
     """Order with many customers at once, stop the service in the middle, and go on until it is gone."""
 
     async def customer(number: int) -> None:
         for count in range(sys.maxsize):
             item = f"{number}-{count}"
-            book.sent.add(item)
             try:
                 status = await order(client, item)
             except httpx.TransportError:
+                book.unanswered.add(item)
                 return
             assert status in {202, 503}, service.output
-            (book.promised.append if status == 202 else book.refused.add)(item)
-            if len(book.promised) == ORDERS_BEFORE_THE_SIGNAL:
+            (book.promised if status == 202 else book.refused).add(item)
+            if not book.stopped and len(book.promised) >= ORDERS_BEFORE_THE_SIGNAL and worked_off(directory):
+                book.stopped = True
                 service.process.send_signal(stop)
 
     async with httpx.AsyncClient(base_url=service.url, timeout=PATIENCE) as client, asyncio.TaskGroup() as customers:
@@ -70,12 +78,12 @@ async def shop(service: Service, book: Book, stop: signal.Signals) -> None:
 def stopped_in_the_middle(example: str, directory: Path, stop: signal.Signals) -> tuple[Book, int]:
     """Run a service until it is stopped under load, then once more until all is done; return what happened."""
     book = Book()
-    with serving(example, directory, seconds=0.02) as service:
-        asyncio.run(shop(service, book, stop))
+    # A second for each order: long before the last of them, pytest would have given up. So some are left.
+    with serving(example, directory, seconds=1.0, workers=1) as service:
+        asyncio.run(shop(service, directory, book, stop))
         code = service.wait()
-        if stop != signal.SIGKILL:
-            assert "Traceback" not in service.output, service.output
-            assert "Warning" not in service.output, service.output
+        assert service.complaints() == []
+    assert 0 < len(worked_off(directory)) < ORDERS_BEFORE_THE_SIGNAL
     with serving(example, directory) as service:
         service.wait_until("all orders are worked off", depth=0)
         assert service.stop() == 0, service.output
@@ -85,16 +93,15 @@ def stopped_in_the_middle(example: str, directory: Path, stop: signal.Signals) -
 def test_sigterm_under_load_loses_and_repeats_nothing(example: str, tmp_path: Path) -> None:
     book, code = stopped_in_the_middle(example, tmp_path, signal.SIGTERM)
     assert code == 0
-    assert len(book.promised) >= ORDERS_BEFORE_THE_SIGNAL
-    assert sorted(worked_off(tmp_path)) == sorted(book.promised)
+    done = worked_off(tmp_path)
+    assert len(set(done)) == len(done)
+    assert set(done) - book.unanswered == book.promised
 
 
 def test_sigkill_under_load_loses_nothing(example: str, tmp_path: Path) -> None:
     book, code = stopped_in_the_middle(example, tmp_path, signal.SIGKILL)
     assert code == -signal.SIGKILL
-    done = set(worked_off(tmp_path))
-    # What was stored and not answered any more is worked off as well: the customer cannot know.
-    assert set(book.promised) <= done <= book.sent
+    assert set(worked_off(tmp_path)) - book.unanswered == book.promised
 
 
 def test_an_order_in_hand_at_sigterm_comes_again(example: str, tmp_path: Path) -> None:
@@ -119,7 +126,7 @@ def test_a_full_disk_refuses_orders_and_keeps_the_others(example: str, tmp_path:
                 item = f"{len(book.promised) + len(book.refused)}".ljust(1000, ".")
                 status = client.post("/orders", json={"item": item, "quantity": 1}).status_code
                 assert status in {202, 503}, service.output
-                (book.promised.append if status == 202 else book.refused.add)(item)
+                (book.promised if status == 202 else book.refused).add(item)
                 assert len(book.promised) < 100
         assert book.promised
         assert service.stats()["depth"] == len(book.promised)
@@ -136,7 +143,7 @@ def test_a_full_disk_does_not_keep_it_from_ending(example: str, tmp_path: Path) 
             while client.post("/orders", json={"item": "." * 1000, "quantity": 1}).status_code == 202:
                 pass
         assert service.stop() == 0, service.output
-        assert "Traceback" not in service.output, service.output
+        assert service.complaints() == []
 
 
 @pytest.mark.parametrize(

@@ -71,10 +71,15 @@ def put_each(log: TopicLog, bodies: Sequence[bytes], *, sync: bool = True) -> No
         put(log, [body], sync=sync)
 
 
+def alike(one: bytes, two: bytes) -> int:
+    """Return how many bytes two files have in common from their beginning."""
+    return next((n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+
+
 def contents(
     log: TopicLog, fs: FileSystem | None = None, max_bytes: int = 4096
 ) -> tuple[dict[int, bytes], list[Damage]]:
-    """Return every message by offset, and what was damaged on the way. Reading must come to an end and never go back."""
+    """Return every message by offset, and what was damaged on the way. Reading must end and never go back."""
     reader = LogReader(fs or FaultyFileSystem())
     found: dict[int, bytes] = {}
     damages: list[Damage] = []

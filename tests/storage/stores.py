@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiodq.format.journal import ChannelImage, Op, OpKind
@@ -16,6 +15,7 @@ from tests.storage.logs import flip, open_log, overwrite, put, put_each, segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def a_store(directory: Path) -> None:
@@ -71,6 +71,11 @@ def _lose_promised_tail(store: Path) -> None:
     os.truncate(_segment(-1)(store), SEGMENT_HEADER.size + 30)
 
 
+def _lose_all(store: Path) -> None:
+    for path in segments(store / "t"):
+        path.unlink()
+
+
 def _begin_a_segment(store: Path) -> None:
     log = open_log(store / "t")
     log.roll()
@@ -96,7 +101,7 @@ BREAKS: dict[str, Callable[[Path], object]] = {
     "a missing segment": lambda store: _segment(1)(store).unlink(),
     "a missing first segment": lambda store: _segment(0)(store).unlink(),
     "a missing last segment": lambda store: _segment(-1)(store).unlink(),
-    "no segment at all": lambda store: [path.unlink() for path in segments(store / "t")],
+    "no segment at all": _lose_all,
     "a promised tail that is gone": _lose_promised_tail,
     "a copy of a segment": lambda store: shutil.copy(_segment(0)(store), store / "t" / f"{500:020d}.seg"),
     "junk under a segment's name": lambda store: (store / "t" / f"{500:020d}.seg").write_bytes(b"junk" * 50),

@@ -148,7 +148,7 @@ def test_what_stands_behind_the_last_block_is_cut(channel: Path, tail: bytes) ->
 @pytest.mark.parametrize("kind", ["create", "write", "sync", "rename", "sync_directory", "truncate"])
 def test_a_fold_cut_short_anywhere_leaves_the_old_or_the_new(channel: Path, kind: str) -> None:
     before = (ChannelImage(5), [ack(6), ack(8), ack(10)])
-    after = (ChannelImage(11, [(20, 21)]), [])
+    after: tuple[ChannelImage, list[Op]] = (ChannelImage(11, [(20, 21)]), [])
     for number in range(1, 10):
         work = channel.with_name(f"w{number}")
         three_blocks(work)

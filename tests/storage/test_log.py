@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -478,10 +479,8 @@ def test_opening_and_failing_to_open_leak_no_descriptor(topic: Path) -> None:
     fs = FaultyFileSystem()
     for number in range(1, 60):
         fs.fail("read", errno.EIO, at=number)
-        try:
+        with suppress(AiodqError):
             open_log(topic, fs, segment_bytes=300).abandon()
-        except AiodqError:
-            pass
         fs.heal()
     log = open_log(topic, fs)
     assert messages(log) == expected

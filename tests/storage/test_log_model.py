@@ -6,7 +6,6 @@ import random
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -118,15 +117,13 @@ class LogMachine(RuleBasedStateMachine):
         assert set_aside(self.directory) == []
 
 
-class TestLog(LogMachine.TestCase):  # type: ignore[misc]
-    """Some."""
-
-    settings: Any = settings(max_examples=40, stateful_step_count=20)
+TestLog = LogMachine.TestCase
+TestLog.settings = settings(max_examples=40, stateful_step_count=20)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-class TestLogAtLength(LogMachine.TestCase):  # type: ignore[misc]
-    """Many, and longer."""
+class LogMachineAtLength(LogMachine):
+    """The same again, more often and for longer."""
 
-    settings: Any = settings(max_examples=2000, stateful_step_count=50)
+
+TestLogAtLength = pytest.mark.slow(pytest.mark.timeout(7200)(LogMachineAtLength.TestCase))
+TestLogAtLength.settings = settings(max_examples=2000, stateful_step_count=50)

@@ -6,16 +6,19 @@ import errno
 import os
 import random
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from aiodq.errors import StorageError
 from aiodq.format.columns import Columns
 from aiodq.format.layout import FRAME_PREFIX, KIND_COMPACT, SEGMENT_HEADER
-from aiodq.storage.log import TopicLog
 from aiodq.storage.logreader import LogReader, LogView
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import SECOND, START, contents, open_log, overwrite, put, put_each, segments
+
+if TYPE_CHECKING:
+    from aiodq.storage.log import TopicLog
 
 
 @pytest.fixture
@@ -235,8 +238,8 @@ def test_a_system_that_refuses_raises_and_the_same_read_works_later(topic: Path,
         fs.fail(kind, error, at=number)
         try:
             reader.read(log.view(), 0, 1000)
-        except StorageError as caught:
-            assert caught.errno == error
+        except StorageError as refused:
+            assert refused.errno == error  # noqa: PT017 - the second call does not fail if the first was the last
         fs.heal()
     result = reader.read(log.view(), 0, 1000)
     assert result.batches[0].columns.bodies[0] == bodies[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import zlib
-from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
@@ -15,6 +15,9 @@ from aiodq.storage.atomic import TEMPORARY, ensure_directory, read_file, replace
 from aiodq.storage.meta import TopicMeta, describe, load_meta, read_meta, save_meta
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import messages, open_log, overwrite, put_each, segments, set_aside, tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,7 +15,6 @@ from aiodq.format.columns import Columns
 from aiodq.format.journal import ChannelImage, Op, OpKind
 from aiodq.storage.journal import ChannelJournal
 from aiodq.storage.layout import check_store_directory, delete_topic, list_topics
-from aiodq.storage.log import TopicLog
 from aiodq.storage.reader import StoreReader, TopicReader
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import (
@@ -30,6 +30,9 @@ from tests.storage.logs import (
     set_aside,
     tree,
 )
+
+if TYPE_CHECKING:
+    from aiodq.storage.log import TopicLog
 
 
 @pytest.fixture
@@ -166,7 +169,7 @@ def test_segments_that_the_owner_deletes_are_stepped_over(store: Path) -> None:
     assert read == [0, 1, 2]
     assert scanned(reader) == {offset: body for offset, body in expected.items() if offset >= log.begin}
     assert reader.damages == ()
-    assert list(reader.scan(strict=True))[0].offset == reader.begin_offset == log.begin
+    assert next(iter(reader.scan(strict=True))).offset == reader.begin_offset == log.begin
     log.close()
 
 
@@ -294,7 +297,7 @@ def test_strict_raises_where_damage_is_met(store: Path) -> None:
     log.close()
     bad = log.segments[2]
     flip(Path(bad.path), 100, 3)
-    found = []
+    found: list[int] = []
     with pytest.raises(CorruptionError) as caught:
         found.extend(message.offset for message in topic_of(store).scan(strict=True))
     assert (caught.value.path, caught.value.position) == (bad.path, 64)
@@ -308,7 +311,7 @@ def test_strict_raises_where_messages_are_missing(store: Path) -> None:
     log.close()
     gone = log.segments[2]
     os.unlink(gone.path)
-    found = []
+    found: list[int] = []
     with pytest.raises(CorruptionError, match=f"{gone.base} to {gone.end - 1}"):
         found.extend(message.offset for message in topic_of(store).scan(strict=True))
     assert found == list(range(gone.base))

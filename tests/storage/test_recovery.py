@@ -186,7 +186,7 @@ def test_a_run_torn_anywhere_is_absent_as_a_whole(tmp_path: Path, seed: int) -> 
     ends = a_run(tmp_path / "run", sync=False)
     assert len(ends) > 3
     borders = [end + delta for end in ends[:-1] for delta in (-1, 0, 1)][1:] + [ends[-1] - 1]
-    for size in borders + [rng.randrange(ends[0], ends[-1]) for _ in range(30)]:
+    for size in (*borders, *(rng.randrange(ends[0], ends[-1]) for _ in range(30))):
         work = copy(tmp_path / "run", tmp_path / "work")
         os.truncate(segments(work)[-1], size)
         assert read_topic(work) == {0: b"before"}
@@ -355,7 +355,7 @@ def test_a_footer_torn_at_any_byte_is_made_again_or_cut(synced: Path, tmp_path: 
 
 @pytest.mark.parametrize("size", range(65))
 @pytest.mark.parametrize("blank", [True, False])
-def test_a_segment_that_had_just_begun_is_made_anew(synced: Path, size: int, blank: bool) -> None:
+def test_a_segment_that_had_just_begun_is_made_anew(synced: Path, size: int, *, blank: bool) -> None:
     log = open_log(synced)
     log.roll()
     log.abandon()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from aiodq.errors import StorageError, StoreFailedError
 from aiodq.storage.slots import SLOT_FILE_BYTES, SlotFile, check_slots, noted_watermark, read_slot_file, read_slots
 from tests.storage.faults import FaultyFileSystem
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SLOT = 36
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from aiodq.errors import FormatVersionError, NotAStoreError, StorageError, StoreNotFoundError
 from aiodq.format.segment import SegmentHeader
+from aiodq.storage import verify_segment
 from aiodq.storage.segments import list_segments
 from aiodq.storage.verify import StoreReport, verify_store
 from tests.storage.faults import FaultyFileSystem
@@ -188,15 +189,18 @@ def test_damage_that_recovery_left_in_place_is_still_damage(store: Path) -> None
 
 
 def test_frames_are_walked_backward_too(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    from aiodq.storage import verify_segment  # noqa: PLC0415 - only this test looks inside
+    walked: list[int] = []
 
-    real = verify_segment.frame_before
-    monkeypatch.setattr(verify_segment, "frame_before", lambda *args, **more: calls.append(1) or real(*args, **more))
-    verified(store)
-    assert len(calls) == 8 + 5 + 8 + 3
-    monkeypatch.setattr(verify_segment, "_walk_back", lambda *_: 0)
-    assert not verified(store).ok
+    def walk_back(*args: Any) -> int:
+        walked.append(real(*args))
+        return walked[-1]
+
+    real = verify_segment._walk_back
+    monkeypatch.setattr(verify_segment, "_walk_back", walk_back)
+    assert verified(store).ok
+    assert walked == [3, 3, 2, 3, 3, 3, 2, 3]  # the run is one of three frames
+    monkeypatch.setattr(verify_segment, "_walk_back", lambda *_: 2)
+    assert len(verified(store).damages) == 6
 
 
 @pytest.mark.parametrize("kind", ["open", "read", "size", "listdir"])
