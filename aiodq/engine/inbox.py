@@ -22,6 +22,11 @@ class Inbox(asyncio.Queue[Request]):
         super().__init__()
         self.over: Exception | None = None
 
+    def check(self) -> None:
+        """Raise what it answers, if it is over."""
+        if self.over is not None:
+            raise self.over
+
     def ask(self, request: Operation | SyncWanted) -> None:
         """Put a request that somebody waits for."""
         if self.over is None:

@@ -101,8 +101,7 @@ class IoLoop:
     def check(self) -> None:
         """Raise if the topic cannot be used (see `IoLoopHost.check`)."""
         self._host.check()
-        if self._inbox.over is not None:
-            raise self._inbox.over
+        self._inbox.check()
 
     def check_context(self) -> None:
         """Raise if called from elsewhere (see `IoLoopHost.check_context`)."""

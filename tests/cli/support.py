@@ -7,14 +7,17 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from aiodq.cli import main
 from aiodq.options import StoreOptions
 from aiodq.store import open as open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
 
 ROOT = Path(__file__).parents[2]
@@ -46,11 +49,37 @@ class Done(NamedTuple):
 
 
 def aiodq(*arguments: str | Path, stdin: bytes = b"") -> Done:
-    """Run one command to its end."""
-    done = subprocess.run(
-        [*PROGRAM, *map(str, arguments)], input=stdin, capture_output=True, env=environment(), check=False
-    )
-    return Done(done.returncode, done.stdout, done.stderr.decode())
+    """Run one command to its end: in this process, as starting another takes longer, but on descriptors as there."""
+    with TemporaryFile() as source, TemporaryFile() as out, TemporaryFile() as err:
+        source.write(stdin)
+        source.seek(0)
+        with _standard_streams(source, out, err):
+            code = main(list(map(str, arguments)))
+        out.seek(0)
+        err.seek(0)
+        return Done(code, out.read(), err.read().decode())
+
+
+@contextmanager
+def _standard_streams(*files: IO[bytes]) -> Iterator[None]:
+    """Let the descriptors 0 to 2 be these files for a while, and Python's streams be on them."""
+    streams = sys.stdin, sys.stdout, sys.stderr
+    kept = [os.dup(number) for number in range(3)]
+    try:
+        for number, file in enumerate(files):
+            os.dup2(file.fileno(), number)
+        sys.stdin, sys.stdout, sys.stderr = (
+            open(number, "rw"[number > 0], closefd=False)  # noqa: SIM115 - the descriptors are not ours to close
+            for number in range(3)
+        )
+        yield
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = streams
+        for number, descriptor in enumerate(kept):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
 
 
 def ok(*arguments: str | Path, stdin: bytes = b"") -> Done:

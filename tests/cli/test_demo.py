@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -77,14 +78,14 @@ async def test_a_producer_keeps_its_order_where_the_write_buffer_has_no_room(tmp
 def test_two_runs_have_the_same_digest_and_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     first, second = (aiodq("demo", "--limit", "500", "--json").json["digest"] for _ in range(2))
     assert first == second
     assert list(tmp_path.iterdir()) == []
 
 
 def test_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     done = aiodq("demo", "--limit", "500", "--keep")
     (kept,) = tmp_path.iterdir()
     assert f"the store is kept: {kept}" in done.err

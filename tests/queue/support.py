@@ -9,7 +9,7 @@ import threading
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import aiodq
 from aiodq.storage.filesystem import OsFileSystem
@@ -376,6 +376,51 @@ def crash_image(path: Path | str, target: Path, fs: SpyFileSystem | None = None)
     with fs.frozen() if fs is not None else suppress():
         shutil.copytree(path, target)
     return target
+
+
+class Camera:
+    """Takes crash images of a store, from any thread, and notes with each what was promised by then.
+
+    Attributes:
+        images: (the copy, what `before` gave just before it was taken, what `after` gave just after).
+    """
+
+    def __init__(
+        self,
+        fs: SpyFileSystem,
+        path: Path,
+        target: Path,
+        *kinds: str,
+        before: Callable[[], object] = lambda: None,
+        after: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._fs = fs
+        self._path = path
+        self._target = target
+        self._kinds = frozenset(kinds)
+        self._before = before
+        self._after = after
+        self._mutex = threading.Lock()
+        self.images: list[tuple[Path, Any, Any]] = []
+
+    def __call__(self, call: Call) -> None:
+        if call.kind in self._kinds:
+            self.take()
+
+    def take(self) -> None:
+        with self._mutex, self._fs.frozen():
+            if self._path.exists():
+                before = self._before()
+                copy = crash_image(self._path, self._target / str(len(self.images)))
+                self.images.append((copy, before, self._after()))
+
+    @property
+    def copies(self) -> list[Path]:
+        return [copy for copy, _, _ in self.images]
+
+
+CHANGES = ("write", "create", "rename", "remove", "truncate", "sync", "make_directory", "remove_directory")
+"""The kinds of calls before which an image may differ from the one before the last such call."""
 
 
 def files_under(path: Path | str) -> dict[str, bytes]:

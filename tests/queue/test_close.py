@@ -12,9 +12,10 @@ import pytest
 
 import aiodq
 from tests.queue.support import (
+    CHANGES,
+    Camera,
     SpyFileSystem,
     Tasks,
-    crash_image,
     drain,
     fill,
     numbered,
@@ -275,7 +276,7 @@ class TestDeleting:
                 with pytest.raises(aiodq.QueueShutDown):
                     await soon(call)
             with pytest.raises(aiodq.QueueShutDown):
-                topic.channel("e")
+                await soon(topic.channel("e").get())
             assert opened.topics() == []
             assert os.listdir(path) == ["LOCK"]
 
@@ -287,21 +288,16 @@ class TestDeleting:
 
     async def test_a_crash_in_the_middle_leaves_it_whole_or_gone(self, path: Path, tmp_path: Path) -> None:
         fs = SpyFileSystem()
-        images: list[Path] = []
-
-        def image(call: object) -> None:
-            if getattr(call, "kind", "") in {"rename", "remove", "remove_directory", "sync_directory"}:
-                images.append(crash_image(path, tmp_path / str(len(images)), fs))
-
+        camera = Camera(fs, path, tmp_path, *CHANGES)
         async with store(path, fs=fs, segment_bytes=300) as opened:
             topic = opened.topic("a")
             topic.channel("c")
             await fill(topic, numbered(20))
-            fs.add(image)
+            fs.add(camera)
             await opened.delete_topic("a")
             fs.heal()
         seen = set()
-        for copy in images:
+        for copy in camera.copies:
             async with store(copy) as opened:
                 seen.add(tuple(opened.topics()))
                 if opened.topics():
@@ -363,7 +359,13 @@ class TestStats:
             assert (stats.path, stats.failed, list(stats.topics)) == (str(path), None, ["a"])
             told = stats.topics["a"]
             assert told == topic.stats()
-            assert (told.name, told.begin_offset, told.end_offset, told.durable_offset, told.pending) == ("a", 0, 20, 20, 0)
+            assert (told.name, told.begin_offset, told.end_offset, told.durable_offset, told.pending) == (
+                "a",
+                0,
+                20,
+                20,
+                0,
+            )
             found = segments(path, "a")
             assert (told.segments, told.disk_bytes) == (len(found), sum(file.stat().st_size for file in found))
             assert (told.dropped, told.damages, told.recovered_bytes, told.bytes_read) == (0, 0, 0, 0)

@@ -271,7 +271,10 @@ class TestGetMany:
 
     @pytest.mark.parametrize("auto_ack", [False, True])
     async def test_cancelled_while_lingering_all_are_there_again(
-        self, path: Path, tasks: Tasks, auto_ack: bool  # noqa: FBT001 - a parameter
+        self,
+        path: Path,
+        tasks: Tasks,
+        auto_ack: bool,  # noqa: FBT001 - a parameter
     ) -> None:
         async with queue(path, channel=aiodq.ChannelOptions(auto_ack=auto_ack)) as jobs:
             await jobs.put_many(numbered(3))

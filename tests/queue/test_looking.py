@@ -168,7 +168,8 @@ class TestRead:
 
 class TestScan:
     @pytest.mark.parametrize(
-        ("start", "stop"), [(None, None), (0, 30), (5, 9), (5, None), (None, 4), (29, 30), (7, 7), (9, 5), (25, 999), (99, None)]
+        ("start", "stop"),
+        [(None, None), (0, 30), (5, 9), (5, None), (None, 4), (29, 30), (7, 7), (9, 5), (25, 999), (99, None)],
     )
     @pytest.mark.parametrize("reverse", [False, True])
     async def test_a_range(self, path: Path, start: int | None, stop: int | None, reverse: bool) -> None:  # noqa: FBT001
@@ -277,7 +278,17 @@ class TestOffsetAt:
         small = aiodq.StoreOptions(segment_bytes=300)
         async with aiodq.open_queue(path, small, fs=SpyFileSystem(), clock=clock) as jobs:
             await self.fill_by_the_second(jobs, clock, 30)
-            for seconds, expected in ((0, 0), (1, 0), (1.5, 1), (2, 1), (15, 14), (29.9, 29), (30, 29), (30.1, 30), (999, 30)):
+            for seconds, expected in (
+                (0, 0),
+                (1, 0),
+                (1.5, 1),
+                (2, 1),
+                (15, 14),
+                (29.9, 29),
+                (30, 29),
+                (30.1, 30),
+                (999, 30),
+            ):
                 assert await jobs.offset_at(self.START + timedelta(seconds=seconds)) == expected
             assert await jobs.offset_at(datetime(1970, 1, 1, tzinfo=UTC)) == 0
             assert await jobs.offset_at(datetime(1900, 1, 1, tzinfo=UTC)) == 0

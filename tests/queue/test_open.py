@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from tests.queue.support import SpyFileSystem, Tasks, files_under, fill, numbered, queue, ready_now, segments, soon, store
+from tests.queue.support import (
+    SpyFileSystem,
+    Tasks,
+    files_under,
+    fill,
+    numbered,
+    queue,
+    ready_now,
+    segments,
+    soon,
+    store,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,6 +10,8 @@ import pytest
 
 import aiodq
 from tests.queue.support import (
+    CHANGES,
+    Camera,
     SpyFileSystem,
     Tasks,
     crash_image,
@@ -29,8 +31,6 @@ from tests.queue.support import (
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.queue.support import Call
 
 
 class TestTopic:
@@ -172,27 +172,20 @@ class TestTopic:
 
     async def test_a_crash_in_the_middle_leaves_all_or_nothing(self, path: Path, tmp_path: Path) -> None:
         fs = SpyFileSystem()
-        images = 0
-
-        def image(call: Call) -> None:
-            nonlocal images
-            if call.kind not in {"read", "open", "listdir"}:
-                crash_image(path, tmp_path / f"image{images}", fs)
-                images += 1
-
+        camera = Camera(fs, path, tmp_path, *CHANGES)
         async with queue(path, fs=fs, segment_bytes=300) as jobs:
             await fill(jobs, numbered(20))
             for message in await take(jobs, 8):
                 if message.offset % 2:
                     await message.ack()
-            fs.add(image)
+            fs.add(camera)
             await jobs.purge()
             await jobs.sync()
             fs.heal()
         rest = [body for number, body in enumerate(numbered(20)) if number >= 8 or number % 2 == 0]
         seen = set()
-        for number in range(images):
-            async with queue(tmp_path / f"image{number}") as jobs:
+        for copy in camera.copies:
+            async with queue(copy) as jobs:
                 found = ready_now(jobs)
                 assert found in (rest, [])
                 seen.add(bool(found))

@@ -285,7 +285,9 @@ class TestExtras:
                     assert (found.tag, found.key, dict(found.headers)) == expected
 
     @pytest.mark.parametrize("given", BAD, ids=lambda given: repr(given)[:40])
-    async def test_what_cannot_be_stored_is_refused_before_anything_is(self, path: Path, given: dict[str, object]) -> None:
+    async def test_what_cannot_be_stored_is_refused_before_anything_is(
+        self, path: Path, given: dict[str, object]
+    ) -> None:
         async with queue(path) as jobs:
             with pytest.raises(aiodq.InvalidMessageError):
                 await jobs.put(b"body", **given)  # type: ignore[arg-type]  # that is the point
@@ -389,7 +391,10 @@ class TestSyncAlways:
             message = jobs.get_nowait()
             since = len(fs.calls)
             await message.ack()
-            written, synced = fs.named("write", match="journal", since=since), fs.named("sync", match="journal", since=since)
+            written, synced = (
+                fs.named("write", match="journal", since=since),
+                fs.named("sync", match="journal", since=since),
+            )
             assert (len(written), len(synced)) == (1, 1)
             assert written[0].ended < synced[0].begun
             assert synced[0].ended
@@ -493,7 +498,9 @@ class TestSyncOs:
             assert len(found) > 2
             for before, following in zip(found, found[1:], strict=False):
                 last = max(call.ended for call in fs.named("write") if call.path == before.path)
-                assert any(last < s.begun and s.ended < following.begun for s in fs.named("sync") if s.path == before.path)
+                assert any(
+                    last < s.begun and s.ended < following.begun for s in fs.named("sync") if s.path == before.path
+                )
 
     async def test_sync_makes_it_so_now(self, path: Path) -> None:
         async with queue(path, sync="os") as jobs:
@@ -594,7 +601,9 @@ class TestCancelling:
             for task in puts[::3]:
                 task.cancel()
             await asyncio.wait(puts)
-            offsets = {task.result(): body for task, body in zip(puts, numbered(20), strict=True) if not task.cancelled()}
+            offsets = {
+                task.result(): body for task, body in zip(puts, numbered(20), strict=True) if not task.cancelled()
+            }
             assert len(offsets) == 13
             for offset, body in offsets.items():
                 assert (await jobs.read(offset)).body == body

@@ -11,10 +11,10 @@ import pytest
 import aiodq
 from aiodq import Retention
 from tests.queue.support import (
+    Camera,
     FakeClock,
     SpyFileSystem,
     Tasks,
-    crash_image,
     drain,
     fill,
     numbered,
@@ -93,23 +93,17 @@ class TestConsumed:
     async def test_a_segment_goes_only_once_that_is_durable(self, path: Path, tmp_path: Path) -> None:
         """At every deletion the disk already says that it was consumed: a crash there loses nothing, brings nothing back."""
         fs = SpyFileSystem()
-        images = []
-
+        camera = Camera(fs, path, tmp_path, "remove")
         async with queue(path, fs=fs, segment_bytes=SMALL) as jobs:
             await fill(jobs, numbered(40))
-
-            def image(call: object) -> None:
-                if getattr(call, "kind", "") == "remove":
-                    images.append(crash_image(path, tmp_path / str(len(images)), fs))
-
-            fs.add(image)
+            fs.add(camera)
             for message in await take(jobs, 30):
                 await message.ack()
             await soon(jobs.sync())
             fs.heal()
-        assert len(images) > 2
-        for image_path in images:
-            async with queue(image_path) as jobs:
+        assert len(camera.copies) > 2
+        for copy in camera.copies:
+            async with queue(copy) as jobs:
                 assert jobs.topic_stats().damages == 0
                 found = ready_now(jobs)
                 assert found == numbered(len(found), start=40 - len(found))
@@ -206,7 +200,9 @@ class TestBounds:
             await until(lambda: sum(found.stat().st_size for found in segments(path)) <= 5 * SMALL)
             assert len(kept(path)) > 1
 
-    @pytest.mark.parametrize("bounds", [{"max_segments": 2}, {"max_bytes": 1}, {"max_age": timedelta(microseconds=1)}], ids=str)
+    @pytest.mark.parametrize(
+        "bounds", [{"max_segments": 2}, {"max_bytes": 1}, {"max_age": timedelta(microseconds=1)}], ids=str
+    )
     async def test_what_was_not_consumed_is_exempt(self, path: Path, bounds: dict[str, object]) -> None:
         clock = FakeClock()
         async with self.opening(path, clock, **bounds) as jobs:
@@ -216,7 +212,9 @@ class TestBounds:
             await jobs.sync()
             assert await drain(jobs) == numbered(31)
 
-    @pytest.mark.parametrize("bounds", [{"max_segments": 2}, {"max_bytes": 1}, {"max_age": timedelta(microseconds=1)}], ids=str)
+    @pytest.mark.parametrize(
+        "bounds", [{"max_segments": 2}, {"max_bytes": 1}, {"max_age": timedelta(microseconds=1)}], ids=str
+    )
     async def test_unless_it_is_told_otherwise_and_then_it_counts(self, path: Path, bounds: dict[str, object]) -> None:
         clock = FakeClock()
         async with self.opening(path, clock, unconsumed="delete", **bounds) as jobs:
@@ -284,7 +282,13 @@ class TestBounds:
 
     @pytest.mark.parametrize(
         "wrong",
-        [{"consumed": "burn"}, {"unconsumed": "burn"}, {"max_age": timedelta(0)}, {"max_bytes": 0}, {"max_segments": -1}],
+        [
+            {"consumed": "burn"},
+            {"unconsumed": "burn"},
+            {"max_age": timedelta(0)},
+            {"max_bytes": 0},
+            {"max_segments": -1},
+        ],
         ids=str,
     )
     def test_out_of_range(self, wrong: dict[str, object]) -> None:

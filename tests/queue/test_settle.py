@@ -49,7 +49,9 @@ class TestAck:
             assert jobs.depth == 5
             assert ready_now(jobs) == [b"1", b"4", b"5", b"6", b"8"]
 
-    async def test_it_counts_at_once_and_is_durable_when_it_returns(self, path: Path, tmp_path: Path, tasks: Tasks) -> None:
+    async def test_it_counts_at_once_and_is_durable_when_it_returns(
+        self, path: Path, tmp_path: Path, tasks: Tasks
+    ) -> None:
         fs = SpyFileSystem()
         async with queue(path, fs=fs) as jobs:
             await fill(jobs, numbered(2))

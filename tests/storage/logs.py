@@ -73,7 +73,11 @@ def put_each(log: TopicLog, bodies: Sequence[bytes], *, sync: bool = True) -> No
 
 def alike(one: bytes, two: bytes) -> int:
     """Return how many bytes two files have in common from their beginning."""
-    return next((n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    low, high = 0, min(len(one), len(two))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[:middle] == two[:middle] else (low, middle - 1)
+    return low
 
 
 def contents(

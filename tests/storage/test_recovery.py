@@ -185,7 +185,7 @@ def test_a_run_torn_anywhere_is_absent_as_a_whole(tmp_path: Path, seed: int) -> 
     rng = random.Random(seed)
     ends = a_run(tmp_path / "run", sync=False)
     assert len(ends) > 3
-    borders = [end + delta for end in ends[:-1] for delta in (-1, 0, 1)][1:] + [ends[-1] - 1]
+    borders = [ends[0], ends[0] + 1, *(end + delta for end in ends[1:-1] for delta in (-1, 0, 1)), ends[-1] - 1]
     for size in (*borders, *(rng.randrange(ends[0], ends[-1]) for _ in range(30))):
         work = copy(tmp_path / "run", tmp_path / "work")
         os.truncate(segments(work)[-1], size)

@@ -149,7 +149,7 @@ def test_a_copy_with_an_unfinished_tail_is_ok(store: Path, tmp_path: Path) -> No
     put(log, [b"x" * 100], sync=False)
     log.abandon()
     size = segments(store / "t")[-1].stat().st_size
-    for cut in range(1, 130):
+    for cut in range(1, 130, 3):
         work = copy(store, tmp_path / "work")
         os.truncate(segments(work / "t")[-1], size - cut)
         report = verified(work)
@@ -191,7 +191,7 @@ def test_damage_that_recovery_left_in_place_is_still_damage(store: Path) -> None
 def test_frames_are_walked_backward_too(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     walked: list[int] = []
 
-    def walk_back(*args: Any) -> int:
+    def walk_back(*args: Any) -> int:  # noqa: ANN401 - passed on
         walked.append(real(*args))
         return walked[-1]
 
