@@ -92,5 +92,5 @@ class Offload:
         self._loop.call_later(_PATIENCE, self._nudge)
 
     def shutdown(self, *, wait: bool = True) -> None:
-        """End the threads once what runs has ended; work that has not begun is not done."""
-        self._executor.shutdown(wait=wait, cancel_futures=True)
+        """End the threads once everything they were given is done: files are closed there, too."""
+        self._executor.shutdown(wait=wait)

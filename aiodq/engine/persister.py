@@ -101,7 +101,7 @@ class MetadataPersister:
             if isinstance(error, StoreFailedError):
                 raise
         except BaseException:
-            job.report(None, StoreFailedError("the store's engine was stopped"))
+            job.report(None, self._over or StoreFailedError("the store's engine was stopped"))
             raise
         else:
             job.report(result, None)
@@ -160,7 +160,8 @@ class MetadataPersister:
         try:
             await self._offload.call(_sync_all, journals)
         except BaseException as error:
-            told = error if isinstance(error, Exception) else StoreFailedError("the store's engine was stopped")
+            stopped = self._over or StoreFailedError("the store's engine was stopped")
+            told = error if isinstance(error, Exception) else stopped
             for waiter in waiting:
                 if not waiter.done():
                     waiter.set_exception(told)

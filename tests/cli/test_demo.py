@@ -16,7 +16,9 @@ import pytest
 from aiodq.cli import main
 from aiodq.cli.demo import run
 from aiodq.cli.demo.library import Library, standard_library
+from aiodq.cli.demo.progress import Narrator
 from aiodq.cli.demo.proof import Ledger
+from aiodq.cli.demo.run import Demonstration
 from aiodq.cli.demo.traffic import CHANNEL, TOPIC, produce
 from aiodq.options import StoreOptions
 from aiodq.store import open as open_store
@@ -73,6 +75,35 @@ async def test_a_producer_keeps_its_order_where_the_write_buffer_has_no_room(tmp
         assert [message.body async for message in topic.scan()] == list(share.messages(100))[:18_900]
     assert reached[-1] == (number, 19_000)
     assert reached == sorted(reached)
+
+
+async def test_producers_go_on_behind_what_is_stored_and_not_behind_what_was_acknowledged(tmp_path: Path) -> None:
+    library = Library(standard_library(), 2, 1000)
+    first, second = library.shares
+    async with open_store(tmp_path) as store:
+        topic = store.topic(TOPIC)
+        await topic.put_many(list(first.messages())[:70])
+        await topic.put_many(list(second.messages())[:20])
+    demonstration = Demonstration(str(tmp_path), library, consumers=2, limit=1000, told=Narrator(1000))
+    demonstration._figures.acknowledged = [50, 20]
+    recovery = await demonstration._go_on()
+    assert recovery.ok
+    assert demonstration._figures.recovered == 90
+    verdict = demonstration._delivered.verdict()
+    assert verdict.ok
+    assert (verdict.delivered, verdict.count("stored twice")) == (1000, 0)
+    assert open_reader(tmp_path).topic(TOPIC).end_offset == 1000
+
+
+async def test_what_was_acknowledged_and_is_not_stored_is_found_before_anything_else_is_put(tmp_path: Path) -> None:
+    library = Library(standard_library(), 1, 1000)
+    async with open_store(tmp_path) as store:
+        await store.topic(TOPIC).put_many(list(library.shares[0].messages())[:70])
+    demonstration = Demonstration(str(tmp_path), library, consumers=1, limit=1000, told=Narrator(1000))
+    demonstration._figures.acknowledged = [72]
+    recovery = await demonstration._go_on()
+    assert not recovery.ok
+    assert [problem.where for problem in recovery.problems] == [library.shares[0].where(place) for place in (70, 71)]
 
 
 def test_two_runs_have_the_same_digest_and_leave_nothing_behind(

@@ -123,7 +123,10 @@ def serving(
     with (
         output.open("wb") as sink,
         subprocess.Popen(
-            [sys.executable, "-X", "dev", *limited, *script, *arguments], env=environment(), stdout=sink, stderr=sink
+            [sys.executable, "-W", "always::ResourceWarning", *limited, *script, *arguments],
+            env=environment(),
+            stdout=sink,
+            stderr=sink,
         ) as process,
     ):
         service = Service(process, port, output)

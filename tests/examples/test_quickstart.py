@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def quickstart(*arguments: str) -> list[str]:
     """Run it with all warnings as errors; return the lines it prints."""
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", str(EXAMPLES / "quickstart.py"), *arguments],
+        [sys.executable, "-W", "error", str(EXAMPLES / "quickstart.py"), *arguments],
         env=environment(),
         capture_output=True,
         text=True,

@@ -10,9 +10,11 @@ import pytest
 
 import aiodq
 from tests.queue.support import (
+    SpyFile,
     SpyFileSystem,
     Tasks,
     bodies_of,
+    crash_image,
     drain,
     fill,
     log_syncs,
@@ -183,9 +185,9 @@ class TestSync:
         opened = await aiodq.open(path, fs=fs)
         one, other = opened.topic("one"), opened.topic("other")
         await one.put(b"1")
-        await other.put(b"1")
         channel = other.channel("c")
-        await drain(channel)
+        await other.put(b"1")
+        assert await drain(channel) == [b"1"]
         getting = tasks.start(channel.get())
         await turns()
         fs.fail(errno.EIO, "sync", match="one")
@@ -300,7 +302,8 @@ class TestFullDisk:
             for message in held:
                 message.ack_nowait()
             assert (jobs.depth, jobs.qsize()) == (20, 20)
-            await held_up(jobs)
+            with pytest.raises(aiodq.DiskFullError):
+                await soon(jobs._outlet.committed())
             fs.heal()
             await soon(jobs.sync())
             assert await soon(jobs.put(b"30")) == 30
@@ -320,11 +323,7 @@ class TestFullDisk:
                 await first.ack()
             fs.heal()
             await soon(second.ack())
-            image = path.with_name("image")
-            with fs.frozen():
-                import shutil  # noqa: PLC0415 - only here
-
-                shutil.copytree(path, image)
+            image = crash_image(path, path.with_name("image"), fs)
         async with queue(image) as jobs:
             assert ready_now(jobs) == [b"2"]
 
@@ -425,14 +424,6 @@ class TestFullDisk:
             fs.heal()
 
 
-async def held_up(jobs: aiodq.Queue) -> None:
-    """Let the persister try, in vain, to write what was acked."""
-    with pytest.raises(aiodq.DiskFullError):
-        message = await soon(jobs.get())
-        message.release()
-        await soon(aiodq.Channel.purge(jobs)) if jobs.depth > 1_000_000 else await soon(jobs._outlet.committed())
-
-
 class TestOtherWrites:
     @pytest.mark.parametrize("error", [errno.EIO, errno.EINVAL, errno.EPERM])
     async def test_a_write_that_fails_is_told_and_leaves_no_trace(self, path: Path, error: int) -> None:
@@ -448,14 +439,12 @@ class TestOtherWrites:
             assert ready_now(jobs) == numbered(4)
 
     async def test_a_write_that_takes_too_little(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from tests.queue import support  # noqa: PLC0415 - only here
+        real = SpyFile.write_at
 
-        real = support.SpyFile.write_at
-
-        def little(self: support.SpyFile, buffers: list[bytes], position: int) -> int:
+        def little(self: SpyFile, buffers: list[bytes], position: int) -> int:
             return real(self, [b"".join(buffers)[:7]], position)
 
-        monkeypatch.setattr(support.SpyFile, "write_at", little)
+        monkeypatch.setattr(SpyFile, "write_at", little)
         async with queue(path, segment_bytes=300) as jobs:
             await fill(jobs, numbered(20))
             await jobs.put_many(numbered(20, start=20))
@@ -465,12 +454,10 @@ class TestOtherWrites:
             assert ready_now(jobs) == numbered(35, start=5)
 
     async def test_half_a_write_and_then_a_full_disk(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from tests.queue import support  # noqa: PLC0415 - only here
-
-        real = support.SpyFile.write_at
+        real = SpyFile.write_at
         left = 10**9
 
-        def little(self: support.SpyFile, buffers: list[bytes], position: int) -> int:
+        def little(self: SpyFile, buffers: list[bytes], position: int) -> int:
             nonlocal left
             if not self._path.endswith(".seg"):
                 return real(self, buffers, position)
@@ -480,7 +467,7 @@ class TestOtherWrites:
                 raise OSError(errno.ENOSPC, "full")
             return real(self, [data], position)
 
-        monkeypatch.setattr(support.SpyFile, "write_at", little)
+        monkeypatch.setattr(SpyFile, "write_at", little)
         fs = SpyFileSystem()
         async with queue(path, fs=fs) as jobs:
             await fill(jobs, numbered(3))

@@ -33,9 +33,11 @@ def forget_peak() -> None:
 
 async def produce(topic: Topic, total: int, size: int) -> None:
     """Put `total` bytes, no two messages alike."""
-    number = max(min(_AT_ONCE, total) // size, 1)
-    for _ in range(total // size // number):
+    left, most = total // size, max(_AT_ONCE // size, 1)
+    while left:
+        number = min(left, most)
         await topic.put_many([os.urandom(size) for _ in range(number)])
+        left -= number
 
 
 async def flood(topic: Topic, total: int, size: int) -> None:
@@ -66,7 +68,9 @@ async def work(store: Store, manner: str, total: int, size: int) -> None:
         await produce(topic, total, size)
         return
     channels = [topic.channel(f"c{n}", aiodq.ChannelOptions(start=0)) for n in range(_MANY_CHANNELS)]
-    if manner == "many channels":
+    if manner == "far behind unread":
+        await produce(topic, total, size)
+    elif manner == "many channels":
         await produce(topic, total, size)
         await asyncio.gather(*(consume(channel, number) for channel in channels))
     elif manner == "keeping up":
