@@ -330,9 +330,7 @@ class Topic:
         """Return the topic's numbers. No I/O."""
         ioloop = self._ioloop
         log = ioloop.log
-        channels = {
-            name: Channel(ioloop, outlet).stats() for name, outlet in sorted(ioloop.outlets.items())
-        }
+        channels = {name: Channel(ioloop, outlet).stats() for name, outlet in sorted(ioloop.outlets.items())}
         return TopicStats(
             self.name, log.begin, log.end, log.durable, ioloop.intake.pending, len(log.segments),
             sum(segment.size for segment in log.segments), ioloop.syncer.count, ioloop.reader.bytes_read,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -141,7 +143,7 @@ class ChannelMachine(RuleBasedStateMachine):
         requeued = [op.offset for op in ops if op.kind is OpKind.REQUEUE]
         assert len(floors) <= 1
         assert all(start > self.state.floor and start < stop for start, stop in acks)
-        assert all(stop < following for (_, stop), (following, _) in zip(acks, acks[1:], strict=False))
+        assert all(stop < following for (_, stop), (following, _) in pairwise(acks))
         assert requeued == sorted(set(requeued))
         assert set(requeued) <= self.open
 

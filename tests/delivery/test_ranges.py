@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,7 +66,7 @@ class RangeSetMachine(RuleBasedStateMachine):
     def no_two_ranges_touch(self) -> None:
         ranges = list(self.ranges)
         assert all(start < stop for start, stop in ranges)
-        assert all(stop < following for (_, stop), (following, _) in zip(ranges, ranges[1:], strict=False))
+        assert all(stop < following for (_, stop), (following, _) in pairwise(ranges))
 
 
 def test_it_is_a_set() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import httpx
 import pytest
 
 import aiodq
+from aiodq.storage.filesystem import OsFile
 from tests.examples.support import NEEDS, PATIENCE, calling, load, require, serving, worked_off
 
 if TYPE_CHECKING:
@@ -173,6 +175,31 @@ async def test_answers(example: str, tmp_path: Path, body: bytes, status: int) -
         if status == 202:
             assert int(answer.json()["id"], 16) == 0
         assert queue.stats().depth == (status == 202)
+
+
+async def test_no_order_is_promised_before_it_is_synced(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncing, may_sync, sync = threading.Event(), threading.Event(), OsFile.sync
+
+    def held_up(file: OsFile) -> None:
+        syncing.set()
+        may_sync.wait(PATIENCE)
+        sync(file)
+
+    async with calling(load(example), tmp_path) as (client, _):
+        assert await order(client, "tea") == 202
+        monkeypatch.setattr(OsFile, "sync", held_up)
+        try:
+            second = asyncio.create_task(order(client, "coffee"))
+            while not syncing.is_set():
+                await client.get("/stats")
+            for _ in range(5):
+                await client.get("/stats")
+            assert not second.done()
+        finally:
+            may_sync.set()
+        assert await second == 202
 
 
 async def test_no_order_is_promised_while_shutting_down(example: str, tmp_path: Path) -> None:

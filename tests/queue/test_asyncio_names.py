@@ -238,7 +238,7 @@ class TestPut:
             doomed.cancel()
             await asyncio.wait([doomed])
             gate.open()
-            assert await soon(asyncio.gather(first, waiting)) == [0, 1]
+            assert list(await soon(asyncio.gather(first, waiting))) == [0, 1]
 
 
 class TestTaskDone:

@@ -110,8 +110,9 @@ class TestClosing:
             await jobs.put(b"a")
         topic = jobs.topic
         calls = [
-            jobs.put(b"b"), jobs.put_many([b"b"]), jobs.put_many([]), jobs.get(), jobs.get(0), jobs.get_many(2), jobs.sync(),
-            jobs.join(), jobs.purge(), topic.purge(), jobs.read(0), jobs.peek(), topic.settle_in(), opened.delete_topic("a"),
+            jobs.put(b"b"), jobs.put_many([b"b"]), jobs.put_many([]), jobs.get(), jobs.get(0), jobs.get_many(2),
+            jobs.sync(), jobs.join(), jobs.purge(), topic.purge(), jobs.read(0), jobs.peek(), topic.settle_in(),
+            opened.delete_topic("a"),
         ]  # fmt: skip
         for call in calls:
             with pytest.raises(aiodq.QueueShutDown):

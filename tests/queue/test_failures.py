@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -65,10 +66,8 @@ async def life(jobs: aiodq.Queue, promised: set[bytes], acked: set[bytes], count
 class TestSync:
     @pytest.mark.parametrize("error", FATAL)
     @pytest.mark.parametrize("kind", ["sync", "sync_directory"])
-    async def test_at_every_one_the_store_stops_and_reopening_heals(
-        self, path: Path, error: int, kind: str
-    ) -> None:
-        """G11, for every k: no false promise, sticky, and only a new open, which reads what is really there, goes on."""
+    async def test_at_every_one_the_store_stops_and_reopening_heals(self, path: Path, error: int, kind: str) -> None:
+        """G11, for every k: no false promise, sticky; only a new open, which reads what is really there, goes on."""
         at = 1
         while True:
             fs, place = SpyFileSystem(), path.with_name(f"store{at}")
@@ -117,7 +116,7 @@ class TestSync:
         fs.fail(error, "sync", match=".seg")
         gate = fs.gate("sync", match=".seg")
         fs.rules.reverse()  # held up first, then failed
-        waiting = {"put": tasks.start(jobs.put(b"2"))}
+        waiting: dict[str, asyncio.Task[Any]] = {"put": tasks.start(jobs.put(b"2"))}
         await gate.wait()
         waiting |= {
             "blocked put": tasks.start(jobs.put(b"3")),
@@ -207,7 +206,7 @@ class TestSync:
     async def test_while_it_is_being_closed(self, path: Path, tasks: Tasks) -> None:
         for policy in ("always", "os"):
             fs = SpyFileSystem()
-            jobs = await aiodq.open_queue(path.with_name(policy), aiodq.StoreOptions(sync=policy), fs=fs)  # type: ignore[arg-type]
+            jobs = await aiodq.open_queue(path.with_name(policy), aiodq.StoreOptions(sync=policy), fs=fs)
             await fill(jobs, numbered(3))
             message = await jobs.get()
             message.ack_nowait()
@@ -246,7 +245,7 @@ class TestSync:
         async with queue(path) as jobs:
             assert ready_now(jobs) == [b"0"]
 
-    async def test_all_are_told_and_none_is_told_the_same_object(self, path: Path, tasks: Tasks) -> None:
+    async def test_all_are_told_and_none_is_told_the_same_object(self, path: Path) -> None:
         """Else the tracebacks of all who are told pile up in one exception."""
         fs = SpyFileSystem()
         jobs = await aiodq.open_queue(path, fs=fs)
@@ -264,10 +263,8 @@ class TestSync:
 
 async def close_quietly(opened: aiodq.Queue | aiodq.Store) -> None:
     """Close a store that has failed; it may say so once more."""
-    try:
+    with suppress(aiodq.StoreFailedError):
         await opened.aclose()
-    except aiodq.StoreFailedError:
-        pass
 
 
 class TestFullDisk:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
@@ -319,7 +320,7 @@ class TestIterating:
             consuming = [tasks.start(consume()) for _ in range(3)]
             await jobs.put_many(numbered(6))
             await turns()
-        assert sorted(sum(await soon(asyncio.gather(*consuming)), [])) == numbered(6)
+        assert sorted(chain.from_iterable(await soon(asyncio.gather(*consuming)))) == numbered(6)
 
     async def test_what_was_accepted_before_the_shutdown_still_comes(self, path: Path, tasks: Tasks) -> None:
         """A producer that is done shuts the queue down; its last messages may still be on their way to the disk."""

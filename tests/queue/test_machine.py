@@ -33,8 +33,8 @@ MAX_IN_FLIGHT = 5
 class QueueMachine(RuleBasedStateMachine):
     """The model.
 
-    `log` is every message ever put, by offset. `open` are the offsets not settled, `flight` those handed out. `unsure` are
-    those acked without waiting, and `requeued` those nacked: whether that survives a crash is not known.
+    `log` is every message ever put, by offset. `open` are the offsets not settled, `flight` those handed out. `unsure`
+    are those acked without waiting, and `requeued` those nacked: whether that survives a crash is not known.
     """
 
     loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
@@ -265,14 +265,14 @@ class QueueMachine(RuleBasedStateMachine):
     async def learn_what_survived(self) -> None:
         open_now = set()
         held = []
-        self.queue._outlet.limit(10**6)  # a look at all of it
+        self.queue._outlet.configure(aiodq.ChannelOptions(max_in_flight=10**6))  # a look at all of it
         for _ in range(self.queue.depth):
             message = self.queue.get_nowait()
             open_now.add(message.offset)
             held.append(message)
         for message in held:
             message.release()
-        self.queue._outlet.limit(MAX_IN_FLIGHT)
+        self.queue._outlet.configure(aiodq.ChannelOptions(max_in_flight=MAX_IN_FLIGHT))
         assert self.open <= open_now <= self.open | self.unsure
         for message in held:
             if message.offset in self.requeued:

@@ -23,14 +23,15 @@ GOOD = [
 ]  # fmt: skip
 BAD = [
     "", ".", "..", "x" * 65, "x" * 10_000, "x" * 55 + "#ephemeral", "#ephemeral", "a#", "#", "a#Ephemeral", "a#b",
-    "a#ephemeral#ephemeral", "a#ephemeral ", "a/b", "/", "/etc/passwd", "../a", "a/..", "a\\b", "a\0", "\0", "a\0b", "a b",
-    " a", "a ", "a\n", "\na", "a\t", "a\r\n", "*", "?", "a:b", "a;b", "~", "$HOME", "%2e%2e", "ä", "ａ",
+    "a#ephemeral#ephemeral", "a#ephemeral ", "a/b", "/", "/etc/passwd", "../a", "a/..", "a\\b", "a\0", "\0", "a\0b",
+    "a b",
+    " a", "a ", "a\n", "\na", "a\t", "a\r\n", "*", "?", "a:b", "a;b", "~", "$HOME", "%2e%2e", "ä", "\uff41",
     "\u0430",  # Cyrillic a
     "a\u200b",  # zero width space
     "a\u0301",  # combining accent
     "a\u202eb",  # right-to-left override
     "\u2024\u2024",  # one dot leaders
-    "．．", "\u0660", "²", "\ud800", "a\udc00", "🎉", "ﬀ", "\x7f", "\x1b[0m",
+    "\uff0e\uff0e", "\u0660", "²", "\ud800", "a\udc00", "🎉", "ﬀ", "\x7f", "\x1b[0m",
 ]  # fmt: skip
 
 

@@ -62,7 +62,7 @@ class TestBlock:
             await until(lambda: jobs.full() or jobs.depth >= 8)
             await turns(50)
             assert 8 <= jobs.depth <= 10
-            found = []
+            found: list[int] = []
             while len(found) < 30:
                 message = await soon(jobs.get())
                 found.append(message.body[0])
@@ -256,7 +256,7 @@ class TestDropOldest:
         async with queue(path) as jobs:
             assert jobs.depth == 0
 
-    async def test_it_is_kept_over_a_restart(self, path: Path, tmp_path: Path) -> None:
+    async def test_it_is_kept_over_a_restart(self, path: Path) -> None:
         async with queue(path, max_messages=5, overflow="drop_oldest") as jobs:
             await fill(jobs, numbered(20))
         async with queue(path) as jobs:

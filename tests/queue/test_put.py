@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -204,7 +205,7 @@ class TestNoWait:
 
     async def test_order_is_the_order_of_the_calls(self, path: Path, tasks: Tasks) -> None:
         async with queue(path) as jobs:
-            waiting = []
+            waiting: list[asyncio.Task[Any]] = []
             for number in range(0, 30, 3):
                 waiting.append(tasks.start(jobs.put(b"%d" % number)))
                 await asyncio.sleep(0)
@@ -251,7 +252,7 @@ class TestSizes:
 
 
 class TestExtras:
-    GOOD = (
+    GOOD: tuple[dict[str, Any], ...] = (
         {"tag": ""}, {"tag": "t"}, {"tag": "ünïcödé 🎉"}, {"tag": "x" * 65_536}, {"key": b""}, {"key": b"\0\xff"},
         {"key": bytearray(b"k")}, {"key": memoryview(b"key")}, {"key": b"x" * (1 << 20)}, {"headers": {}},
         {"headers": {"": ""}}, {"headers": {"a": "1", "b": "2"}}, {"headers": {"ü": "🎉"}},
@@ -374,7 +375,7 @@ class TestSyncAlways:
             assert (await soon(getting)).body == b"a"
             assert await soon(putting) == 0
 
-    async def test_a_receipt_is_done_when_it_is_durable(self, path: Path, tasks: Tasks) -> None:
+    async def test_a_receipt_is_done_when_it_is_durable(self, path: Path) -> None:
         fs = SpyFileSystem()
         async with queue(path, fs=fs) as jobs:
             gate = fs.gate("sync", match=".seg")
@@ -480,7 +481,7 @@ class TestSyncOs:
         async with queue(path, fs=fs, sync="os", sync_interval=0.001) as jobs:
             since, ticks = len(fs.calls), []
             retain = jobs._ioloop.retainer.retain
-            jobs._ioloop.retainer.retain = lambda: (ticks.append(1), retain())[1]  # type: ignore[method-assign]
+            jobs._ioloop.retainer.retain = lambda: ticks.append(1) or retain()  # type: ignore[method-assign, func-returns-value]
             await fill(jobs, numbered(50))
             for _ in range(10):
                 await (await jobs.get()).ack()
@@ -496,7 +497,7 @@ class TestSyncOs:
             await fill(jobs, numbered(50))
             found = fs.named("create", match=".seg")
             assert len(found) > 2
-            for before, following in zip(found, found[1:], strict=False):
+            for before, following in pairwise(found):
                 last = max(call.ended for call in fs.named("write") if call.path == before.path)
                 assert any(
                     last < s.begun and s.ended < following.begun for s in fs.named("sync") if s.path == before.path
@@ -575,7 +576,7 @@ class TestCancelling:
                 task.cancel()
             await asyncio.wait(gone)
             gate.open()
-            assert await soon(asyncio.gather(first, kept, last)) == [0, 1, range(2, 4)]
+            assert list(await soon(asyncio.gather(first, kept, last))) == [0, 1, range(2, 4)]
             assert all(task.cancelled() for task in gone)
             assert ready_now(jobs) == [b"first", b"kept", b"last", b"of all"]
             assert jobs.topic_stats().pending == 0

@@ -1,4 +1,4 @@
-"""Where messages come from: memory for who keeps up, the disk in bounded pieces for who is behind; and when that fails."""
+"""Where messages come from: memory for who keeps up, the disk in bounded pieces for who is behind; and failures."""
 
 from __future__ import annotations
 

@@ -301,7 +301,7 @@ class TestCrash:
             shutil.rmtree(copy)
 
     async def test_acks_of_messages_that_the_log_lost_settle_no_others(self, path: Path, tmp_path: Path) -> None:
-        """Under "os" an ack may reach the disk and its message not: the number is given again, and must be delivered."""
+        """Under "os" an ack may reach the disk and its message not: the number is given again, and delivered."""
         fs = SpyFileSystem()
         async with queue(path, fs=fs, sync="os") as jobs:
             await fill(jobs, numbered(3))

@@ -91,7 +91,7 @@ class TestConsumed:
             assert await drain(jobs) == [b"more"]
 
     async def test_a_segment_goes_only_once_that_is_durable(self, path: Path, tmp_path: Path) -> None:
-        """At every deletion the disk already says that it was consumed: a crash there loses nothing, brings nothing back."""
+        """At every deletion the disk already says that it was consumed: a crash there loses and revives nothing."""
         fs = SpyFileSystem()
         camera = Camera(fs, path, tmp_path, "remove")
         async with queue(path, fs=fs, segment_bytes=SMALL) as jobs:

@@ -205,7 +205,7 @@ class TestBlock:
         async with queue(path) as jobs:
             await fill(jobs, numbered(2))
             message = await jobs.get()
-            with pytest.raises(error):  # noqa: PT012 - the block is what is tested
+            with pytest.raises(error):
                 async with message:
                     raise error
             assert (jobs.in_flight(), jobs.qsize()) == (0, 2)
@@ -320,7 +320,7 @@ class TestTwice:
     async def test_what_was_only_looked_at(self, path: Path, how: str) -> None:
         async with queue(path) as jobs:
             await jobs.put(b"a")
-            for message in (await jobs.read(0), await jobs.peek(), [m async for m in jobs.scan()][0]):
+            for message in (await jobs.read(0), await jobs.peek(), await anext(jobs.scan())):
                 assert message is not None
                 with pytest.raises(aiodq.NotInFlightError):
                     await self.settle(message, how)

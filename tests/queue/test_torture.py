@@ -90,7 +90,7 @@ async def test_every_message_is_acked_once(path: Path, policy: str, bound: int |
 
 
 async def test_count_close_reopen_and_read_exactly_that_many(path: Path, seed: int) -> None:
-    """diskqueue's: producers until told to stop, close, reopen; depth is what was acknowledged, and so is what comes."""
+    """diskqueue's: producers until told to stop, close, reopen; depth is what was acknowledged, so is what comes."""
     torture = Torture(seed)
     jobs = await aiodq.open_queue(path, options(segment_bytes=50_000), fs=SpyFileSystem())
     producing = [asyncio.create_task(torture.produce(jobs, name, 10**9)) for name in range(4)]

@@ -222,7 +222,7 @@ def test_opening_fails_whole_and_works_later(channel: Path, kind: str) -> None:
         try:
             opened(channel, fs).close()
         except AiodqError as error:
-            assert getattr(error, "errno", None) == errno.EMFILE  # noqa: PT017 - which call fails is not known
+            assert getattr(error, "errno", None) == errno.EMFILE
         assert fs.open_files == 0
         assert set_aside(channel) == []
         if not fault.hit:

@@ -559,7 +559,7 @@ def test_no_permission(store: Path, monkeypatch: pytest.MonkeyPatch, *, there: b
         StoreLock.acquire(".")
     store.chmod(0o700)
     assert caught.value.errno == errno.EACCES
-    assert caught.value.path == os.path.join(".", LOCK_NAME)  # noqa: PTH118 - as text, what the error holds
+    assert caught.value.path == os.path.join(".", LOCK_NAME)
     assert isinstance(caught.value.__cause__, OSError)
 
 

@@ -239,7 +239,7 @@ def test_a_system_that_refuses_raises_and_the_same_read_works_later(topic: Path,
         try:
             reader.read(log.view(), 0, 1000)
         except StorageError as refused:
-            assert refused.errno == error  # noqa: PT017 - the second call does not fail if the first was the last
+            assert refused.errno == error
         fs.heal()
     result = reader.read(log.view(), 0, 1000)
     assert result.batches[0].columns.bodies[0] == bodies[0]

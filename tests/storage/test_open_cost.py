@@ -33,7 +33,7 @@ def sparse_segment(directory: Path, base: int) -> None:
     header = SegmentHeader(base, TOPIC, 5, topic_salt(TOPIC))
     data_end = SIZE & ~7
     _, footer = encode_footer(index, data_end=data_end, end=PER_SEGMENT, salt=header.salt)
-    with open(segment_path(str(directory), base), "wb") as file:  # noqa: PTH123 - the path is text here
+    with open(segment_path(str(directory), base), "wb") as file:
         file.write(header.encode())
         file.seek(data_end)
         file.write(footer)

@@ -211,7 +211,7 @@ def test_a_system_that_refuses_is_no_damage(store: Path, kind: str) -> None:
         try:
             report = verified(store, fs)
         except StorageError as error:
-            assert error.errno == 5  # noqa: PT017 - which call fails is not known
+            assert error.errno == 5
         else:
             assert report.ok
         assert fs.open_files == 0

@@ -156,7 +156,7 @@ class Worker:
             many = self.rng.random() < 0.3
             drafts = [self.draft() for _ in range(self.rng.randint(1, _MOST_AT_ONCE) if many else 1)]
             number = next(self.numbers)
-            digests = [digest(bytes(d.body), d.tag, d.key, d.headers) for d in drafts]
+            digests = [digest(bytes(d.body), d.tag, None if d.key is None else bytes(d.key), d.headers) for d in drafts]
             self.note("will_put", number, producer, digests)
             if many:
                 first = (await self.topic.put_many(drafts)).start

@@ -1,4 +1,4 @@
-"""The process whose memory test_resources.py looks at. It prints how many bytes its peak rose over what it began with."""
+"""The process whose memory test_resources.py looks at. It prints how far its peak rose over what it began with."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ class StallingFileSystem(OsFileSystem):
     """A slow disk under the test's control: while `hold`, a segment's sync waits until it is let go.
 
     Attributes:
-        events: of segments: ("write", data) when done, ("sync", number) when it begins, ("synced", number) when it ends.
+        events: of segments: ("write", data) when done, ("sync", number) when it begins, ("synced", number) at its end.
         syncs: how many began; a sync's number is its place in that count, from 1.
         ended: how many ended.
         match: what the path of a segment has to contain for its syncs to be held.

@@ -248,7 +248,7 @@ async def get_many_before_another(case: Case) -> bool:
         if not outcome.cancelled:
             await queue.put(b"d")
         message = await second[0]
-        taken = bodies(outcome.result or []) + [message.body]
+        taken = [*bodies(outcome.result or []), message.body]
         assert sorted(taken + bodies(drain(queue))) == [b"a", b"b", b"c", b"d"][: 3 if outcome.cancelled else 4]
         return not outcome.cancelled
 
@@ -497,7 +497,7 @@ async def _open(case: Case, opening: Callable[[], Awaitable[Any]]) -> bool:
     outcome = await case.cancel(opening)
     if outcome.result is not None:
         await outcome.result.aclose()
-    queue = await opened_at_last(lambda: case.open_queue())
+    queue = await opened_at_last(case.open_queue)
     assert isinstance(queue, aiodq.Queue)
     depth = queue.depth
     await queue.put(b"e")

@@ -1,7 +1,7 @@
 """A slow disk holds nobody up, a sync acknowledges what it covers and nothing else, a busy loop starves no sync.
 
-Nothing is measured by a clock: the disk stands still until the test lets it go on, and what happens meanwhile is counted
-in steps of the loop.
+Nothing is measured by a clock: the disk stands still until the test lets it go on, and what happens meanwhile is
+counted in steps of the loop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from tests.system.support import WATCHDOG, QuickFileSystem, StallingFileSystem, bodies, drain, nothing_left, steps, until
+from tests.system.support import (
+    WATCHDOG,
+    QuickFileSystem,
+    StallingFileSystem,
+    bodies,
+    drain,
+    nothing_left,
+    steps,
+    until,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

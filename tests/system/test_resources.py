@@ -194,7 +194,21 @@ def mode(path: str | Path) -> int:
 
 HOSTILE = (
     *("", ".", "..", "/", "../x", "a/b", "/etc/passwd", "./a", "a/", "..\\x", "a\0b", "\0", "a\n", "a\nb", " ", "a b"),
-    *("x" * 65, "x" * 256, "x" * 5000, "\u0430", "\uff41", "\u202ea", "é", "%2e%2e", "~", "$HOME", "a:b", "*", "\ud800"),
+    *(
+        "x" * 65,
+        "x" * 256,
+        "x" * 5000,
+        "\u0430",
+        "\uff41",
+        "\u202ea",
+        "é",
+        "%2e%2e",
+        "~",
+        "$HOME",
+        "a:b",
+        "*",
+        "\ud800",
+    ),
     *("#ephemeral", "a#ephemeral#ephemeral", "a#deleted", "a#EPHEMERAL", "x" * 60 + "#ephemeral"),
 )
 STRANGE = (
@@ -350,9 +364,7 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
         pytest.param("many channels", 40 * MIB, 64 * KIB, 4 * MIB, id="many-channels"),
     ],
 )
-def test_memory_does_not_grow_with_the_backlog(
-    manner: str, total: int, size: int, memory: int, tmp_path: Path
-) -> None:
+def test_memory_does_not_grow_with_the_backlog(manner: str, total: int, size: int, memory: int, tmp_path: Path) -> None:
     (peak,) = hungry(tmp_path, manner, total, size, memory)
     assert peak <= memory + SLACK, f"the peak rose by {peak / MIB:.0f} MiB"
 

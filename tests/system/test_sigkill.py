@@ -88,7 +88,7 @@ def look_beside(path: Path) -> dict[int, str]:
 
 
 def kill_and_check(tmp_path: Path, policy: str, seed: int, kills: int) -> Ledger:
-    """Kill the owner of one store so many times. What is looked at is a copy, so that the next owner recovers itself."""
+    """Kill the owner of one store so many times. A copy is looked at, so that the next owner recovers itself."""
     rng = random.Random(seed)
     store, ledger = tmp_path / "store", Ledger()
     for number in range(kills):
