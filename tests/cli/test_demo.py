@@ -17,8 +17,8 @@ from aiodq.cli import main
 from aiodq.cli.demo import run
 from aiodq.cli.demo.library import Library, standard_library
 from aiodq.cli.demo.progress import Narrator
-from aiodq.cli.demo.proof import Ledger
-from aiodq.cli.demo.run import Demonstration
+from aiodq.cli.demo.proof import Ledger, Verdict
+from aiodq.cli.demo.run import Demonstration, Figures, Outcome
 from aiodq.cli.demo.traffic import CHANNEL, TOPIC, produce
 from aiodq.options import StoreOptions
 from aiodq.store import open as open_store
@@ -63,6 +63,12 @@ def test_a_small_one(arguments: list[str]) -> None:
     done = aiodq("demo", *arguments, "--json")
     assert done.code == 0, done.err
     assert done.json["ok"]
+
+
+def test_all_that_was_in_flight_at_the_kill_comes_again() -> None:
+    """One consumer, and that one in the middle of its work: whatever it took is redelivered."""
+    figures = aiodq("demo", "--limit", "500", "--consumers", "1", "--json").json
+    assert figures["redelivered"] == figures["consumed"] > 0
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -223,3 +229,23 @@ def test_a_loss_in_the_report_for_machines(capsys: pytest.CaptureFixture[str], m
     text = capsys.readouterr().out
     assert '"ok": false' in text
     assert '"kind": "lost"' in text
+
+
+GOOD = Verdict(1, 1, 0, {}, (), (("a", "a"),))
+LOST = Verdict(1, 0, 0, {"lost": 1}, (), (("a", "b"),))
+
+
+@pytest.mark.parametrize(
+    ("recovery", "verdict", "not_acked", "damages", "expected"),
+    [
+        (GOOD, GOOD, 0, 0, True),
+        (LOST, GOOD, 0, 0, False),
+        (GOOD, LOST, 0, 0, False),
+        (GOOD, GOOD, 1, 0, False),
+        (GOOD, GOOD, 0, 1, False),
+    ],
+)
+def test_one_thing_wrong_is_enough(
+    recovery: Verdict, verdict: Verdict, not_acked: int, damages: int, *, expected: bool
+) -> None:
+    assert Outcome(Figures([0], not_acked=not_acked, damages=damages), recovery, verdict).ok == expected

@@ -89,6 +89,7 @@ def test_one_changed(place: int) -> None:
     verdict = verdict_of(found)
     assert not verdict.ok
     assert seen(verdict) == [("changed", body.decode().rpartition(":")[0], offset)]
+    assert sum(a != b for a, b in verdict.digests) == 1
 
 
 @pytest.mark.parametrize("body", [b"", b"9:0:text", b"0:99:text", b"no colon", b"0:x:text", b"\xff"])

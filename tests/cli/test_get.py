@@ -97,7 +97,9 @@ def test_what_a_signal_catches_unacked_comes_again(tmp_path: Path, number: signa
         first = get.line()
         while not_acked(tmp_path) == MANY:
             assert get.process.poll() is None
-        done = get.ended(number)
+        get.process.send_signal(number)
+        get.process.wait()  # not for the pipe, which nobody empties
+        done = get.ended()
     assert done.err == ""
     assert done.code == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number)
     seen = (first + done.out).split(b"\n")[:-1]

@@ -392,7 +392,7 @@ def newer(path: Path) -> None:
 # --- lengths that lie (G10)
 
 
-LENGTHS = [0, 1, 7, 8, 2**16, 2**20, 2**25, 2**26, 2**31, 2**32 - 8, 2**32 - 1]
+LENGTHS = [0, 1, 7, 8, 2**16, 2**20, 2**24, 2**25, 2**26, 2**31, 2**32 - 8, 2**32 - 1]
 
 
 def opened_within(directory: Path, limit: int = 8 << 20) -> tuple[TopicLog, set[int]]:

@@ -299,6 +299,18 @@ def test_a_flush_that_failed_may_be_repeated_as_it_is(topic: Path) -> None:
     assert list(reopened(topic).values()) == [b"first", b"second"]
 
 
+def test_what_was_flushed_and_taken_back_is_cut(topic: Path) -> None:
+    log = open_log(topic)
+    put(log, [b"first"])
+    log.stage(Columns([b"taken back" * 30]), 1, atomic=False)
+    log.flush()
+    log.rollback()
+    put(log, [b"second"])
+    assert segments(topic)[0].stat().st_size == log.segments[0].data_end
+    log.abandon()
+    assert list(reopened(topic).values()) == [b"first", b"second"]
+
+
 def test_close_cuts_what_a_failed_write_left(topic: Path) -> None:
     fs = FaultyFileSystem()
     log = open_log(topic, fs)
@@ -349,14 +361,14 @@ def test_a_roll_that_fails_while_sealing_leaves_a_segment_that_goes_on(topic: Pa
 def test_a_roll_that_cannot_cut_behind_the_footer_leaves_a_segment_that_goes_on(topic: Path) -> None:
     fs = FaultyFileSystem()
     log = open_log(topic, fs)
-    put_each(log, bodies(5))
+    put_each(log, bodies(5, 5000))
     fs.fail("truncate", errno.EIO)
     with pytest.raises(StorageError):
         log.roll()
-    # A whole footer is there now. Frames written over it must not end up inside what it claims to be the index.
+    # A whole footer is there now. A frame over its first bytes must not end up inside what its tail calls the index.
     put(log, [b"small"])
     log.abandon()
-    assert list(reopened(topic).values()) == [*bodies(5), b"small"]
+    assert list(reopened(topic).values()) == [*bodies(5, 5000), b"small"]
 
 
 @pytest.mark.parametrize("kind", ["create", "write", "sync_directory"])

@@ -326,6 +326,9 @@ def test_a_promised_tail_that_is_gone_is_noted(store: Path) -> None:
     reader = topic_of(store)
     assert scanned(reader) == {0: b"a", 1: b"b"}
     assert (2, 3) in [(damage.first, damage.stop) for damage in reader.damages]
+    found = reader._log.damages
+    reader.refresh()
+    assert reader._log.damages == found
 
 
 def test_it_sees_what_the_next_owner_will_recover(store: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from aiodq.errors import FormatVersionError
+from aiodq.format.footer import SegmentIndex, encode_footer
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.atomic import TEMPORARY
@@ -348,9 +349,21 @@ def test_a_footer_torn_at_any_byte_is_made_again_or_cut(synced: Path, tmp_path: 
         os.truncate(segments(work)[-2], size)
         log = open_log(work)
         assert messages(log) == dict(enumerate(ALL))
-        assert len(log.damages) == (size > footer)
+        assert ["footer" in damage.reason for damage in log.damages] == [True] * (size > footer)
         log.abandon()
         assert segments(work)[-2].read_bytes() == whole
+
+
+def test_a_tail_that_ends_like_another_segment_s_footer_seals_nothing(unsynced: Path) -> None:
+    """As where a write of a message that holds a whole segment file was torn at just the wrong byte."""
+    path = segments(unsynced)[-1]
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(encode_footer(SegmentIndex(), data_end=size, end=0, salt=1)[1])
+    assert read_topic(unsynced) == dict(enumerate(ALL))
+    log = open_log(unsynced)
+    assert (messages(log), log.end) == (dict(enumerate(ALL)), len(ALL))
+    log.abandon()
 
 
 @pytest.mark.parametrize("size", range(65))
@@ -367,6 +380,52 @@ def test_a_segment_that_had_just_begun_is_made_anew(synced: Path, size: int, *, 
     assert put(log, [b"next"]).start == len(ALL)
     log.abandon()
     assert list(reopened(synced).values()) == [*ALL, b"next"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x89AIODQ\r\n\x01\x00", bytes(64)], ids=["empty", "torn", "blank"])
+def test_a_promised_segment_of_which_nothing_is_left_is_set_aside(synced: Path, content: bytes) -> None:
+    path = segments(synced)[-1]
+    path.write_bytes(content)
+    log = open_log(synced)
+    assert contents(log)[0] == dict(enumerate(ALL[:4]))
+    assert [copied.read_bytes() for copied in set_aside(synced)] == [content]
+    assert sorted((damage.first, damage.stop) for damage in log.damages) == [(0, 0), (4, len(ALL))]
+    assert put(log, [b"next"]).start == len(ALL)
+    log.abandon()
+
+
+def test_before_another_segment_even_a_torn_tail_is_damage(synced: Path) -> None:
+    """The next segment begins only after this one was synced, whatever the watermark says."""
+    (synced / WATERMARK).unlink()
+    path = segments(synced)[0]
+    os.truncate(path, SEGMENT_HEADER.size + 4 * 88 - 5)
+    torn = path.read_bytes()[SEGMENT_HEADER.size + 3 * 88 :]
+    log = open_log(synced)
+    assert list(contents(log)[0]) == [0, 1, 2, *range(4, len(ALL))]
+    assert [copied.read_bytes() for copied in set_aside(synced)] == [torn]
+    assert (3, 4) in [(damage.first, damage.stop) for damage in log.damages]
+    log.abandon()
+
+
+def test_an_old_frame_behind_damage_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t")
+    put_each(log, [bytes([n]) * 50 for n in range(4)])
+    put(log, [b"r" * 30_000] * 5, atomic=True)
+    put_each(log, [bytes([n]) * 50 for n in range(9, 12)])
+    log.abandon()
+    path = segments(tmp_path / "t")[0]
+    start = SEGMENT_HEADER.size
+    run = start + 4 * 88
+    behind = path.stat().st_size - 3 * 88
+    # Three things in a row: a bad record, a run with a bad frame in its middle, a copy of record 1.
+    overwrite(path, start + 3 * 88 + 20, b"\xff\xff")
+    overwrite(path, (run + behind) // 2, b"\xff\xff")
+    overwrite(path, behind, path.read_bytes()[start + 88 : start + 2 * 88])
+    log = open_log(tmp_path / "t")
+    assert list(contents(log)[0]) == [0, 1, 2, 10, 11]
+    assert [(damage.first, damage.stop) for damage in log.damages] == [(3, 10)]
+    log.abandon()
+    assert list(read_topic(tmp_path / "t")) == [0, 1, 2, 10, 11]
 
 
 def test_a_header_that_is_gone_is_told_from_name_topic_and_frames(synced: Path, tmp_path: Path) -> None:
@@ -436,7 +495,14 @@ def test_junk_under_a_segment_s_name_is_set_aside_whole(synced: Path, junk: byte
 
 
 def test_names_that_no_segment_can_have_are_left_alone(synced: Path) -> None:
-    names = ["1.seg", "99999999999999999999.seg", "notes.txt", "0000000000000000000x.seg", ".seg", "²" * 20 + ".seg"]
+    names = [
+        "1.seg",
+        "99999999999999999999.seg",
+        "notes.txt",
+        "0000000000000000000x.seg",
+        ".seg",
+        "\u0663" * 20 + ".seg",
+    ]
     for name in names:
         (synced / name).write_bytes(b"mine")
     (synced / "directory").mkdir()
