@@ -347,5 +347,5 @@ async def _stored(ioloop: IoLoop, waiter: asyncio.Future[T]) -> T:
     try:
         return await waiter
     except asyncio.CancelledError:
-        ioloop.intake.batch.cancelled = True
+        ioloop.intake.withdrawn()
         raise

@@ -147,12 +147,14 @@ class OpenBatch:
 
     Attributes:
         parts: what was accepted.
+        serial: its number among the topic's batches.
         count: messages.
         cost: bytes of memory.
         cancelled: some who waited were cancelled, so their messages are not to be stored.
     """
 
     parts: list[Part] = field(default_factory=list)
+    serial: int = 0
     count: int = 0
     cost: int = 0
     cancelled: bool = False
@@ -181,9 +183,7 @@ class OpenBatch:
         self.cost += part.cost
 
     def take(self) -> list[Part]:
-        """Return what there is, and start anew."""
-        parts = self.parts
-        if self.cancelled:
-            parts = [kept for part in parts if (kept := part.without_cancelled()) is not None]
-        self.parts, self.count, self.cost, self.cancelled = [], 0, 0, False
-        return parts
+        """Return what there is, less what nobody waits for any more. The batch is not used further."""
+        if not self.cancelled:
+            return self.parts
+        return [kept for part in self.parts if (kept := part.without_cancelled()) is not None]

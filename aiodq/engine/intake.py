@@ -44,6 +44,7 @@ class Intake:
     def __init__(self, ioloop: IoLoop) -> None:
         """Accept for this topic."""
         self.batch: OpenBatch = OpenBatch()
+        self._closed: deque[OpenBatch] = deque()
         self.pending: int = 0
         self.cost: int = 0
         self.shut: bool = False
@@ -145,16 +146,44 @@ class Intake:
         self.cost += cost
         return waiter
 
+    def close_batch(self) -> None:
+        """Let what is accepted from now on be a batch of its own, behind what is about to be asked of the ioLoop."""
+        if self.batch.count:
+            self._closed.append(self.batch)
+            self.batch = OpenBatch()
+
+    def next_batch(self) -> OpenBatch | None:
+        """Return the batch that `take` would give, or None where nothing waits to be written."""
+        if self._closed:
+            return self._closed[0]
+        return self.batch if self.batch.count else None
+
     def take(self) -> list[Part]:
-        """Give the open batch to the writer."""
-        before = self.batch.count, self.batch.cost
-        parts = self.batch.take()
-        withdrawn = before[0] - sum(len(part.columns.bodies) for part in parts)
+        """Give the oldest batch to the writer."""
+        if not self._closed:
+            self.close_batch()
+        if not self._closed:
+            return []
+        batch = self._closed.popleft()
+        parts = batch.take()
+        withdrawn = batch.count - sum(len(part.columns.bodies) for part in parts)
         if withdrawn:
             self.pending -= withdrawn
-            self.cost -= before[1] - sum(part.cost for part in parts)
+            self.cost -= batch.cost - sum(part.cost for part in parts)
             self.freed()
         return parts
+
+    def take_all(self) -> list[Part]:
+        """Give all there is."""
+        parts: list[Part] = []
+        while self.next_batch() is not None:
+            parts += self.take()
+        return parts
+
+    def withdrawn(self) -> None:
+        """Somebody who waited was cancelled: what was not taken yet is looked through for it when it is."""
+        for batch in (*self._closed, self.batch):
+            batch.cancelled = True
 
     def done(self, part: Part) -> None:
         """A part is visible, or failed."""
@@ -282,7 +311,7 @@ class Intake:
 
     def refuse_batch(self, error: Exception) -> None:
         """Fail what is in the open batch, and go on accepting."""
-        for part in self.take():
+        for part in self.take_all():
             part.fail(error)
             self.done(part)
 
@@ -294,7 +323,7 @@ class Intake:
     def fail(self, error: Exception) -> None:
         """Tell everyone that nothing comes of it."""
         self.shut = True
-        for part in self.batch.take():
+        for part in self.take_all():
             part.fail(error)
         self._fail_waiting(error)
 

@@ -37,7 +37,7 @@ from aiodq.format.frames import Batch
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiodq.engine.batch import Part
+    from aiodq.engine.batch import OpenBatch, Part
     from aiodq.engine.host import IoLoopHost
     from aiodq.engine.outlet import Outlet
     from aiodq.options import StoreOptions
@@ -58,6 +58,7 @@ class IoLoop:
 
     Attributes:
         name: the topic's.
+        exists: it has files, or will have.
         log: its files; an empty stand-in until the first message or channel makes them.
         retainer: gives up segments and messages.
         intake: the open batch and those who wait for room.
@@ -83,7 +84,7 @@ class IoLoop:
         self._durably = options.sync == "always"
         self._inbox = Inbox()
         self._writer = SegmentWriter(log, host.clock, host.offload, self._inbox)
-        self._birth_asked = log is not None
+        self.exists: bool = log is not None
         self.reader: PrefetchingReader = PrefetchingReader(host.fs, host.offload, self.view)
         self._persister = MetadataPersister(host.offload, durable=self._durably)
         self.intake: Intake = Intake(self)
@@ -114,13 +115,14 @@ class IoLoop:
     def opened(self) -> None:
         """The open batch is no longer empty."""
         self._serial += 1
+        self.intake.batch.serial = self._serial
         self.be_born()
         self._inbox.put_nowait(BatchOpen())
 
     def be_born(self) -> None:
         """Have the topic's files made, if that was not asked for yet."""
-        if not self._birth_asked:
-            self._birth_asked = True
+        if not self.exists:
+            self.exists = True
             self.submit(lambda: self._host.make_log(self.name, self.options), self._born, after=0)
 
     def _born(self, log: TopicLog, error: Exception | None) -> None:
@@ -130,7 +132,7 @@ class IoLoop:
             self._writer.log = log
         else:
             # The next put or channel tries again.
-            self._birth_asked = False
+            self.exists = False
             self._taken = self._serial
             self.syncer.skip(self._serial)
             self.intake.refuse_batch(error)
@@ -181,11 +183,6 @@ class IoLoop:
         """
         return await self.reader.look(function)
 
-    @property
-    def exists(self) -> bool:
-        """Whether the topic has files, or will have."""
-        return self._birth_asked
-
     def settled(self, outlet: Outlet[Any]) -> None:
         """See `OutletHost.settled`."""
         self._persister.settled(outlet)
@@ -217,6 +214,8 @@ class IoLoop:
         self, work: Callable[[], T], finish: Callable[[T, Exception | None], None], after: int | None = None
     ) -> None:
         """As `operate`, for who does not wait; `finish` gets the result, or an error beside no result."""
+        if after is None:
+            self.intake.close_batch()
         told = cast("Callable[[object, Exception | None], None]", finish)
         self._inbox.ask(Operation(work, told, self._serial if after is None else after))
 
@@ -316,23 +315,24 @@ class IoLoop:
         at_rest = not self._writing and not self.syncer.busy and not self.unsynced
         if at_rest and self._operations.start_next(self.syncer.written):
             return
-        if not self._writing and self.intake.batch.count and self._may_write():
-            self._start_write()
+        batch = self.intake.next_batch()
+        if batch is not None and not self._writing and self._may_write(batch):
+            self._start_write(batch)
         if not self._writer.rolling and self.syncer.needed():
             self._writer.syncing(busy=True)
             self.syncer.start(self.real_log().sync)
         self.syncer.resolve()
 
-    def _may_write(self) -> bool:
+    def _may_write(self, batch: OpenBatch) -> bool:
         if self._operations.waits_for(self._taken):
             return False
-        return not (self._durably and self.syncer.busy) or self.intake.batch.cost >= _OVERLAP
+        return not (self._durably and self.syncer.busy) or batch.cost >= _OVERLAP
 
     # --- writing
 
-    def _start_write(self) -> None:
+    def _start_write(self, batch: OpenBatch) -> None:
         self._writing = True
-        self._taken = self._serial
+        self._taken = batch.serial
         self.in_writer = self.intake.take()
         written = self._writer.write_at_once(self.in_writer)
         if written is None:

@@ -20,8 +20,8 @@ def rescue(ioloop: IoLoop, clock: Clock) -> None:
     Raises:
         StorageError: it could not be.
     """
-    ioloop.intake.batch.cancelled = True  # their tasks were cancelled with the loop
-    parts = [*ioloop.in_writer, *ioloop.intake.take()]
+    ioloop.intake.withdrawn()  # their tasks were cancelled with the loop
+    parts = [*ioloop.in_writer, *ioloop.intake.take_all()]
     if isinstance(ioloop.log, UnbornLog):
         return
     write_blocking(ioloop.log, parts, clock)
