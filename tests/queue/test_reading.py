@@ -291,11 +291,11 @@ class TestFailing:
         async with queue(path, segment_bytes=400) as jobs:
             await fill(jobs, [b"<%03d>" % number for number in range(40)])
         first, last = segments(path)[0], segments(path)[-2]
+        gone = {0, int(last.stem)}
         for found in (first, last):
             data = bytearray(found.read_bytes())
-            data[data.index(b"<")] ^= 1
+            data[data.index(b"<%03d>" % int(found.stem))] ^= 1
             found.write_bytes(data)
-        gone = {0, int(last.stem)}
         async with queue(path) as jobs:
             assert jobs.depth == 40
             assert await drain(jobs) == [b"<%03d>" % number for number in range(40) if number not in gone]

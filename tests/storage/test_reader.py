@@ -272,6 +272,24 @@ def test_a_loss_is_what_some_channel_had_not_settled(store: Path) -> None:
     log.close()
 
 
+def test_a_missing_first_segment_is_a_loss_to_a_channel_that_had_not_settled_it(store: Path) -> None:
+    log = open_log(store / "t", segment_bytes=300)
+    forty(log)
+    first = log.segments[0]
+    a_channel(store, log, "one", first.end, []).close()
+    log.close()
+    Path(first.path).unlink()
+    assert topic_of(store).damages == ()
+    log = open_log(store / "t", segment_bytes=300)
+    assert log.damages == []
+    a_channel(store, log, "two", first.end - 1, []).close()
+    log.close()
+    assert [(damage.first, damage.stop) for damage in topic_of(store).damages] == [(0, first.end)]
+    log = open_log(store / "t", segment_bytes=300)
+    assert [(damage.first, damage.stop) for damage in log.damages] == [(0, first.end)]
+    log.close()
+
+
 # --- damage
 
 

@@ -14,6 +14,7 @@ from aiodq.format.footer import SegmentIndex, encode_footer
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.atomic import TEMPORARY
+from aiodq.storage.reader import TopicReader
 from aiodq.storage.slots import WATERMARK, SlotFile
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import (
@@ -307,6 +308,22 @@ def note(directory: Path, value: int) -> None:
     slots = SlotFile(FaultyFileSystem(), str(directory / WATERMARK))
     slots.write(value, 0)
     slots.close()
+
+
+def test_another_topic_s_watermark_promises_nothing_and_is_set_aside(synced: Path) -> None:
+    slots = SlotFile(FaultyFileSystem(), str(synced / WATERMARK))
+    slots.write(1000, 12345)
+    slots.close()
+    theirs = (synced / WATERMARK).read_bytes()
+    assert TopicReader(FaultyFileSystem(), str(synced), "t").damages == ()
+    log = open_log(synced)
+    assert [damage.path for damage in log.damages] == [str(synced / WATERMARK)]
+    assert [copied.read_bytes() for copied in set_aside(synced)] == [theirs]
+    assert put(log, [b"next"]).start == len(ALL)
+    log.abandon()
+    log = open_log(synced)
+    assert (messages(log), log.damages) == (dict(enumerate([*ALL, b"next"])), [])
+    log.abandon()
 
 
 def test_a_watermark_behind_the_data_costs_nothing(synced: Path) -> None:
