@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Self
 
 from aiodq.clock import Clock, SystemClock
-from aiodq.engine.runtime import Runtime
+from aiodq.engine.runtime import Runtime, Seams
 from aiodq.errors import StorageError
 from aiodq.message import make_message
 from aiodq.names import check_name
@@ -20,6 +20,7 @@ from aiodq.topic import Topic
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from concurrent.futures import Executor
     from os import PathLike
     from types import TracebackType
 
@@ -141,12 +142,11 @@ class Store:
 class StoreOpening:
     """What `aiodq.open` returns: awaitable, and an asynchronous context manager."""
 
-    def __init__(self, path: str, options: StoreOptions, fs: FileSystem, clock: Clock) -> None:
+    def __init__(self, path: str, options: StoreOptions, seams: Seams) -> None:
         """Made by `aiodq.open`."""
         self._path = path
         self._options = options
-        self._fs = fs
-        self._clock = clock
+        self._seams = seams
         self._store: Store | None = None
 
     def __await__(self) -> Generator[Any, None, Store]:
@@ -163,7 +163,7 @@ class StoreOpening:
         return self._open().__await__()
 
     async def _open(self) -> Store:
-        runtime = Runtime(self._path, self._options, self._fs, self._clock)
+        runtime = Runtime(self._path, self._options, self._seams)
         await runtime.open(make_message)
         return Store(runtime)
 
@@ -220,7 +220,7 @@ class QueueOpening:
 
 def open(
     path: str | PathLike[str], options: StoreOptions | None = None, *, fs: FileSystem | None = None,
-    clock: Clock | None = None,
+    clock: Clock | None = None, executor: Executor | None = None,
 ) -> StoreOpening:  # fmt: skip
     """Open a store: `async with aiodq.open(path) as store`, or `store = await aiodq.open(path)`.
 
@@ -229,13 +229,15 @@ def open(
         options: see `StoreOptions`.
         fs: the file system; for tests.
         clock: the clocks; for tests.
+        executor: the threads for blocking work, instead of the store's own; it is shut down with the store; for tests.
     """
-    return StoreOpening(_absolute(path), options or StoreOptions(), fs or OsFileSystem(), clock or SystemClock())
+    seams = Seams(fs or OsFileSystem(), clock or SystemClock(), executor)
+    return StoreOpening(_absolute(path), options or StoreOptions(), seams)
 
 
 def open_queue(
     path: str | PathLike[str], options: StoreOptions | None = None, channel: ChannelOptions | None = None, *,
-    fs: FileSystem | None = None, clock: Clock | None = None,
+    fs: FileSystem | None = None, clock: Clock | None = None, executor: Executor | None = None,
 ) -> QueueOpening:  # fmt: skip
     """Open a queue in a store of its own: `async with aiodq.open_queue(path) as queue`.
 
@@ -245,8 +247,9 @@ def open_queue(
         channel: see `ChannelOptions`.
         fs: the file system; for tests.
         clock: the clocks; for tests.
+        executor: the threads for blocking work, instead of the store's own; it is shut down with the store; for tests.
     """
-    return QueueOpening(open(path, options, fs=fs, clock=clock), channel or ChannelOptions())
+    return QueueOpening(open(path, options, fs=fs, clock=clock, executor=executor), channel or ChannelOptions())
 
 
 def open_reader(path: str | PathLike[str]) -> StoreReader:

@@ -12,12 +12,14 @@ from aiodq.engine.signals import QueueShutDown
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+    from concurrent.futures import Executor
 
 __all__ = ["Offload"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_WORKERS: Final = 8
 _PATIENCE: Final = 0.002
 _PAUSE: Final = 0.0001
 
@@ -31,10 +33,10 @@ class Offload:
     long enough for the thread to report.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, workers: int) -> None:
-        """Make up to `workers` threads, as they are needed."""
+    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor | None = None) -> None:
+        """Use `executor`'s threads, or up to 8 of its own, made as they are needed."""
         self._loop = loop
-        self._executor = ThreadPoolExecutor(workers, "aiodq")
+        self._executor = executor or ThreadPoolExecutor(_WORKERS, "aiodq")
         self._outstanding = 0
         self._nudging = False
 

@@ -8,7 +8,7 @@ import threading
 import weakref
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 
@@ -20,12 +20,13 @@ from aiodq.engine.rescue import abandon, rescue
 from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import AiodqError, StoreFailedError, WrongContextError
 from aiodq.format.codecs import codec_number
-from aiodq.storage.atomic import ensure_directory
+from aiodq.storage.atomic import ensure_directory, sync_directory
 from aiodq.storage.layout import check_store_directory, delete_topic, list_topics, sweep_deleted
 from aiodq.storage.log import LogOptions, TopicLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Executor
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel import ChannelState
@@ -35,10 +36,17 @@ if TYPE_CHECKING:
 
     MakeMessage = Callable[[str, Outlet[Any] | None, Any, int, int, int], Any]
 
-__all__ = ["Runtime"]
+__all__ = ["Runtime", "Seams"]
 
-_WORKERS: Final = 8
 _LIVE: Final[weakref.WeakSet[Runtime]] = weakref.WeakSet()
+
+
+class Seams(NamedTuple):
+    """Where a test's things go: the file system, the clocks, and the threads; without those, the store has its own."""
+
+    fs: FileSystem
+    clock: Clock
+    executor: Executor | None = None
 
 
 class Runtime:
@@ -52,14 +60,14 @@ class Runtime:
         failure: why the store stopped, or None.
     """
 
-    def __init__(self, path: str, options: StoreOptions, fs: FileSystem, clock: Clock) -> None:
+    def __init__(self, path: str, options: StoreOptions, seams: Seams) -> None:
         """Prepare; `open` does it. Must be called on the loop that will use the store."""
         self.path = path
         self.options = options
-        self.fs = fs
-        self.clock = clock
+        self.fs: FileSystem = seams.fs
+        self.clock: Clock = seams.clock
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self.offload: Offload = Offload(self.loop, _WORKERS)
+        self.offload: Offload = Offload(self.loop, seams.executor)
         self.topics: dict[str, IoLoop] = {}
         self.failure: StoreFailedError | None = None
         self.closing: bool = False
@@ -122,7 +130,11 @@ class Runtime:
         opened: dict[str, OpenedTopic] = {}
         try:
             sweep_deleted(self.fs, self.path)
-            for name in list_topics(self.fs, self.path):
+            topics = list_topics(self.fs, self.path)
+            if not topics:
+                # CRASH: without LOCK the directory of a topic that is half made is not known for what it is.
+                sync_directory(self.fs, self.path)
+            for name in topics:
                 opened[name] = open_topic(self.fs, self.clock, self.path, name, self.options)
         except BaseException:
             for topic in opened.values():

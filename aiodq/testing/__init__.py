@@ -1,0 +1,74 @@
+"""What tests of a service that uses aiodq need: a disk that fails and loses power, and time that is held.
+
+A store in memory, for unit tests::
+
+    async with aiodq.testing.memory_queue() as jobs:
+        await jobs.put(b"resize cat.png")
+
+What is left after a power cut, and what goes wrong with a full disk::
+
+    fs = SimulatedFileSystem(plan=FaultPlan.parse("write@7:ENOSPC"))
+    async with aiodq.open("/shop", fs=fs, clock=FakeClock()) as store:
+        ...
+    async with aiodq.open("/shop", fs=fs.power_cut(seed=1)) as store:
+        ...
+
+The same for every moment of a run, and for many states that a power cut at that moment may leave::
+
+    fs = SimulatedFileSystem(record=True)
+    ...                                            # use it; fs.mark(x) notes what was promised by now
+    for operations, files in fs.power_cuts(seed=1):
+        fs.trace[:operations]                      # what came before, the marks among it
+        async with aiodq.open("/shop", fs=SimulatedFileSystem(files)) as store:
+            ...
+
+Everything random takes a seed and repeats from it. `run` and `SimulatedExecutor` take the event loop and the store's
+threads along, so that a whole run repeats.
+"""
+
+from aiodq.testing.clock import FakeClock
+from aiodq.testing.disk import (
+    Disk,
+    Dropped,
+    Image,
+    Made,
+    Marked,
+    Operation,
+    Ordering,
+    Removed,
+    Renamed,
+    Synced,
+    Truncated,
+    Wrote,
+)
+from aiodq.testing.faults import CALLS, Call, Fault, FaultPlan
+from aiodq.testing.filesystem import SimulatedFileSystem
+from aiodq.testing.loop import SimulatedExecutor, SimulatedLoop, StalledError, run
+from aiodq.testing.memory import memory_queue, memory_store
+
+__all__ = [
+    "CALLS",
+    "Call",
+    "Disk",
+    "Dropped",
+    "FakeClock",
+    "Fault",
+    "FaultPlan",
+    "Image",
+    "Made",
+    "Marked",
+    "Operation",
+    "Ordering",
+    "Removed",
+    "Renamed",
+    "SimulatedExecutor",
+    "SimulatedFileSystem",
+    "SimulatedLoop",
+    "StalledError",
+    "Synced",
+    "Truncated",
+    "Wrote",
+    "memory_queue",
+    "memory_store",
+    "run",
+]

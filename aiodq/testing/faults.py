@@ -1,0 +1,182 @@
+"""Which calls of a file system go wrong, and how: plans that print, parse, and repeat from a seed."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING, Final, Literal, Self, cast, get_args
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["CALLS", "Call", "Fault", "FaultPlan"]
+
+Call = Literal[
+    "open", "create", "read", "write", "size", "truncate", "sync", "close", "listdir", "make_directory", "rename",
+    "remove", "remove_directory", "sync_directory", "lock",
+]  # fmt: skip
+
+CALLS: Final[tuple[Call, ...]] = get_args(Call)
+"""The calls of a file system that can fail. `create` is an `open` that makes the file."""
+
+_ERRORS: Final = ("EIO", "ENOSPC", "EDQUOT", "EMFILE", "EINTR")
+_SPACE_FREE: Final = ("EIO", "EMFILE", "EINTR")
+_SPACE: Final = frozenset({"create", "write", "sync", "make_directory", "rename", "sync_directory", "truncate"})
+
+Pages = Literal["kept", "dropped", "evicted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong.
+
+    Attributes:
+        call: which kind of call.
+        at: the how-manieth call of that kind, from 1, among those whose path contains `match`.
+        error: the errno's name, such as `"EIO"`; "" with `short` for a write that only takes too little.
+        lasting: also every later one.
+        short: a write takes this many bytes, and then fails unless `error` is "".
+        pages: what a failed sync leaves: `"kept"` to be written by the next, `"dropped"` so that the next succeeds
+            without them while reads still show them, `"evicted"` so that reads no longer do.
+        match: part of the path.
+    """
+
+    call: Call
+    at: int
+    error: str = "EIO"
+    lasting: bool = False
+    short: int | None = None
+    pages: Pages = "dropped"
+    match: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if self.call not in CALLS:
+            raise ValueError(f"no call is named {self.call!r}; there are {', '.join(CALLS)}")
+        if self.at < 1:
+            raise ValueError("calls are counted from 1")
+        if self.error and not hasattr(errno, self.error):
+            raise ValueError(f"no errno is named {self.error!r}")
+        if not self.error and self.short is None:
+            raise ValueError("a fault needs an error, or a write's size")
+
+    def __str__(self) -> str:
+        """Return the form that `FaultPlan.parse` reads, such as `write@5:ENOSPC:short=100:lasting`."""
+        parts = [f"{self.call}@{self.at}"]
+        if self.error:
+            parts.append(self.error)
+        if self.short is not None:
+            parts.append(f"short={self.short}")
+        if self.lasting:
+            parts.append("lasting")
+        if self.pages != "dropped":
+            parts.append(self.pages)
+        if self.match:
+            parts.append(f"match={self.match}")
+        return ":".join(parts)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return what `str` gave.
+
+        Raises:
+            ValueError: it is no fault.
+        """
+        head, *rest = text.split(":")
+        call, _, at = head.partition("@")
+        fault = cls(cast("Call", call), int(at), "", short=0)
+        short: int | None = None
+        for part in rest:
+            name, _, value = part.partition("=")
+            if name == "short":
+                short = int(value)
+            elif name == "match":
+                fault = replace(fault, match=value)
+            elif name == "lasting":
+                fault = replace(fault, lasting=True)
+            elif name in get_args(Pages):
+                fault = replace(fault, pages=cast("Pages", name))
+            else:
+                fault = replace(fault, error=name)
+        return replace(fault, short=short)
+
+    def raise_error(self, path: str) -> None:
+        """Raise the fault's `OSError`, if it has one."""
+        if self.error:
+            number: int = getattr(errno, self.error)
+            raise OSError(number, os.strerror(number), path)
+
+
+class FaultPlan:
+    """Faults, and how far each has been counted down. A plan belongs to one file system.
+
+    >>> plan = FaultPlan.parse("sync@2:EIO, write@5:ENOSPC:lasting")
+    >>> str(plan)
+    'sync@2:EIO, write@5:ENOSPC:lasting'
+    """
+
+    def __init__(self, faults: Iterable[Fault] = ()) -> None:
+        """Begin to count."""
+        self._faults: list[Fault] = []
+        self._seen: list[int] = []
+        self.add(*faults)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the plan of which `str` gave `text`.
+
+        Raises:
+            ValueError: it is none.
+        """
+        return cls(Fault.parse(part.strip()) for part in text.split(",") if part.strip())
+
+    @classmethod
+    def random(cls, seed: int, *, calls: Sequence[Call] = CALLS, among: int = 50, faults: int = 1) -> Self:
+        """Return a plan that is always the same for the same arguments.
+
+        Args:
+            seed: decides everything.
+            calls: the kinds to choose from.
+            among: each fault hits one of the first so many calls of its kind.
+            faults: how many there are.
+        """
+        source = Random(seed)  # noqa: S311 - it has to repeat
+        return cls(_random_fault(source, calls, among) for _ in range(faults))
+
+    def __str__(self) -> str:
+        """Return the form that `parse` reads."""
+        return ", ".join(map(str, self._faults))
+
+    def add(self, *faults: Fault) -> None:
+        """Add faults; their calls are counted from now on."""
+        self._faults += faults
+        self._seen += [0] * len(faults)
+
+    def clear(self) -> None:
+        """Let everything succeed from now on."""
+        self._faults.clear()
+        self._seen.clear()
+
+    def enter(self, call: Call, path: str) -> Fault | None:
+        """Count a call; return what is to go wrong with it."""
+        hit = None
+        for index, fault in enumerate(self._faults):
+            if fault.call != call or fault.match not in path:
+                continue
+            self._seen[index] += 1
+            seen = self._seen[index]
+            if hit is None and (seen == fault.at or (fault.lasting and seen > fault.at)):
+                hit = fault
+        return hit
+
+
+def _random_fault(source: Random, calls: Sequence[Call], among: int) -> Fault:
+    call = source.choice(calls)
+    error = source.choice(_ERRORS if call in _SPACE else _SPACE_FREE)
+    short = source.choice((None, 0, 1, 100)) if call == "write" else None
+    pages: Pages = source.choice(("kept", "dropped", "evicted")) if call == "sync" else "dropped"
+    if short and source.random() < 0.5:  # noqa: PLR2004 - every other short write is only short
+        error = ""
+    return Fault(call, source.randint(1, among), error, source.random() < 0.25, short, pages)  # noqa: PLR2004

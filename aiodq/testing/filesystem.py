@@ -1,0 +1,370 @@
+"""A file system in memory that can fail and lose power."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import StoreLockedError
+from aiodq.storage.lock import LOCK_NAME
+from aiodq.testing.disk import (
+    ROOT,
+    Disk,
+    Dropped,
+    Image,
+    Made,
+    Marked,
+    Operation,
+    Ordering,
+    Removed,
+    Renamed,
+    Synced,
+    Truncated,
+    Wrote,
+)
+from aiodq.testing.faults import Call, Fault, FaultPlan
+from aiodq.testing.tree import Node, Tree, os_error, parents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from aiodq.format.layout import BytesLike
+    from aiodq.storage.filesystem import File, Lock
+
+__all__ = ["SimulatedFileSystem"]
+
+_CHANGING: Final = frozenset(
+    {"create", "write", "truncate", "make_directory", "rename", "remove", "remove_directory"}
+)  # fmt: skip
+
+
+class SimulatedFileSystem:
+    """A file system for `aiodq.open(path, fs=SimulatedFileSystem())`.
+
+    Nothing reaches the machine's disk. Calls may be made from any thread, as storage makes them.
+
+    Attributes:
+        plan: which calls go wrong; it may be changed at any time.
+        capacity: bytes that files may hold together, or None; beyond it writes raise `ENOSPC`.
+        read_only: whatever would change something raises `EROFS`.
+        trace: with `record`, every operation so far, for `power_cuts`.
+        calls: how often each kind of call was made.
+        before: called with (call, path) before each call, and once within a sync, after it was decided which bytes it
+            covers. It may block.
+    """
+
+    def __init__(
+        self,
+        image: Image | None = None,
+        *,
+        plan: FaultPlan | None = None,
+        ordering: Ordering = "posix",
+        record: bool = False,
+        capacity: int | None = None,
+    ) -> None:
+        """Begin with the files of `image`, all of them durable, or with nothing.
+
+        The root and the directories above the working directory are always there.
+
+        Args:
+            image: absolute paths, each with a file's bytes, or None for a directory.
+            plan: which calls go wrong.
+            ordering: what a power cut may do; see `aiodq.testing.disk`.
+            record: keep the trace.
+            capacity: bytes that files may hold together.
+        """
+        self.plan: FaultPlan = plan or FaultPlan()
+        self.capacity: int | None = capacity
+        self.read_only: bool = False
+        self.trace: list[Operation] | None = [] if record else None
+        self.calls: dict[Call, int] = {}
+        self.before: Callable[[Call, str], None] | None = None
+        self._ordering: Ordering = ordering
+        self._mutex = threading.RLock()
+        self._disk = Disk(ordering)
+        self._tree = Tree()
+        self._used = 0
+        self._locks: set[str] = set()
+        self._lost = False
+        self._fill({**dict.fromkeys(parents(os.path.join(os.getcwd(), "x"))), **(image or {})})
+
+    def _fill(self, image: Image) -> None:
+        for path in sorted({above for given in image for above in parents(given)} | set(image)):
+            data = image.get(path)
+            node = self._make(path, directory=data is None)
+            if data is not None:
+                node.data[:] = data
+                self._used += len(data)
+                self._note(Wrote(node.number, 0, data))
+        for number in (ROOT, *(node.number for _, node in self._tree.walk())):
+            self._note(Synced(number, self._disk.number))
+
+    # --- for tests
+
+    def mark(self, label: object) -> None:
+        """Put a note into the trace: what was promised by now."""
+        with self._mutex:
+            self._note(Marked(label))
+
+    def image(self) -> Image:
+        """Return all files as they are seen now: what a killed process leaves."""
+        with self._mutex:
+            return {path: bytes(node.data) if node.names is None else None for path, node in self._tree.walk()}
+
+    def power_cut(self, seed: int | None = None) -> SimulatedFileSystem:
+        """Cut the power now: return the disk as it is found afterwards. This file system fails from now on.
+
+        Args:
+            seed: chooses among what may legally be left; None for the least: only what was synced.
+        """
+        with self._mutex:
+            self.unplug()
+            if seed is None:
+                (image,) = self._disk.cuts(Random(0), 1)  # noqa: S311 - it has to repeat
+            else:
+                source = Random(seed)  # noqa: S311 - see above
+                image = source.choice(list(self._disk.cuts(source, 8)))
+            return SimulatedFileSystem(image, ordering=self._ordering, capacity=self.capacity)
+
+    def unplug(self) -> None:
+        """Let every call raise `EIO` from now on, that is, end whoever uses this file system."""
+        self._lost = True
+
+    def power_cuts(self, seed: int, limit: int = 8) -> Iterator[tuple[int, Image]]:
+        """Yield what power cuts at any moment of the trace might have left, as (operations before it, files).
+
+        Args:
+            seed: chooses among legal states.
+            limit: states at each moment.
+
+        Raises:
+            ValueError: nothing was recorded.
+        """
+        if self.trace is None:
+            raise ValueError("record=True keeps what this needs")
+        disk = Disk(self._ordering)
+        for operation in list(self.trace):
+            disk.apply(operation)
+            if not isinstance(operation, Marked):
+                source = Random(f"{seed}:{disk.number}")  # noqa: S311 - it has to repeat
+                for image in disk.cuts(source, limit):
+                    yield disk.number, image
+
+    # --- what a call does
+
+    def _enter(self, call: Call, path: str) -> Fault | None:
+        if self.before is not None:
+            self.before(call, path)
+        with self._mutex:
+            self.calls[call] = self.calls.get(call, 0) + 1
+            if self._lost and call != "close":
+                raise os_error(errno.EIO, path)
+            fault = self.plan.enter(call, path)
+            if fault is not None and fault.short is None and not call.startswith("sync"):
+                fault.raise_error(path)
+            if self.read_only and call in _CHANGING:
+                raise os_error(errno.EROFS, path)
+            return fault
+
+    def _note(self, operation: Operation) -> None:
+        self._disk.apply(operation)
+        if self.trace is not None:
+            self.trace.append(operation)
+
+    def _make(self, path: str, *, directory: bool) -> Node:
+        node = self._tree.make(path, directory=directory)
+        parent, name = os.path.split(path)
+        self._note(Made(node.number, self._tree.known(parent).number, name, directory))
+        return node
+
+    def _sync(self, node: Node, path: str, call: Call) -> None:
+        fault = self._enter(call, path)
+        began = self._disk.number
+        if self.before is not None:
+            self.before(call, path)
+        with self._mutex:
+            if self._lost:
+                raise os_error(errno.EIO, path)
+            if fault is None:
+                self._note(Synced(node.number, began))
+                return
+            if fault.pages != "kept":
+                self._note(Dropped(node.number, began))
+            if fault.pages == "evicted" and node.names is None:
+                self._used -= len(node.data)
+                node.data[:] = self._disk.content(node.number)
+                self._used += len(node.data)
+        fault.raise_error(path)
+
+    def _write(self, node: Node, path: str, buffers: Sequence[BytesLike], position: int) -> int:
+        fault = self._enter("write", path)
+        data = b"".join(buffers)
+        with self._mutex:
+            end = min(len(node.data), position)
+            room = len(data) if self.capacity is None else self.capacity - self._used + len(node.data) - end
+            if fault is not None and fault.short is not None:
+                room = min(room, fault.short)
+            taken = data[: max(room, 0)]
+            if taken:
+                grown = max(position + len(taken) - len(node.data), 0)
+                node.data.extend(bytes(max(position - len(node.data), 0)))
+                node.data[position : position + len(taken)] = taken
+                self._used += grown
+                self._note(Wrote(node.number, position, taken))
+        if fault is not None and fault.error:
+            fault.raise_error(path)
+        if data and not taken and (fault is None or fault.short is None):
+            raise os_error(errno.ENOSPC, path)
+        return len(taken)
+
+    def _truncate(self, node: Node, path: str, size: int) -> None:
+        self._enter("truncate", path)
+        with self._mutex:
+            self._used += size - len(node.data)
+            del node.data[size:]
+            node.data.extend(bytes(size - len(node.data)))
+            self._note(Truncated(node.number, size))
+
+    # --- the seam of aiodq.storage
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        """See `aiodq.storage.filesystem.FileSystem.open`."""
+        self._enter("create" if create else "open", path)
+        with self._mutex:
+            node = self._make(path, directory=False) if create else self._tree.known(path)
+            if node.names is not None and (write or create):
+                raise os_error(errno.EISDIR, path)
+            return _SimulatedFile(self, node, path)
+
+    def listdir(self, path: str) -> list[str]:
+        """See `aiodq.storage.filesystem.FileSystem.listdir`."""
+        self._enter("listdir", path)
+        with self._mutex:
+            return sorted(self._tree.names(path))
+
+    def is_directory(self, path: str) -> bool:
+        """See `aiodq.storage.filesystem.FileSystem.is_directory`."""
+        with self._mutex:
+            node = self._tree.find(path)
+            return node is not None and node.names is not None
+
+    def exists(self, path: str) -> bool:
+        """See `aiodq.storage.filesystem.FileSystem.exists`."""
+        with self._mutex:
+            return self._tree.find(path) is not None
+
+    def make_directory(self, path: str) -> None:
+        """See `aiodq.storage.filesystem.FileSystem.make_directory`."""
+        self._enter("make_directory", path)
+        with self._mutex:
+            self._make(path, directory=True)
+
+    def rename(self, source: str, target: str) -> None:
+        """See `aiodq.storage.filesystem.FileSystem.rename`."""
+        self._enter("rename", target)
+        with self._mutex:
+            node = self._tree.known(source)
+            (parent, name), (new_parent, new_name) = os.path.split(source), os.path.split(target)
+            replaced = self._tree.names(new_parent).get(new_name)
+            if replaced is not None and replaced.names:
+                raise os_error(errno.ENOTEMPTY, target)
+            self._used -= len(replaced.data) if replaced is not None else 0
+            del self._tree.names(parent)[name]
+            self._tree.names(new_parent)[new_name] = node
+            places = self._tree.known(parent).number, self._tree.known(new_parent).number
+            self._note(Renamed(node.number, places[0], name, places[1], new_name))
+
+    def remove(self, path: str) -> None:
+        """See `aiodq.storage.filesystem.FileSystem.remove`."""
+        self._enter("remove", path)
+        with self._mutex:
+            node = self._tree.known(path)
+            if node.names is not None:
+                raise os_error(errno.EISDIR, path)
+            self._used -= len(node.data)
+            self._remove(path)
+
+    def remove_directory(self, path: str) -> None:
+        """See `aiodq.storage.filesystem.FileSystem.remove_directory`."""
+        self._enter("remove_directory", path)
+        with self._mutex:
+            if self._tree.names(path):
+                raise os_error(errno.ENOTEMPTY, path)
+            self._remove(path)
+
+    def _remove(self, path: str) -> None:
+        parent, name = os.path.split(path)
+        del self._tree.names(parent)[name]
+        self._note(Removed(self._tree.known(parent).number, name))
+
+    def sync_directory(self, path: str) -> None:
+        """See `aiodq.storage.filesystem.FileSystem.sync_directory`."""
+        with self._mutex:
+            node = self._tree.known(path)
+        self._sync(node, path, "sync_directory")
+
+    def lock(self, path: str) -> Lock:
+        """See `aiodq.storage.filesystem.FileSystem.lock`."""
+        self._enter("lock", path)
+        with self._mutex:
+            if path in self._locks:
+                raise StoreLockedError("the store is open already", path, pid=os.getpid())
+            self._locks.add(path)
+            file = f"{path}/{LOCK_NAME}"
+            if self._tree.find(file) is None:
+                self._make(file, directory=False)
+            return _SimulatedLock(self._locks, path)
+
+
+class _SimulatedFile:
+    """An open file."""
+
+    __slots__ = ("_fs", "_node", "_path")
+
+    def __init__(self, fs: SimulatedFileSystem, node: Node, path: str) -> None:
+        self._fs = fs
+        self._node: Node | None = node
+        self._path = path
+
+    def _opened(self) -> Node:
+        if self._node is None:
+            raise os_error(errno.EBADF, self._path)
+        return self._node
+
+    def read_at(self, size: int, position: int) -> bytes:
+        self._fs._enter("read", self._path)  # noqa: SLF001 - the other half of one thing
+        return bytes(self._opened().data[position : position + size])
+
+    def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
+        return self._fs._write(self._opened(), self._path, buffers, position)  # noqa: SLF001 - see above
+
+    def size(self) -> int:
+        self._fs._enter("size", self._path)  # noqa: SLF001 - see above
+        return len(self._opened().data)
+
+    def truncate(self, size: int) -> None:
+        self._fs._truncate(self._opened(), self._path, size)  # noqa: SLF001 - see above
+
+    def sync(self) -> None:
+        self._fs._sync(self._opened(), self._path, "sync")  # noqa: SLF001 - see above
+
+    def close(self) -> None:
+        if self._node is not None:
+            self._node = None
+            self._fs._enter("close", self._path)  # noqa: SLF001 - see above
+
+
+class _SimulatedLock:
+    """The ownership of a directory."""
+
+    __slots__ = ("_locks", "_path")
+
+    def __init__(self, locks: set[str], path: str) -> None:
+        self._locks = locks
+        self._path = path
+
+    def release(self) -> None:
+        self._locks.discard(self._path)

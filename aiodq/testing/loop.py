@@ -1,0 +1,172 @@
+"""An event loop whose time is simulated, and threads that take turns with it: the same seed, the same run.
+
+Time goes by only when nothing is ready, and then at once: an hour's timeout costs nothing. Blocking work that the store
+gives to threads runs in real threads of which only one moves at a time. It hands over at every call of the simulated
+file system, and the seed decides how many turns the loop takes meanwhile. So whatever may happen while a sync is under
+way does happen under some seed, and happens again under the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import threading
+from concurrent.futures import Executor, Future
+from random import Random
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from aiodq.testing.faults import Call
+    from aiodq.testing.filesystem import SimulatedFileSystem
+
+__all__ = ["SimulatedExecutor", "SimulatedLoop", "StalledError", "run"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class StalledError(RuntimeError):
+    """Nothing is ready and nothing is scheduled: whoever waits would wait for ever."""
+
+
+class _Selector(selectors.SelectSelector):
+    """Looks at descriptors without waiting, and lets simulated time go by instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time: float = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready and timeout is None:
+            raise StalledError("every task waits for something that nothing will bring")
+        if not ready and timeout is not None and timeout > 0:
+            # A little more than was asked, or rounding could leave the timer for ever about to be due.
+            self.time += timeout + 1e-9
+        return ready
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """An event loop that never waits. Sockets and other threads do not wake it: it is for what is all in this process.
+
+    A loop on which nothing can happen any more raises `StalledError` out of `run_until_complete`.
+    """
+
+    def __init__(self) -> None:
+        """Begin at time 0."""
+        self._simulated = _Selector()
+        super().__init__(self._simulated)
+
+    def time(self) -> float:
+        """Return simulated seconds."""
+        return self._simulated.time
+
+
+class _Job:
+    """A thread's work, and whose turn it is."""
+
+    __slots__ = ("ended", "here", "there", "thread", "work")
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work = work
+        self.here = threading.Semaphore(0)
+        self.there = threading.Semaphore(0)
+        self.thread: threading.Thread | None = None
+        self.ended = False
+
+
+class SimulatedExecutor(Executor):
+    """Threads that move only when the loop lets them, between two of its steps.
+
+    Give it to `aiodq.open(path, fs=fs, executor=SimulatedExecutor(loop, fs, seed))`.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fs: SimulatedFileSystem, seed: int, longest: int = 3) -> None:
+        """Hand over at every call of `fs`; the loop takes up to `longest` turns in between."""
+        self._loop = loop
+        self._random = Random(seed)  # noqa: S311 - it has to repeat
+        self._longest = longest
+        self._jobs: list[_Job] = []
+        self._current: _Job | None = None
+        self._over = False
+        fs.before = self._call
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run `fn` in a thread, a few turns from now on.
+
+        Raises:
+            RuntimeError: after `shutdown`.
+        """
+        if self._over:
+            raise RuntimeError("the executor was shut down")
+        future: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 - it is handed to who waits, whatever it is
+                future.set_exception(error)
+
+        job = _Job(work)
+        self._jobs.append(job)
+        self._later(job)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - the base's
+        """End what was submitted, at once, and take nothing more."""
+        del cancel_futures
+        self._over = True
+        while wait and self._jobs:
+            self._move(self._jobs[0])
+
+    def _later(self, job: _Job) -> None:
+        self._loop.call_soon(self._turn, job, self._random.randint(0, self._longest))
+
+    def _turn(self, job: _Job, left: int) -> None:
+        if job.ended:
+            return
+        if left:
+            self._loop.call_soon(self._turn, job, left - 1)
+            return
+        self._move(job)
+        if not job.ended:
+            self._later(job)
+
+    def _move(self, job: _Job) -> None:
+        """Let a thread go on until it hands over or ends."""
+        self._current = job
+        if job.thread is None:
+            job.thread = threading.Thread(target=self._run, args=(job,), name="aiodq simulated", daemon=True)
+            job.thread.start()
+        else:
+            job.there.release()
+        job.here.acquire()
+        self._current = None
+        if job.ended:
+            self._jobs.remove(job)
+            job.thread.join()
+
+    def _run(self, job: _Job) -> None:
+        job.work()
+        job.ended = True
+        job.here.release()
+
+    def _call(self, call: Call, path: str) -> None:
+        del call, path
+        job = self._current
+        if job is not None and threading.current_thread() is job.thread:
+            job.here.release()
+            job.there.acquire()
+
+
+def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run `main()` on a `SimulatedLoop`, as `asyncio.run` does on a real one.
+
+    Raises:
+        StalledError: it waits for something that nothing will bring.
+    """
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        return runner.run(main())

@@ -1,0 +1,26 @@
+"""Stores without a directory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.store import QueueOpening, StoreOpening, open, open_queue
+from aiodq.testing.filesystem import SimulatedFileSystem
+
+if TYPE_CHECKING:
+    from aiodq.clock import Clock
+    from aiodq.options import ChannelOptions, StoreOptions
+
+__all__ = ["memory_queue", "memory_store"]
+
+
+def memory_store(options: StoreOptions | None = None, *, clock: Clock | None = None) -> StoreOpening:
+    """Open a store in memory: as `aiodq.open`, of a directory that nobody else has and that goes with it."""
+    return open("/memory", options, fs=SimulatedFileSystem(), clock=clock)
+
+
+def memory_queue(
+    options: StoreOptions | None = None, channel: ChannelOptions | None = None, *, clock: Clock | None = None
+) -> QueueOpening:
+    """Open a queue in memory: as `aiodq.open_queue`, of a directory that nobody else has and that goes with it."""
+    return open_queue("/memory", options, channel, fs=SimulatedFileSystem(), clock=clock)
