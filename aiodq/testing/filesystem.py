@@ -114,6 +114,12 @@ class SimulatedFileSystem:
         with self._mutex:
             return {path: bytes(node.data) if node.names is None else None for path, node in self._tree.walk()}
 
+    def durable(self) -> Image:
+        """Return what is sure to outlive a power cut now: what was synced."""
+        with self._mutex:
+            (image,) = self._disk.cuts(Random(0), 1)  # noqa: S311 - nothing is chosen
+            return image
+
     def power_cut(self, seed: int | None = None) -> SimulatedFileSystem:
         """Cut the power now: return the disk as it is found afterwards. This file system fails from now on.
 
@@ -123,9 +129,9 @@ class SimulatedFileSystem:
         with self._mutex:
             self.unplug()
             if seed is None:
-                (image,) = self._disk.cuts(Random(0), 1)  # noqa: S311 - it has to repeat
+                image = self.durable()
             else:
-                source = Random(seed)  # noqa: S311 - see above
+                source = Random(seed)  # noqa: S311 - it has to repeat
                 image = source.choice(list(self._disk.cuts(source, 8)))
             return SimulatedFileSystem(image, ordering=self._ordering, capacity=self.capacity)
 

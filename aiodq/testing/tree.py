@@ -36,8 +36,8 @@ class Node:
 
     def __init__(self, number: int, *, directory: bool) -> None:
         """Begin empty."""
-        self.number = number
-        self.data = bytearray()
+        self.number: int = number
+        self.data: bytearray = bytearray()
         self.names: dict[str, Node] | None = {} if directory else None
 
 
