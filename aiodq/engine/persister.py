@@ -149,8 +149,17 @@ class MetadataPersister:
             if not waiter.done():
                 waiter.set_result(None)
         for outlet in outlets:
-            if outlet.journal is not None and outlet.journal.pending >= _FOLD_AT:
-                await self._fold(outlet)
+            await self._keep_up(outlet)
+
+    async def _keep_up(self, outlet: Outlet[Any]) -> None:
+        """Have room for the next acks. A reserve that stays scant is on a full disk, where only a fold makes room."""
+        journal = outlet.journal
+        if journal is None:
+            return
+        if journal.scant:
+            await self._offload.call(journal.top_up)
+        if journal.pending >= _FOLD_AT or (journal.scant and journal.pending):
+            await self._fold(outlet)
 
     async def _sync_journals(self, waiting: list[asyncio.Future[None]]) -> None:
         journals = [outlet.journal for outlet in self._unsynced.values() if outlet.journal is not None]
@@ -186,6 +195,8 @@ class MetadataPersister:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(error)
+        # Whoever needs all acks to be durable, a close for one, does not wait for the timer.
+        self._dirty[outlet.name] = outlet
         asyncio.get_running_loop().call_later(_RETRY, self.settled, outlet)
 
     async def _fold(self, outlet: Outlet[Any]) -> None:

@@ -20,6 +20,8 @@ an op       0      1    kind                                   ..     4    crc o
 A checkpoint of generation *g* holds everything of the journals before *g*; only a journal of that very generation is
 applied to it. The generation is also the starting value of the blocks' checksums, so that nothing left of an older
 journal is ever taken for a block.
+
+Zeros may follow the last block: space that is there for those to come. A block is written over them.
 """
 
 from __future__ import annotations

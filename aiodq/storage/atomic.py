@@ -103,6 +103,9 @@ def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
         fs.rename(temporary, path)
         sync_directory(fs, os.path.dirname(path))
     except OSError as cause:
+        # On a full disk half a file is space that others need; where removing fails, the next owner does it.
+        with suppress(OSError):
+            fs.remove(temporary)
         raise storage_error(cause, path) from cause
 
 

@@ -2,15 +2,19 @@
 
 The upper half of a generation is made of the topic's uuid and the channel's name, so that the files of one channel
 never pass for those of another, as after a hasty restore.
+
+Zeros are written ahead of the journal's end: what frees a full disk is consuming, and acks that overwrite what is there
+need no space. The file's size then changes seldom, which leaves a sync less to do.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from aiodq.errors import CorruptionError
+from aiodq.errors import CorruptionError, DiskFullError
 from aiodq.format.journal import (
     JOURNAL_HEADER,
     ChannelImage,
@@ -44,6 +48,13 @@ _OP_BYTES: Final = 24
 _BLOCK_START: Final = 8
 _OWNER_SHIFT: Final = 32
 _COUNT: Final = (1 << _OWNER_SHIFT) - 1
+_UNWRITTEN: Final = bytes(_OP_BYTES)
+"""No block holds so many zeros in a row: every operation begins with its kind."""
+
+_PAGE: Final = 4096
+_LEAST: Final = 4 * _PAGE
+_MOST: Final = 16 * _PAGE
+"""Bytes ahead of a journal's end: the least for an idle channel, the most for one whose journal is as long."""
 
 
 def read_channel(fs: FileSystem, directory: str, start: int) -> tuple[ChannelImage, list[Op], int, int, list[Damage]]:
@@ -103,7 +114,7 @@ def _read_journal(fs: FileSystem, directory: str, generation: int, damages: list
     try:
         found = decode_journal_header(data, path)
     except CorruptionError as error:
-        if not any(data) and len(data) <= JOURNAL_HEADER.size:
+        if not any(data) and (len(data) <= JOURNAL_HEADER.size or not generation & _COUNT):
             return [], generation, 0
         damages.append(Damage(path, 0, len(data), error.message))
         # The blocks' checksums begin with the generation, so that they prove it, too.
@@ -125,20 +136,27 @@ def _read_journal(fs: FileSystem, directory: str, generation: int, damages: list
 
 
 def _blocks(data: bytes, generation: int, path: str, damages: list[Damage]) -> tuple[list[Op], int]:
-    """Return the operations of all blocks that check, and the byte behind the last of them."""
+    """Return the operations of all blocks that check, and where those end that nothing is missing before."""
     ops, end = decode_blocks(data, generation, path)
-    while (start := _next_block(data, end, generation, path)) is not None:
-        damages.append(Damage(path, end, start, "operations in the journal are not what was written"))
+    whole: int | None = None
+    last = len(data.rstrip(b"\0"))
+    while (start := _next_block(data, end, last, generation, path)) is not None:
+        if _UNWRITTEN in data[end:start]:
+            # Of blocks that were not synced, a power cut may leave a later one without an earlier one. What the later
+            # one says is true all the same.
+            whole = end if whole is None else whole
+        else:
+            damages.append(Damage(path, end, start, "operations in the journal are not what was written"))
         more, used = decode_blocks(data[: JOURNAL_HEADER.size] + data[start:], generation, path)
         ops += more
         end = start + used - JOURNAL_HEADER.size
-    return ops, end
+    return ops, end if whole is None else whole
 
 
-def _next_block(data: bytes, end: int, generation: int, path: str) -> int | None:
-    """Return where the next block begins that checks, behind one that does not; None where nothing follows."""
+def _next_block(data: bytes, end: int, last: int, generation: int, path: str) -> int | None:
+    """Return where the next block begins that checks, behind one that does not and before `last`, if there is one."""
     header = data[: JOURNAL_HEADER.size]
-    for at in range(end + ALIGNMENT, len(data) - ALIGNMENT, ALIGNMENT):
+    for at in range(end + ALIGNMENT, last, ALIGNMENT):
         length = int.from_bytes(data[at : at + 4], "little")
         stop = at + _BLOCK_START + length
         if not length or length % _OP_BYTES or stop > len(data):
@@ -175,6 +193,7 @@ class ChannelJournal:
         self.damages: list[Damage]
         self.image, self.ops, self._generation, self._end, self.damages = read_channel(fs, directory, start)
         self.pending: int = len(self.ops)
+        self._reserved = 0
         self.unclean: bool = bool(self.damages)
         for damage in self.damages:
             if damage.end > damage.position:
@@ -192,6 +211,7 @@ class ChannelJournal:
                 self._begin(file)
             else:
                 self._tidy(file)
+                self._reserve(file)
             if not exists:
                 self._fs.sync_directory(os.path.dirname(self._path))
         except BaseException:
@@ -202,19 +222,44 @@ class ChannelJournal:
     def _tidy(self, file: File) -> None:
         header = encode_journal_header(self._generation)
         whole = file.read_at(len(header), 0) == header
-        if whole and file.size() <= self._end:
+        self._reserved = size = file.size()
+        if whole and (size <= self._end or not any(file.read_at(size - self._end, self._end))):
             return
         self.unclean = True
         if not whole:
             write_all(file, [header], 0)
         # CRASH: the torn block is gone before anything is written behind it.
         file.truncate(self._end)
+        self._reserved = self._end
         sync_file(file, self._path)
 
     def _begin(self, file: File) -> None:
-        file.truncate(0)
-        self._end = write_all(file, [encode_journal_header(self._generation)], 0)
+        # Not cut to nothing: the space it has may be all there is.
+        file.truncate(_LEAST)
+        self._end = self._reserved = write_all(file, [encode_journal_header(self._generation)], 0)
+        self._reserve(file)
         sync_file(file, self._path)
+
+    @property
+    def scant(self) -> bool:
+        """Whether less than half of the reserve is left."""
+        return self._reserved - self._end < self._ahead // 2
+
+    @property
+    def _ahead(self) -> int:
+        return min(max(self._end, _LEAST), _MOST)
+
+    def _reserve(self, file: File) -> None:
+        if not self._end or not self.scant:
+            return
+        target = (self._end + self._ahead) // _PAGE * _PAGE
+        # INVARIANT: zeros are written behind every block. Without them the journal is as good; it only takes space.
+        with suppress(OSError):
+            self._reserved = write_all(file, [bytes(target - self._reserved)], self._reserved)
+
+    def top_up(self) -> None:
+        """Write zeros ahead of the journal's end where few are left. Blocking; a disk too full for them is no error."""
+        self._reserve(self._file)
 
     @property
     def reach(self) -> int:
@@ -237,16 +282,18 @@ class ChannelJournal:
                 self._begin(self._file)
             # A failed write leaves the end where it was, so that the next one covers whatever got there.
             self._end = write_all(self._file, [encode_block(batch, self._generation)], self._end)
+            self._reserved = max(self._reserved, self._end)
         except OSError as cause:
             raise storage_error(cause, self._path, self._end) from cause
         self.pending += len(batch)
 
     def sync(self) -> None:
-        """Return when everything appended before is on the device.
+        """Return when everything appended before is on the device, with a reserve behind it.
 
         Raises:
             StoreFailedError: nobody knows what is there.
         """
+        self._reserve(self._file)
         sync_file(self._file, self._path)
 
     def fold(self, image: ChannelImage) -> None:
@@ -256,7 +303,13 @@ class ChannelJournal:
             StorageError: the old ones stand, or both hold the same.
         """
         # CRASH: once the new checkpoint is there, the old journal's generation no longer fits and it is ignored.
-        replace_file(self._fs, self._checkpoint, encode_checkpoint(image, self._generation + 1))
+        checkpoint = encode_checkpoint(image, self._generation + 1)
+        try:
+            replace_file(self._fs, self._checkpoint, checkpoint)
+        except DiskFullError:
+            if not self._give_way():
+                raise
+            replace_file(self._fs, self._checkpoint, checkpoint)
         self._generation += 1
         # INVARIANT: nothing is written behind a header of another generation; if it cannot be replaced now, `append`
         # does so first.
@@ -266,6 +319,15 @@ class ChannelJournal:
         except OSError as cause:
             raise storage_error(cause, self._path) from cause
         self.pending = 0
+
+    def _give_way(self) -> bool:
+        """Give the reserve back to the disk, so that a checkpoint finds room; return whether there was one."""
+        if not self._end or self._reserved == self._end:
+            return False
+        with suppress(OSError):
+            self._file.truncate(self._end)
+            self._reserved = self._end
+        return self._reserved == self._end
 
     def close(self) -> None:
         """Close the journal."""

@@ -131,7 +131,7 @@ class _TopicRepair:
             self._actions += _sweep(self._fs, directory)
             image, ops, _, end, damages = read_channel(self._fs, directory, start)
             path = os.path.join(directory, JOURNAL)
-            torn = 0 < end < len(read_file(self._fs, path, 1 << 30) or b"")
+            torn = end > 0 and any((read_file(self._fs, path, 1 << 30) or b"")[end:])
             if not damages and not torn:
                 continue
             kept = {file: self._whole(os.path.join(directory, file)) for file in (CHECKPOINT, JOURNAL)}

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -15,11 +16,21 @@ from aiodq.errors import AiodqError, DiskFullError, StoreFailedError
 from aiodq.format.journal import JOURNAL_HEADER, ChannelImage, Op, OpKind
 from aiodq.storage.atomic import TEMPORARY
 from aiodq.storage.channels import applied, unsettled
+from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.journal import ChannelJournal
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import copy, flip, open_log, set_aside
+from tests.system.support import WrappedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiodq.format.layout import BytesLike
+    from aiodq.storage.filesystem import File
 
 BLOCK = 8 + 24
+BLOCKS_OF_THREE = JOURNAL_HEADER.size + 3 * BLOCK
+RESERVE = 4 * 4096
 
 
 def ack(offset: int, count: int = 1) -> Op:
@@ -35,6 +46,12 @@ def found(directory: Path, start: int = 0) -> tuple[ChannelImage, list[Op]]:
     journal = opened(directory, start=start)
     journal.close()
     return journal.image, journal.ops
+
+
+def written(directory: Path) -> bytes:
+    """Return a journal's bytes but for its reserve. The value of the last operation ends in eight zeros."""
+    data = (directory / "journal").read_bytes().rstrip(b"\0")
+    return data + bytes(-(len(data) - JOURNAL_HEADER.size) % BLOCK)
 
 
 @pytest.fixture
@@ -81,7 +98,7 @@ def test_a_fold_replaces_both(channel: Path) -> None:
         assert found(channel) == (image, [])
     journal.append([ack(11)])
     assert found(channel) == (image, [ack(11)])
-    assert (channel / "journal").stat().st_size == JOURNAL_HEADER.size + BLOCK
+    assert len(written(channel)) == JOURNAL_HEADER.size + BLOCK
     journal.close()
 
 
@@ -100,6 +117,7 @@ def test_the_checkpoint_is_durable_before_the_journal_is_emptied(channel: Path) 
         ("rename", "checkpoint"),
         ("sync_directory", channel.name),
         ("truncate", "journal"),
+        ("write", "journal"),
         ("write", "journal"),
         ("sync", "journal"),
     ]
@@ -230,6 +248,185 @@ def test_opening_fails_whole_and_works_later(channel: Path, kind: str) -> None:
     assert not fault.hit
     assert found(channel)[1] == [ack(6), ack(8), ack(10)]
     assert [path.name for path in sorted(channel.iterdir())] == ["checkpoint", "journal"]
+
+
+# --- the reserve
+
+
+class FullFileSystem(OsFileSystem):
+    """Has room for so many bytes more; what a file gives up is room for others."""
+
+    def __init__(self) -> None:
+        self.room = 1 << 30
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        return FullFile(super().open(path, write=write, create=create), self)
+
+    def remove(self, path: str) -> None:
+        self.room += os.stat(path).st_size
+        super().remove(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self.room += os.stat(target).st_size if os.path.exists(target) else 0
+        super().rename(source, target)
+
+
+class FullFile(WrappedFile):
+    def __init__(self, file: File, fs: FullFileSystem) -> None:
+        super().__init__(file)
+        self._fs = fs
+
+    def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
+        data, size = b"".join(buffers), self.size()
+        grows = min(max(position + len(data) - size, 0), self._fs.room)
+        taken = min(size + grows - position, len(data))
+        if data and taken <= 0:
+            raise OSError(errno.ENOSPC, "full")
+        self._fs.room -= grows
+        return super().write_at([data[:taken]], position)
+
+    def truncate(self, size: int) -> None:
+        self._fs.room += max(self.size() - size, 0)
+        super().truncate(size)
+
+
+def full(channel: Path, journal: ChannelJournal, fs: FullFileSystem) -> list[Op]:
+    """Fill the disk, then ack until no ack is taken any more."""
+    fs.room = 0
+    ops: list[Op] = []
+    with pytest.raises(DiskFullError):
+        for offset in range(100_000):
+            journal.append([ack(offset)])
+            journal.sync()
+            ops.append(ack(offset))
+    assert found(copy(channel, channel.with_name("beside")))[1] == ops
+    return ops
+
+
+def test_a_full_disk_takes_acks_as_long_as_there_is_a_reserve(channel: Path) -> None:
+    fs = FullFileSystem()
+    journal = ChannelJournal(fs, str(channel), 0)
+    ops = full(channel, journal, fs)
+    assert len(ops) >= RESERVE // BLOCK - 1
+    assert journal.scant
+    fs.room = 1 << 20
+    journal.append([ack(7, 7)])
+    journal.sync()
+    assert not journal.scant
+    journal.close()
+    assert found(channel)[1] == [*ops, ack(7, 7)]
+
+
+def test_the_reserve_grows_with_what_is_acked_and_stays_ahead(channel: Path) -> None:
+    fs = FullFileSystem()
+    journal = ChannelJournal(fs, str(channel), 0)
+    for number in range(200):
+        journal.append([ack(number * 50 + other) for other in range(50)])
+        journal.sync()
+        assert not journal.scant
+    reserve = (channel / "journal").stat().st_size - len(written(channel))
+    assert 2 * RESERVE <= reserve <= 4 * RESERVE
+    assert len(found(channel)[1]) == 10_000
+    journal.close()
+
+
+def test_a_full_disk_takes_a_fold_in_the_reserve_s_place(channel: Path) -> None:
+    fs = FullFileSystem()
+    journal = ChannelJournal(fs, str(channel), 0)
+    fs.room = 0
+    for generation in range(5):
+        for offset in range(RESERVE // BLOCK // 2 + 1):
+            journal.append([ack(offset)])
+            journal.sync()
+        image = ChannelImage(10 + generation, [(20, 25)])
+        journal.fold(image)
+        assert found(copy(channel, channel.with_name("beside"))) == (image, [])
+    journal.append([ack(99)])
+    journal.close()
+    assert found(channel) == (image, [ack(99)])
+
+
+def test_a_fold_that_finds_no_room_leaves_everything_as_it_was(channel: Path) -> None:
+    fs = FullFileSystem()
+    journal = ChannelJournal(fs, str(channel), 0)
+    fs.room = 0
+    journal.append([ack(1)])
+    journal.sync()
+    large = ChannelImage(0, [(3 * n, 3 * n + 1) for n in range(1, 3000)])
+    for offset in (2, 3):
+        with pytest.raises(DiskFullError):
+            journal.fold(large)
+        assert sorted(os.listdir(channel)) == ["journal"]
+        # The room that both wanted is the journal's again at the next sync.
+        journal.sync()
+        journal.append([ack(offset)])
+        assert not journal.scant
+    journal.close()
+    assert found(channel)[1] == [ack(1), ack(2), ack(3)]
+
+
+def test_a_reserve_that_cannot_be_written_is_no_error(channel: Path) -> None:
+    fs = FaultyFileSystem()
+    fs.fail("write", errno.ENOSPC, at=2)
+    journal = opened(channel, fs)
+    assert journal.scant
+    fault = fs.fail("write", errno.EIO, at=2)
+    journal.append([ack(1)])
+    journal.sync()
+    assert fault.hit
+    journal.sync()
+    assert not journal.scant
+    journal.close()
+    assert found(channel)[1] == [ack(1)]
+
+
+def test_a_journal_without_a_reserve_gets_one(channel: Path) -> None:
+    three_blocks(channel)
+    os.truncate(channel / "journal", BLOCKS_OF_THREE)
+    journal = opened(channel)
+    assert (journal.ops, journal.unclean, journal.scant) == ([ack(6), ack(8), ack(10)], False, False)
+    journal.close()
+    assert (channel / "journal").stat().st_size >= RESERVE
+
+
+def test_a_block_torn_in_the_reserve_is_no_damage(channel: Path, tmp_path: Path) -> None:
+    three_blocks(channel)
+    whole = (channel / "journal").read_bytes()
+    at = BLOCKS_OF_THREE - BLOCK
+    for size in range(BLOCK):
+        work = copy(channel, tmp_path / "work")
+        (work / "journal").write_bytes(whole[: at + size] + bytes(len(whole) - at - size))
+        journal = opened(work)
+        complete = not any(whole[at + size : at + BLOCK])
+        assert journal.ops == [ack(6), ack(8), ack(10)][: 3 if complete else 2]
+        assert (journal.damages, journal.unclean) == ([], size > 0 and not complete)
+        journal.append([ack(11)])
+        journal.close()
+        assert found(work)[1] == [*journal.ops, ack(11)]
+
+
+def test_a_block_behind_one_that_never_arrived_counts_and_nothing_is_damaged(channel: Path) -> None:
+    three_blocks(channel)
+    at = JOURNAL_HEADER.size + BLOCK
+    with (channel / "journal").open("r+b") as file:
+        file.seek(at)
+        file.write(bytes(BLOCK))
+    journal = opened(channel)
+    assert (journal.ops, journal.damages, journal.unclean) == ([ack(6), ack(10)], [], True)
+    journal.fold(applied(journal.image, journal.ops))
+    journal.close()
+    assert found(channel) == (ChannelImage(5, [(6, 7), (10, 11)]), [])
+    assert set_aside(channel) == []
+
+
+def test_a_journal_whose_reserve_arrived_and_whose_header_did_not_is_new(channel: Path) -> None:
+    channel.mkdir()
+    (channel / "journal").write_bytes(bytes(RESERVE))
+    journal = opened(channel)
+    assert (journal.ops, journal.damages, journal.unclean) == ([], [], False)
+    journal.append([ack(1)])
+    journal.close()
+    assert found(channel)[1] == [ack(1)]
 
 
 # --- damage
