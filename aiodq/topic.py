@@ -263,9 +263,9 @@ class Topic:
 
         def report(_: None, error: BaseException | None) -> None:
             if error is not None:
-                reader.use(LogReader.close)  # the threads are gone, so nothing is being read
+                reader.release(LogReader.close)  # the threads are gone, so nothing is being read
 
-        self._runtime.offload.start(lambda: reader.use(LogReader.close), report)
+        self._runtime.offload.start(lambda: reader.release(LogReader.close), report)
 
     async def offset_at(self, moment: datetime) -> int:
         """Return the first offset put at `moment` or later; the end where all are older.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -27,17 +28,56 @@ _LITTLE: Final = 64 * 1024
 
 
 class SharedReader:
-    """A log reader that two threads may want: one reads, the other has files closed."""
+    """A log reader for several threads, of whom none waits for another: the loop is one of them."""
 
     def __init__(self, fs: FileSystem) -> None:
         """Read through `fs`."""
+        self._fs = fs
         self._reader = LogReader(fs)
-        self._lock = threading.Lock()
+        self._mutex = threading.Lock()
+        self._busy = False
+        self._put_off: list[Callable[[LogReader], None]] = []
 
     def use(self, function: Callable[[LogReader], T]) -> T:
-        """Return what `function` does with the reader. Blocking."""
-        with self._lock:
-            return function(self._reader)
+        """Return what `function` reads; beside somebody else, through files of its own. Blocking."""
+        if self._take():
+            try:
+                return function(self._reader)
+            finally:
+                self._give_back()
+        reader = LogReader(self._fs)
+        try:
+            return function(reader)
+        finally:
+            reader.close()
+
+    def release(self, function: Callable[[LogReader], None]) -> None:
+        """Have `function` close files: now, or once whoever reads is through."""
+        if self._take(function):
+            try:
+                function(self._reader)
+            finally:
+                self._give_back()
+
+    def _take(self, otherwise: Callable[[LogReader], None] | None = None) -> bool:
+        with self._mutex:
+            if self._busy:
+                if otherwise is not None:
+                    self._put_off.append(otherwise)
+                return False
+            self._busy = True
+            return True
+
+    def _give_back(self) -> None:
+        while True:
+            with self._mutex:
+                if not self._put_off:
+                    self._busy = False
+                    return
+                function = self._put_off.pop(0)
+            # What was only read loses nothing where closing fails, and the read succeeded.
+            with suppress(OSError):
+                function(self._reader)
 
 
 class PrefetchingReader:
@@ -51,7 +91,7 @@ class PrefetchingReader:
         """Read what `view` shows."""
         self._offload = offload
         self._view = view
-        # Apart, so that a read on the loop never waits for one in a thread.
+        # Apart, so that each finds the files open that it read last.
         self._ahead, self._inline, self._lookup = SharedReader(fs), SharedReader(fs), SharedReader(fs)
         self._wanted: asyncio.Queue[Outlet[Any]] = asyncio.Queue()
         self.bytes_read: int = 0
@@ -99,9 +139,9 @@ class PrefetchingReader:
     def forget(self, paths: Sequence[str]) -> None:
         """Let go of files that are about to be deleted, so that their space comes back. Blocking."""
         for shared in (self._ahead, self._inline, self._lookup):
-            shared.use(partial(LogReader.forget, paths=paths))
+            shared.release(partial(LogReader.forget, paths=paths))
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, each once whoever reads it is through."""
         for shared in (self._ahead, self._inline, self._lookup):
-            shared.use(LogReader.close)
+            shared.release(LogReader.close)

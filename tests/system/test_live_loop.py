@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,9 @@ from tests.system.support import (
     WATCHDOG,
     QuickFileSystem,
     StallingFileSystem,
+    WrappedFile,
     bodies,
+    descriptors_under,
     drain,
     nothing_left,
     steps,
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq import Queue, Receipt
+    from aiodq.storage.filesystem import File
 
 TICKS = 2000
 MIB = 1 << 20
@@ -67,6 +71,65 @@ async def test_slow_sync_does_not_hold_up_the_loop(tmp_path: Path) -> None:
             fs.release()
             assert await put == 2
             assert bodies(drain(queue)) == [b"b", b"c"]
+
+
+class StallingReads(QuickFileSystem):
+    """A disk on which reads of segments stand still while the test says so; what the loop itself asks passes.
+
+    Attributes:
+        began: how many stood still.
+        go_on: unset, they do.
+    """
+
+    def __init__(self) -> None:
+        self.began = 0
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        file = super().open(path, write=write, create=create)
+        return StallingReadsFile(file, self) if path.endswith(".seg") else file
+
+
+class StallingReadsFile(WrappedFile):
+    def __init__(self, file: File, fs: StallingReads) -> None:
+        super().__init__(file)
+        self._fs = fs
+
+    def read_at(self, size: int, position: int) -> bytes:
+        if threading.current_thread() is not threading.main_thread() and not self._fs.go_on.is_set():
+            self._fs.began += 1
+            assert self._fs.go_on.wait(WATCHDOG)
+        return super().read_at(size, position)
+
+
+async def walk(queue: Queue) -> list[bytes]:
+    return [message.body async for message in queue.scan()]
+
+
+async def test_read_under_way_holds_up_neither_the_loop_nor_another_read(tmp_path: Path) -> None:
+    """Nobody waits for who reads: not who closes its files, not who deletes them, not the next who reads."""
+    fs = StallingReads()
+    with nothing_left():
+        async with aiodq.open(tmp_path, fs=fs) as store:
+            queue = store.queue("t")
+            await queue.put_many([b"a", b"b"])
+            fs.go_on.clear()
+            reads = [asyncio.create_task(queue.read(offset)) for offset in (0, 1)]
+            await until(lambda: fs.began == len(reads))
+            scan = asyncio.create_task(walk(queue))
+            await until(lambda: fs.began > len(reads))
+            scan.cancel()
+            for message in drain(queue):
+                await message.ack()
+            await store.delete_topic("t")
+            await store.topic("t").put(b"new")
+            assert not any(read.done() for read in reads)
+            fs.go_on.set()
+            assert [message.body for message in await asyncio.gather(*reads)] == [b"a", b"b"]
+        with pytest.raises(asyncio.CancelledError):
+            await scan
+    assert descriptors_under(tmp_path) == []
 
 
 async def test_slow_topic_does_not_hold_up_another(tmp_path: Path) -> None:
