@@ -246,7 +246,7 @@ def read_prefix(view: BytesLike, at: int, context: FrameContext, *, position: in
             if not 0 < count <= min(raw // 4, MAX_RECORDS) or raw > raw_limit(length):
                 message = f"a batch of {count} records and {raw} raw bytes does not fit into {length} bytes"
                 raise CorruptionError(message, path, position)
-        elif kind in CONTROL_KINDS:
+        elif kind in CONTROL_KINDS and detail < ALIGNMENT:
             count = raw = 0
         else:
             message = f"no frame starts here (kind {kind:#x})"

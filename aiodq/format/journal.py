@@ -30,6 +30,7 @@ import struct
 import zlib
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import CorruptionError, FormatVersionError
@@ -60,6 +61,8 @@ _CHECKPOINT: Final = struct.Struct("<8sIQQII")
 _RANGE: Final = struct.Struct("<QQ")
 _ATTEMPT: Final = struct.Struct("<QI")
 _CRC: Final = struct.Struct("<I")
+_OFFSETS: Final = 1 << 63
+"""Every offset is below this."""
 
 
 class OpKind(IntEnum):
@@ -172,10 +175,11 @@ def decode_checkpoint(data: bytes, path: str = "") -> tuple[ChannelImage, int]:
     middle = _CHECKPOINT.size + ranges * _RANGE.size
     if middle + attempts * _ATTEMPT.size != len(body):
         raise CorruptionError("the checkpoint's counts do not fit its size", path, 28)
-    image = ChannelImage(
-        floor, list(_RANGE.iter_unpack(body[_CHECKPOINT.size : middle])), dict(_ATTEMPT.iter_unpack(body[middle:]))
-    )
-    return image, generation
+    settled: list[tuple[int, int]] = list(_RANGE.iter_unpack(body[_CHECKPOINT.size : middle]))
+    edges = [edge for stretch in settled for edge in stretch]
+    if any(a >= b for a, b in pairwise(edges)) or max([floor, *edges[-1:]]) > _OFFSETS:
+        raise CorruptionError("the checkpoint's ranges are not in order", path, 20)
+    return ChannelImage(floor, settled, dict(_ATTEMPT.iter_unpack(body[middle:]))), generation
 
 
 def _check_version(version: int, path: str) -> None:

@@ -206,7 +206,8 @@ class LogReader:
         end = limit
         items = scan_units(opened.file, segment.context, segment.path, limit=limit, start=position)
         for item in items:
-            if isinstance(item, Unit):
+            # A frame whose checksum is right and whose content is not is at `position` itself: a unit, and no put.
+            if isinstance(item, Unit) and item.frames[0].position > position:
                 stop = min(item.first, view.stop)
                 end = item.frames[0].position
                 break

@@ -1,0 +1,162 @@
+"""Valid bytes of every format, made by the encoders: where every fuzzer starts from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
+from aiodq.format.columns import Columns
+from aiodq.format.footer import IndexEntry, SegmentIndex, encode_footer
+from aiodq.format.frames import encode_frames, read_prefix
+from aiodq.format.journal import (
+    ChannelImage,
+    Op,
+    OpKind,
+    encode_block,
+    encode_checkpoint,
+    encode_journal_header,
+)
+from aiodq.format.layout import FRAME_PREFIX, KIND_BATCH, TRAILER
+from aiodq.format.segment import SegmentHeader
+from aiodq.storage.meta import TopicMeta, save_meta
+from aiodq.storage.slots import SlotFile
+from aiodq.testing import SimulatedFileSystem
+from tests.fuzz.mend import SALT, mend_frames
+from tests.fuzz.stores import as_row, small_store
+from tests.fuzz.targets import BASE, CONTEXT, START, TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TIME = 1_700_000_000_000_000_000
+
+
+def _frames(*puts: Columns, codec: int = CODEC_NONE, watermark: int = BASE) -> list[bytes]:
+    encoded: list[bytes] = []
+    first = BASE
+    for columns in puts:
+        encoded += encode_frames(
+            columns, CONTEXT, first=first, watermark=watermark, time_ns=TIME, codec=codec, atomic=True
+        )
+        first += len(columns.bodies)
+    return encoded
+
+
+def _full() -> Columns:
+    return Columns(
+        [b"body", b"", b"x"],
+        [TIME, TIME + 1, TIME],
+        [0, TIME, 0],
+        [TIME, 0, 0],
+        ["tag", None, ""],
+        [None, b"key", b""],
+        [{"a": "b"}, {}, {"": "", "c": "d"}],
+    )
+
+
+def _control() -> bytes:
+    length = FRAME_PREFIX.size + TRAILER.size
+    return mend_frames(FRAME_PREFIX.pack(length, 0, 0xE3, 0, 0, 1, 0, TIME) + TRAILER.pack(length))
+
+
+def _run_of_three() -> list[bytes]:
+    """Three small batches as one run; the encoder makes runs only of large puts, so the flags are set by hand."""
+    made: list[bytes] = []
+    for number, flags in enumerate((0x200, 0x300, 0x100)):
+        (frame,) = encode_frames(
+            Columns([b"a", b"b"]), CONTEXT, first=BASE + 2 * number, watermark=BASE, time_ns=TIME, atomic=True
+        )
+        assert frame[8] == KIND_BATCH
+        made.append(mend_frames(frame[:10] + flags.to_bytes(2, "little") + frame[12:]))
+    return made
+
+
+def _sealed(frames: Iterable[bytes], *, sealed: bool = True) -> bytes:
+    """Return a whole segment."""
+    index = SegmentIndex()
+    data = SegmentHeader(BASE, TOPIC, TIME, SALT).encode()
+    end = 0
+    for raw in frames:
+        frame = read_prefix(raw, 0, CONTEXT, position=len(data), limit=1 << 20)
+        entry = IndexEntry(len(data), frame.first - BASE, frame.count, 1, frame.time_ns)
+        index.add(entry, joined=bool(frame.flags & 0x100), flags=frame.flags, raw_bytes=frame.raw)
+        data += raw
+        end = max(end, frame.stop - BASE)
+    return data + (encode_footer(index, data_end=len(data), end=end, salt=SALT)[1] if sealed else b"")
+
+
+def _footers() -> list[bytes]:
+    """Return footers behind as many zeros as the frames that they are about."""
+    made = []
+    for entries in (0, 1, 3):
+        index = SegmentIndex()
+        for number in range(entries):
+            entry = IndexEntry(START + 4096 * number, 5 * number, 5, 1, TIME + number)
+            index.add(entry, joined=False, flags=0, raw_bytes=40)
+        data_end = START + 4096 * max(entries - 1, 0) + 64
+        made.append(bytes(data_end) + encode_footer(index, data_end=data_end, end=5 * entries, salt=SALT)[1])
+    return made
+
+
+def _journals() -> list[bytes]:
+    ops = [Op(OpKind.ACK, 5), Op(OpKind.ACK, 7, 3), Op(OpKind.FLOOR, 4), Op(OpKind.REQUEUE, 6, value=2)]
+    generation = 0xABCD_0000_0002
+    header = encode_journal_header(generation)
+    return [header, header + encode_block(ops[:1], generation) + encode_block(ops, generation)]
+
+
+def _checkpoints() -> list[bytes]:
+    images = [ChannelImage(0), ChannelImage(5, [(7, 9), (12, 13)], {5: 2, 10: 1})]
+    return [encode_checkpoint(image, 0xABCD_0000_0001) for image in images]
+
+
+def _file(path: str, fs: SimulatedFileSystem) -> bytes:
+    data = fs.image()[path]
+    assert data is not None
+    return data
+
+
+def _topics() -> list[bytes]:
+    made = []
+    for meta in (TopicMeta(UUID(int=7)), TopicMeta(UUID(int=8), 12, {"a": 0, "b.c-d_E": 3})):
+        fs = SimulatedFileSystem({"/t": None})
+        save_meta(fs, "/t", meta)
+        made.append(_file("/t/topic.json", fs))
+    return made
+
+
+def _slots() -> list[bytes]:
+    fs = SimulatedFileSystem({"/t": None})
+    slots = SlotFile(fs, "/t/watermark")
+    slots.write(3, SALT)
+    slots.write(5, SALT)
+    slots.close()
+    return [_file("/t/watermark", fs)]
+
+
+def seeds(name: str) -> list[bytes]:
+    """Return valid inputs for a target, each of them small."""
+    compact = _frames(Columns([b""]), Columns([b"one"]), Columns([b"0123456789"]))
+    batch = _frames(Columns([b"a", b"b"]), Columns([b"tag"], tags=["t"]), _full())
+    packed = _frames(Columns([b"abcdefgh" * 20] * 3), codec=CODEC_ZSTD)
+    run = _run_of_three()
+    kinds = {
+        "header": [SegmentHeader(BASE, TOPIC, TIME, SALT).encode()],
+        "compact": [b"".join(compact)],
+        "batch": [b"".join(batch), b"".join(packed), b"".join((*batch[:1], _control(), compact[0]))],
+        "runs": [b"".join(run), b"".join((*run, *run[:1]))],
+        "footer": _footers(),
+        "journal": _journals(),
+        "checkpoint": _checkpoints(),
+        "topic": _topics(),
+        "slots": _slots(),
+        "segment": [
+            _sealed(compact, sealed=False),
+            _sealed(batch),
+            _sealed(run),
+            _sealed([*compact[:2], *packed[:0]]),
+        ],
+        "store": [as_row(small_store())],
+    }
+    return kinds[name]
