@@ -234,8 +234,8 @@ class ChannelJournal:
         sync_file(file, self._path)
 
     def _begin(self, file: File) -> None:
-        # Not cut to nothing: the space it has may be all there is.
-        file.truncate(_LEAST)
+        # Not cut to nothing: the space it has may be all there is. Nor extended: a hole is no space.
+        file.truncate(min(file.size(), _LEAST))
         self._end = self._reserved = write_all(file, [encode_journal_header(self._generation)], 0)
         self._reserve(file)
         sync_file(file, self._path)
@@ -255,7 +255,10 @@ class ChannelJournal:
         target = (self._end + self._ahead) // _PAGE * _PAGE
         # INVARIANT: zeros are written behind every block. Without them the journal is as good; it only takes space.
         with suppress(OSError):
-            self._reserved = write_all(file, [bytes(target - self._reserved)], self._reserved)
+            while self._reserved < target and (
+                taken := file.write_at([bytes(target - self._reserved)], self._reserved)
+            ):
+                self._reserved += taken
 
     def top_up(self) -> None:
         """Write zeros ahead of the journal's end where few are left. Blocking; a disk too full for them is no error."""

@@ -1,0 +1,212 @@
+"""The process whose system calls fail: forked from one that has imported everything, and traced from then on.
+
+So the calls that are counted are aiodq's and not those of the interpreter's start. The loop is asyncio's and there is
+one thread besides, so that a seed and a number name the same call each time. Notes are written by `writev`, which aiodq
+does not use and which no test lets fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import aiodq
+from tests.system.child import CHANNELS, TOPIC, Worker, digest
+
+if TYPE_CHECKING:
+    from aiodq import Draft
+
+OPTIONS: Final = aiodq.StoreOptions(segment_bytes=8_000, memory_bytes=1 << 20)
+ALL_MESSAGES: Final = aiodq.ChannelOptions(start="earliest")
+CRASHED: Final = 70
+_WATCHDOG: Final = 60
+_SUBREAPER: Final = 36
+
+
+class Job(NamedTuple):
+    """What a process is to do.
+
+    Attributes:
+        work: see `WORKS`.
+        store: the store's directory.
+        notes: the file for its notes.
+        seed: of what it does.
+        operations: how many.
+        calls: the system calls to trace; none for no tracing.
+        inject: what is to happen to some of them, as strace's `inject=` has it.
+    """
+
+    work: str
+    store: str
+    notes: str
+    seed: int
+    operations: int = 0
+    calls: str = ""
+    inject: tuple[str, ...] = ()
+
+
+class Careful(Worker):
+    """Does one thing after the other, notes what it was told, and does not give up at an error of aiodq."""
+
+    failed = False
+
+    def note(self, *what: object) -> None:
+        os.writev(self.notes, [json.dumps(what).encode() + b"\n"])
+
+    def draft(self) -> Draft:
+        body = self.rng.randbytes(self.rng.randrange(8, 900))
+        return aiodq.Draft(body) if self.rng.random() < 0.7 else aiodq.Draft(body, "x", b"y", {"mark": "z"})
+
+    async def put_once(self) -> None:
+        drafts = [self.draft() for _ in range(self.rng.choice((1, 1, 1, 4)))]
+        number = next(self.numbers)
+        digests = [digest(bytes(d.body), d.tag, None if d.key is None else bytes(d.key), d.headers) for d in drafts]
+        self.note("will_put", number, 0, digests)
+        try:
+            if len(drafts) > 1:
+                first = (await self.topic.put_many(drafts)).start
+            else:
+                (draft,) = drafts
+                first = await self.topic.put(draft.body, tag=draft.tag, key=draft.key, headers=draft.headers)
+        except aiodq.AiodqError as error:
+            self.told(error)
+            if isinstance(error, aiodq.DiskFullError):
+                self.note("refused", number)
+            return
+        self.note("put", number, first)
+        if self.failed:
+            self.note("put_after_failure", number)
+
+    async def consume_once(self) -> None:
+        channel = self.topic.channel(self.rng.choice(CHANNELS), ALL_MESSAGES)
+        try:
+            await self.topic.settle_in()
+            if not channel.qsize():
+                return
+            message = await channel.get(timeout=_WATCHDOG / 2)
+            text = digest(message.body, message.tag, message.key, message.headers)
+            self.note("got", channel.name, message.offset, text)
+            await self.settle(channel.name, message)
+        except aiodq.AiodqError as error:
+            self.told(error)
+
+    def told(self, error: aiodq.AiodqError) -> None:
+        self.note("told", type(error).__name__, str(error))
+        self.failed = self.failed or isinstance(error, aiodq.StoreFailedError)
+
+
+async def mixed(job: Job, notes: int) -> None:
+    """Put, get and ack, one thing after the other."""
+    rng = random.Random(job.seed)
+    try:
+        async with aiodq.open(job.store, OPTIONS, executor=ThreadPoolExecutor(1)) as store:
+            worker = Careful(notes, rng, store.topic(TOPIC), count())
+            for _ in range(job.operations):
+                await (worker.put_once() if rng.random() < 0.5 else worker.consume_once())
+    except aiodq.AiodqError as error:
+        os.writev(notes, [json.dumps(("told", type(error).__name__, str(error))).encode() + b"\n"])
+
+
+async def together(job: Job, notes: int) -> None:
+    """Put from eight producers at once. The bodies are text, to be found in what strace writes."""
+    numbers = count()
+    async with aiodq.open(job.store, OPTIONS) as store:
+        topic = store.topic(TOPIC)
+
+        async def produce() -> None:
+            while (number := next(numbers)) < job.operations:
+                await topic.put(b"m%06d" % number)
+                os.writev(notes, [b"m%06d\n" % number])
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(8):
+                tasks.create_task(produce())
+
+
+async def flood(job: Job, notes: int) -> None:
+    """Put as fast as the buffer takes it; note how much was accepted and not durable."""
+    size, most = 1000, 0
+    async with aiodq.open(job.store, OPTIONS) as store:
+        topic = store.topic(TOPIC)
+        accepted = await topic.put(bytes(size)) + 1
+        for _ in range(job.operations):
+            try:
+                while True:
+                    topic.put_nowait(bytes(size))
+                    accepted += 1
+            except aiodq.QueueFull:
+                most = max(most, (accepted - topic.durable_offset) * size)
+            await topic.put(bytes(size))
+            accepted += 1
+    os.writev(notes, [json.dumps(("most", most, accepted)).encode() + b"\n"])
+
+
+WORKS: Final[dict[str, Any]] = {"mixed": mixed, "together": together, "flood": flood}
+
+
+def trace(job: Job) -> None:
+    """Have strace attach to this very process, and return once it has."""
+    faults = [argument for fault in job.inject for argument in ("-e", f"inject={fault}")]
+    command = ["strace", "-f", "-y", "-ttt", "-s", "100000", "-o", job.notes + ".strace", "-e", f"trace={job.calls}"]
+    said = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - the process ends without closing anything
+    tracer = subprocess.Popen([*command, *faults, "-p", str(os.getpid())], stderr=said)
+    # From the moment it attaches, calls of this loop are counted, too: it makes none that is to fail.
+    text = b""
+    while b"attached" not in text:
+        ended = tracer.poll() is not None
+        said.seek(0)
+        text = said.read()
+        if ended:
+            raise OSError(f"strace: {text.decode()}")
+        time.sleep(0.0005)
+
+
+def run(job: Job) -> None:
+    """Do the work, and end."""
+    status = CRASHED
+    try:
+        signal.alarm(_WATCHDOG)
+        notes = os.open(job.notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        if job.calls:
+            trace(job)
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            runner.run(WORKS[job.work](job, notes))
+        status = 0
+    except BaseException:  # noqa: BLE001 - the process ends here, and says why
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def main() -> None:
+    """Fork a process for each line of JSON that comes in; write how it ended once it, and its tracer, have."""
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    with tempfile.TemporaryDirectory() as directory:
+        # Whatever is imported late is imported now.
+        asyncio.run(mixed(Job("mixed", f"{directory}/store", "", 1, 60), os.open(os.devnull, os.O_WRONLY)))
+    for line in sys.stdin:
+        pid = os.fork()
+        if not pid:
+            run(Job(*json.loads(line)))
+        _, status = os.waitpid(pid, 0)
+        with suppress(ChildProcessError):
+            while True:
+                os.waitpid(-1, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The process that works under strace, and the means to have strace."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.real.support import Zygote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def strace_is_there() -> bool:
+    """Return whether there is a strace, having installed it where that is easy."""
+    if shutil.which("strace") is None and sys.platform == "linux" and os.geteuid() == 0 and shutil.which("apt-get"):
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        command = ["apt-get", "install", "-y", "strace"]
+        subprocess.run(command, env=environment, capture_output=True, timeout=100, check=False)
+    return shutil.which("strace") is not None
+
+
+@pytest.fixture(scope="session")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    """Return the process that forks those that work."""
+    process = Zygote(tmp_path_factory.mktemp("zygote"))
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="session")
+def traced(zygote: Zygote) -> Zygote:
+    """Return the same, where what it forks can be traced."""
+    if not strace_is_there():
+        pytest.skip("there is no strace, and it could not be installed")
+    if zygote.run("mixed", 1, 1, calls="fdatasync").code != 0:
+        pytest.skip(f"strace may not attach: {zygote.complaints().splitlines()[-1]}")
+    return zygote

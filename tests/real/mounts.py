@@ -1,0 +1,60 @@
+"""File systems of their own for a test, taken away again whatever becomes of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["bound_read_only", "small_disk"]
+
+
+def _call(*command: str) -> str:
+    """Run a command; return what it says where it fails."""
+    program = shutil.which(command[0])
+    if program is None:
+        return f"there is no {command[0]}"
+    done = subprocess.run([program, *command[1:]], capture_output=True, text=True, check=False)
+    return done.stderr.strip() if done.returncode else ""
+
+
+@contextmanager
+def _mounted(path: Path, *options: str) -> Iterator[Path]:
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("mounting needs root on Linux")
+    path.mkdir(exist_ok=True)
+    problem = _call("mount", *options, str(path))
+    if problem:
+        pytest.skip(f"may not mount: {problem}")
+    try:
+        yield path
+    finally:
+        # Detached, it goes as soon as what a failed test has open is closed.
+        problem = _call("umount", "--lazy", str(path))
+        assert not problem, problem
+
+
+@contextmanager
+def small_disk(path: Path, size: str) -> Iterator[Path]:
+    """Mount a file system in memory that holds so much."""
+    with _mounted(path, "-t", "tmpfs", "-o", f"size={size},mode=0700", "none") as mounted:
+        yield mounted
+
+
+@contextmanager
+def bound_read_only(source: Path, path: Path) -> Iterator[Path]:
+    """Mount a directory at another place, where nothing can be written."""
+    with _mounted(path, "--bind", str(source)) as mounted:
+        problem = _call("mount", "-o", "remount,ro,bind", str(mounted))
+        if problem:
+            pytest.skip(f"may not mount read-only: {problem}")
+        yield mounted
