@@ -13,7 +13,7 @@ from aiodq.format.codecs import CODEC_NONE
 from aiodq.format.footer import SegmentIndex
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.active import ActiveSegment
-from aiodq.storage.atomic import ensure_directory, sweep_temporaries
+from aiodq.storage.atomic import ensure_directory, read_file, sweep_temporaries
 from aiodq.storage.channels import is_loss, is_loss_in_front
 from aiodq.storage.damage import Damage, quarantine
 from aiodq.storage.logreader import LogView
@@ -21,7 +21,7 @@ from aiodq.storage.meta import TopicMeta, load_meta, save_meta
 from aiodq.storage.oserrors import storage_error
 from aiodq.storage.recovery import recover
 from aiodq.storage.segments import Segment, segment_path
-from aiodq.storage.slots import SLOT_FILE_BYTES, WATERMARK, SlotFile, noted_watermark
+from aiodq.storage.slots import SLOT_FILE_BYTES, WATERMARK, SlotFile, check_slots, noted_watermark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -94,8 +94,18 @@ class TopicLog:
                 active.close()
             raise
 
+    def _keep_watermark(self) -> None:
+        """Set aside a watermark that cannot be read, before it is written over."""
+        if self._slots.values != (0, 0):
+            return
+        path = os.path.join(self.directory, WATERMARK)
+        data = read_file(self._fs, path, SLOT_FILE_BYTES) or b""
+        if any(severity == "damage" for severity, _, _ in check_slots(data)):
+            quarantine(self._fs, path, 0, len(data))
+
     def _promised(self) -> int:
-        """Return the noted watermark, unless it is another topic's: that one is set aside."""
+        """Return the noted watermark, unless it is another topic's or junk: that one is set aside."""
+        self._keep_watermark()
         promised = noted_watermark(self._slots.values, topic_salt(self.meta.uuid))
         if promised != self._slots.values[0]:
             path = os.path.join(self.directory, WATERMARK)

@@ -13,11 +13,12 @@ from uuid import UUID, uuid4
 
 from aiodq.errors import CorruptionError, FormatVersionError, InvalidNameError
 from aiodq.format.layout import SEGMENT_HEADER
-from aiodq.format.segment import SegmentHeader
+from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.names import check_name
 from aiodq.storage.atomic import read_file, replace_file
 from aiodq.storage.damage import Damage, quarantine
 from aiodq.storage.segments import list_segments
+from aiodq.storage.slots import WATERMARK, read_slot_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,24 +115,31 @@ def describe(fs: FileSystem, directory: str) -> tuple[TopicMeta, list[Damage]]:
     if meta is None:
         missing = [Damage(path, 0, 0, "the topic's description is missing")] if segments else []
         return _rebuilt(fs, directory), missing
-    topics: set[UUID] = set()
+    strangers: list[UUID] = []
     for topic in _topics(fs, segments):
         if topic == meta.uuid:
             return meta, []
-        topics.add(topic)
-    if not topics:
+        strangers.append(topic)
+    if not strangers or (len(strangers) == 1 and _is_marked(fs, directory, meta.uuid)):
         return meta, []
     # Metadata never outranks data: by the word of a description that was swapped, every segment would be set aside.
     size = len(read_file(fs, path) or b"")
     return _rebuilt(fs, directory), [Damage(path, 0, size, "the description is another topic's")]
 
 
+def _is_marked(fs: FileSystem, directory: str, topic: UUID) -> bool:
+    """Return whether the watermark is that topic's: two files against a single segment, which was swapped then."""
+    return read_slot_file(fs, os.path.join(directory, WATERMARK))[1] == topic_salt(topic)
+
+
 def _topics(fs: FileSystem, segments: list[tuple[int, str]]) -> Iterator[UUID]:
-    """Yield the topic that each segment with a good header says it belongs to."""
-    for _, path in segments:
+    """Yield the topic that each segment says it belongs to, if it is the one that its name says."""
+    for base, path in segments:
         head = read_file(fs, path, SEGMENT_HEADER.size) or b""
         with suppress(CorruptionError):
-            yield SegmentHeader.decode(head, path).topic
+            header = SegmentHeader.decode(head, path)
+            if header.base == base:
+                yield header.topic
 
 
 def _rebuilt(fs: FileSystem, directory: str) -> TopicMeta:

@@ -106,7 +106,7 @@ def recover(fs: FileSystem, directory: str, topic: UUID, promised: int) -> Recov
     """
     result = Recovery()
     # All are looked at before any is touched: one of a newer version may come last.
-    own, foreign = own_segments(fs, directory, topic)
+    own, foreign = own_segments(fs, directory, topic, promised)
     for path, found in foreign:
         _take_out(fs, path, found, result)
     for number, (_, path, found) in enumerate(own):

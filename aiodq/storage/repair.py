@@ -172,7 +172,7 @@ class _TopicRepair:
 
     def _belonging(self, meta: TopicMeta, promised: int) -> list[tuple[str, SegmentCheck, Contents]]:
         """Return the segments of this log, having set aside what only has the name of one."""
-        own, foreign = own_segments(self._fs, self._directory, meta.uuid)
+        own, foreign = own_segments(self._fs, self._directory, meta.uuid, promised)
         for path, found in foreign:
             reason = "" if found.header_error is None else found.header_error.message
             self._did(path, f"{reason}: set aside the file", set_aside(self._fs, path))

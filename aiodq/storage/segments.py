@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.footer import FooterTail, SegmentIndex
-from aiodq.format.layout import FOOTER_TAIL, INDEX_ENTRY, SEGMENT_HEADER
+from aiodq.format.layout import FOOTER_TAIL, INDEX_ENTRY, MAX_RELATIVE, SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.oserrors import storage_error
 
@@ -102,9 +102,25 @@ class Inspection(NamedTuple):
 
     def torn(self, promised: int, *, last: bool) -> bool:
         """Return whether this is what a power cut leaves of a segment that had just begun: no file but its name."""
+        return last and self.blank and promised <= self.header.base
+
+    @property
+    def blank(self) -> bool:
+        """True when there is no more than a part of a header, or zeros in its place."""
         error = self.header_error
         blank = error is not None and (self.size < SEGMENT_HEADER.size or error.message == _BLANK)
-        return last and blank and self.size <= SEGMENT_HEADER.size and promised <= self.header.base
+        return blank and self.size <= SEGMENT_HEADER.size
+
+    def astray(self, before: Inspection, promised: int) -> bool:
+        """Return whether only the file's name says that it follows `before`, and no segment would have that name.
+
+        By the word of such a name, all offsets up to it would be missing.
+        """
+        base, start = self.header.base, before.header.base
+        if self.blank:
+            # A segment begins where the one before it was sealed, or behind all that was promised.
+            return base > promised and (before.tail is None or base != start + before.tail.end)
+        return self.header_error is not None and base - start > MAX_RELATIVE
 
 
 def segment_path(directory: str, base: int) -> str:
@@ -144,11 +160,17 @@ def inspect_file(fs: FileSystem, path: str, base: int, topic: UUID) -> Inspectio
 
 
 def own_segments(
-    fs: FileSystem, directory: str, topic: UUID
+    fs: FileSystem, directory: str, topic: UUID, promised: int
 ) -> tuple[list[tuple[int, str, Inspection]], list[tuple[str, Inspection]]]:
     """Return (base offset, path, both ends) of a topic's segments, and (path, both ends) of files that are not its own.
 
     One that its owner deletes meanwhile is left out.
+
+    Args:
+        fs: the file system.
+        directory: the topic's.
+        topic: its uuid.
+        promised: the noted watermark, or 0.
 
     Raises:
         FormatVersionError: a newer version.
@@ -159,7 +181,7 @@ def own_segments(
     for base, path in list_segments(fs, directory):
         with suppress(StoreNotFoundError):
             found = inspect_file(fs, path, base, topic)
-            if found.foreign:
+            if found.foreign or (own and found.astray(own[-1][2], promised)):
                 foreign.append((path, found))
             else:
                 own.append((base, path, found))

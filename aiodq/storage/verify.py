@@ -199,7 +199,7 @@ class _TopicCheck:
         return noted_watermark(values, salt)
 
     def _segments(self, meta: TopicMeta, promised: int) -> None:
-        own, foreign = own_segments(self._fs, self._directory, meta.uuid)
+        own, foreign = own_segments(self._fs, self._directory, meta.uuid, promised)
         for path, found in foreign:
             reason = "" if found.header_error is None else found.header_error.message
             self._add(path, "segment", found.size, 0, [Finding("damage", path, 0, reason)])
