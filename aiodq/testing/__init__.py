@@ -28,6 +28,7 @@ threads along, so that a whole run repeats.
 
 from aiodq.testing.clock import FakeClock
 from aiodq.testing.disk import (
+    STALE,
     Disk,
     Dropped,
     Image,
@@ -48,6 +49,7 @@ from aiodq.testing.memory import memory_queue, memory_store
 
 __all__ = [
     "CALLS",
+    "STALE",
     "Call",
     "Disk",
     "Dropped",

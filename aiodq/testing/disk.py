@@ -1,10 +1,10 @@
 """What a disk may hold after a power cut: what was made durable, and any legal part of what was on its way.
 
 Two orderings are known. `"posix"` assumes what the standard promises and nothing more: between two syncs of a file any
-subset of its writes may have arrived, torn at sectors, in any order, and a larger size without the bytes; a name is
-durable when its directory was synced, whatever else was. `"ext4"` is the journal of ext4 with `data=ordered`: names and
-truncations arrive in the order in which they were asked for, a sync of anything takes all before it along, and a file
-never shows bytes behind its old end that were not written.
+subset of its writes may have arrived, torn at sectors, in any order, and a larger size without the bytes, with zeros or
+whatever else (`STALE`) in their place; a name is durable when its directory was synced, whatever else was. `"ext4"` is
+the journal of ext4 with `data=ordered`: names and truncations arrive in the order in which they were asked for, a sync
+of anything takes all before it along, and a file never shows bytes behind its old end that were not written.
 
 The method is that of "All File Systems Are Not Created Equal" (OSDI 2014) and CrashMonkey (OSDI 2018).
 """
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from random import Random
 
 __all__ = [
+    "STALE",
     "Disk",
     "Dropped",
     "Image",
@@ -39,6 +40,10 @@ Image: TypeAlias = "dict[str, bytes | None]"
 """A tree of files: absolute paths, each with the file's bytes, or None for a directory."""
 
 ROOT: Final = 0
+
+STALE: Final = b"[a file that is long gone was here]"
+"""What stands, over and over, where a size arrived without the bytes, and the disk held something else before."""
+
 _SECTORS: Final = (512, 4096)
 
 
@@ -136,6 +141,7 @@ class Disk:
         self._files: dict[int, _File] = {}
         self._directories: dict[int, dict[str, int]] = {ROOT: {}}
         self._changes: list[tuple[int, tuple[_Edit, ...]]] = []
+        self._journaled = 0
 
     # --- what happens
 
@@ -170,10 +176,12 @@ class Disk:
                 if number < began:
                     _change(file.durable, change)
             file.pending = [item for item in file.pending if item[0] >= began]
-        journal = self._ordering == "ext4"
-        covered = [
-            item for item in self._changes if item[0] < began and (journal or any(edit[0] == node for edit in item[1]))
-        ]
+        if self._ordering == "ext4":
+            self._journaled = max(self._journaled, began)
+            covered = [item for item in self._changes if item[0] < began]
+        else:
+            wanted = {item[0] for item in self._changes if item[0] < began and any(e[0] == node for e in item[1])}
+            covered = self._kept(wanted.__contains__)
         for item in covered:
             self._changes.remove(item)
         for _, edits in covered:
@@ -195,9 +203,9 @@ class Disk:
     # --- what a power cut leaves
 
     def content(self, node: int) -> bytes:
-        """Return what is durable of a file."""
+        """Return a file's bytes: what is durable, and what is still on its way."""
         file = self._files.get(node)
-        return b"" if file is None else bytes(file.durable)
+        return b"" if file is None else _everything(file)
 
     @property
     def settled(self) -> bool:
@@ -207,13 +215,20 @@ class Disk:
     def cuts(self, random: Random, limit: int) -> Iterator[Image]:
         """Yield up to `limit` states that a power cut now might leave: the least, the most, then random ones."""
         if limit > 0:
-            yield self._image(lambda _: False, lambda file: bytes(file.durable))
+            yield self._image(lambda _: False, self._least)
         if self.settled:
             return
         if limit > 1:
             yield self._image(lambda _: True, _everything)
         for _ in range(limit - 2):
             yield self._ext4(random) if self._ordering == "ext4" else self._posix(random)
+
+    def _least(self, file: _File) -> bytes:
+        data = bytearray(file.durable)
+        for number, change in file.pending:
+            if number < self._journaled and isinstance(change, Truncated):
+                _change(data, change)
+        return bytes(data)
 
     def _posix(self, random: Random) -> Image:
         keep = self._choice(random)
@@ -238,15 +253,26 @@ class Disk:
     def _ext4(self, random: Random) -> Image:
         numbers = [number for number, _ in self._changes]
         numbers += [n for file in self._files.values() for n, change in file.pending if isinstance(change, Truncated)]
-        commit = random.choice([*numbers, self.number])
+        commit = random.choice([*(number for number in numbers if number >= self._journaled), self.number])
         return self._image(lambda number: number < commit, lambda file: _ordered(file, commit, random))
+
+    def _kept(self, keep: Callable[[int], bool]) -> list[tuple[int, tuple[_Edit, ...]]]:
+        """Return the changes of names that arrive with these: also every earlier one of a name that they change."""
+        kept: list[tuple[int, tuple[_Edit, ...]]] = []
+        touched: set[tuple[int, str]] = set()
+        for number, edits in reversed(self._changes):
+            places = {(directory, name) for directory, name, _ in edits}
+            if keep(number) or places & touched:
+                kept.append((number, edits))
+                touched |= places
+        kept.reverse()
+        return kept
 
     def _image(self, keep: Callable[[int], bool], content: Callable[[_File], bytes]) -> Image:
         names = {node: dict(entries) for node, entries in self._directories.items()}
-        for number, edits in self._changes:
-            if keep(number):
-                for edit in edits:
-                    _edit(names, edit)
+        for _, edits in self._kept(keep):
+            for edit in edits:
+                _edit(names, edit)
         image: Image = {}
         places = [("", ROOT)]
         for path, directory in places:
@@ -302,7 +328,8 @@ def _torn(file: _File, keep: Callable[[int], bool], random: Random) -> bytes:
         elif random.random() < 0.2:  # noqa: PLR2004 - seldom enough to leave room for the other ways
             end = change.position + len(change.data)
             if end > len(data):
-                data.extend(random.choice((bytes(end - len(data)), random.randbytes(end - len(data)))))
+                missing = end - len(data)
+                data.extend(random.choice((bytes(missing), (STALE * (missing // len(STALE) + 1))[:missing])))
     return bytes(data)
 
 

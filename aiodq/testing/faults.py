@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final, Literal, Self, cast, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Any
 
 __all__ = ["CALLS", "Call", "Fault", "FaultPlan"]
 
@@ -26,6 +27,8 @@ _SPACE_FREE: Final = ("EIO", "EMFILE", "EINTR")
 _SPACE: Final = frozenset({"create", "write", "sync", "make_directory", "rename", "sync_directory", "truncate"})
 
 Pages = Literal["kept", "dropped", "evicted"]
+
+_DROPPED: Final = "dropped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +60,16 @@ class Fault:
             raise ValueError(f"no call is named {self.call!r}; there are {', '.join(CALLS)}")
         if self.at < 1:
             raise ValueError("calls are counted from 1")
-        if self.error and not hasattr(errno, self.error):
+        if self.error and self.error not in errno.errorcode.values():
             raise ValueError(f"no errno is named {self.error!r}")
         if not self.error and self.short is None:
             raise ValueError("a fault needs an error, or a write's size")
+        if self.short is not None and (self.call != "write" or self.short < 0):
+            raise ValueError("only a write takes too little, and no less than nothing")
+        if self.pages not in get_args(Pages) or (self.pages != _DROPPED and self.call != "sync"):
+            raise ValueError(f"pages are {', '.join(get_args(Pages))}, and after a sync only")
+        if set(self.match) & {":", ","} or self.match != self.match.strip():
+            raise ValueError(f"{self.match!r} could not be read again")
 
     def __str__(self) -> str:
         """Return the form that `FaultPlan.parse` reads, such as `write@5:ENOSPC:short=100:lasting`."""
@@ -71,7 +80,7 @@ class Fault:
             parts.append(f"short={self.short}")
         if self.lasting:
             parts.append("lasting")
-        if self.pages != "dropped":
+        if self.pages != _DROPPED:
             parts.append(self.pages)
         if self.match:
             parts.append(f"match={self.match}")
@@ -86,27 +95,32 @@ class Fault:
         """
         head, *rest = text.split(":")
         call, _, at = head.partition("@")
-        fault = cls(cast("Call", call), int(at), "", short=0)
-        short: int | None = None
+        fields: dict[str, Any] = {"error": ""}
         for part in rest:
-            name, _, value = part.partition("=")
-            if name == "short":
-                short = int(value)
-            elif name == "match":
-                fault = replace(fault, match=value)
-            elif name == "lasting":
-                fault = replace(fault, lasting=True)
-            elif name in get_args(Pages):
-                fault = replace(fault, pages=cast("Pages", name))
+            name, equals, value = part.partition("=")
+            if equals and name in {"short", "match"}:
+                fields[name] = int(value) if name == "short" else value
+            elif part == "lasting":
+                fields["lasting"] = True
+            elif part in get_args(Pages):
+                fields["pages"] = part
             else:
-                fault = replace(fault, error=name)
-        return replace(fault, short=short)
+                fields["error"] = part
+        return cls(cast("Call", call), int(at), **fields)
 
     def raise_error(self, path: str) -> None:
         """Raise the fault's `OSError`, if it has one."""
         if self.error:
             number: int = getattr(errno, self.error)
             raise OSError(number, os.strerror(number), path)
+
+
+@dataclass(slots=True)
+class _Counted:
+    """A fault, and how many calls it could have hit."""
+
+    fault: Fault
+    seen: int = 0
 
 
 class FaultPlan:
@@ -119,8 +133,7 @@ class FaultPlan:
 
     def __init__(self, faults: Iterable[Fault] = ()) -> None:
         """Begin to count."""
-        self._faults: list[Fault] = []
-        self._seen: list[int] = []
+        self._faults: list[_Counted] = []
         self.add(*faults)
 
     @classmethod
@@ -147,27 +160,26 @@ class FaultPlan:
 
     def __str__(self) -> str:
         """Return the form that `parse` reads."""
-        return ", ".join(map(str, self._faults))
+        return ", ".join(str(counted.fault) for counted in self._faults)
 
     def add(self, *faults: Fault) -> None:
         """Add faults; their calls are counted from now on."""
-        self._faults += faults
-        self._seen += [0] * len(faults)
+        self._faults = [*self._faults, *map(_Counted, faults)]
 
     def clear(self) -> None:
         """Let everything succeed from now on."""
-        self._faults.clear()
-        self._seen.clear()
+        self._faults = []
 
     def enter(self, call: Call, path: str) -> Fault | None:
         """Count a call; return what is to go wrong with it."""
         hit = None
-        for index, fault in enumerate(self._faults):
+        # Another thread may replace the list meanwhile.
+        for counted in self._faults:
+            fault = counted.fault
             if fault.call != call or fault.match not in path:
                 continue
-            self._seen[index] += 1
-            seen = self._seen[index]
-            if hit is None and (seen == fault.at or (fault.lasting and seen > fault.at)):
+            counted.seen += 1
+            if hit is None and (counted.seen == fault.at or (fault.lasting and counted.seen > fault.at)):
                 hit = fault
         return hit
 

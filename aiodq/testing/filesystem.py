@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import StoreLockedError
 from aiodq.storage.lock import LOCK_NAME
+from aiodq.storage.oserrors import storage_error
 from aiodq.testing.disk import (
     ROOT,
     Disk,
@@ -26,6 +28,7 @@ from aiodq.testing.disk import (
     Wrote,
 )
 from aiodq.testing.faults import Call, Fault, FaultPlan
+from aiodq.testing.handles import SimulatedFile, SimulatedLock
 from aiodq.testing.tree import Node, Tree, os_error, parents
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ class SimulatedFileSystem:
         capacity: bytes that files may hold together, or None; beyond it writes raise `ENOSPC`.
         read_only: whatever would change something raises `EROFS`.
         trace: with `record`, every operation so far, for `power_cuts`.
+        laid_out: how many of them only made what was there at the beginning.
         calls: how often each kind of call was made.
         before: called with (call, path) before each call, and once within a sync, after it was decided which bytes it
             covers. It may block.
@@ -86,9 +90,9 @@ class SimulatedFileSystem:
         self._mutex = threading.RLock()
         self._disk = Disk(ordering)
         self._tree = Tree()
-        self._used = 0
         self._locks: set[str] = set()
         self._lost = False
+        self.laid_out: int = 0
         self._fill({**dict.fromkeys(parents(os.path.join(os.getcwd(), "x"))), **(image or {})})
 
     def _fill(self, image: Image) -> None:
@@ -97,10 +101,10 @@ class SimulatedFileSystem:
             node = self._make(path, directory=data is None)
             if data is not None:
                 node.data[:] = data
-                self._used += len(data)
                 self._note(Wrote(node.number, 0, data))
         for number in (ROOT, *(node.number for _, node in self._tree.walk())):
             self._note(Synced(number, self._disk.number))
+        self.laid_out = self._disk.number
 
     # --- for tests
 
@@ -154,7 +158,7 @@ class SimulatedFileSystem:
         disk = Disk(self._ordering)
         for operation in list(self.trace):
             disk.apply(operation)
-            if not isinstance(operation, Marked):
+            if disk.number > self.laid_out and not isinstance(operation, Marked):
                 source = Random(f"{seed}:{disk.number}")  # noqa: S311 - it has to repeat
                 for image in disk.cuts(source, limit):
                     yield disk.number, image
@@ -200,36 +204,36 @@ class SimulatedFileSystem:
             if fault.pages != "kept":
                 self._note(Dropped(node.number, began))
             if fault.pages == "evicted" and node.names is None:
-                self._used -= len(node.data)
                 node.data[:] = self._disk.content(node.number)
-                self._used += len(node.data)
         fault.raise_error(path)
 
     def _write(self, node: Node, path: str, buffers: Sequence[BytesLike], position: int) -> int:
         fault = self._enter("write", path)
         data = b"".join(buffers)
         with self._mutex:
-            end = min(len(node.data), position)
-            room = len(data) if self.capacity is None else self.capacity - self._used + len(node.data) - end
+            room = len(data) if self.capacity is None else self._room() + len(node.data) - position
+            if data and room <= 0:
+                raise os_error(errno.ENOSPC, path)
             if fault is not None and fault.short is not None:
                 room = min(room, fault.short)
-            taken = data[: max(room, 0)]
+            taken = data[:room]
             if taken:
-                grown = max(position + len(taken) - len(node.data), 0)
                 node.data.extend(bytes(max(position - len(node.data), 0)))
                 node.data[position : position + len(taken)] = taken
-                self._used += grown
                 self._note(Wrote(node.number, position, taken))
-        if fault is not None and fault.error:
+        if fault is not None:
             fault.raise_error(path)
-        if data and not taken and (fault is None or fault.short is None):
-            raise os_error(errno.ENOSPC, path)
         return len(taken)
+
+    def _room(self) -> int:
+        used = sum(len(node.data) for _, node in self._tree.walk())
+        return sys.maxsize if self.capacity is None else self.capacity - used
 
     def _truncate(self, node: Node, path: str, size: int) -> None:
         self._enter("truncate", path)
         with self._mutex:
-            self._used += size - len(node.data)
+            if size - len(node.data) > max(self._room(), 0):
+                raise os_error(errno.ENOSPC, path)
             del node.data[size:]
             node.data.extend(bytes(size - len(node.data)))
             self._note(Truncated(node.number, size))
@@ -243,7 +247,7 @@ class SimulatedFileSystem:
             node = self._make(path, directory=False) if create else self._tree.known(path)
             if node.names is not None and (write or create):
                 raise os_error(errno.EISDIR, path)
-            return _SimulatedFile(self, node, path)
+            return SimulatedFile(self, node, path, writable=write or create)
 
     def listdir(self, path: str) -> list[str]:
         """See `aiodq.storage.filesystem.FileSystem.listdir`."""
@@ -272,16 +276,32 @@ class SimulatedFileSystem:
         """See `aiodq.storage.filesystem.FileSystem.rename`."""
         self._enter("rename", target)
         with self._mutex:
-            node = self._tree.known(source)
             (parent, name), (new_parent, new_name) = os.path.split(source), os.path.split(target)
+            self._tree.names(parent)
             replaced = self._tree.names(new_parent).get(new_name)
-            if replaced is not None and replaced.names:
-                raise os_error(errno.ENOTEMPTY, target)
-            self._used -= len(replaced.data) if replaced is not None else 0
+            node = self._tree.known(source)
+            if replaced is node:
+                return
+            self._check_rename(source, node, target, replaced)
             del self._tree.names(parent)[name]
             self._tree.names(new_parent)[new_name] = node
             places = self._tree.known(parent).number, self._tree.known(new_parent).number
             self._note(Renamed(node.number, places[0], name, places[1], new_name))
+
+    @staticmethod
+    def _check_rename(source: str, node: Node, target: str, replaced: Node | None) -> None:
+        if f"{target}/".startswith(f"{source}/"):
+            raise os_error(errno.EINVAL, target)
+        if replaced is None:
+            return
+        if f"{source}/".startswith(f"{target}/"):
+            raise os_error(errno.ENOTEMPTY, target)
+        if node.names is None and replaced.names is not None:
+            raise os_error(errno.EISDIR, target)
+        if node.names is not None and replaced.names is None:
+            raise os_error(errno.ENOTDIR, target)
+        if replaced.names:
+            raise os_error(errno.ENOTEMPTY, target)
 
     def remove(self, path: str) -> None:
         """See `aiodq.storage.filesystem.FileSystem.remove`."""
@@ -290,7 +310,6 @@ class SimulatedFileSystem:
             node = self._tree.known(path)
             if node.names is not None:
                 raise os_error(errno.EISDIR, path)
-            self._used -= len(node.data)
             self._remove(path)
 
     def remove_directory(self, path: str) -> None:
@@ -309,68 +328,27 @@ class SimulatedFileSystem:
     def sync_directory(self, path: str) -> None:
         """See `aiodq.storage.filesystem.FileSystem.sync_directory`."""
         with self._mutex:
+            self._tree.names(path)
             node = self._tree.known(path)
         self._sync(node, path, "sync_directory")
 
     def lock(self, path: str) -> Lock:
         """See `aiodq.storage.filesystem.FileSystem.lock`."""
-        self._enter("lock", path)
-        with self._mutex:
-            if path in self._locks:
-                raise StoreLockedError("the store is open already", path, pid=os.getpid())
-            self._locks.add(path)
-            file = f"{path}/{LOCK_NAME}"
-            if self._tree.find(file) is None:
-                self._make(file, directory=False)
-            return _SimulatedLock(self._locks, path)
+        try:
+            self._enter("lock", path)
+            with self._mutex:
+                return self._locked(path)
+        except OSError as cause:
+            raise storage_error(cause, path) from cause
 
-
-class _SimulatedFile:
-    """An open file."""
-
-    __slots__ = ("_fs", "_node", "_path")
-
-    def __init__(self, fs: SimulatedFileSystem, node: Node, path: str) -> None:
-        self._fs = fs
-        self._node: Node | None = node
-        self._path = path
-
-    def _opened(self) -> Node:
-        if self._node is None:
-            raise os_error(errno.EBADF, self._path)
-        return self._node
-
-    def read_at(self, size: int, position: int) -> bytes:
-        self._fs._enter("read", self._path)  # noqa: SLF001 - the other half of one thing
-        return bytes(self._opened().data[position : position + size])
-
-    def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
-        return self._fs._write(self._opened(), self._path, buffers, position)  # noqa: SLF001 - see above
-
-    def size(self) -> int:
-        self._fs._enter("size", self._path)  # noqa: SLF001 - see above
-        return len(self._opened().data)
-
-    def truncate(self, size: int) -> None:
-        self._fs._truncate(self._opened(), self._path, size)  # noqa: SLF001 - see above
-
-    def sync(self) -> None:
-        self._fs._sync(self._opened(), self._path, "sync")  # noqa: SLF001 - see above
-
-    def close(self) -> None:
-        if self._node is not None:
-            self._node = None
-            self._fs._enter("close", self._path)  # noqa: SLF001 - see above
-
-
-class _SimulatedLock:
-    """The ownership of a directory."""
-
-    __slots__ = ("_locks", "_path")
-
-    def __init__(self, locks: set[str], path: str) -> None:
-        self._locks = locks
-        self._path = path
-
-    def release(self) -> None:
-        self._locks.discard(self._path)
+    def _locked(self, path: str) -> Lock:
+        self._tree.names(path)
+        if path in self._locks:
+            raise StoreLockedError("the store is open already", path, pid=os.getpid())
+        if self.read_only:
+            raise os_error(errno.EROFS, path)
+        file = f"{path}/{LOCK_NAME}"
+        if self._tree.find(file) is None:
+            self._make(file, directory=False)
+        self._locks.add(path)
+        return SimulatedLock(self._locks, path)

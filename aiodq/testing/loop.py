@@ -2,8 +2,8 @@
 
 Time goes by only when nothing is ready, and then at once: an hour's timeout costs nothing. Blocking work that the store
 gives to threads runs in real threads of which only one moves at a time. It hands over at every call of the simulated
-file system, and the seed decides how many turns the loop takes meanwhile. So whatever may happen while a sync is under
-way does happen under some seed, and happens again under the same one.
+file system, and the seed decides how many turns the loop takes meanwhile, or how much time goes by. So whatever may
+happen while a sync is under way does happen under some seed, and happens again under the same one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import selectors
 import threading
 from concurrent.futures import Executor, Future
 from random import Random
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from typing import Any
 
     from aiodq.testing.faults import Call
     from aiodq.testing.filesystem import SimulatedFileSystem
@@ -26,6 +25,11 @@ __all__ = ["SimulatedExecutor", "SimulatedLoop", "StalledError", "run"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_SLOW: Final = 0.25
+_LONGEST_CALL: Final = 0.01
+_PATIENCE: Final = 0.5
+"""Real seconds after which a thread that neither goes on nor hands over is taken for waiting."""
 
 
 class StalledError(RuntimeError):
@@ -68,13 +72,15 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 class _Job:
     """A thread's work, and whose turn it is."""
 
-    __slots__ = ("ended", "here", "there", "thread", "work")
+    __slots__ = ("ended", "future", "here", "out", "there", "thread", "work")
 
-    def __init__(self, work: Callable[[], None]) -> None:
+    def __init__(self, work: Callable[[], None], future: Future[Any]) -> None:
         self.work = work
+        self.future = future
         self.here = threading.Semaphore(0)
         self.there = threading.Semaphore(0)
         self.thread: threading.Thread | None = None
+        self.out = False
         self.ended = False
 
 
@@ -85,12 +91,20 @@ class SimulatedExecutor(Executor):
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fs: SimulatedFileSystem, seed: int, longest: int = 3) -> None:
-        """Hand over at every call of `fs`; the loop takes up to `longest` turns in between."""
+        """Hand over at every call of `fs`.
+
+        Args:
+            loop: where the store is opened.
+            fs: its file system.
+            seed: decides everything.
+            longest: how many turns the loop takes between two calls, at most. Unless it is 0, every fourth time up to
+                10 ms go by instead: a loop that spins without sleeping would then spin for ever.
+        """
         self._loop = loop
         self._random = Random(seed)  # noqa: S311 - it has to repeat
         self._longest = longest
         self._jobs: list[_Job] = []
-        self._current: _Job | None = None
+        self._threads: dict[int, _Job] = {}
         self._over = False
         fs.before = self._call
 
@@ -105,25 +119,31 @@ class SimulatedExecutor(Executor):
         future: Future[T] = Future()
 
         def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
             try:
                 future.set_result(fn(*args, **kwargs))
             except BaseException as error:  # noqa: BLE001 - it is handed to who waits, whatever it is
                 future.set_exception(error)
 
-        job = _Job(work)
+        job = _Job(work, future)
         self._jobs.append(job)
         self._later(job)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - the base's
-        """End what was submitted, at once, and take nothing more."""
-        del cancel_futures
+        """Take nothing more, and with `wait` end what was submitted, at once."""
         self._over = True
+        for job in self._jobs if cancel_futures else ():
+            job.future.cancel()
         while wait and self._jobs:
             self._move(self._jobs[0])
 
     def _later(self, job: _Job) -> None:
-        self._loop.call_soon(self._turn, job, self._random.randint(0, self._longest))
+        if self._longest and self._random.random() < _SLOW:
+            self._loop.call_later(self._random.random() * _LONGEST_CALL, self._turn, job, 0)
+        else:
+            self._loop.call_soon(self._turn, job, self._random.randint(0, self._longest))
 
     def _turn(self, job: _Job, left: int) -> None:
         if job.ended:
@@ -137,27 +157,49 @@ class SimulatedExecutor(Executor):
 
     def _move(self, job: _Job) -> None:
         """Let a thread go on until it hands over or ends."""
-        self._current = job
+        self._start(job)
+        while not self._is_back(job, _PATIENCE):
+            # It waits for a lock that another thread took before it handed over.
+            for other in [other for other in self._jobs if other is not job]:
+                if self._is_back(other, 0):
+                    self._start(other)
+                    self._is_back(other, _PATIENCE)
+
+    def _start(self, job: _Job) -> None:
+        if job.ended or job.out:
+            return
+        job.out = True
         if job.thread is None:
             job.thread = threading.Thread(target=self._run, args=(job,), name="aiodq simulated", daemon=True)
             job.thread.start()
         else:
             job.there.release()
-        job.here.acquire()
-        self._current = None
-        if job.ended:
-            self._jobs.remove(job)
-            job.thread.join()
+
+    def _is_back(self, job: _Job, patience: float) -> bool:
+        """Return whether a thread has handed over or ended, after at most so many seconds."""
+        if job.out:
+            if not job.here.acquire(timeout=patience):
+                return False
+            job.out = False
+            if job.ended and job.thread is not None:
+                self._jobs.remove(job)
+                job.thread.join()
+        return True
 
     def _run(self, job: _Job) -> None:
-        job.work()
-        job.ended = True
-        job.here.release()
+        ident = threading.get_ident()
+        self._threads[ident] = job
+        try:
+            job.work()
+        finally:
+            del self._threads[ident]
+            job.ended = True
+            job.here.release()
 
     def _call(self, call: Call, path: str) -> None:
         del call, path
-        job = self._current
-        if job is not None and threading.current_thread() is job.thread:
+        job = self._threads.get(threading.get_ident())
+        if job is not None:
             job.here.release()
             job.there.acquire()
 

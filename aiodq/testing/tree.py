@@ -51,23 +51,26 @@ class Tree:
 
     def find(self, path: str) -> Node | None:
         """Return what has that path."""
-        node = self._root
-        for name in _parts(path):
-            child = (node.names or {}).get(name)
-            if child is None:
-                return None
-            node = child
-        return node
+        try:
+            return self.known(path)
+        except OSError:
+            return None
 
     def known(self, path: str) -> Node:
         """Return what has that path.
 
         Raises:
             FileNotFoundError: nothing has.
+            NotADirectoryError: something on the way is a file.
         """
-        node = self.find(path)
-        if node is None:
-            raise os_error(errno.ENOENT, path)
+        node = self._root
+        for name in _parts(path):
+            if node.names is None:
+                raise os_error(errno.ENOTDIR, path)
+            child = node.names.get(name)
+            if child is None:
+                raise os_error(errno.ENOENT, path)
+            node = child
         return node
 
     def names(self, path: str) -> dict[str, Node]:
@@ -91,7 +94,7 @@ class Tree:
         """
         parent, name = os.path.split(path)
         names = self.names(parent)
-        if name in names:
+        if name in names or not name:
             raise os_error(errno.EEXIST, path)
         self._numbers += 1
         node = names[name] = Node(self._numbers, directory=directory)

@@ -1,0 +1,83 @@
+"""What a simulated file system gives out: files and locks."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from aiodq.testing.tree import os_error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiodq.format.layout import BytesLike
+    from aiodq.testing.filesystem import SimulatedFileSystem
+    from aiodq.testing.tree import Node
+
+__all__ = ["SimulatedFile", "SimulatedLock"]
+
+
+class SimulatedFile:
+    """An open file of a `SimulatedFileSystem`."""
+
+    __slots__ = ("_fs", "_node", "_path", "_writable")
+
+    def __init__(self, fs: SimulatedFileSystem, node: Node, path: str, *, writable: bool) -> None:
+        """Open it."""
+        self._fs = fs
+        self._node: Node | None = node
+        self._path = path
+        self._writable = writable
+
+    def _opened(self, *, refusal: int | None = None) -> Node:
+        if self._node is None:
+            raise os_error(errno.EBADF, self._path)
+        if refusal is not None and not self._writable:
+            raise os_error(refusal, self._path)
+        return self._node
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """See `aiodq.storage.filesystem.File.read_at`."""
+        self._fs._enter("read", self._path)  # noqa: SLF001 - the other half of one thing
+        node = self._opened()
+        if node.names is not None:
+            raise os_error(errno.EISDIR, self._path)
+        return bytes(node.data[position : position + size])
+
+    def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
+        """See `aiodq.storage.filesystem.File.write_at`."""
+        return self._fs._write(self._opened(refusal=errno.EBADF), self._path, buffers, position)  # noqa: SLF001 - see above
+
+    def size(self) -> int:
+        """See `aiodq.storage.filesystem.File.size`."""
+        self._fs._enter("size", self._path)  # noqa: SLF001 - see above
+        return len(self._opened().data)
+
+    def truncate(self, size: int) -> None:
+        """See `aiodq.storage.filesystem.File.truncate`."""
+        self._fs._truncate(self._opened(refusal=errno.EINVAL), self._path, size)  # noqa: SLF001 - see above
+
+    def sync(self) -> None:
+        """See `aiodq.storage.filesystem.File.sync`."""
+        self._fs._sync(self._opened(), self._path, "sync")  # noqa: SLF001 - see above
+
+    def close(self) -> None:
+        """See `aiodq.storage.filesystem.File.close`."""
+        if self._node is not None:
+            self._node = None
+            self._fs._enter("close", self._path)  # noqa: SLF001 - see above
+
+
+class SimulatedLock:
+    """The ownership of a directory."""
+
+    __slots__ = ("_locks", "_path")
+
+    def __init__(self, locks: set[str], path: str) -> None:
+        """Hold `path` among `locks`."""
+        self._locks = locks
+        self._path = path
+
+    def release(self) -> None:
+        """See `aiodq.storage.filesystem.Lock.release`."""
+        self._locks.discard(self._path)
