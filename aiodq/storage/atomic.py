@@ -28,11 +28,14 @@ __all__ = [
     "sweep_temporaries",
     "sync_directory",
     "sync_file",
+    "sync_names",
     "write_all",
 ]
 
 TEMPORARY: Final = ".aiodq-tmp"
 """How the name of a file ends that is not finished and that nobody relies on."""
+
+_OF_A_SYNC: Final = frozenset({errno.EIO, errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EROFS})
 
 
 def write_all(file: File, buffers: Sequence[BytesLike], position: int) -> int:
@@ -76,6 +79,21 @@ def sync_directory(fs: FileSystem, path: str) -> None:
         fs.sync_directory(path)
     except OSError as cause:
         raise _sync_failure(cause, path) from cause
+
+
+def sync_names(fs: FileSystem, path: str) -> None:
+    """As `sync_directory`, for who does it again at the next attempt: a directory that could not be opened may wait.
+
+    Raises:
+        StoreFailedError: nobody knows what is there.
+        OSError: no sync was tried.
+    """
+    try:
+        fs.sync_directory(path)
+    except OSError as cause:
+        if cause.errno in _OF_A_SYNC:
+            raise _sync_failure(cause, path) from cause
+        raise
 
 
 def _sync_failure(cause: OSError, path: str) -> StoreFailedError:
@@ -154,7 +172,7 @@ def ensure_directory(fs: FileSystem, path: str) -> bool:
             # An owner that was killed may have made it and not synced its name. Where a parent may not be opened, it
             # was not aiodq that made the directory.
             with suppress(PermissionError):
-                fs.sync_directory(os.path.dirname(path) or ".")
+                sync_names(fs, os.path.dirname(path) or ".")
             return False
         fs.make_directory(path)
         sync_directory(fs, os.path.dirname(path) or ".")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import zlib
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import CorruptionError, DiskFullError
 from aiodq.format.journal import (
@@ -29,7 +29,15 @@ from aiodq.format.journal import (
 )
 from aiodq.format.layout import ALIGNMENT
 from aiodq.format.segment import topic_salt
-from aiodq.storage.atomic import ensure_directory, read_file, replace_file, sweep_temporaries, sync_file, write_all
+from aiodq.storage.atomic import (
+    ensure_directory,
+    read_file,
+    replace_file,
+    sweep_temporaries,
+    sync_file,
+    sync_names,
+    write_all,
+)
 from aiodq.storage.damage import Damage, quarantine
 from aiodq.storage.meta import TOPIC_FILE, describe
 from aiodq.storage.oserrors import storage_error
@@ -73,6 +81,21 @@ def read_channel(fs: FileSystem, directory: str, start: int) -> tuple[ChannelIma
         FormatVersionError: a newer version.
         StorageError: as mapped from the system's error.
     """
+    return _read_channel(fs, directory, start)[:5]
+
+
+class _Found(NamedTuple):
+    """As `read_channel` returns it, and whether anything but zeros stands behind the journal's end."""
+
+    image: ChannelImage
+    ops: list[Op]
+    generation: int
+    end: int
+    damages: list[Damage]
+    torn: bool
+
+
+def _read_channel(fs: FileSystem, directory: str, start: int) -> _Found:
     damages: list[Damage] = []
     image, generation = ChannelImage(start), _first_generation(fs, directory)
     path = os.path.join(directory, CHECKPOINT)
@@ -84,8 +107,10 @@ def read_channel(fs: FileSystem, directory: str, start: int) -> tuple[ChannelIma
             image, generation = found, number
         except CorruptionError as error:
             damages.append(Damage(path, 0, len(data), error.message))
-    ops, generation, end = _read_journal(fs, directory, generation, damages)
-    return image, ops, generation, end, damages
+    path = os.path.join(directory, JOURNAL)
+    data = read_file(fs, path, _LARGEST)
+    ops, generation, end = _read_journal(data, path, generation, damages)
+    return _Found(image, ops, generation, end, damages, any((data or b"")[end:]))
 
 
 def _first_generation(fs: FileSystem, directory: str) -> int:
@@ -103,10 +128,8 @@ def _check_owner(generation: int, expected: int, path: str) -> None:
         raise CorruptionError("the file is another channel's", path, 0)
 
 
-def _read_journal(fs: FileSystem, directory: str, generation: int, damages: list[Damage]) -> tuple[list[Op], int, int]:
-    """Return what the journal adds to a checkpoint of that generation, its own generation, and where it ends."""
-    path = os.path.join(directory, JOURNAL)
-    data = read_file(fs, path, _LARGEST)
+def _read_journal(data: bytes | None, path: str, generation: int, damages: list[Damage]) -> tuple[list[Op], int, int]:
+    """Return what a journal's bytes add to a checkpoint of that generation, its own generation, and where it ends."""
     if not data:
         if data is None and generation & _COUNT:
             damages.append(Damage(path, 0, 0, "the journal is missing"))
@@ -128,7 +151,7 @@ def _read_journal(fs: FileSystem, directory: str, generation: int, damages: list
     if found & _COUNT < generation & _COUNT:
         return [], generation, 0
     if found & _COUNT > generation & _COUNT and not damages:
-        checkpoint = os.path.join(directory, CHECKPOINT)
+        checkpoint = os.path.join(os.path.dirname(path), CHECKPOINT)
         damages.append(Damage(checkpoint, 0, 0, f"the checkpoint of generation {found & _COUNT} is missing"))
     # Without its checkpoint a journal still says what was settled; what came before it is delivered again.
     ops, end = _blocks(data, found, path, damages)
@@ -191,7 +214,7 @@ class ChannelJournal:
         self.image: ChannelImage
         self.ops: list[Op]
         self.damages: list[Damage]
-        self.image, self.ops, self._generation, self._end, self.damages = read_channel(fs, directory, start)
+        self.image, self.ops, self._generation, self._end, self.damages, torn = _read_channel(fs, directory, start)
         self.pending: int = len(self.ops)
         self._reserved = 0
         self.unclean: bool = bool(self.damages)
@@ -199,31 +222,33 @@ class ChannelJournal:
             if damage.end > damage.position:
                 quarantine(fs, damage.path, damage.position, damage.end)
         try:
-            self._file = self._open()
+            self._file = self._open(torn=torn)
         except OSError as cause:
             raise storage_error(cause, self._path) from cause
 
-    def _open(self) -> File:
+    def _open(self, *, torn: bool) -> File:
         exists = self._fs.exists(self._path)
         file = self._fs.open(self._path, write=True, create=not exists)
         try:
             if not self._end:
                 self._begin(file)
             else:
-                self._tidy(file)
+                self._tidy(file, torn=torn)
                 self._reserve(file)
-            if not exists:
-                self._fs.sync_directory(os.path.dirname(self._path))
+            if not self._generation & _COUNT:
+                # CRASH: until the first fold nothing else makes the journal's name durable, and an owner that was
+                # killed may have made the file and no more.
+                sync_names(self._fs, os.path.dirname(self._path))
         except BaseException:
             file.close()
             raise
         return file
 
-    def _tidy(self, file: File) -> None:
+    def _tidy(self, file: File, *, torn: bool) -> None:
         header = encode_journal_header(self._generation)
         whole = file.read_at(len(header), 0) == header
-        self._reserved = size = file.size()
-        if whole and (size <= self._end or not any(file.read_at(size - self._end, self._end))):
+        self._reserved = file.size()
+        if whole and not torn:
             return
         self.unclean = True
         if not whole:
@@ -255,9 +280,11 @@ class ChannelJournal:
         target = (self._end + self._ahead) // _PAGE * _PAGE
         # INVARIANT: zeros are written behind every block. Without them the journal is as good; it only takes space.
         with suppress(OSError):
-            while self._reserved < target and (
-                taken := file.write_at([bytes(target - self._reserved)], self._reserved)
-            ):
+            # How far it got counts, too.
+            while self._reserved < target:
+                taken = file.write_at([bytes(target - self._reserved)], self._reserved)
+                if not taken:
+                    return
                 self._reserved += taken
 
     def top_up(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 import aiodq
+from aiodq.storage.log import TopicLog
 from tests.real.mounts import small_disk
 from tests.storage.faults import FaultyFileSystem
 from tests.system.support import bodies, descriptors_under, drain, until
@@ -84,7 +85,9 @@ class Cycle:
                 queue.extend(many)
         self.full += 1
         self.ballast.fill()
-        if topic._ioloop.log._active.segment.sealed:  # what is then not possible is a test of its own
+        log = topic._ioloop.log
+        assert isinstance(log, TopicLog)
+        if log.segments[-1].sealed:  # what is then not possible is a test of its own
             self.ballast.remove()
             await self.put(store, 10)
             self.ballast.fill()

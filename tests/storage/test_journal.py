@@ -228,6 +228,25 @@ def test_a_failed_sync_is_final(channel: Path) -> None:
     journal.close()
 
 
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_directory_that_fails_to_sync_stops_the_store(channel: Path, error: int, at: int) -> None:
+    """Of the channel's parent, which holds its name, and of itself, which holds the journal's."""
+    for _ in range(2):
+        fs = FaultyFileSystem()
+        fs.fail("sync_directory", error, at=at)
+        with pytest.raises(StoreFailedError):
+            opened(channel, fs)
+        assert fs.open_files == 0
+
+
+def test_a_journal_whose_name_an_owner_left_unsynced_is_named_durably(channel: Path) -> None:
+    opened(channel).close()
+    fs = FaultyFileSystem()
+    opened(channel, fs).close()
+    assert ("sync_directory", str(channel)) in fs.events
+
+
 @pytest.mark.parametrize("kind", ["open", "create", "read", "write", "size", "truncate", "sync", "listdir"])
 def test_opening_fails_whole_and_works_later(channel: Path, kind: str) -> None:
     three_blocks(channel)

@@ -425,7 +425,7 @@ async def test_opening_reads_the_ends_of_segments_and_nothing_between(tmp_path: 
     fs = FaultyFileSystem()
     async with aiodq.open_queue(tmp_path, options, fs=fs) as queue:
         read = fs.bytes_read
-        assert read <= last + segments * 256 + 16 * KIB < size // 10
+        assert read <= last + segments * 256 + 32 * KIB < size // 10
         assert queue.qsize() == 10_000
         await queue.get()
         assert fs.bytes_read <= read + MIB
