@@ -1,0 +1,226 @@
+"""What the system does not permit, for real: read-only mounts, another user, a limit on files and on their size."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+import shutil
+import stat
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+import aiodq
+from tests.real.mounts import bound_read_only
+from tests.system.support import ROOT, WATCHDOG, bodies, drain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Record = Callable[[str, Any], None]
+
+NOBODY: Final = 65534
+
+
+def script(source: str, *arguments: object, prefix: tuple[str, ...] = ()) -> str:
+    """Run a script, under another program perhaps; return what it prints. A hang is a failure."""
+    if prefix and shutil.which(prefix[0]) is None:
+        pytest.skip(f"there is no {prefix[0]}")
+    command = [*prefix, sys.executable, "-c", source, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=WATCHDOG, env=environment, cwd="/", check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+async def fill(path: Path, number: int) -> None:
+    async with aiodq.open_queue(path) as queue:
+        await queue.put_many([b"%d" % n for n in range(number)])
+        await (await queue.get()).ack()
+
+
+async def left(path: Path) -> list[bytes]:
+    async with aiodq.open_queue(path) as queue:
+        await queue.topic.settle_in()
+        return bodies(drain(queue))
+
+
+async def test_a_read_only_mount_is_refused_in_so_many_words_and_can_be_read(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    await fill(store, 5)
+    with bound_read_only(store, tmp_path / "mounted") as mounted:
+        for path in (mounted, mounted / "below"):
+            with pytest.raises(aiodq.ReadOnlyError, match=str(mounted)) as refused:
+                await aiodq.open(path)
+            assert not refused.value.retriable
+        reader = aiodq.open_reader(mounted)
+        assert [message.body for message in reader.topic("queue").scan()] == [b"0", b"1", b"2", b"3", b"4"]
+    assert await left(store) == [b"1", b"2", b"3", b"4"]
+
+
+AS_SOMEBODY_ELSE = """
+import asyncio, os, sys
+import aiodq
+
+async def main():
+    before = len(os.listdir("/proc/self/fd"))
+    for path in sys.argv[1:]:
+        try:
+            async with aiodq.open_queue(path) as queue:
+                await queue.put(b"in")
+                print("opened", end=" ")
+        except aiodq.ReadOnlyError as error:
+            print(error.errno, end=" ")
+    print(len(os.listdir("/proc/self/fd")) - before)
+
+asyncio.run(main())
+"""
+
+
+async def test_another_user_s_store_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("becoming another user needs root")
+    for directory in (tmp_path, *tmp_path.parents):
+        if not directory.stat().st_mode & stat.S_IXOTH:
+            directory.chmod(directory.stat().st_mode | stat.S_IXOTH)
+    theirs, half, open_to_all = tmp_path / "theirs", tmp_path / "half", tmp_path / "open"
+    await fill(theirs, 3)
+    await fill(half, 3)
+    half.chmod(0o777)
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    prefix = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+    said = script(AS_SOMEBODY_ELSE, theirs, half, tmp_path / "new", open_to_all / "new", prefix=prefix)
+    assert said == "13 13 13 opened 0"
+    assert await left(theirs) == await left(half) == [b"1", b"2"]
+    assert not (tmp_path / "new").exists()
+
+
+LIMITED = """
+import asyncio, hashlib, os, random, signal, sys
+import aiodq
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+rng = random.Random(int(sys.argv[2]))
+
+async def main():
+    refused = acked = 0
+    async with aiodq.open(sys.argv[1], aiodq.StoreOptions(segment_bytes=200_000)) as store:
+        topic = store.topic("t")
+        channel = topic.channel("c")
+        await topic.settle_in()
+        while refused < 20:
+            body = rng.randbytes(rng.randrange(10, 9_000))
+            end = topic.end_offset
+            try:
+                offset = await (topic.put_many([body, body]) if rng.random() < 0.3 else topic.put(body))
+            except aiodq.DiskFullError as error:
+                assert error.errno == 27, error
+                assert topic.end_offset == end
+                refused += 1
+            else:
+                for _ in range(1 if isinstance(offset, int) else 2):
+                    print(hashlib.sha256(body).hexdigest())
+            if refused and rng.random() < 0.3 and channel.qsize():
+                await (await channel.get()).ack()
+                acked += 1
+    print(acked)
+
+asyncio.run(main())
+"""
+
+
+def test_a_file_that_may_not_grow_takes_half_a_write_and_nothing_is_lost(
+    tmp_path: Path, seed: int, record_property: Record
+) -> None:
+    rng = random.Random(seed)
+    trials = 4
+    for number in range(trials):
+        path, limit = tmp_path / str(number), rng.randrange(20_000, 90_000)
+        *put, acked = script(LIMITED, path, seed + number, prefix=("prlimit", f"--fsize={limit}")).split()
+        assert limit // 2 < max(file.stat().st_size for file in path.rglob("*.seg")) <= limit
+        *there, last = asyncio.run(after_all(path))
+        assert last == b"after all"
+        assert [hashlib.sha256(body).hexdigest() for body in there] == put[int(acked) :]
+    record_property("guarantee", "G12")
+    record_property("trials", trials * 20)
+
+
+async def after_all(path: Path) -> list[bytes]:
+    """Put one more message, and return what is there."""
+    async with aiodq.open(path) as store:
+        topic = store.topic("t")
+        await topic.put(b"after all")
+        assert topic.stats().damages == 0
+        return bodies(drain(topic.channel("c")))
+
+
+WITHOUT_DESCRIPTORS = """
+import asyncio, os, random, resource, sys
+import aiodq
+
+rng = random.Random(int(sys.argv[2]))
+
+def number(): return len(os.listdir("/proc/self/fd"))
+
+async def main():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with aiodq.open(sys.argv[1]) as store:
+        await store.queue("q").put(b"before")
+    before, refused = number(), 0
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    while refused < int(sys.argv[3]):
+        # The loop's own descriptors are open; what is left is for the store's, or runs out in the middle of it.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(highest + rng.randint(1, 12), soft), hard))
+        try:
+            async with asyncio.timeout(30), aiodq.open(sys.argv[1]) as store:
+                for name in "ab":
+                    await store.topic(f"t{rng.randrange(20)}").put(b"x")
+                    store.queue("q").get_nowait().release()
+        except aiodq.QueueEmpty:
+            continue
+        except aiodq.StorageError as error:
+            assert error.errno == 24 and (error.retriable or isinstance(error, aiodq.StoreFailedError)), repr(error)
+            refused += 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    print(refused, number() - before)
+
+asyncio.run(main())
+"""
+
+
+def refused_descriptors(path: Path, seed: int, number: int) -> list[int]:
+    said = script(WITHOUT_DESCRIPTORS, path, seed, number, prefix=("prlimit", "--nofile=64"))
+    return [int(word) for word in said.split()]
+
+
+def test_no_descriptor_is_left_by_failures_for_want_of_them(tmp_path: Path, seed: int, record_property: Record) -> None:
+    assert refused_descriptors(tmp_path / "store", seed, 100) == [100, 0]
+    assert asyncio.run(left_in(tmp_path / "store")) == [b"before"]
+    record_property("guarantee", "G14")
+    record_property("trials", 100)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_descriptor_is_left_by_a_thousand_failures_for_want_of_them(
+    tmp_path: Path, seed: int, record_property: Record
+) -> None:
+    assert refused_descriptors(tmp_path / "store", seed, 1000) == [1000, 0]
+    record_property("guarantee", "G14")
+    record_property("trials", 1000)
+
+
+async def left_in(path: Path) -> list[bytes]:
+    async with aiodq.open(path) as store:
+        queue = store.queue("q")
+        await queue.topic.settle_in()
+        return bodies(drain(queue))
