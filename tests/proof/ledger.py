@@ -1,0 +1,239 @@
+"""What a program that uses aiodq was promised, told in notes that lie in the trace between the disk's operations."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiodq.testing import Operation
+
+__all__ = [
+    "Created",
+    "Deleted",
+    "Deleting",
+    "Found",
+    "Ledger",
+    "Note",
+    "Purged",
+    "Purging",
+    "Put",
+    "Putting",
+    "Settled",
+    "Settling",
+    "body_of",
+    "id_of",
+]
+
+
+def body_of(name: str, size: int) -> bytes:
+    """Return the only body that a message of this name and size may have; `size` counts what follows the name."""
+    filler = hashlib.shake_128(name.encode()).hexdigest(size // 2 + 1)[:size]
+    return f"{name} {size} {filler}".encode()
+
+
+def id_of(body: bytes) -> str | None:
+    """Return whose body it is, or None where not all of it is right."""
+    parts = body.decode("ascii", "replace").split(" ")
+    if len(parts) != 3 or not parts[1].isdecimal() or body_of(parts[0], int(parts[1])) != body:
+        return None
+    return parts[0]
+
+
+@dataclass(slots=True)
+class Topic:
+    """What is known of a topic.
+
+    Attributes:
+        possible: what may have been put.
+        promised: what was, with its offset.
+        groups: what came together.
+        channels: (may have settled, has settled, does not see) by channel.
+        purging: what a purge may have taken; `purged`: what it has.
+        deleting: the topic may be gone.
+    """
+
+    possible: dict[str, None] = field(default_factory=dict)
+    promised: dict[str, int] = field(default_factory=dict)
+    groups: list[tuple[str, ...]] = field(default_factory=list)
+    channels: dict[str, tuple[set[str], set[str], set[str]]] = field(default_factory=dict)
+    purging: set[str] = field(default_factory=set)
+    purged: set[str] = field(default_factory=set)
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A channel is about to be made; `earliest` tells whether it sees what is there already."""
+
+    topic: str
+    channel: str
+    earliest: bool
+
+    def post(self, of: Topic) -> None:
+        """Enter the note."""
+        of.channels[self.channel] = (set(), set(), set() if self.earliest else set(of.possible))
+
+
+@dataclass(frozen=True, slots=True)
+class Putting:
+    """These may be stored from now on; where `atomic`, all or none of them."""
+
+    topic: str
+    names: tuple[str, ...]
+    atomic: bool = False
+
+    def post(self, of: Topic) -> None:
+        """Enter the note."""
+        of.possible.update(dict.fromkeys(self.names))
+        if self.atomic:
+            of.groups.append(self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """These are durable, at these offsets."""
+
+    topic: str
+    names: tuple[str, ...]
+    offsets: tuple[int, ...]
+
+    def post(self, of: Topic) -> None:
+        """Enter the note."""
+        of.promised.update(zip(self.names, self.offsets, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """A channel need not deliver this any more."""
+
+    topic: str
+    channel: str
+    name: str
+
+    def post(self, of: Topic) -> None:
+        """Enter the note."""
+        of.channels[self.channel][0].add(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A channel must not deliver this any more."""
+
+    topic: str
+    channel: str
+    name: str
+
+    def post(self, of: Topic) -> None:
+        """Enter the note."""
+        of.channels[self.channel][1].add(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Purging:
+    """Nothing put so far need be delivered any more."""
+
+    topic: str
+
+    def post(self, of: Topic) -> None:
+        """Enter the note."""
+        of.purging |= set(of.possible)
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """Nothing that was there before the purge was asked for may be delivered any more."""
+
+    topic: str
+
+    def post(self, of: Topic) -> None:
+        """Enter the note."""
+        of.purged |= of.purging
+
+
+@dataclass(frozen=True, slots=True)
+class Deleting:
+    """The topic may be gone with everything in it."""
+
+    topic: str
+
+    def post(self, of: Topic) -> None:
+        """Enter the note."""
+        of.deleting = True
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The topic is gone with everything in it."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The store was opened, and everything that it then showed was promised to stay, and nothing else to come."""
+
+    topics: dict[str, TopicFound]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFound:
+    """What a topic shows: names by offset, and for each channel the names in the order of delivery."""
+
+    log: dict[int, str]
+    channels: dict[str, tuple[str, ...]]
+
+
+Note: TypeAlias = "Created | Putting | Put | Settling | Settled | Purging | Purged | Deleting | Deleted | Found"
+
+
+class Ledger:
+    """The sum of all notes so far."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = defaultdict(Topic)
+        self.notes = 0
+
+    @classmethod
+    def of(cls, trace: Iterable[Operation]) -> Ledger:
+        """Return the ledger of the notes in a trace."""
+        from aiodq.testing import Marked  # noqa: PLC0415 - the only thing this module needs of it
+
+        ledger = cls()
+        for operation in trace:
+            if isinstance(operation, Marked):
+                ledger.take(operation.label)
+        return ledger
+
+    @property
+    def open(self) -> bool:
+        """Whether something may be stored that nobody was promised yet."""
+        return any(topic.possible.keys() - topic.promised.keys() for topic in self.topics.values())
+
+    def take(self, note: object) -> None:
+        """Add a note."""
+        self.notes += 1
+        match note:
+            case Found():
+                self._rebase(note)
+            case Deleted(name):
+                del self.topics[name]
+            case Created() | Putting() | Put() | Settling() | Settled() | Purging() | Purged() | Deleting():
+                note.post(self.topics[note.topic])
+            case _:
+                raise TypeError(f"{note!r} is no note")
+
+    def _rebase(self, note: Found) -> None:
+        """Go on from what an open found, whatever was possible before."""
+        self.topics.clear()
+        for name, found in note.topics.items():
+            topic = self.topics[name]
+            topic.promised = {of: offset for offset, of in found.log.items()}
+            topic.possible = dict.fromkeys(topic.promised)
+            for channel, ready in found.channels.items():
+                settled = set(topic.promised) - set(ready)
+                topic.channels[channel] = (set(settled), settled, set())

@@ -1,0 +1,174 @@
+"""aiodq with one safeguard taken away. Whatever explores has to notice each, or it proves nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+from unittest import mock
+
+from aiodq.engine.ioloop import IoLoop
+from aiodq.engine.persister import MetadataPersister
+from aiodq.format.journal import encode_checkpoint
+from aiodq.storage import recovery
+from aiodq.storage.atomic import sync_directory, write_all
+from aiodq.storage.journal import ChannelJournal
+from aiodq.storage.log import TopicLog
+from aiodq.testing import SimulatedFileSystem
+from aiodq.testing.handles import SimulatedFile
+from tests.proof.explore import Case, explore
+from tests.proof.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
+
+    from aiodq.engine.requests import BatchWritten
+    from aiodq.format.journal import ChannelImage
+    from aiodq.storage.contents import Contents
+    from aiodq.storage.filesystem import File, FileSystem
+    from aiodq.storage.segments import Segment
+    from tests.proof.explore import Violation
+
+Patch: TypeAlias = "AbstractContextManager[object]"
+
+__all__ = ["MUTANTS", "Mutant", "mutant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A safeguard, a patch that takes it away, and the workloads that rely on it."""
+
+    name: str
+    patch: Callable[[], Patch]
+    workloads: tuple[str, ...]
+
+    def found(self, workload: str, seeds: Iterable[int]) -> Violation | None:
+        """Return the first violation that shows in one of its workloads under any of these seeds."""
+        with self.patch():
+            for seed in seeds:
+                result = explore(Case(workload, seed, nested=1, lives=5), WORKLOADS[workload], enough=1)
+                if result.violations:
+                    return result.violations[0]
+        return None
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(*workloads: str) -> Callable[[Callable[[], Patch]], Callable[[], Patch]]:
+    """Add a patch to those that have to be noticed in these workloads."""
+
+    def add(patch: Callable[[], Patch]) -> Callable[[], Patch]:
+        name = patch.__name__.replace("_", " ")
+        MUTANTS[name] = Mutant(name, patch, workloads)
+        return patch
+
+    return add
+
+
+@mutant("single puts")
+def syncs_do_nothing() -> Patch:
+    return mock.patch.object(SimulatedFile, "sync", return_value=None)
+
+
+@mutant("single puts", "roll and retention")
+def directories_are_not_synced() -> Patch:
+    return mock.patch.object(SimulatedFileSystem, "sync_directory", return_value=None)
+
+
+@mutant("many producers")
+def puts_are_acknowledged_before_the_sync() -> Patch:
+    written = IoLoop._batch_written
+
+    def early(ioloop: IoLoop, request: BatchWritten) -> None:
+        written(ioloop, request)
+        while ioloop.unsynced:
+            ioloop._publish(*ioloop.unsynced.popleft())
+
+    return mock.patch.object(IoLoop, "_batch_written", early)
+
+
+@mutant("written while syncing")
+def a_sync_counts_for_what_was_written_while_it_ran() -> Patch:
+    sync = TopicLog.sync
+
+    def too_much(log: TopicLog) -> None:
+        sync(log)
+        log.durable = log.end
+
+    return mock.patch.object(TopicLog, "sync", too_much)
+
+
+@mutant("puts and acks", "checkpoints")
+def acks_are_told_before_the_sync() -> Patch:
+    async def nothing(_: MetadataPersister, __: list[asyncio.Future[None]]) -> None:
+        return
+
+    return mock.patch.object(MetadataPersister, "_sync_journals", nothing)
+
+
+@mutant("unsynced tails")
+def a_torn_tail_is_left_in_place() -> Patch:
+    cut = recovery._cut
+
+    def leave(task: recovery._Task, file: File, contents: Contents) -> Segment:
+        with mock.patch.object(SimulatedFile, "truncate", return_value=None):
+            return cut(task, file, contents)
+
+    return mock.patch.object(recovery, "_cut", leave)
+
+
+@mutant("larger than a sector")
+def checksums_are_ignored() -> Patch:
+    return mock.patch.dict("aiodq.format.checksum._ALGORITHMS", {1: lambda _, __: 0})
+
+
+@mutant("checkpoints", "reopening")
+def a_checkpoint_is_overwritten_in_place() -> Patch:
+    def overwrite(fs: FileSystem, path: str, data: bytes) -> None:
+        file = fs.open(path, write=fs.exists(path), create=not fs.exists(path))
+        file.truncate(0)
+        write_all(file, [data], 0)
+        file.sync()
+        file.close()
+        sync_directory(fs, path.rpartition("/")[0])
+
+    return mock.patch("aiodq.storage.journal.replace_file", overwrite)
+
+
+@mutant("checkpoints", "reopening")
+def a_file_is_renamed_before_it_is_synced() -> Patch:
+    return mock.patch("aiodq.storage.atomic.sync_file", return_value=None)
+
+
+@mutant("checkpoints", "reopening")
+def the_journal_is_emptied_before_the_checkpoint_stands() -> Patch:
+    def fold(journal: ChannelJournal, image: ChannelImage) -> None:
+        journal._generation += 1
+        journal._begin(journal._file)
+        journal.pending = 0
+        with mock.patch.object(journal, "_generation", journal._generation):
+            data = encode_checkpoint(image, journal._generation)
+        from aiodq.storage.atomic import replace_file  # noqa: PLC0415 - the one that is not patched
+
+        replace_file(journal._fs, journal._checkpoint, data)
+
+    return mock.patch.object(ChannelJournal, "fold", fold)
+
+
+@mutant("single puts", "many producers")
+def the_watermark_is_noted_before_the_sync() -> Patch:
+    sync = TopicLog.sync
+
+    def early(log: TopicLog) -> None:
+        log.durable = log.end
+        log._note()
+        sync(log)
+
+    return mock.patch.object(TopicLog, "sync", early)
+
+
+@mutant("roll and retention", "many producers")
+def the_next_segment_begins_before_the_last_is_synced() -> Patch:
+    return mock.patch("aiodq.storage.recovery.sync_file", return_value=None)

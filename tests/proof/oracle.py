@@ -1,0 +1,179 @@
+"""Opens what a power cut left, and says what is wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import TYPE_CHECKING, Self
+
+import aiodq
+from aiodq.testing import STALE, FakeClock, Image, SimulatedExecutor, SimulatedFileSystem, SimulatedLoop
+from tests.proof.world import PATH, SAFETY, found_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tests.proof.ledger import Ledger, Topic, TopicFound
+
+__all__ = ["Opened", "Recoverer", "check", "judge", "same"]
+
+
+class Opened:
+    """A store that was opened after a power cut.
+
+    Attributes:
+        found: what it showed.
+        fs: its disk, with the trace of opening it.
+        sure: the disk after another power cut, once all was read, that takes everything that was not synced.
+        error: why it could not be opened or read.
+        damages: stretches that were reported as damaged, by topic.
+        stale: bytes that nobody wrote were there; to report them is right.
+    """
+
+    def __init__(self, fs: SimulatedFileSystem) -> None:
+        self.fs = fs
+        self.found: dict[str, TopicFound] = {}
+        self.sure: Image = {}
+        self.error: Exception | None = None
+        self.damages: dict[str, int] = {}
+        self.stale = False
+
+
+class Recoverer:
+    """Opens stores on one simulated loop: making a loop for each would take most of the time."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner(loop_factory=SimulatedLoop)
+
+    def __enter__(self) -> Self:
+        self._runner.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.close()
+
+    def open(self, image: Image, *, record: bool = False) -> Opened:
+        """Open the store that `image` holds, and read all of it."""
+        opened = Opened(SimulatedFileSystem(image, record=record))
+        opened.stale = any(data is not None and STALE in data for data in image.values())
+        try:
+            self._runner.run(self._read(opened))
+        except (aiodq.AiodqError, OSError, TimeoutError) as error:
+            opened.error = error
+        return opened
+
+    @staticmethod
+    async def _read(opened: Opened) -> None:
+        loop = asyncio.get_running_loop()
+        executor = SimulatedExecutor(loop, opened.fs, 0, longest=0)
+        opened.fs.before = None
+        async with (
+            asyncio.timeout(SAFETY),
+            aiodq.open(PATH, fs=opened.fs, clock=FakeClock(), executor=executor) as store,
+        ):
+            opened.found = await found_in(store)
+            opened.sure = opened.fs.durable()
+            stats = store.stats()
+            opened.damages = {name: topic.damages for name, topic in stats.topics.items() if topic.damages}
+
+
+def same(first: Mapping[str, TopicFound], second: Mapping[str, TopicFound]) -> bool:
+    """Return whether both show the same, but for what retention deleted in between."""
+    return first.keys() == second.keys() and all(_same_topic(first[name], second[name]) for name in first)
+
+
+def _same_topic(first: TopicFound, second: TopicFound) -> bool:
+    kept = second.log.items() <= first.log.items()
+    gone = {first.log[offset] for offset in first.log.keys() - second.log.keys()}
+    wanted = any(gone & set(ready) for ready in second.channels.values())
+    return kept and first.channels == second.channels and not wanted and (bool(first.channels) or not gone)
+
+
+def judge(ledger: Ledger, opened: Opened) -> list[str]:
+    """Return what contradicts the ledger, each beginning with what kind of violation it is."""
+    if opened.error is not None:
+        return [f"recovery failed: {opened.error!r}"]
+    damages = {} if opened.stale else opened.damages
+    wrong = [f"false damage: {number} in topic {name}" for name, number in damages.items()]
+    return wrong + check(ledger, opened.found)
+
+
+def check(ledger: Ledger, found: dict[str, TopicFound]) -> list[str]:
+    """Return what in `found` contradicts the ledger."""
+    wrong = [f"phantom: topic {name}" for name in found if name not in ledger.topics]
+    for name, topic in ledger.topics.items():
+        seen = found.get(name)
+        if seen is None:
+            if not topic.deleting and set(topic.promised) - topic.purging and not _all_settled(topic):
+                wrong.append(f"lost: topic {name}")
+            continue
+        wrong += [f"{item} (topic {name})" for item in (*_log(topic, seen), *_channels(topic, seen))]
+    return wrong
+
+
+def _all_settled(topic: Topic) -> bool:
+    return bool(topic.channels) and all(set(topic.promised) <= may for may, _, _ in topic.channels.values())
+
+
+def _log(topic: Topic, seen: TopicFound) -> Iterator[str]:
+    """Check what the log holds by itself."""
+    offsets = sorted(seen.log)
+    names = set(seen.log.values())
+    yield from (f"phantom: {name}" for name in names - set(topic.possible))
+    if len(names) != len(offsets):
+        yield f"duplicate: {len(offsets) - len(names)} messages have two offsets"
+    for offset, name in seen.log.items():
+        if topic.promised.get(name, offset) != offset:
+            yield f"moved: {name} from {topic.promised[name]} to {offset}"
+    released = _released(topic)
+    yield from _holes(topic, offsets, released)
+    for group in topic.groups:
+        missing = [name for name in group if name not in names]
+        if missing and len(missing) < len(group) and not set(missing) <= released:
+            yield f"torn: {len(missing)} of {len(group)} that were put together are missing"
+    if not topic.deleting and (gone := set(topic.promised) - names - released):
+        yield f"lost: {sorted(gone)} from the log"
+
+
+def _holes(topic: Topic, offsets: list[int], released: set[str]) -> Iterator[str]:
+    """Check that nothing is missing between two messages but what retention may have deleted."""
+    names = {offset: name for name, offset in topic.promised.items()}
+    for before, after in pairwise(offsets):
+        missing = [names.get(offset, "of which nobody was told") for offset in range(before + 1, after)]
+        if not set(missing) <= released:
+            yield f"hole: {missing} between {before} and {after}"
+
+
+def _released(topic: Topic) -> set[str]:
+    """Return what retention may have deleted: what every channel has settled, and what was purged."""
+    everywhere = [may | unseen for may, _, unseen in topic.channels.values()]
+    return topic.purging | (set.intersection(*everywhere) if everywhere else set())
+
+
+def _channels(topic: Topic, seen: TopicFound) -> Iterator[str]:
+    """Check what each channel delivers."""
+    for channel, (may, has, unseen) in topic.channels.items():
+        ready = seen.channels.get(channel)
+        if ready is None:
+            if not topic.deleting and (lost := set(topic.promised) - may - unseen - topic.purging):
+                yield f"lost: {sorted(lost)} with channel {channel}"
+            continue
+        if lost := set(topic.promised) - may - unseen - topic.purging - set(ready):
+            yield f"lost: {sorted(lost)} for channel {channel}"
+        if back := (has | topic.purged) & set(ready):
+            yield f"resurrected: {sorted(back)} for channel {channel}"
+        if strange := set(ready) - set(topic.possible):
+            yield f"phantom: {sorted(strange)} for channel {channel}"
+        if len(set(ready)) != len(ready):
+            yield f"duplicate: {len(ready) - len(set(ready))} for channel {channel}"
+        yield from _order(ready, channel)
+
+
+def _order(ready: Sequence[str], channel: str) -> Iterator[str]:
+    last: dict[str, tuple[int, ...]] = {}
+    for name in ready:
+        producer, *place = name.split(":")
+        at = tuple(map(int, place)) if all(part.isdecimal() for part in place) else ()
+        if at < last.get(producer, ()):
+            yield f"order: {name} comes late for channel {channel}"
+        last[producer] = at

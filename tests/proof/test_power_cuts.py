@@ -1,0 +1,53 @@
+"""A sample of what `python -m tests.proof` runs in full: every workload, a few states at each moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.proof.explore import Case, explore
+from tests.proof.mutants import MUTANTS
+from tests.proof.workloads import WORKLOADS
+from tests.proof.world import World, run_world
+
+if TYPE_CHECKING:
+    from aiodq.testing import Operation, Ordering
+
+ORDERINGS: tuple[Ordering, ...] = ("posix", "ext4")
+
+
+@pytest.mark.parametrize("ordering", ORDERINGS)
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_no_power_cut_breaks_a_promise(name: str, ordering: Ordering, seed: int) -> None:
+    result = explore(Case(name, seed, ordering, states=3, nested=2, moments=15), WORKLOADS[name])
+    assert not result.violations, "\n".join(map(str, result.violations))
+    assert result.states
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_safeguard_taken_away_is_noticed(name: str) -> None:
+    mutant = MUTANTS[name]
+    found = mutant.found(mutant.workloads[0], seeds=range(1, 40))
+    assert found is not None
+
+
+@pytest.mark.parametrize("name", ["many producers", "written while syncing", "puts and acks"])
+def test_the_same_seed_leaves_the_same_trace(name: str, seed: int) -> None:
+    def trace() -> list[Operation]:
+        world = World(seed)
+        run_world(world, WORKLOADS[name].program)
+        assert world.fs.trace is not None
+        return world.fs.trace
+
+    assert trace() == trace()
+
+
+def test_a_violation_repeats_from_what_it_prints_ten_times_of_ten() -> None:
+    mutant = MUTANTS["puts are acknowledged before the sync"]
+    found = mutant.found("many producers", seeds=range(1, 40))
+    assert found is not None
+    with mutant.patch():
+        for _ in range(10):
+            again = explore(Case.parse(str(found.case)), WORKLOADS[found.case.workload], enough=1)
+            assert str(again.violations[0]) == str(found)

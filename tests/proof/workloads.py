@@ -1,0 +1,218 @@
+"""The programs whose traces are cut. Each does what a service does, with every message noted in the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from unittest import mock
+
+import aiodq
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.proof.world import World
+
+__all__ = ["WORKLOADS", "Workload", "workload"]
+
+SMALL = aiodq.StoreOptions(segment_bytes=700)
+"""Segments so small that every few messages one rolls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A program with a name, and what it is about."""
+
+    name: str
+    about: str
+    program: Callable[[World], Awaitable[None]]
+
+
+WORKLOADS: dict[str, Workload] = {}
+
+
+def workload(program: Callable[[World], Awaitable[None]]) -> Callable[[World], Awaitable[None]]:
+    """Add a program to those that are explored."""
+    name = program.__name__.replace("_", " ")
+    WORKLOADS[name] = Workload(name, (program.__doc__ or "").split("\n")[0], program)
+    return program
+
+
+@workload
+async def single_puts(world: World) -> None:
+    """One producer, one message at a time, nobody consumes."""
+    async with world.store() as store:
+        queue = world.queue(store, "jobs")
+        for _ in range(6):
+            await world.put(queue, "p")
+
+
+@workload
+async def put_many(world: World) -> None:
+    """Batches, one of them larger than a frame, between single messages."""
+    async with world.store(aiodq.StoreOptions(segment_bytes=100_000)) as store:
+        queue = world.queue(store, "jobs")
+        for count, size in ((5, 20), (3, 30_000), (40, 0)):
+            await world.put_many(queue, "m", count, size)
+            await world.put(queue, "p")
+
+
+@workload
+async def many_producers(world: World) -> None:
+    """Eight producers at once: a put that is written while a sync runs must wait for the next one."""
+    async with world.store(SMALL) as store:
+        queue = world.queue(store, "jobs")
+
+        async def produce(name: str) -> None:
+            for _ in range(4):
+                await world.put(queue, name)
+                await world.rest()
+
+        await asyncio.gather(*(produce(f"p{number}") for number in range(8)))
+
+
+@workload
+async def synced_now_and_then(world: World) -> None:
+    """Messages of one size that are only written, with a sync now and then: what is lost is lost from the end."""
+    async with world.store(aiodq.StoreOptions(sync="os", segment_bytes=3000)) as store:
+        queue = world.queue(store, "jobs")
+        for _ in range(3):
+            for _ in range(5):
+                await world.write(queue, "p", 40)
+            await world.sync(queue)
+        for _ in range(3):
+            await world.write(queue, "p", 40)
+
+
+@workload
+async def unsynced_tails(world: World) -> None:
+    """A few messages of one size that are only written: what an earlier life left lies just where they go."""
+    for count in (1, 6):
+        async with world.store(aiodq.StoreOptions(sync="os")) as store:
+            queue = world.queue(store, "jobs")
+            for _ in range(count):
+                await world.write(queue, "p", 40)
+            await world.sync(queue)
+
+
+@workload
+async def larger_than_a_sector(world: World) -> None:
+    """Messages of several sectors, of which a power cut may bring some and not others."""
+    async with world.store(aiodq.StoreOptions(sync="os")) as store:
+        queue = world.queue(store, "jobs")
+        for _ in range(2):
+            for size in (1500, 5000, 2500):
+                await world.write(queue, "p", size)
+            await world.sync(queue)
+        await world.write(queue, "p", 3000)
+
+
+@workload
+async def written_while_syncing(world: World) -> None:
+    """Batches that go to the disk while an earlier one is being synced: they have to wait for a sync of their own."""
+    with mock.patch("aiodq.engine.ioloop._OVERLAP", 1):
+        async with world.store() as store:
+            queue = world.queue(store, "jobs")
+
+            async def produce(name: str) -> None:
+                for _ in range(4):
+                    await world.put(queue, name)
+                    await world.rest()
+
+            await asyncio.gather(*(produce(f"p{number}") for number in range(8)))
+
+
+@workload
+async def puts_and_acks(world: World) -> None:
+    """Producers beside a consumer that acks, requeues, and leaves some in flight."""
+    async with world.store() as store:
+        queue = world.queue(store, "jobs")
+        await asyncio.gather(_produce(world, queue, 10), _consume(world, queue, 7))
+
+
+@workload
+async def roll_and_retention(world: World) -> None:
+    """Segments that fill, roll, are acked, and are deleted, while two channels are at different places."""
+    async with world.store(SMALL) as store:
+        topic = store.topic("jobs")
+        fast, slow = world.channel(topic, "fast"), world.channel(topic, "slow")
+        await world.put(topic, "p")
+        for _ in range(3):
+            for _ in range(6):
+                await world.put(topic, "p", 100)
+            await _consume(world, fast, 6)
+            await _consume(world, slow, 4)
+        world.channel(topic, "late", earliest=False)
+        await world.put(topic, "p")
+
+
+@workload
+async def purging(world: World) -> None:
+    """Purges between puts and acks."""
+    async with world.store(SMALL) as store:
+        queue = world.queue(store, "jobs")
+        for _ in range(2):
+            await world.put_many(queue, "m", 8, 60)
+            await _consume(world, queue, 2)
+            await world.purge(queue)
+            await world.put(queue, "p")
+
+
+@workload
+async def checkpoints(world: World) -> None:
+    """Acks so many that the journal is folded into a checkpoint again and again."""
+    with mock.patch("aiodq.engine.persister._FOLD_AT", 3):
+        async with world.store(SMALL) as store:
+            queue = world.queue(store, "jobs")
+            await world.put_many(queue, "m", 20, 30)
+            taken = await queue.get_many(20)
+            for message in taken[::2]:
+                await world.ack(message)
+            for message in taken[1::4]:
+                await message.nack()
+            await world.put(queue, "p")
+
+
+@workload
+async def several_topics(world: World) -> None:
+    """Topics made, used beside each other, and deleted."""
+    async with world.store() as store:
+        names = ("a", "b", "c")
+        for name in names:
+            world.queue(store, name)
+        await asyncio.gather(*(_produce(world, store.queue(name), 4) for name in names))
+        await _consume(world, store.queue("a"), 3)
+        await world.delete(store, "b")
+        await world.put(store.queue("c"), "q")
+
+
+@workload
+async def reopening(world: World) -> None:
+    """The store is closed and opened between puts and acks."""
+    for _ in range(3):
+        async with world.store(SMALL) as store:
+            queue = world.queue(store, "jobs")
+            await _produce(world, queue, 4)
+            await _consume(world, queue, 2)
+
+
+async def _produce(world: World, queue: aiodq.Queue, count: int) -> None:
+    for _ in range(count):
+        await world.put(queue, "p")
+        await world.rest()
+
+
+async def _consume(world: World, channel: aiodq.Channel, count: int) -> None:
+    """Take some; ack most, at once or durably, requeue some, and leave one in flight."""
+    for number in range(count):
+        message = await channel.get()
+        way = world.random.randrange(4)
+        if number == count - 1:
+            break
+        if way == 0:
+            await message.nack()
+        elif way == 1:
+            world.ack_soon(message)
+        else:
+            await world.ack(message)

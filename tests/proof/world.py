@@ -1,0 +1,213 @@
+"""A simulated machine: one disk, one clock, one event loop, and a program whose promises go into the disk's trace."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING
+from unittest import mock
+from uuid import UUID
+
+import aiodq
+from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, SimulatedLoop
+from tests.proof.ledger import (
+    Created,
+    Deleted,
+    Deleting,
+    Found,
+    Note,
+    Purged,
+    Purging,
+    Put,
+    Putting,
+    Settled,
+    Settling,
+    TopicFound,
+    body_of,
+    id_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from aiodq.testing import FaultPlan, Image, Ordering
+
+__all__ = ["PATH", "SAFETY", "Program", "World", "found_in", "run_world"]
+
+PATH = "/store"
+SAFETY = 3600.0
+"""Simulated seconds after which a program counts as hanging."""
+
+Program = "Callable[[World], Awaitable[None]]"
+
+
+class World:
+    """What a workload is given.
+
+    Attributes:
+        fs, clock, random: all that may differ between two runs comes from here.
+        life: how often the machine was started before.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        image: Image | None = None,
+        ordering: Ordering = "posix",
+        life: int = 0,
+        plan: FaultPlan | None = None,
+    ) -> None:
+        self.random = Random(seed)
+        self.fs = SimulatedFileSystem(image, ordering=ordering, record=True, plan=plan)
+        self.clock = FakeClock()
+        self.life = life
+        self._numbers = 0
+        self._written: list[tuple[str, int]] = []
+
+    def note(self, note: Note) -> None:
+        """Put a promise into the trace."""
+        self.fs.mark(note)
+
+    @asynccontextmanager
+    async def store(self, options: aiodq.StoreOptions | None = None) -> AsyncIterator[aiodq.Store]:
+        """Open the store; what it shows then is promised to stay."""
+        loop = asyncio.get_running_loop()
+        executor = SimulatedExecutor(loop, self.fs, self.random.getrandbits(32), longest=6)
+        async with aiodq.open(PATH, options, fs=self.fs, clock=self.clock, executor=executor) as store:
+            self.note(Found(await found_in(store)))
+            yield store
+
+    def channel(self, topic: aiodq.Topic, name: str, *, earliest: bool = True) -> aiodq.Channel:
+        """Name a channel."""
+        if name not in topic.channels():
+            self.note(Created(topic.name, name, earliest))
+        return topic.channel(name, aiodq.ChannelOptions(start="earliest" if earliest else "latest"))
+
+    def queue(self, store: aiodq.Store, name: str) -> aiodq.Queue:
+        """Name a queue."""
+        if name not in store.topics() or "default" not in store.topic(name).channels():
+            self.note(Created(name, "default", earliest=True))
+        return store.queue(name)
+
+    def message(self, producer: object, size: int | None = None) -> tuple[str, bytes]:
+        """Make up a message: its name, and its body. Names of one producer count up."""
+        self._numbers += 1
+        name = f"{producer}:{self.life}:{self._numbers}"
+        return name, body_of(name, self.random.choice((0, 3, 40, 200)) if size is None else size)
+
+    async def put(self, topic: aiodq.Topic | aiodq.Queue, producer: object, size: int | None = None) -> None:
+        """Put one message."""
+        name, body = self.message(producer, size)
+        self.note(Putting(_name(topic), (name,)))
+        offset = await topic.put(body)
+        self.note(Put(_name(topic), (name,), (offset,)))
+
+    async def write(self, topic: aiodq.Topic | aiodq.Queue, producer: object, size: int | None = None) -> None:
+        """Put one message that nobody is promised before `sync`."""
+        name, body = self.message(producer, size)
+        self.note(Putting(_name(topic), (name,)))
+        self._written.append((name, await topic.put(body)))
+
+    async def sync(self, topic: aiodq.Topic | aiodq.Queue) -> None:
+        """Make durable what was written."""
+        written, self._written = self._written, []
+        await topic.sync()
+        names, offsets = tuple(name for name, _ in written), tuple(offset for _, offset in written)
+        self.note(Put(_name(topic), names, offsets))
+
+    async def put_many(self, topic: aiodq.Topic | aiodq.Queue, producer: object, count: int, size: int) -> None:
+        """Put several at once."""
+        made = [self.message(producer, size) for _ in range(count)]
+        names = tuple(name for name, _ in made)
+        self.note(Putting(_name(topic), names, atomic=True))
+        offsets = await topic.put_many([body for _, body in made])
+        self.note(Put(_name(topic), names, tuple(offsets)))
+
+    async def ack(self, message: aiodq.Message) -> None:
+        """Ack durably."""
+        name = self.name_of(message)
+        self.note(Settling(message.topic, message.channel, name))
+        await message.ack()
+        self.note(Settled(message.topic, message.channel, name))
+
+    def ack_soon(self, message: aiodq.Message) -> None:
+        """Ack without waiting for the disk."""
+        self.note(Settling(message.topic, message.channel, self.name_of(message)))
+        message.ack_nowait()
+
+    async def purge(self, topic: aiodq.Topic | aiodq.Queue) -> None:
+        """Drop the backlog."""
+        self.note(Purging(_name(topic)))
+        await topic.purge()
+        self.note(Purged(_name(topic)))
+
+    async def delete(self, store: aiodq.Store, topic: str) -> None:
+        """Delete a topic."""
+        self.note(Deleting(topic))
+        await store.delete_topic(topic)
+        self.note(Deleted(topic))
+
+    @staticmethod
+    def name_of(message: aiodq.Message) -> str:
+        """Return a message's name."""
+        name = id_of(message.body)
+        assert name is not None, f"wrong bytes were delivered: {message.body!r}"
+        return name
+
+    async def rest(self) -> None:
+        """Let a little time go by, or a few turns of the loop."""
+        if self.random.random() < 0.2:
+            await asyncio.sleep(self.random.random() * 0.02)
+        for _ in range(self.random.randrange(12)):
+            await asyncio.sleep(0)
+
+
+def _name(topic: aiodq.Topic | aiodq.Queue) -> str:
+    return topic.topic.name if isinstance(topic, aiodq.Queue) else topic.name
+
+
+async def found_in(store: aiodq.Store) -> dict[str, TopicFound]:
+    """Return what a store shows, leaving it as it is. A topic of which nothing was ever stored is none."""
+    topics: dict[str, TopicFound] = {}
+    for name in store.topics():
+        topic = store.topic(name)
+        log = {message.offset: _read(message) async for message in topic.scan()}
+        channels = {channel: await _ready(topic.channel(channel)) for channel in topic.channels()}
+        if log or channels:
+            topics[name] = TopicFound(log, channels)
+    return topics
+
+
+async def _ready(channel: aiodq.Channel) -> tuple[str, ...]:
+    """Take everything that is ready, and give it back as if it had never been taken."""
+    taken: list[aiodq.Message] = []
+    while not channel.empty():
+        taken.append(await channel.get())
+    for message in taken:
+        message.release()
+    return tuple(_read(message) for message in taken)
+
+
+def _read(message: aiodq.Message) -> str:
+    return id_of(message.body) or f"wrong bytes at {message.offset}: {message.body!r}"
+
+
+def run_world(world: World, program: Callable[[World], Awaitable[None]]) -> None:
+    """Run a program to its end, always in the same way for the same world."""
+
+    async def main() -> None:
+        async with asyncio.timeout(SAFETY):
+            await program(world)
+
+    uuids = Random(world.random.getrandbits(32))
+
+    def made_up() -> UUID:
+        return UUID(int=uuids.getrandbits(128), version=4)
+
+    with (
+        mock.patch("aiodq.storage.meta.uuid4", made_up),
+        asyncio.Runner(loop_factory=SimulatedLoop) as runner,
+    ):
+        runner.run(main())
