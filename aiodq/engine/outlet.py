@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
@@ -16,6 +15,7 @@ from aiodq.options import ChannelOptions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiodq.clock import Clock
     from aiodq.delivery.channel import ChannelState
     from aiodq.engine.reader import PrefetchingReader
     from aiodq.engine.tail import TailCache
@@ -67,7 +67,7 @@ class Outlet(Generic[M]):
     """
 
     def __init__(
-        self, name: str, host: OutletHost, make: Callable[[Outlet[M] | None, Batch, int, int, int], M], read_limit: int
+        self, name: str, host: OutletHost, make: Callable[[Outlet[M] | None, Batch, int, int, int], M], clock: Clock
     ) -> None:
         """Begin without a state; `attach` brings it.
 
@@ -75,12 +75,12 @@ class Outlet(Generic[M]):
             name: the channel's.
             host: the topic's engine.
             make: builds a message of (outlet, batch, number in it, attempts, delivery number).
-            read_limit: bytes.
+            clock: tells when a getter had its turn for long enough.
         """
         self.name = name
         self.state: ChannelState | None = None
         self.journal: ChannelJournal | None = None
-        self.shelf: Shelf = Shelf(host.tail, read_limit, host.reader.read_now, lambda: host.reader.want(self))
+        self.shelf: Shelf = Shelf(host.tail, 0, host.reader.read_now, lambda: host.reader.want(self))
         self.max_in_flight: int = ChannelOptions().max_in_flight
         self.auto_ack: bool = False
         self.ack_waiters: list[asyncio.Future[None]] = []
@@ -93,6 +93,7 @@ class Outlet(Generic[M]):
         self._kept: dict[int, tuple[Batch, int]] = {}
         self._getters: deque[asyncio.Future[None]] = deque()
         self._joiners: list[asyncio.Future[None]] = []
+        self._clock = clock
         self._turn_began = 0.0
 
     def attach(self, journal: ChannelJournal, state: ChannelState) -> None:
@@ -196,11 +197,11 @@ class Outlet(Generic[M]):
             await self._wait()
 
     async def _give_way(self) -> None:
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if now - self._turn_began > _LONGEST_TURN:
             # Before anything is taken, as a cancelled sleep would lose it.
             await asyncio.sleep(0)
-            self._turn_began = time.monotonic()
+            self._turn_began = self._clock.monotonic()
 
     def _raise_if_over(self) -> None:
         if self._over is not None:
@@ -230,7 +231,7 @@ class Outlet(Generic[M]):
             elif not waiter.cancelled():
                 self.wake()
             raise
-        self._turn_began = time.monotonic()
+        self._turn_began = self._clock.monotonic()
 
     def wake(self, *, everybody: bool = False) -> None:
         """Wake as many getters as there are messages for them."""

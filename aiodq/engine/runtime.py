@@ -209,7 +209,7 @@ class Runtime:
         """Return a topic's channel, made without a state if it is new."""
         found = ioloop.outlets.get(channel)
         if found is None:
-            found = Outlet(channel, ioloop, partial(make, ioloop.name), 0)
+            found = Outlet(channel, ioloop, partial(make, ioloop.name), self.clock)
             ioloop.outlets[channel] = found
             ioloop.share_memory()
         return found

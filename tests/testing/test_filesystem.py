@@ -174,6 +174,15 @@ def test_any_calls_for_long(tmp_path: Path) -> None:
     run_machine(tmp_path, max_examples=2_000, stateful_step_count=60)
 
 
+def test_a_rename_onto_itself_changes_nothing() -> None:
+    fs = SimulatedFileSystem({"/d/f": b"x"}, record=True)
+    for path in ("/d", "/d/f"):
+        fs.rename(path, path)
+    assert fs.image()["/d/f"] == b"x"
+    assert fs.trace is not None
+    assert len(fs.trace) == fs.laid_out
+
+
 # --- faults
 
 

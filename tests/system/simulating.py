@@ -1,0 +1,305 @@
+"""A queue under random work on a simulated machine, against a plain model: sets of bodies, and what was promised."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+import aiodq
+from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, run
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiodq import Message, Queue
+
+__all__ = ["run_schedule"]
+
+PATH: Final = "/store"
+_PRODUCERS: Final = 3
+_CONSUMERS: Final = 3
+_STEPS: Final = 10
+_LIVES: Final = 2
+_HOUR: Final = 3600.0
+
+
+class _Cancelled(Exception):  # noqa: N818 - an outcome, not an error
+    """The operation did not complete."""
+
+
+class Simulation:
+    """What was asked of a queue, what it answered, and what must follow from that.
+
+    Attributes:
+        stored: bodies that a put returned for, or that were accepted without waiting.
+        perhaps: bodies of cancelled puts.
+        acked: how often each body was acked.
+        put_at: when each body's put began and ended, counted in events; those that never ended are not there.
+        purges: when each purge began and ended.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.seed = seed
+        self.fs = SimulatedFileSystem()
+        self.stored: set[bytes] = set()
+        self.perhaps: set[bytes] = set()
+        self.acked: Counter[bytes] = Counter()
+        self.held: dict[bytes, Message] = {}
+        self.order: list[list[bytes]] = []
+        self.put_at: dict[bytes, tuple[int, int]] = {}
+        self.purges: list[tuple[int, int]] = []
+        self.trials = 0
+        self._events = 0
+        self._numbers = 0
+
+    def event(self) -> int:
+        """Return a moment."""
+        self._events += 1
+        return self._events
+
+    # --- doing
+
+    async def attempt(self, operation: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - its result
+        """Run an operation, perhaps cancelled in one of three ways after some time."""
+        self.trials += 1
+        way = self.rng.choice(("run", "run", "task", "timeout", "scope"))
+        after = self.rng.choice((0.0, self.rng.random() * 0.002, self.rng.random() * 0.02))
+        if way == "task":
+            return await self._in_task(operation, after)
+        try:
+            if way == "scope":
+                with anyio.move_on_after(after):
+                    return await operation()
+                raise _Cancelled
+            async with asyncio.timeout(_HOUR if way == "run" else after):
+                return await operation()
+        except TimeoutError:
+            raise _Cancelled from None
+
+    @staticmethod
+    async def _in_task(operation: Callable[[], Awaitable[Any]], after: float) -> Any:  # noqa: ANN401 - its result
+        task = asyncio.ensure_future(operation())
+        try:
+            await asyncio.sleep(after)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+        if task.cancelled():
+            raise _Cancelled
+        return task.result()
+
+    def bodies(self, count: int) -> list[bytes]:
+        self._numbers += count
+        numbers = range(self._numbers - count, self._numbers)
+        return [b"%d:" % number + bytes(self.rng.choice((0, 10, 3000))) for number in numbers]
+
+    async def produce(self, queue: Queue, mine: list[bytes]) -> None:
+        for _ in range(_STEPS):
+            bodies = self.bodies(self.rng.choice((1, 1, 3)))
+            mine += bodies
+            began = self.event()
+            try:
+                await self.put(queue, bodies)
+            except _Cancelled:
+                self.perhaps.update(body for body in bodies if body not in self.stored)
+            except aiodq.QueueFull:
+                mine[-len(bodies) :] = []
+            else:
+                self.stored.update(bodies)
+            self.put_at |= dict.fromkeys(bodies, (began, self.event()))
+            self.look(queue)
+            await self.rest()
+
+    async def put(self, queue: Queue, bodies: list[bytes]) -> None:
+        if len(bodies) > 1:
+            offsets = await self.attempt(lambda: queue.put_many(bodies))
+            assert len(offsets) == len(bodies)
+        elif self.rng.random() < 0.3:
+            receipt = queue.put_nowait(bodies[0])
+            self.stored.update(bodies)
+
+            async def wait() -> int:
+                return await receipt
+
+            await self.attempt(wait)
+        else:
+            await self.attempt(lambda: queue.put(bodies[0]))
+
+    async def consume(self, queue: Queue) -> None:
+        while True:
+            get = self.rng.choice((
+                queue.get,
+                lambda: queue.get(0.005),
+                lambda: queue.get_many(3),
+                lambda: queue.get_many(3, linger=0.002),
+            ))  # fmt: skip
+            with suppress(_Cancelled, TimeoutError):
+                asked = self.event()
+                found = await self.attempt(get)
+                messages = found if isinstance(found, list) else [found]
+                for message in messages:
+                    self.took(message, asked)
+                for message in messages:
+                    await self.settle(message)
+            self.look(queue)
+            await self.rest()
+
+    def took(self, message: Message, asked: int) -> None:
+        """What is handed out must exist, be nobody else's, and not have ended before it was asked for."""
+        body = message.body
+        assert body in self.put_at or body in self.stored or self.order, "nobody put this"
+        assert body not in self.acked, f"{body!r} came again after its ack"
+        assert body not in self.held or self.purges, f"{body!r} was handed out twice"
+        ended = self.put_at.get(body, (0, self._events + 1))[1]
+        assert not any(ended < began and end < asked for began, end in self.purges), f"{body!r} was purged"
+        self.held[body] = message
+
+    async def settle(self, message: Message) -> None:
+        choice = self.rng.choice(("ack", "ack", "ack_nowait", "nack", "release", "context", "hold"))
+        if choice == "hold":
+            return
+        await self.rest()
+        del self.held[message.body]
+        with suppress(aiodq.NotInFlightError, _Cancelled):
+            if choice == "ack":
+                await self.attempt(lambda: self.ack(message))
+            elif choice == "ack_nowait":
+                message.ack_nowait()
+                self.acked[message.body] += 1
+            elif choice == "nack":
+                await self.attempt(message.nack)
+            elif choice == "release":
+                message.release()
+            else:
+                await self.attempt(lambda: self.in_context(message))
+
+    async def ack(self, message: Message) -> None:
+        message.ack_nowait()
+        self.acked[message.body] += 1
+        # What `ack` waits for.
+        await message._outlet.committed()  # type: ignore[union-attr]  # it was handed out
+
+    async def in_context(self, message: Message) -> None:
+        async with message:
+            await self.rest()
+            message.ack_nowait()
+            self.acked[message.body] += 1
+
+    async def maintain(self, queue: Queue) -> None:
+        for _ in range(_STEPS // 2):
+            choice = self.rng.choice(("purge", "sync", "peek", "read", "scan", "join", "sleep"))
+            await self.rest()
+            with suppress(_Cancelled, aiodq.OffsetError):
+                if choice == "purge" and self.rng.random() < 0.4:
+                    await self.purge(queue)
+                elif choice == "read" and queue.begin_offset < queue.durable_offset:
+                    await self.attempt(lambda: queue.read(queue.durable_offset - 1))
+                elif choice == "scan":
+                    await self.attempt(lambda: self.walk(queue))
+                elif choice in {"sync", "peek", "join"}:
+                    await self.attempt(getattr(queue, choice))
+
+    async def purge(self, queue: Queue) -> None:
+        """Cancelled or not, it is done; only its end is not known then."""
+        number = len(self.purges)
+        self.purges.append((self.event(), self._events + 10**9))
+        await self.attempt(queue.purge)
+        self.purges[number] = (self.purges[number][0], self.event())
+
+    @staticmethod
+    async def walk(queue: Queue) -> None:
+        offsets = [message.offset async for message in queue.scan()]
+        assert offsets == sorted(set(offsets))
+
+    async def rest(self) -> None:
+        if self.rng.random() < 0.5:
+            await asyncio.sleep(self.rng.choice((0.0, self.rng.random() * 0.01)))
+
+    @staticmethod
+    def look(queue: Queue) -> None:
+        """The counts agree at every moment."""
+        ready, in_flight, depth = queue.qsize(), queue.in_flight(), queue.depth
+        assert min(ready, in_flight) >= 0
+        assert depth == ready + in_flight
+        assert queue.empty() is (ready == 0)
+        assert queue.durable_offset <= queue.end_offset
+
+    # --- lives
+
+    async def live(self, options: aiodq.StoreOptions, channel: aiodq.ChannelOptions, depth: int | None) -> int:
+        """Open, work, close; return the depth then."""
+        executor = SimulatedExecutor(asyncio.get_running_loop(), self.fs, self.rng.getrandbits(32))
+        clock = FakeClock()
+        async with aiodq.open_queue(PATH, options, channel, fs=self.fs, clock=clock, executor=executor) as queue:
+            assert depth is None or queue.depth == depth
+            workers = [asyncio.create_task(self.consume(queue)) for _ in range(_CONSUMERS)]
+            lists: list[list[bytes]] = [[] for _ in range(_PRODUCERS)]
+            self.order += lists
+            await asyncio.gather(self.maintain(queue), *(self.produce(queue, mine) for mine in lists))
+            for worker in workers:
+                worker.cancel()
+            for result in await asyncio.gather(*workers, return_exceptions=True):
+                assert isinstance(result, asyncio.CancelledError), result
+            if self.rng.random() < 0.5:
+                await queue.topic.settle_in()
+                depth = queue.depth
+            else:
+                depth = None
+            self.look(queue)
+        # What consumers had in hand comes again.
+        self.held.clear()
+        return -1 if depth is None else depth
+
+    async def main(self) -> None:
+        rng = self.rng
+        options = aiodq.StoreOptions(
+            sync=rng.choice(("always", "interval", "os")),
+            segment_bytes=rng.choice((2_000, 20_000)),
+            max_messages=rng.choice((None, 8)),
+            memory_bytes=1 << 16,
+        )
+        channel = aiodq.ChannelOptions(max_in_flight=rng.choice((6, 1000)))
+        depth: int | None = None
+        for _ in range(_LIVES):
+            found = await self.live(options, channel, depth)
+            depth = None if found < 0 else found
+        executor = SimulatedExecutor(asyncio.get_running_loop(), self.fs, self.seed)
+        async with aiodq.open_queue(PATH, fs=self.fs, clock=FakeClock(), executor=executor) as queue:
+            assert depth is None or queue.depth == depth
+            left = [await queue.get() for _ in range(queue.depth)]
+            assert (queue.depth, queue.in_flight(), queue.topic_stats().damages) == (len(left), len(left), 0)
+        self.judge(left)
+
+    def judge(self, left: list[Message]) -> None:
+        """Each message ends exactly once: acked, purged, or still there; and in the order of who put it."""
+        there = [message.body for message in left]
+        offsets = [message.offset for message in left]
+        assert offsets == sorted(set(offsets))
+        times = self.acked + Counter(there)
+        assert not {body: n for body, n in times.items() if n != 1}, "acked twice, or acked and still there"
+        assert times.keys() <= self.stored | self.perhaps, "nobody put this"
+        lost = {body for body in self.stored - times.keys() if not self.may_be_purged(body)}
+        assert not lost, f"lost: {sorted(lost)}"
+        for mine in self.order:
+            mine_left = [body for body in there if body in set(mine)]
+            assert mine_left == [body for body in mine if body in set(mine_left)], "out of order"
+
+    def may_be_purged(self, body: bytes) -> bool:
+        return any(self.put_at[body][0] < end for _, end in self.purges)
+
+
+def run_schedule(seed: int) -> int:
+    """Run one schedule, always the same for the same seed; return how many operations it had."""
+    simulation = Simulation(seed)
+    try:
+        run(simulation.main)
+    except BaseException as error:
+        error.add_note(f"the simulated schedule of seed {seed}: run_schedule({seed})")
+        raise
+    return simulation.trials
