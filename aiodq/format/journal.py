@@ -49,6 +49,7 @@ __all__ = [
     "encode_block",
     "encode_checkpoint",
     "encode_journal_header",
+    "names_newer_checkpoint",
 ]
 
 _VERSION: Final = 1
@@ -180,6 +181,12 @@ def decode_checkpoint(data: bytes, path: str = "") -> tuple[ChannelImage, int]:
     if any(a >= b for a, b in pairwise(edges)) or max([floor, *edges[-1:]]) > _OFFSETS:
         raise CorruptionError("the checkpoint's ranges are not in order", path, 20)
     return ChannelImage(floor, settled, dict(_ATTEMPT.iter_unpack(body[middle:]))), generation
+
+
+def names_newer_checkpoint(data: bytes) -> bool:
+    """Return whether `data` begins like a checkpoint of another version, whatever stands behind it."""
+    start = _CHECKPOINT_MAGIC + _VERSION.to_bytes(4, "little")
+    return data.startswith(_CHECKPOINT_MAGIC) and len(data) >= len(start) and not data.startswith(start)
 
 
 def _check_version(version: int, path: str) -> None:

@@ -15,6 +15,7 @@ from aiodq.storage.lock import LOCK_NAME
 from aiodq.storage.meta import TOPIC_FILE
 from aiodq.storage.oserrors import storage_error
 from aiodq.storage.slots import WATERMARK
+from aiodq.storage.versions import refuse_newer
 
 if TYPE_CHECKING:
     from aiodq.storage.filesystem import FileSystem
@@ -83,12 +84,15 @@ def delete_topic(fs: FileSystem, path: str, name: str) -> None:
 
 
 def sweep_deleted(fs: FileSystem, path: str) -> None:
-    """Remove what is left of topics whose deletion was cut short.
+    """Remove what is left of topics whose deletion was cut short: the first that an owner changes in a store.
 
     Raises:
+        FormatVersionError: some file of the store is of a newer version; nothing was touched.
         StorageError: as mapped from the system's error.
     """
     try:
+        for name in list_topics(fs, path):
+            refuse_newer(fs, os.path.join(path, name))
         for name in fs.listdir(path):
             if name.endswith(_DELETED) and fs.is_directory(os.path.join(path, name)):
                 _remove_tree(fs, os.path.join(path, name))

@@ -1,0 +1,198 @@
+"""Stores that nobody closed: killed owners, and copies that were made while the owner was writing. Nothing is wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiodq.storage.reader import StoreReader
+from aiodq.storage.repair import repair_store
+from aiodq.storage.verify import verify_store
+from tests.fuzz.trial import unkept
+from tests.storage.faults import FaultyFileSystem
+from tests.storage.logs import tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from aiodq.storage.verify import Finding
+
+    Recorder: TypeAlias = Callable[[str, object], None]
+    Messages: TypeAlias = dict[tuple[str, int], bytes]
+
+OWNER = """
+import asyncio, sys
+import aiodq
+
+async def work(topic, mark):
+    channel = topic.channel("c", aiodq.ChannelOptions(start="earliest"))
+    for number in range(10**9):
+        body = b"%s-%d-" % (mark, number) * (1 + number % 30)
+        if number % 7:
+            await topic.put(body)
+        else:
+            await topic.put_many([body] * 20)
+        if number == 40:
+            print("at work", flush=True)
+        if number % 3:
+            message = await channel.get()
+            if number % 2:
+                await message.ack()
+            else:
+                message.ack_nowait()
+
+async def main():
+    options = aiodq.StoreOptions(segment_bytes=20_000, retention=aiodq.Retention(consumed=sys.argv[2]))
+    async with aiodq.open(sys.argv[1], options) as store:
+        print("open", flush=True)
+        await asyncio.gather(work(store.topic("a"), b"a"), work(store.topic("b"), b"b"))
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def an_owner(store: Path, consumed: str, *, at_work: bool) -> Iterator[None]:
+    """Have a process put and ack as fast as it can, in two topics; kill it in the end."""
+    command = [sys.executable, "-c", OWNER, str(store), consumed]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        try:
+            lines = [owner.stdout.readline() for _ in range(3 if at_work else 1)]
+            assert lines == ["open\n", "at work\n", "at work\n"][: len(lines)]
+            yield
+            assert owner.poll() is None
+        finally:
+            owner.send_signal(signal.SIGKILL)
+
+
+def damages(store: Path) -> tuple[Finding, ...]:
+    return verify_store(str(store), FaultyFileSystem()).damages
+
+
+def messages(store: Path) -> Messages:
+    """Return every message there is, by topic and offset; each must be one that the owner put."""
+    reader = StoreReader(str(store), FaultyFileSystem())
+    found: Messages = {}
+    for topic in reader.topics():
+        for message in reader.topic(topic).scan():
+            assert message.body.startswith(topic.encode() + b"-")
+            found[topic, message.offset] = message.body
+    return found
+
+
+def check_repair(store: Path) -> Messages:
+    """A repair keeps every message and every byte, leaves nothing wrong, and has nothing to do a second time."""
+    held, before = messages(store), tree(store)
+    repair_store(str(store), FaultyFileSystem())
+    before.pop("LOCK", None)
+    assert unkept(before, tree(store)) == []
+    assert damages(store) == ()
+    assert messages(store) == held
+    assert repair_store(str(store), FaultyFileSystem()) == []
+    return held
+
+
+def kill_often(tmp_path: Path, seed: int, times: int, record: Recorder) -> None:
+    rng = Random(seed)
+    store = tmp_path / "store"
+    for _ in range(times):
+        with an_owner(store, "delete", at_work=False):
+            time.sleep(rng.uniform(0.0, 0.4))
+        assert damages(store) == ()
+        check_repair(store)
+    record("guarantee", "G3")
+    record("trials", times)
+
+
+def test_a_killed_owner_leaves_no_damage(tmp_path: Path, seed: int, record_property: Recorder) -> None:
+    kill_often(tmp_path, seed, 3, record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_an_owner_killed_over_and_over_leaves_no_damage(tmp_path: Path, seed: int, record_property: Recorder) -> None:
+    kill_often(tmp_path, seed, 100, record_property)
+
+
+def copy_in_order(source: Path, target: Path) -> None:
+    """Copy what promises first, and what it promises afterwards."""
+    for topic in sorted(path for path in source.iterdir() if path.is_dir()):
+        (target / topic.name).mkdir(parents=True)
+        for name in ("watermark", "topic.json"):
+            shutil.copy(topic / name, target / topic.name / name)
+        shutil.copytree(topic / "channels", target / topic.name / "channels")
+        for path in sorted(topic.glob("*.seg")):
+            shutil.copy(path, target / topic.name / path.name)
+
+
+def copy_often(
+    tmp_path: Path, times: int, copy: Callable[[Path, Path], object]
+) -> list[tuple[Path, tuple[Finding, ...]]]:
+    """Copy a store beside its owner; return the copies with what is wrong with them."""
+    store, copies = tmp_path / "store", []
+    with an_owner(store, "keep", at_work=True):
+        for number in range(times):
+            target = tmp_path / f"copy-{number}"
+            copy(store, target)
+            copies.append((target, damages(target)))
+            assert damages(store) == ()
+    return copies
+
+
+def check_in_order(tmp_path: Path, times: int, record: Recorder) -> None:
+    grown = 0
+    for target, found in copy_often(tmp_path, times, copy_in_order):
+        assert found == ()
+        held = check_repair(target)
+        assert len(held) >= grown
+        grown = len(held)
+    assert grown
+    record("guarantee", "G8")
+    record("trials", times)
+
+
+def test_a_copy_beside_the_owner_has_no_damage_when_promises_are_copied_first(
+    tmp_path: Path, record_property: Recorder
+) -> None:
+    check_in_order(tmp_path, 10, record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_copies_beside_the_owner_have_no_damage(tmp_path: Path, record_property: Recorder) -> None:
+    check_in_order(tmp_path, 150, record_property)
+
+
+def check_any_order(tmp_path: Path, times: int, record: Recorder) -> None:
+    for target, found in copy_often(tmp_path, times, lambda a, b: subprocess.run(["cp", "-r", a, b], check=True)):  # noqa: S607
+        # Files of different moments: what a later watermark promises is not in segments that were copied before.
+        assert all(os.path.basename(one.path) == "watermark" and one.stop > one.first for one in found), found
+        before = messages(target)
+        assert check_repair(target) == before
+        assert before
+    record("guarantee", "G8")
+    record("trials", times)
+
+
+def test_repair_of_a_copy_in_any_order_loses_nothing_of_what_it_holds(
+    tmp_path: Path, record_property: Recorder
+) -> None:
+    check_any_order(tmp_path, 10, record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_repair_of_many_copies_loses_nothing_of_what_they_hold(tmp_path: Path, record_property: Recorder) -> None:
+    check_any_order(tmp_path, 150, record_property)
