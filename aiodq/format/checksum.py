@@ -7,6 +7,7 @@ passes for a frame of the segment it lies in.
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import FormatVersionError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     Checksum = Callable[[BytesLike, int], int]
 
-__all__ = ["CRC32", "checksum_named"]
+__all__ = ["CRC32", "checksum_named", "crc32_of_stretch"]
 
 CRC32: Final = 1
 """zlib's CRC-32, the default."""
@@ -37,3 +38,45 @@ def checksum_named(number: int, path: str = "") -> Checksum:
     except KeyError:
         message = f"checksum algorithm {number} is not known to this version of aiodq; upgrade to read this file"
         raise FormatVersionError(message, path, 10) from None
+
+
+_POLYNOMIAL: Final = 0xEDB88320
+_ONE: Final = 1 << 31
+"""The polynomial 1: bits are reflected, the highest power is the lowest bit."""
+
+
+def crc32_of_stretch(before: int, behind: int, length: int, start: int) -> int:
+    """Return the CRC-32, begun with `start`, of a stretch that is not looked at.
+
+    Many stretches that overlap, of bytes that somebody chose, would take quadratic time otherwise.
+
+    Args:
+        before: the CRC-32 of everything up to the stretch.
+        behind: the CRC-32 of everything up to its end.
+        length: its bytes.
+        start: the starting value.
+    """
+    return behind ^ _product(before ^ start, _shift(length))
+
+
+@lru_cache(maxsize=4096)
+def _shift(length: int) -> int:
+    """Return x to the power of `8 * length`, by which a CRC-32 is multiplied where so many zeros follow."""
+    result, square = _ONE, _ONE >> 8
+    while length:
+        if length & 1:
+            result = _product(result, square)
+        square = _product(square, square)
+        length >>= 1
+    return result
+
+
+def _product(one: int, two: int) -> int:
+    """Return the product of two polynomials, modulo that of CRC-32."""
+    result = 0
+    while one:
+        if one & _ONE:
+            result ^= two
+        one = (one << 1) & 0xFFFFFFFF
+        two = (two >> 1) ^ _POLYNOMIAL if two & 1 else two >> 1
+    return result

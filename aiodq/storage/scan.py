@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import CorruptionError
+from aiodq.format.checksum import crc32_of_stretch
 from aiodq.format.columns import Flags
 from aiodq.format.frames import check_frame, read_prefix
-from aiodq.format.layout import ALIGNMENT, BATCH_HEADER, COMPACT_MIN, SEGMENT_HEADER, TRAILER
+from aiodq.format.layout import ALIGNMENT, BATCH_HEADER, COMPACT_MIN, FRAME_START, SEGMENT_HEADER, TRAILER
 from aiodq.format.scan import candidate_frames
 from aiodq.storage.oserrors import storage_error
 
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["Bad", "Unit", "Window", "scan_units"]
 
 _WINDOW: Final = 256 * 1024
+_PATIENCE: Final = 16 << 20
+"""Bytes of what only looked like frames, before each is checked without reading it as a whole."""
+
+_STEP: Final = 4096
+"""Bytes between two running checksums."""
 
 
 class Unit(NamedTuple):
@@ -94,6 +101,29 @@ class Window:
         """Return whether the frame's trailing length fits: a cheap look before a frame of any length is read whole."""
         trailer = self.read(frame.end - TRAILER.size, TRAILER.size)
         return len(trailer) == TRAILER.size and TRAILER.unpack(trailer)[0] == frame.length
+
+
+class _RunningSums:
+    """Checksums of a file from some place on, by which that of any stretch is known for the price of its two ends."""
+
+    def __init__(self, window: Window, start: int) -> None:
+        self._window = window
+        self._start = start
+        self._sums = [0]
+
+    def matches(self, frame: Frame, context: FrameContext) -> bool:
+        """Return whether the frame's checksum is right."""
+        start = frame.position + FRAME_START.size
+        before, behind = self._until(start), self._until(frame.end)
+        return crc32_of_stretch(before, behind, frame.end - start, context.salt) == frame.crc
+
+    def _until(self, position: int) -> int:
+        number, rest = divmod(position - self._start, _STEP)
+        while len(self._sums) <= number:
+            chunk = self._window.read(self._start + (len(self._sums) - 1) * _STEP, _WINDOW)
+            for at in range(0, max(len(chunk), 1), _STEP):
+                self._sums.append(zlib.crc32(chunk[at : at + _STEP], self._sums[-1]))
+        return zlib.crc32(self._window.read(position - rest, rest), self._sums[number])
 
 
 def scan_units(
@@ -170,6 +200,8 @@ def _next_unit_start(window: Window, position: int, context: FrameContext, path:
 
     A chunk's last bytes are looked at again with the chunk behind it, as a prefix may lie across the border.
     """
+    sums = _RunningSums(window, position)
+    spent = 0
     while position + COMPACT_MIN <= window.limit:
         chunk = window.read(position, min(_WINDOW, window.limit - position))
         if not chunk:
@@ -177,6 +209,9 @@ def _next_unit_start(window: Window, position: int, context: FrameContext, path:
         for frame in candidate_frames(chunk, 0, context, position=position, limit=window.limit):
             if frame.flags & Flags.CONTINUES or frame.first < expected or not window.ends_like(frame):
                 continue
+            if spent > _PATIENCE and context.checksum is zlib.crc32 and not sums.matches(frame, context):
+                continue
+            spent += frame.length
             with suppress(CorruptionError):
                 _read_frame(window, frame.position, context, path)
                 return frame.position
