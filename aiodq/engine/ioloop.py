@@ -92,10 +92,9 @@ class IoLoop:
         self.unsynced: deque[tuple[Part, Batch]] = deque()
         self.syncer: Syncer = Syncer(options, host.offload, self._inbox)
         self._operations = OperationQueue(host, self._inbox)
-        self._writing = False
+        self._writing = self._retain_queued = False
         self._serial = self._taken = 0
         self.in_writer: list[Part] = []
-        self._retain_queued = False
 
     # --- what handles call, on the loop
 
@@ -339,6 +338,7 @@ class IoLoop:
             self._writer.batches.put_nowait((self._taken, self.in_writer))
         else:
             self._batch_written(BatchWritten(self._taken, written))
+            self._operations.wake(self._taken)
 
     def _batch_written(self, request: BatchWritten) -> None:
         self._writing = False

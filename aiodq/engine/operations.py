@@ -39,6 +39,11 @@ class OperationQueue:
         """Return whether an operation is next once what was taken from the open batch so far is written."""
         return bool(self._waiting) and taken >= self._waiting[0].after
 
+    def wake(self, taken: int) -> None:
+        """Have the ioLoop look again, where an operation is next: a batch of which no sync is to come brings no event."""
+        if self.waits_for(taken):
+            self._inbox.put_nowait(BatchOpen())
+
     def start_next(self, written: int) -> bool:
         """Start the next operation if what has to come before it is written; the log is at rest."""
         if not self._waiting or written < self._waiting[0].after:

@@ -42,7 +42,7 @@ from aiodq.testing.disk import (
     Truncated,
     Wrote,
 )
-from aiodq.testing.faults import CALLS, Call, Fault, FaultPlan
+from aiodq.testing.faults import CALLS, Call, Fault, FaultPlan, Pages
 from aiodq.testing.filesystem import SimulatedFileSystem
 from aiodq.testing.loop import SimulatedExecutor, SimulatedLoop, StalledError, run
 from aiodq.testing.memory import memory_queue, memory_store
@@ -61,6 +61,7 @@ __all__ = [
     "Marked",
     "Operation",
     "Ordering",
+    "Pages",
     "Removed",
     "Renamed",
     "SimulatedExecutor",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-__all__ = ["CALLS", "Call", "Fault", "FaultPlan"]
+__all__ = ["CALLS", "Call", "Fault", "FaultPlan", "Pages"]
 
 Call = Literal[
     "open", "create", "read", "write", "size", "truncate", "sync", "close", "listdir", "make_directory", "rename",

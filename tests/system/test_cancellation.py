@@ -16,6 +16,7 @@ import pytest
 
 import aiodq
 from aiodq.engine import runtime
+from aiodq.testing import SimulatedFileSystem
 from tests.system.cancelling import KINDS, MOST_STEPS, Case, Kind, opened_at_last
 from tests.system.support import InlineOffload, bodies, descriptors_under, drain, nothing_left, steps, until
 
@@ -420,6 +421,20 @@ async def sync(case: Case) -> bool:
     return not outcome.cancelled
 
 
+async def settle_in(case: Case) -> bool:
+    async with case.open() as store:
+        topic = store.topic("queue")
+        receipts = [topic.put_nowait(body) for body in (b"a", b"b")]
+        channel = topic.channel("default", aiodq.ChannelOptions(start="earliest"))
+        outcome = await case.cancel(topic.settle_in)
+        assert outcome.cancelled or channel.depth == 2
+        assert [await receipt for receipt in receipts] == [0, 1]
+        await topic.settle_in()
+        assert bodies(drain(channel)) == [b"a", b"b"]
+    assert await case.reopened() == [b"a", b"b"]
+    return not outcome.cancelled
+
+
 async def join(case: Case) -> bool:
     async with case.open_queue() as queue:
         await queue.put(b"a")
@@ -480,6 +495,36 @@ async def open_queue(case: Case) -> bool:
         return await case.open_queue()
 
     return await _open(case, opening)
+
+
+async def open_store_as_context(case: Case) -> bool:
+    fs = SimulatedFileSystem()
+
+    async def work() -> None:
+        async with aiodq.open("/store", fs=fs) as store:
+            await store.topic("queue").put(b"d")
+
+    outcome = await case.cancel(work)
+    store = await opened_at_last(lambda: aiodq.open("/store", fs=fs))
+    assert isinstance(store, aiodq.Store)
+    assert store.topic("queue").end_offset == 1 or outcome.cancelled
+    await store.aclose()
+    return not outcome.cancelled
+
+
+async def queue_as_context(case: Case) -> bool:
+    queue = await case.open_queue()
+    await queue.put(b"a")
+
+    async def work() -> None:
+        async with queue:
+            await queue.put(b"b")
+
+    outcome = await case.cancel(work)
+    await queue.aclose()
+    left = await case.reopened()
+    assert left == [b"a", b"b"] or (outcome.cancelled and left == [b"a"])
+    return not outcome.cancelled
 
 
 async def open_queue_as_context(case: Case) -> bool:
@@ -564,12 +609,15 @@ SCENARIOS: tuple[Scenario, ...] = (
     purge,
     purge_channel,
     sync,
+    settle_in,
     join,
     aclose,
     aclose_store,
     open_store,
     open_queue,
+    open_store_as_context,
     open_queue_as_context,
+    queue_as_context,
     delete_topic,
     delete_topic_before_aclose,
 )
@@ -578,12 +626,18 @@ SCENARIOS: tuple[Scenario, ...] = (
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 async def test_cancelled_after_each_step(
-    scenario: Scenario, kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scenario: Scenario,
+    kind: Kind,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
 ) -> None:
     monkeypatch.setattr(runtime, "Offload", InlineOffload)
+    record_property("guarantee", "G17")
     for number in range(1, MOST_STEPS):
         with nothing_left():
             async with asyncio.timeout(30):
                 if await scenario(Case(tmp_path / str(number), kind, number)):
+                    record_property("trials", number)
                     return
     pytest.fail("it never completes")
