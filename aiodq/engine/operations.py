@@ -40,7 +40,7 @@ class OperationQueue:
         return bool(self._waiting) and taken >= self._waiting[0].after
 
     def wake(self, taken: int) -> None:
-        """Have the ioLoop look again, where an operation is next: a batch of which no sync is to come brings no event."""
+        """Have the ioLoop look again where an operation is next: a batch that no sync follows brings no event."""
         if self.waits_for(taken):
             self._inbox.put_nowait(BatchOpen())
 

@@ -121,14 +121,18 @@ async def mixed(job: Job, notes: int) -> None:
 
 
 async def together(job: Job, notes: int) -> None:
-    """Put from eight producers at once. The bodies are text, to be found in what strace writes."""
-    numbers = count()
-    async with aiodq.open(job.store, OPTIONS) as store:
+    """Put from eight producers at once, at odd times. The bodies are text, to be found in what strace writes.
+
+    Some times all are so large that they are written while a sync runs.
+    """
+    numbers, rng = count(), random.Random(job.seed)
+    async with aiodq.open(job.store) as store:
         topic = store.topic(TOPIC)
 
         async def produce() -> None:
             while (number := next(numbers)) < job.operations:
-                await topic.put(b"m%06d" % number)
+                await asyncio.sleep(rng.uniform(0, 0.001))
+                await topic.put(b"m%06d" % number + b"." * (200_000 if number % 60 < 20 else 0))
                 os.writev(notes, [b"m%06d\n" % number])
 
         async with asyncio.TaskGroup() as tasks:
@@ -160,7 +164,7 @@ WORKS: Final[dict[str, Any]] = {"mixed": mixed, "together": together, "flood": f
 def trace(job: Job) -> None:
     """Have strace attach to this very process, and return once it has."""
     faults = [argument for fault in job.inject for argument in ("-e", f"inject={fault}")]
-    command = ["strace", "-f", "-y", "-ttt", "-s", "100000", "-o", job.notes + ".strace", "-e", f"trace={job.calls}"]
+    command = ["strace", "-f", "-y", "-ttt", "-s", "1000000", "-o", job.notes + ".strace", "-e", f"trace={job.calls}"]
     said = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - the process ends without closing anything
     tracer = subprocess.Popen([*command, *faults, "-p", str(os.getpid())], stderr=said)
     # From the moment it attaches, calls of this loop are counted, too: it makes none that is to fail.

@@ -20,8 +20,8 @@ def strace_is_there() -> bool:
     """Return whether there is a strace, having installed it where that is easy."""
     if shutil.which("strace") is None and sys.platform == "linux" and os.geteuid() == 0 and shutil.which("apt-get"):
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        command = ["apt-get", "install", "-y", "strace"]
-        subprocess.run(command, env=environment, capture_output=True, timeout=100, check=False)
+        for command in (["apt-get", "update"], ["apt-get", "install", "-y", "strace"]):
+            subprocess.run(command, env=environment, capture_output=True, timeout=100, check=False)
     return shutil.which("strace") is not None
 
 
