@@ -29,12 +29,14 @@ __all__ = [
     "sync_directory",
     "sync_file",
     "sync_names",
+    "write_again",
     "write_all",
 ]
 
 TEMPORARY: Final = ".aiodq-tmp"
 """How the name of a file ends that is not finished and that nobody relies on."""
 
+_AGAIN: Final = 1 << 20
 _OF_A_SYNC: Final = frozenset({errno.EIO, errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EROFS})
 
 
@@ -55,6 +57,22 @@ def write_all(file: File, buffers: Sequence[BytesLike], position: int) -> int:
         if taken:
             pending[0] = memoryview(pending[0])[taken:]
     return position
+
+
+def write_again(file: File, start: int, end: int) -> None:
+    """Write the bytes that a file shows from `start` to `end` once more, so that the next sync takes them along.
+
+    Where a sync failed, Linux shows what it then did not write as if it had, and never writes it by itself: the next
+    sync succeeds without it (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020).
+
+    Raises:
+        OSError: as the system gave it; the bytes are as before.
+    """
+    while start < end:
+        data = file.read_at(min(end - start, _AGAIN), start)
+        if not data:
+            return
+        start = write_all(file, [data], start)
 
 
 def sync_file(file: File, path: str) -> None:

@@ -36,6 +36,7 @@ from aiodq.storage.atomic import (
     sweep_temporaries,
     sync_file,
     sync_names,
+    write_again,
     write_all,
 )
 from aiodq.storage.damage import Damage, quarantine
@@ -249,10 +250,14 @@ class ChannelJournal:
         whole = file.read_at(len(header), 0) == header
         self._reserved = file.size()
         if whole and not torn:
+            if self.ops:
+                write_again(file, 0, self._end)
+                sync_file(file, self._path)
             return
         self.unclean = True
         if not whole:
             write_all(file, [header], 0)
+        write_again(file, 0, self._end)
         # CRASH: the torn block is gone before anything is written behind it.
         file.truncate(self._end)
         self._reserved = self._end

@@ -28,12 +28,13 @@ Below it, the bytes are set aside and reported, and what follows is still delive
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.format.footer import SegmentIndex, encode_footer
 from aiodq.format.layout import SEGMENT_HEADER
-from aiodq.storage.atomic import sync_directory, sync_file, write_all
+from aiodq.storage.atomic import sync_directory, sync_file, write_again, write_all
 from aiodq.storage.contents import Contents, examine, index_unit
 from aiodq.storage.damage import Damage, quarantine, set_aside
 from aiodq.storage.oserrors import storage_error
@@ -141,7 +142,11 @@ def _append(result: Recovery, segment: Segment, fs: FileSystem) -> None:
 def _recover_file(task: _Task) -> Segment | None:
     found = task.found
     if found.header_error is None and found.tail is not None:
-        return sealed_segment(task.path, found, found.tail)
+        segment = sealed_segment(task.path, found, found.tail)
+        # Without any watermark it is a copy or a backup, not what an owner left that was killed while it sealed.
+        if task.last and 0 < task.promised < segment.end:
+            _settle_sealed(task)
+        return segment
     file = task.fs.open(task.path, write=True)
     try:
         if found.tail is not None:
@@ -155,6 +160,17 @@ def _recover_file(task: _Task) -> Segment | None:
             _report_header(task)
         _report_lost(task, contents)
         return _cut(task, file, contents)
+    finally:
+        file.close()
+
+
+def _settle_sealed(task: _Task) -> None:
+    """Make a last segment durable of which only its footer says that it is: its sync may have failed."""
+    file = task.fs.open(task.path, write=True)
+    try:
+        write_again(file, 0, task.found.size)
+        # CRASH: 4. Before, the footer may be gone again, and the segment is scanned.
+        sync_file(file, task.path)
     finally:
         file.close()
 
@@ -196,12 +212,24 @@ def _cut(task: _Task, file: File, contents: Contents) -> Segment:
         file.truncate(contents.data_end)
         if contents.unfinished and task.last:
             task.result.cut_bytes += found.size - contents.data_end
+    if task.last:
+        write_again(file, _unpromised(task, contents), contents.data_end)
     # CRASH: 2. What was found is made durable before anyone is told of it; else a second crash could take it back.
     sync_file(file, task.path)
     segment = scanned_segment(task.path, contents, found.header.context)
     if not task.last:
         seal_file(file, segment, contents.index)
     return segment
+
+
+def _unpromised(task: _Task, contents: Contents) -> int:
+    """Return from which byte on a segment may hold what is shown, but was never synced."""
+    index, base = contents.index, task.found.header.context.base
+    if task.promised <= base or not len(index):
+        return 0
+    if task.promised >= contents.end:
+        return contents.data_end
+    return index.positions[bisect_right(index.firsts, task.promised - base) - 1]
 
 
 def seal_file(file: File, segment: Segment, index: SegmentIndex) -> None:

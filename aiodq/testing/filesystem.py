@@ -201,7 +201,9 @@ class SimulatedFileSystem:
             if fault is None:
                 self._note(Synced(node.number, began))
                 return
-            if fault.pages != "kept":
+            # What is forgotten is a file's pages. Names stay on their way: a journal that cannot be written ends the
+            # file system instead.
+            if fault.pages != "kept" and node.names is None:
                 self._note(Dropped(node.number, began))
             if fault.pages == "evicted" and node.names is None:
                 node.data[:] = self._disk.content(node.number)

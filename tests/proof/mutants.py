@@ -172,3 +172,8 @@ def the_watermark_is_noted_before_the_sync() -> Patch:
 @mutant("roll and retention", "many producers")
 def the_next_segment_begins_before_the_last_is_synced() -> Patch:
     return mock.patch("aiodq.storage.recovery.sync_file", return_value=None)
+
+
+@mutant("a failed sync")
+def what_a_failed_sync_forgot_is_not_written_again() -> Patch:
+    return mock.patch("aiodq.storage.recovery.write_again", return_value=None)

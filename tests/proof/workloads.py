@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from unittest import mock
 
 import aiodq
+from aiodq.testing import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aiodq.testing.faults import Pages
     from tests.proof.world import World
 
 __all__ = ["WORKLOADS", "Workload", "workload"]
@@ -216,3 +219,23 @@ async def _consume(world: World, channel: aiodq.Channel, count: int) -> None:
             world.ack_soon(message)
         else:
             await world.ack(message)
+
+
+@workload
+async def a_failed_sync(world: World) -> None:
+    """A sync fails, the system forgets what it was to write, and the store is opened again in the same process."""
+    error, at = world.random.choice(("EIO", "ENOSPC", "EDQUOT")), world.random.randint(1, 25)
+    pages: Pages = world.random.choice(("kept", "dropped", "evicted"))
+    of_a_file = world.random.random() < 0.7
+    world.fs.plan.add(Fault("sync", at, error, pages=pages) if of_a_file else Fault("sync_directory", at, error))
+    with suppress(aiodq.StoreFailedError):
+        async with world.store(SMALL) as store:
+            queue = world.queue(store, "jobs")
+            for _ in range(3):
+                await _produce(world, queue, 4)
+                await _consume(world, queue, 3)
+    world.fs.plan.clear()
+    async with world.store(SMALL) as store:
+        queue = world.queue(store, "jobs")
+        await _produce(world, queue, 3)
+        await _consume(world, queue, 2)
