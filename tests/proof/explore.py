@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.proof.oracle import Opened
     from tests.proof.workloads import Workload
 
-__all__ = ["Case", "Result", "Violation", "explore"]
+__all__ = ["Case", "Result", "Violation", "explore", "sample"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class _Exploration:
     def _nested(self, recoverer: Recoverer, opened: Opened, where: str) -> None:
         assert opened.fs.trace is not None
         ordering, limit = self._case.ordering, self._case.nested
-        for number, image in _sample(self._random, opened.fs.trace, opened.fs.laid_out, ordering, limit):
+        for number, image in sample(self._random, opened.fs.trace, opened.fs.laid_out, ordering, limit):
             self._result.nested += 1
             self._again(recoverer, opened, image, f"{where}, then operation {number} of opening it")
 
@@ -184,7 +184,7 @@ class _Exploration:
         self._result.violations.append(Violation(self._case, where, what))
 
 
-def _sample(
+def sample(
     random: Random, trace: list[Operation], first: int, ordering: Ordering, limit: int
 ) -> Iterator[tuple[int, Image]]:
     """Yield a few states of a trace, each at another moment from its `first` operation on."""

@@ -177,3 +177,8 @@ def the_next_segment_begins_before_the_last_is_synced() -> Patch:
 @mutant("a failed sync")
 def what_a_failed_sync_forgot_is_not_written_again() -> Patch:
     return mock.patch("aiodq.storage.recovery.write_again", return_value=None)
+
+
+@mutant("the first message")
+def the_store_has_no_durable_name_before_its_topics() -> Patch:
+    return mock.patch("aiodq.engine.runtime.sync_directory", return_value=None)

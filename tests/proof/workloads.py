@@ -52,6 +52,13 @@ async def single_puts(world: World) -> None:
 
 
 @workload
+async def the_first_message(world: World) -> None:
+    """A store, a topic and a channel are made for a single message."""
+    async with world.store() as store:
+        await world.put(world.queue(store, "jobs"), "p")
+
+
+@workload
 async def put_many(world: World) -> None:
     """Batches, one of them larger than a frame, between single messages."""
     async with world.store(aiodq.StoreOptions(segment_bytes=100_000)) as store:

@@ -166,7 +166,6 @@ def test_a_file_that_may_not_grow_takes_half_a_write_and_nothing_is_lost(
         *there, last = asyncio.run(after_all(path))
         assert last == b"after all"
         assert [hashlib.sha256(body).hexdigest() for body in there] == put[int(acked) :]
-    record_property("guarantee", "G12")
     record_property("trials", trials * 20)
 
 
@@ -222,7 +221,6 @@ def refused_descriptors(path: Path, seed: int, number: int) -> list[int]:
 def test_no_descriptor_is_left_by_failures_for_want_of_them(tmp_path: Path, seed: int, record_property: Record) -> None:
     assert refused_descriptors(tmp_path / "store", seed, 100) == [100, 0]
     assert asyncio.run(left_in(tmp_path / "store")) == [b"before"]
-    record_property("guarantee", "G14")
     record_property("trials", 100)
 
 
@@ -232,7 +230,6 @@ def test_no_descriptor_is_left_by_a_thousand_failures_for_want_of_them(
     tmp_path: Path, seed: int, record_property: Record
 ) -> None:
     assert refused_descriptors(tmp_path / "store", seed, 1000) == [1000, 0]
-    record_property("guarantee", "G14")
     record_property("trials", 1000)
 
 

@@ -84,7 +84,6 @@ def test_a_sync_that_fails_acknowledges_nothing_and_stops_the_store(
     hits = [fail_one(traced, "fdatasync", error, rng.randint(1, 150), seed) for _ in range(3)]
     hits += [fail_one(traced, "fsync", error, rng.randint(1, 15), seed)]
     assert all(hits)
-    record_property("guarantee", "G11")
     record_property("trials", len(hits))
 
 
@@ -97,7 +96,6 @@ def test_each_sync_that_fails_acknowledges_nothing_and_stops_the_store(
 ) -> None:
     failed = fail_each(traced, call, error, range(1, 10_000), seed)
     assert failed >= (100 if call == "fdatasync" else 10)
-    record_property("guarantee", "G11")
     record_property("trials", failed)
 
 
@@ -107,7 +105,6 @@ def test_a_call_that_fails_reaches_the_caller_or_is_harmless(
 ) -> None:
     rng = random.Random(f"{seed} {call}")
     hits = [fail_one(traced, call, error, rng.randint(1, 5), seed) for error in rng.sample(OTHERS[call], 2)]
-    record_property("guarantee", "G12")
     record_property("trials", sum(hits))
 
 
@@ -119,14 +116,12 @@ def test_each_call_that_fails_reaches_the_caller_or_is_harmless(
 ) -> None:
     failed = fail_each(traced, call, error, range(1, MOST + 1), seed)
     assert failed
-    record_property("guarantee", "G12")
     record_property("trials", failed)
 
 
 def test_a_kill_at_a_system_call_loses_nothing(traced: Zygote, seed: int, record_property: Record) -> None:
     rng = random.Random(seed)
     assert all(kill_one(traced, rng.randint(1, 200), seed) for _ in range(4))
-    record_property("guarantee", "G3")
     record_property("trials", 4)
 
 
@@ -137,5 +132,4 @@ def test_a_kill_at_each_system_call_loses_nothing(traced: Zygote, seed: int, rec
     while kill_one(traced, killed + 1, seed):
         killed += 1
     assert killed >= 200
-    record_property("guarantee", "G3")
     record_property("trials", killed)

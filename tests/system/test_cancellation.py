@@ -633,7 +633,6 @@ async def test_cancelled_after_each_step(
     record_property: Callable[[str, object], None],
 ) -> None:
     monkeypatch.setattr(runtime, "Offload", InlineOffload)
-    record_property("guarantee", "G17")
     for number in range(1, MOST_STEPS):
         with nothing_left():
             async with asyncio.timeout(30):

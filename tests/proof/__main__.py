@@ -1,0 +1,161 @@
+"""The proof: `python -m tests.proof [--quick] [--seed N] [--jobs N] [--case TEXT]`.
+
+The full form takes most of an hour on two processors. Exit code 1: a promise was broken, a mutant was not noticed, or
+something was not tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from functools import partial
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.proof.cuts import count_cut, count_noticed, cut, notice, wanting
+from tests.proof.explore import Case, explore
+from tests.proof.guarantees import GUARANTEES
+from tests.proof.mutants import MUTANTS
+from tests.proof.suite import run_sample, run_tests
+from tests.proof.table import Report
+from tests.proof.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiodq.testing import Ordering
+
+_ORDERINGS: Final[tuple[Ordering, ...]] = ("posix", "ext4")
+_QUICK_SECONDS: Final = 28.0
+_REPEATS: Final = 10
+_ROUNDS: Final = 40
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.proof", description="Try every guarantee.")
+    parser.add_argument("--quick", action="store_true", help="a sample, in less than a minute")
+    parser.add_argument("--seed", type=int, help="decides everything random; drawn, and printed, without")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
+    parser.add_argument("--case", type=Case.parse, help="repeat one case, as a violation prints it")
+    return parser.parse_args(argv)
+
+
+def repeat(case: Case) -> int:
+    """Run one case again, and print what is wrong."""
+    result = explore(case, WORKLOADS[case.workload])
+    for violation in result.violations:
+        print(violation)
+    print(f"{result.states:,} states, {result.nested:,} nested, {len(result.violations)} violations")
+    return bool(result.violations)
+
+
+class _Run:
+    """Work for several processes; whatever ends is counted here, in one thread."""
+
+    def __init__(self, jobs: int) -> None:
+        self.report = Report()
+        self._processes = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+        self._threads = ThreadPoolExecutor(jobs)
+        self._under_way: dict[Future[Any], Callable[[Any], object]] = {}
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        self._processes.shutdown(cancel_futures=True)
+
+    def cut(self, workload: str, seed: int, **how: int) -> None:
+        for ordering in _ORDERINGS:
+            future = self._processes.submit(cut, Case(workload, seed, ordering, **how))
+            self._under_way[future] = lambda done: count_cut(self.report, done)
+
+    def mutants(self, seed: int, repeats: int) -> None:
+        for name in MUTANTS:
+            future = self._processes.submit(notice, name, seed, repeats)
+            self._under_way[future] = lambda done: count_noticed(self.report, done)
+
+    def tests(self, run: Callable[[Report], object]) -> None:
+        """Run pytest; it counts by itself, on a report of its own."""
+
+        def counted() -> Report:
+            run(own := Report())
+            return own
+
+        self._under_way[self._threads.submit(counted)] = self.report.merge
+
+    def finish(self, what: str) -> None:
+        """Wait for everything that is under way."""
+        total = len(self._under_way)
+        while self._under_way:
+            done, _ = wait(self._under_way, return_when=FIRST_COMPLETED)
+            for future in done:
+                self._under_way.pop(future)(future.result())
+            _progress(f"{what}: {total - len(self._under_way)} of {total}, {len(self.report.problems)} problems")
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def quick(run: _Run, seed: int) -> None:
+    """Run a sample of everything."""
+    run.tests(partial(run_sample, seconds=_QUICK_SECONDS, seed=seed))
+    run.mutants(1, repeats=0)  # some seeds find one sooner than others; this one finds all of them soon
+    for name in WORKLOADS:
+        run.cut(name, seed, states=3, nested=4, moments=10)
+    run.finish("quick")
+
+
+def full(run: _Run, seed: int) -> None:
+    """Run everything, and the exploration until each guarantee has its states."""
+    for guarantee in GUARANTEES:
+        if guarantee.tests:
+            run.tests(partial(run_tests, tests=guarantee.tests, seed=seed))
+    run.finish("tests")
+    run.mutants(seed, _REPEATS)
+    run.finish("mutants")
+    for number in range(_ROUNDS):
+        names = wanting(run.report)
+        for name in names:
+            run.cut(name, seed + number, states=6, nested=4, lives=3)
+        run.finish(f"power cuts, round {number + 1}")
+        if not names:
+            break
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what the arguments ask for; return the exit code."""
+    options = _arguments(argv)
+    if options.case is not None:
+        return repeat(options.case)
+    seed = random.SystemRandom().getrandbits(31) if options.seed is None else options.seed
+    print(f"seed {seed}, {options.jobs} jobs", file=sys.stderr)
+    begun = time.perf_counter()
+    run = _Run(options.jobs)
+    try:
+        (quick if options.quick else full)(run, seed)
+    finally:
+        run.close()
+    _progress("")
+    return conclude(run.report, seed, time.perf_counter() - begun, sample=options.quick)
+
+
+def conclude(report: Report, seed: int, seconds: float, *, sample: bool) -> int:
+    """Print the table and all that is to be said about it; return the exit code."""
+    print(report.render(seed))
+    print(f"\n{seconds:,.0f} seconds; the times above add up what ran side by side.")
+    for reason in sorted(report.reasons):
+        print(f"skipped: {reason}")
+    for problem in report.problems:
+        print(f"\n{problem}")
+    untried = report.untried()
+    if untried:
+        print(f"\nnot tried: {', '.join(untried)}")
+    return int(bool(report.problems) or (bool(untried) and not sample))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

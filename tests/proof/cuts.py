@@ -1,0 +1,109 @@
+"""The exploration as jobs for several processes, and what each guarantee makes of their results."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tests.proof.explore import Case, explore
+from tests.proof.guarantees import GUARANTEES
+from tests.proof.mutants import MUTANTS
+from tests.proof.table import TEETH
+from tests.proof.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from tests.proof.table import Report
+
+__all__ = ["Cut", "Noticed", "count_cut", "count_noticed", "cut", "notice", "wanting"]
+
+_SHARED: Final = frozenset({"many producers", "written while syncing"})
+"""Workloads in which several puts share a sync."""
+
+_SETTLING: Final = frozenset(
+    {"puts and acks", "roll and retention", "purging", "checkpoints", "several topics", "reopening", "a failed sync"}
+)
+"""Workloads in which messages are acked, requeued or purged."""
+
+_KINDS: Final = {"resurrected": "G4", "phantom": "G5", "duplicate": "G5", "order": "G5", "unstable": "G7"}
+"""Whose violation it is, by its first word; G1's otherwise."""
+
+_SEEDS: Final = 60
+"""So many are tried before a mutant counts as unnoticed."""
+
+
+@dataclass(slots=True)
+class Cut:
+    """What a case came to."""
+
+    case: Case
+    states: int
+    nested: int
+    seconds: float
+    violations: list[tuple[str, str]] = field(default_factory=list)
+
+
+def cut(case: Case) -> Cut:
+    """Explore a case."""
+    begun = time.perf_counter()
+    result = explore(case, WORKLOADS[case.workload])
+    found = [(_KINDS.get(violation.what.partition(":")[0], "G1"), str(violation)) for violation in result.violations]
+    return Cut(case, len(result.distinct), result.nested, time.perf_counter() - begun, found)
+
+
+def count_cut(report: Report, done: Cut) -> None:
+    """Count a case for every guarantee that it tries."""
+    shared = done.case.workload in _SHARED
+    of = {"G1": done.states, "G5": done.states, "G7": done.nested}
+    of |= {"G2": done.states} if shared else {}
+    of |= {"G4": done.states} if done.case.workload in _SETTLING else {}
+    for name, trials in of.items():
+        mine = [what for kind, what in done.violations if kind == name]
+        report.add(name, trials=trials, seconds=done.seconds / len(of), problems=mine)
+
+
+def wanting(report: Report) -> list[str]:
+    """Return the workloads that guarantees still need states of."""
+    short = {each.name for each in GUARANTEES if report.tallies[each.name].trials < each.states}
+    if short & {"G1", "G5", "G7"}:
+        return list(WORKLOADS)
+    of = {"G2": _SHARED, "G4": _SETTLING}
+    return [name for name in WORKLOADS if any(name in of[guarantee] for guarantee in short)]
+
+
+@dataclass(slots=True)
+class Noticed:
+    """What became of a mutant: the violation that showed it, and how often that came again."""
+
+    mutant: str
+    seconds: float
+    violation: str = ""
+    case: str = ""
+    repeated: int = 0
+    repeats: int = 0
+
+
+def notice(name: str, seed: int, repeats: int) -> Noticed:
+    """Look for a mutant in each of its workloads, and repeat what showed it."""
+    begun = time.perf_counter()
+    mutant = MUTANTS[name]
+    found = next((v for w in mutant.workloads if (v := mutant.found(w, range(seed, seed + _SEEDS)))), None)
+    if found is None:
+        return Noticed(name, time.perf_counter() - begun)
+    noticed = Noticed(name, 0.0, str(found), str(found.case), repeats=repeats)
+    with mutant.patch():
+        for _ in range(repeats):
+            again = explore(Case.parse(noticed.case), WORKLOADS[found.case.workload], enough=1)
+            noticed.repeated += [str(each) for each in again.violations[:1]] == [noticed.violation]
+    noticed.seconds = time.perf_counter() - begun
+    return noticed
+
+
+def count_noticed(report: Report, done: Noticed) -> None:
+    """Count a mutant: it has to have been noticed, and each time again."""
+    missed = [] if done.violation else [f"not noticed: {done.mutant}"]
+    report.add(TEETH, trials=1, seconds=done.seconds, problems=missed)
+    if done.violation:
+        times = f"{done.repeated} of {done.repeats} times"
+        wrong = [] if done.repeated == done.repeats else [f"{done.mutant}: --case '{done.case}' repeated {times}"]
+        report.add("G26", trials=done.repeats, problems=wrong)
