@@ -92,7 +92,7 @@ class Cycle:
             await self.put(store, 10)
             self.ballast.fill()
         with pytest.raises(aiodq.DiskFullError):
-            await topic.put(bytes(10_000))
+            await topic.put(bytes(20_000))  # more than the write that failed half-way has left behind
 
     async def put(self, store: Store, size: int) -> None:
         """Put what there is room for."""
