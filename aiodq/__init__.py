@@ -37,7 +37,7 @@ from aiodq.errors import (
     WrongContextError,
 )
 from aiodq.message import Message
-from aiodq.options import ChannelOptions, Retention, StoreOptions
+from aiodq.options import Backoff, ChannelOptions, Retention, StoreOptions
 from aiodq.queue import Queue
 from aiodq.stats import ChannelStats, StoreStats, TopicStats
 from aiodq.storage.reader import StoreReader, TopicReader
@@ -48,6 +48,7 @@ from aiodq.topic import Topic
 __all__ = [
     "AiodqError",
     "AlreadySettledError",
+    "Backoff",
     "Channel",
     "ChannelOptions",
     "ChannelStats",

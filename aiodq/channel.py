@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
+from aiodq.delivery.channel import ChannelState
 from aiodq.engine.signals import QueueEmpty, QueueShutDown
-from aiodq.errors import AiodqError, InvalidOptionError, NotInFlightError
+from aiodq.errors import AiodqError, InvalidOptionError, NotInFlightError, OffsetError
+from aiodq.options import ChannelOptions
 from aiodq.stats import ChannelStats
 from aiodq.storage.logreader import LogReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from aiodq.engine.ioloop import IoLoop
     from aiodq.engine.outlet import Outlet
@@ -22,7 +26,9 @@ if TYPE_CHECKING:
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.log import TopicLog
 
-__all__ = ["Channel", "start_offset", "time_ns"]
+__all__ = ["Channel", "channel_stats", "start_offset", "time_ns"]
+
+_LOG: Final = logging.getLogger("aiodq")
 
 
 class Channel:
@@ -146,7 +152,7 @@ class Channel:
             yield message
 
     def _handed(self, message: Message) -> Message:
-        if self._outlet.auto_ack:
+        if self._outlet.options.auto_ack:
             message.ack_nowait()
         return message
 
@@ -166,7 +172,10 @@ class Channel:
         return found
 
     def qsize(self) -> int:
-        """Return how many messages are ready: neither settled nor in flight."""
+        """Return how many messages are ready: neither settled, nor in flight, nor deferred.
+
+        A message that is too old, or has no tag that the channel wants, counts until it was looked at.
+        """
         state = self._outlet.state
         return 0 if state is None else state.ready
 
@@ -175,9 +184,14 @@ class Channel:
         state = self._outlet.state
         return 0 if state is None else len(state.in_flight)
 
+    def deferred(self) -> int:
+        """Return how many messages wait for a moment: put with a delay, or requeued with one."""
+        state = self._outlet.state
+        return 0 if state is None else len(state.deferred)
+
     @property
     def depth(self) -> int:
-        """How many messages are not settled: ready and in flight."""
+        """How many messages are not settled: ready, in flight and deferred."""
         state = self._outlet.state
         return 0 if state is None else state.depth
 
@@ -221,16 +235,114 @@ class Channel:
         await self._outlet.committed()
         return count
 
+    async def consume(self, handler: Callable[[Message], Awaitable[object]], *, concurrency: int = 1) -> None:
+        """Work messages off until shutdown, or until cancelled.
+
+        A message is acked when the handler returns, requeued when it raises (which is logged), and released when the
+        task is cancelled. What the handler settles itself stays as it settled it.
+
+        Args:
+            handler: called with each message.
+            concurrency: how many messages are worked off at once, at least 1.
+
+        Raises:
+            StoreFailedError: the store has stopped.
+
+        Cancellation: messages under way are released.
+        """
+        if concurrency < 1:
+            raise InvalidOptionError(f"concurrency must be at least 1, not {concurrency}")
+        self.check()
+        try:
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(concurrency):
+                    workers.create_task(self._work(handler))
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group  # each was told the same
+
+    async def _work(self, handler: Callable[[Message], Awaitable[object]]) -> None:
+        async for message in self:
+            try:
+                async with message:
+                    await handler(message)
+            except AiodqError:
+                self.check()  # a store that has failed ends it, a message that was taken away does not
+                _LOG.exception("message %s of %r", message.offset, message.topic)
+            except Exception:  # noqa: BLE001 - whatever a handler raises, the message was requeued and work goes on
+                _LOG.exception("the handler failed with message %s of %r", message.offset, message.topic)
+
+    async def seek(self, position: Start) -> None:
+        """Go on from another place: everything before it counts as settled, everything from there on comes again.
+
+        What is in flight is forgotten, with its attempts; settling it raises `NotInFlightError`.
+
+        Args:
+            position: `"earliest"`, `"latest"`, an offset, or a time with a zone.
+
+        Raises:
+            OffsetError: beyond the log, or before what is still kept; nothing changed.
+            InvalidOptionError: no position.
+            StoreFailedError: the store has stopped.
+
+        Cancellation: it is done all the same.
+        """
+        self._ioloop.check()
+        ChannelOptions(start=position)
+        await asyncio.shield(asyncio.ensure_future(self._seek(position)))
+
+    async def _seek(self, position: Start) -> None:
+        await self._ioloop.settle_in()
+        begin, end = self._ioloop.log.begin, self._ioloop.visible
+        if isinstance(position, datetime):
+            wanted = time_ns(position)
+            found = await self._ioloop.look(partial(LogReader.offset_at, view=self._ioloop.view(), time_ns=wanted))
+            offset = max(found, self._ioloop.log.begin)
+        elif isinstance(position, int):
+            if not begin <= position <= end:
+                raise OffsetError(f"{self.name!r} may go to offsets {begin} to {end}, not {position}")
+            offset = position
+        else:
+            offset = end if position == "latest" else begin
+        self._outlet.seek(offset)
+        await self._outlet.committed()
+
+    def pause(self) -> Awaitable[None]:
+        """Deliver nothing from now on; messages gather, what is in flight may be settled (SYSTEMS row B15).
+
+        It takes effect at once. Await the result for it to be durable: a channel stays paused over a restart.
+        """
+        return self._pause(paused=True)
+
+    def resume(self) -> Awaitable[None]:
+        """Deliver again; as `pause`."""
+        return self._pause(paused=False)
+
+    def _pause(self, *, paused: bool) -> Awaitable[None]:
+        self._ioloop.check()
+        self._outlet.pause(paused=paused)
+        ioloop, name = self._ioloop, self._outlet.name
+        return asyncio.ensure_future(ioloop.operate(lambda: ioloop.real_log().pause(name, paused=paused)))
+
+    @property
+    def paused(self) -> bool:
+        """Whether the channel or its topic is paused."""
+        return self._outlet.paused
+
     def stats(self) -> ChannelStats:
         """Return the channel's numbers. No I/O."""
-        state = self._outlet.state
-        if state is None:
-            return ChannelStats(self.name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-        counters = state.counters
-        return ChannelStats(
-            self.name, state.ready, len(state.in_flight), state.depth, state.floor, counters.delivered,
-            counters.redelivered, counters.acked, counters.requeued, counters.dropped, counters.lost,
-        )  # fmt: skip
+        outlet = self._outlet
+        return channel_stats(outlet.name, outlet.state, paused=outlet.paused)
+
+
+def channel_stats(name: str, state: ChannelState | None, *, paused: bool) -> ChannelStats:
+    """Return the numbers of a channel in this state; zeros where it has none yet."""
+    state = state or ChannelState(0, 0, 1)
+    counters = state.counters
+    return ChannelStats(
+        name, state.ready, len(state.in_flight), len(state.deferred), state.depth, state.floor, counters.delivered,
+        counters.redelivered, counters.acked, counters.requeued, counters.timed_out, counters.dead, counters.expired,
+        counters.filtered, counters.dropped, counters.lost, paused,
+    )  # fmt: skip
 
 
 def start_offset(fs: FileSystem, start: Start, log: TopicLog, *, first: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self
 
+from aiodq.engine.intake import span_ns
 from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import AlreadySettledError, NotInFlightError, StoreFailedError
 from aiodq.format.columns import Columns
@@ -13,6 +14,7 @@ from aiodq.storage.record import StoredMessage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import timedelta
     from types import TracebackType
 
     from aiodq.engine.outlet import Outlet
@@ -26,7 +28,8 @@ class Message(StoredMessage):
     """A message handed to a consumer, in flight until it is settled.
 
     `async with message` acks it on success, requeues it on an exception, and releases it (as if it had never been
-    handed out) when the task is cancelled. What is never settled comes again when the store is next opened.
+    handed out) when the task is cancelled. What is not settled within the channel's `visibility_timeout` comes again;
+    what is in flight at a crash comes again when the store is next opened.
 
     Attributes:
         body: the bytes that were put.
@@ -37,11 +40,12 @@ class Message(StoredMessage):
         topic, channel: where it came from; `channel` is empty for one that was only looked at.
     """
 
-    __slots__ = ("_delivery", "_outlet", "_settled", "attempts", "channel")
+    __slots__ = ("_delivery", "_expiry", "_outlet", "_settled", "attempts", "channel")
 
     def __init__(  # noqa: PLR0913 - a message has that many parts
         self, topic: str, offset: int, timestamp_ns: int, body: bytes, *, tag: str | None, key: bytes | None,
         headers: Mapping[str, str], outlet: Outlet[Message] | None = None, attempts: int = 0, delivery: int = 0,
+        expiry: int = 0,
     ) -> None:  # fmt: skip
         """Made by the engine."""
         self.topic = topic
@@ -55,6 +59,7 @@ class Message(StoredMessage):
         self.channel: str = "" if outlet is None else outlet.name
         self._outlet = outlet
         self._delivery = delivery
+        self._expiry = expiry
         self._settled = False
 
     async def ack(self) -> None:
@@ -65,7 +70,7 @@ class Message(StoredMessage):
 
         Raises:
             AlreadySettledError: settled before.
-            NotInFlightError: taken away meanwhile, by a purge for one.
+            NotInFlightError: taken away meanwhile: its time was up, or by a purge.
             DiskFullError: settled, but not durably so; it will be once there is space.
             StoreFailedError: the store has stopped; after opening again the message may come again.
 
@@ -86,32 +91,79 @@ class Message(StoredMessage):
         outlet.ack(self.offset, self._delivery)
         self._settled = True
 
-    async def nack(self, *, count_attempt: bool = True) -> None:
-        """Make the message ready again at once, in offset order, ahead of newer ones (SYSTEMS row B11).
+    async def nack(self, delay: float | timedelta | None = None, *, count_attempt: bool = True) -> None:
+        """Requeue the message: it is ready again at once or after a delay, in offset order, ahead of newer ones.
+
+        As NSQ's REQ (SYSTEMS row B11), but the due time is on disk. With the channel's `max_attempts` reached it is
+        dead instead.
 
         Args:
+            delay: seconds, or a `timedelta`; None for what the channel's `backoff` says, which is at once without one.
             count_attempt: whether this delivery counts in `attempts` of the next.
 
         Raises:
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile.
+            InvalidMessageError: a negative delay; nothing changed.
 
         Cancellation: requeued all the same.
         """
-        self.nack_nowait(count_attempt=count_attempt)
+        self.nack_nowait(delay, count_attempt=count_attempt)
         await asyncio.sleep(0)
 
-    def nack_nowait(self, *, count_attempt: bool = True) -> None:
+    def nack_nowait(self, delay: float | timedelta | None = None, *, count_attempt: bool = True) -> None:
         """Requeue, as `nack`.
 
         Raises:
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile.
+            InvalidMessageError: a negative delay; nothing changed.
         """
+        wait = span_ns(delay, "a delay")
         outlet = self._take()
         attempts = self.attempts if count_attempt else self.attempts - 1
-        outlet.nack(self._batch(), 0, self._delivery, attempts)
+        outlet.nack(self._batch(), self._delivery, attempts, wait)
         self._settled = True
+
+    async def reject(self, reason: str = "") -> None:
+        """Give the message up: it goes to the channel's dead-letter topic, with headers that tell where from and why.
+
+        The headers are `aiodq-topic`, `aiodq-channel`, `aiodq-offset`, `aiodq-attempts`, `aiodq-reason` and
+        `aiodq-time`, beside its own. Without a dead-letter topic it is dropped and counted as dead. It returns once
+        that is as durable as an ack; a crash before may leave the message in both topics, never in none.
+
+        Args:
+            reason: in words.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: taken away meanwhile.
+            StorageError: the dead-letter topic could not take it now; the message comes again.
+
+        Cancellation: rejected all the same.
+        """
+        outlet = self._take()
+        buried = outlet.reject(self._batch(), self._delivery, self.attempts, reason or "rejected")
+        self._settled = True
+        await asyncio.shield(buried)
+        await outlet.committed()
+
+    async def touch(self, extend: float | timedelta | None = None) -> None:
+        """Begin the message's time anew, for work that takes longer. As NSQ's TOUCH (SYSTEMS row B10), without a limit.
+
+        Args:
+            extend: seconds from now, or a `timedelta`; None for the channel's `visibility_timeout`.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: its time was up already.
+            InvalidMessageError: a negative time; nothing changed.
+
+        Cancellation: done all the same.
+        """
+        span = span_ns(extend, "an extension")
+        self._take().touch(self.offset, self._delivery, span)
+        await asyncio.sleep(0)
 
     def release(self) -> None:
         """Put the message back as if it had never been handed out.
@@ -121,7 +173,7 @@ class Message(StoredMessage):
             NotInFlightError: taken away meanwhile.
         """
         outlet = self._take()
-        outlet.release(self._batch(), 0, self._delivery, self.attempts)
+        outlet.release(self._batch(), self._delivery, self.attempts)
         self._settled = True
 
     @property
@@ -170,6 +222,7 @@ class Message(StoredMessage):
             tags=None if self.tag is None else [self.tag],
             keys=None if self.key is None else [self.key],
             headers=[self.headers] if self.headers else None,
+            expiries=[self._expiry] if self._expiry else None,
         )
         return Batch(self.offset, self.timestamp_ns, columns)
 
@@ -190,4 +243,5 @@ def make_message(  # noqa: PLR0917 - called once per message, and keywords cost 
         outlet=outlet,
         attempts=attempts,
         delivery=delivery,
+        expiry=0 if columns.expiries is None else columns.expiries[number],
     )

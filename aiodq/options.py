@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection  # noqa: TC003 - typing.get_type_hints has to find it
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
 from aiodq.errors import InvalidOptionError
+from aiodq.names import check_name
 
-__all__ = ["ChannelOptions", "Overflow", "Retention", "Start", "StoreOptions", "SyncPolicy"]
+__all__ = ["Backoff", "ChannelOptions", "Overflow", "Retention", "Start", "StoreOptions", "SyncPolicy"]
 
 SyncPolicy: TypeAlias = Literal["always", "interval", "os"]
 Overflow: TypeAlias = Literal["block", "reject", "drop_oldest"]
@@ -129,6 +132,48 @@ class StoreOptions:
         _require(self.sync_backend in {"auto", "thread"}, f"sync_backend {self.sync_backend!r} is not known")
 
 
+def _positive(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backoff:
+    """How long a message waits that was requeued without a delay: longer from one delivery to the next.
+
+    The wait after delivery *n* is `first * factor ** (n - 1)` seconds, `limit` at most, and then up to `jitter` of it
+    more or less, so that what failed together does not come again together.
+
+    Attributes:
+        first: seconds after the first delivery.
+        factor: by which it grows, at least 1.
+        limit: seconds at most.
+        jitter: a share from 0 to 1.
+    """
+
+    first: float = 1.0
+    factor: float = 2.0
+    limit: float = 900.0
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            InvalidOptionError: one is out of its range.
+        """
+        _require(_positive(self.first), f"first must be a positive number of seconds, not {self.first}")
+        _require(_positive(self.factor) and self.factor >= 1, f"factor must be at least 1, not {self.factor}")
+        _require(_positive(self.limit), f"limit must be a positive number of seconds, not {self.limit}")
+        _require(0 <= self.jitter <= 1, f"jitter is from 0 to 1, not {self.jitter}")
+
+    def seconds(self, attempts: int, chance: float) -> float:
+        """Return the wait after that many deliveries; `chance`, from 0 to 1, decides about the jitter."""
+        grown = self.limit
+        if (attempts - 1) * math.log(self.factor) < math.log(max(self.limit / self.first, 1.0)):
+            grown = min(self.first * self.factor ** (attempts - 1), self.limit)
+        return grown * (1 + self.jitter * (2 * chance - 1))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChannelOptions:
     """How a channel delivers.
@@ -136,12 +181,24 @@ class ChannelOptions:
     Attributes:
         start: where a channel begins when it is first created: `"earliest"`, `"latest"`, an offset, or a time (with a
             zone). None: a topic's first channel at the earliest message kept, a later one at the end.
+        visibility_timeout: seconds after which a message that was handed out and not settled comes again; `touch`
+            begins them anew. None: it waits for ever.
         max_in_flight: messages handed out and not yet settled, at most. 1 gives strict order.
+        max_attempts: after so many deliveries a message is dead: it goes to the dead-letter topic, or is dropped and
+            counted where there is none. None: it comes again for ever.
+        dead_letter: the name of the topic for what is dead or rejected, or None.
+        backoff: how long a message waits after a `nack` without a delay; None: it is ready again at once.
+        tags: only messages with one of these tags are delivered; the others count as settled. None: all are.
         auto_ack: settled when handed over; a crash loses what was handed over and not yet worked off.
     """
 
     start: Start = None
+    visibility_timeout: float | None = 60.0
     max_in_flight: int = 1000
+    max_attempts: int | None = None
+    dead_letter: str | None = None
+    backoff: Backoff | None = None
+    tags: Collection[str] | None = None
     auto_ack: bool = False
 
     def __post_init__(self) -> None:
@@ -151,6 +208,16 @@ class ChannelOptions:
             InvalidOptionError: one is out of its range.
         """
         _require(self.max_in_flight > 0, f"max_in_flight must be positive, not {self.max_in_flight}")
+        _require(
+            self.visibility_timeout is None or _positive(self.visibility_timeout),
+            f"visibility_timeout must be a positive number of seconds, not {self.visibility_timeout}",
+        )
+        _require(
+            self.max_attempts is None or self.max_attempts > 0, f"max_attempts must be positive: {self.max_attempts}"
+        )
+        if self.dead_letter is not None:
+            check_name(self.dead_letter, "topic")
+        _require(not isinstance(self.tags, str), "tags is a collection of texts, not a text")
         if isinstance(self.start, str):
             _require(self.start in {"earliest", "latest"}, f"start {self.start!r} is not known")
         elif isinstance(self.start, datetime):

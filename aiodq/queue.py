@@ -8,7 +8,7 @@ from aiodq.channel import Channel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-    from datetime import datetime
+    from datetime import datetime, timedelta
     from types import TracebackType
 
     from aiodq.engine.batch import Draft
@@ -55,6 +55,8 @@ class Queue(Channel):
         tag: str | None = None,
         key: BytesLike | None = None,
         headers: Mapping[str, str] | None = None,
+        delay: float | timedelta | None = None,
+        ttl: float | timedelta | None = None,
     ) -> int:
         """See `Topic.put`.
 
@@ -63,7 +65,7 @@ class Queue(Channel):
 
         Cancellation: as there.
         """
-        return await self._topic.put(body, tag=tag, key=key, headers=headers)
+        return await self._topic.put(body, tag=tag, key=key, headers=headers, delay=delay, ttl=ttl)
 
     async def put_many(
         self,
@@ -72,6 +74,8 @@ class Queue(Channel):
         tag: str | None = None,
         key: BytesLike | None = None,
         headers: Mapping[str, str] | None = None,
+        delay: float | timedelta | None = None,
+        ttl: float | timedelta | None = None,
     ) -> range:
         """See `Topic.put_many`.
 
@@ -80,7 +84,7 @@ class Queue(Channel):
 
         Cancellation: as there.
         """
-        return await self._topic.put_many(bodies, tag=tag, key=key, headers=headers)
+        return await self._topic.put_many(bodies, tag=tag, key=key, headers=headers, delay=delay, ttl=ttl)
 
     def put_nowait(
         self,
@@ -89,13 +93,15 @@ class Queue(Channel):
         tag: str | None = None,
         key: BytesLike | None = None,
         headers: Mapping[str, str] | None = None,
+        delay: float | timedelta | None = None,
+        ttl: float | timedelta | None = None,
     ) -> Receipt:
         """See `Topic.put_nowait`.
 
         Raises:
             As there.
         """
-        return self._topic.put_nowait(body, tag=tag, key=key, headers=headers)
+        return self._topic.put_nowait(body, tag=tag, key=key, headers=headers, delay=delay, ttl=ttl)
 
     async def sync(self) -> None:
         """See `Topic.sync`.

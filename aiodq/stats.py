@@ -13,9 +13,12 @@ class ChannelStats:
 
     Attributes:
         name: the channel's.
-        ready, in_flight, depth: `depth` is their sum.
+        ready, in_flight, deferred, depth: `depth` is the sum of the others.
         floor: everything below this offset is settled.
-        delivered, redelivered, acked, requeued: what happened.
+        delivered, redelivered, acked, requeued, timed_out: what happened.
+        dead: given up after too many attempts, or rejected.
+        expired: not delivered in their time to live.
+        filtered: without a tag that the channel wants.
         dropped: settled by an overflow policy or by retention.
         lost: could not be read because of damage.
     """
@@ -23,14 +26,20 @@ class ChannelStats:
     name: str
     ready: int
     in_flight: int
+    deferred: int
     depth: int
     floor: int
     delivered: int
     redelivered: int
     acked: int
     requeued: int
+    timed_out: int
+    dead: int
+    expired: int
+    filtered: int
     dropped: int
     lost: int
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True)

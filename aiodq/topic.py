@@ -7,11 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.channel import Channel, start_offset, time_ns
-from aiodq.engine.batch import PLAIN, Draft
+from aiodq.engine.batch import PLAIN, Accepted, Draft
 from aiodq.engine.reader import SharedReader
 from aiodq.engine.receipt import Receipt
 from aiodq.engine.signals import QueueShutDown
-from aiodq.errors import OffsetError
+from aiodq.errors import InvalidOptionError, OffsetError
 from aiodq.message import Message, make_message
 from aiodq.names import check_name
 from aiodq.options import ChannelOptions
@@ -19,8 +19,8 @@ from aiodq.stats import TopicStats
 from aiodq.storage.logreader import LogReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
-    from datetime import datetime
+    from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+    from datetime import datetime, timedelta
 
     from aiodq.engine.ioloop import IoLoop
     from aiodq.engine.outlet import Outlet
@@ -56,6 +56,8 @@ class Topic:
         tag: str | None = None,
         key: BytesLike | None = None,
         headers: Mapping[str, str] | None = None,
+        delay: float | timedelta | None = None,
+        ttl: float | timedelta | None = None,
     ) -> int:
         """Store a message and return its offset, once it is as durable as the store's `sync` policy says.
 
@@ -66,6 +68,10 @@ class Topic:
             tag: a short text, for channels to filter by.
             key: bytes.
             headers: text by text.
+            delay: seconds, or a `timedelta`, before which no channel delivers it; kept on disk, unlike NSQ's (SYSTEMS
+                row B12).
+            ttl: seconds, or a `timedelta`, after which channels skip it, or dead-letter it if they have a topic for
+                that; counted from now.
 
         Raises:
             MessageSizeError, InvalidMessageError: it cannot be stored like that; nothing was written.
@@ -80,9 +86,12 @@ class Topic:
         ioloop = self._ioloop
         intake = ioloop.intake
         data = intake.body(body)
-        draft = PLAIN if tag is None and key is None and not headers else intake.draft(_draft(data, tag, key, headers))
+        if tag is None and key is None and headers is None and delay is None and ttl is None:
+            message = PLAIN
+        else:
+            message = intake.accepted(Draft(data, tag, key, headers, delay, ttl))
         ioloop.check()
-        waiter = intake.accept_at_once(draft, data) or await intake.enter(partial(intake.accept, draft, data))
+        waiter = intake.accept_at_once(message, data) or await intake.enter(partial(intake.accept, message, data))
         return await _stored(ioloop, waiter)
 
     async def put_many(
@@ -92,14 +101,18 @@ class Topic:
         tag: str | None = None,
         key: BytesLike | None = None,
         headers: Mapping[str, str] | None = None,
+        delay: float | timedelta | None = None,
+        ttl: float | timedelta | None = None,
     ) -> range:
         """Store messages as one atomic batch and return their offsets: after a crash all of it is there, or none.
 
         Args:
-            bodies: bytes-like, or `Draft` objects with a tag, key and headers of their own.
-            tag: for those that are not drafts.
+            bodies: bytes-like, or `Draft` objects with a tag, key, headers, delay and ttl of their own.
+            tag: as for `put`, for those that are not drafts.
             key: likewise.
             headers: likewise.
+            delay: likewise.
+            ttl: likewise.
 
         Raises:
             As `put`, for all of them together.
@@ -108,19 +121,19 @@ class Topic:
         """
         ioloop = self._ioloop
         intake = ioloop.intake
-        drafts: list[tuple[Draft, bytes]] = []
+        common = intake.accepted(Draft(b"", tag, key, headers, delay, ttl))
+        messages: list[tuple[Accepted, bytes]] = []
         for item in bodies:
             if isinstance(item, Draft):
-                drafts.append((intake.draft(item), intake.body(item.body)))
+                messages.append((intake.accepted(item), intake.body(item.body)))
             else:
-                data = intake.body(item)
-                drafts.append((intake.draft(_draft(data, tag, key, headers)), data))
+                messages.append((common, intake.body(item)))
         ioloop.check()
-        if not drafts:
+        if not messages:
             if intake.shut:
                 raise QueueShutDown("the queue was shut down")
             return range(ioloop.visible, ioloop.visible)
-        return await _stored(ioloop, await intake.enter(partial(intake.accept_many, drafts)))
+        return await _stored(ioloop, await intake.enter(partial(intake.accept_many, messages)))
 
     def put_nowait(
         self,
@@ -129,6 +142,8 @@ class Topic:
         tag: str | None = None,
         key: BytesLike | None = None,
         headers: Mapping[str, str] | None = None,
+        delay: float | timedelta | None = None,
+        ttl: float | timedelta | None = None,
     ) -> Receipt:
         """Accept a message into the buffer; `await receipt` gives its offset once it is durable.
 
@@ -139,7 +154,7 @@ class Topic:
         self._ioloop.check()
         intake = self._ioloop.intake
         data = intake.body(body)
-        waiter = intake.accept(intake.draft(_draft(data, tag, key, headers)), data)
+        waiter = intake.accept(intake.accepted(Draft(data, tag, key, headers, delay, ttl)), data)
         return Receipt(waiter)
 
     async def sync(self) -> None:
@@ -165,8 +180,11 @@ class Topic:
 
         Raises:
             InvalidNameError: no such name may be.
+            InvalidOptionError: the dead-letter topic is this one.
         """
         check_name(name, "channel")
+        if options is not None and options.dead_letter == self.name:
+            raise InvalidOptionError(f"{self.name!r} cannot be its own dead-letter topic")
         self._ioloop.check()
         outlet = self._open_outlet(name, options or ChannelOptions())
         if options is not None:
@@ -311,6 +329,26 @@ class Topic:
         self._ioloop.check()
         return await self._ioloop.retainer.purge()
 
+    def pause(self) -> Awaitable[None]:
+        """Deliver nothing to any channel from now on; messages gather (SYSTEMS row B15).
+
+        It takes effect at once. Await the result for it to be durable: a topic stays paused over a restart.
+        """
+        return self._pause(paused=True)
+
+    def resume(self) -> Awaitable[None]:
+        """Deliver again, to those channels that are not paused themselves; as `pause`."""
+        return self._pause(paused=False)
+
+    def _pause(self, *, paused: bool) -> Awaitable[None]:
+        self._ioloop.check()
+        ioloop = self._ioloop
+        ioloop.paused = paused
+        for outlet in ioloop.outlets.values():
+            outlet.pause()
+        ioloop.be_born()
+        return asyncio.ensure_future(ioloop.operate(lambda: ioloop.real_log().pause("", paused=paused)))
+
     @property
     def begin_offset(self) -> int:
         """The first offset kept."""
@@ -337,10 +375,6 @@ class Topic:
             ioloop.intake.dropped,
             len(log.damages), log.cut_bytes, channels,
         )  # fmt: skip
-
-
-def _draft(body: bytes, tag: str | None, key: BytesLike | None, headers: Mapping[str, str] | None) -> Draft:
-    return Draft(body, tag, key, headers)
 
 
 async def _stored(ioloop: IoLoop, waiter: asyncio.Future[T]) -> T:

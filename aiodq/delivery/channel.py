@@ -1,22 +1,28 @@
-"""One channel's state: what is settled, in flight, ready, and what of it is not on disk yet.
+"""One channel's state: what is settled, in flight, deferred, ready, and what of it is not on disk yet.
 
-Every offset of the log is in exactly one of these: settled (acked, dropped, lost to damage or given up), in flight, or
-ready. `depth` counts the last two.
+Every offset of the log is in exactly one of these: settled (acked, dropped, lost to damage or given up), in flight,
+deferred until a moment, or ready. `depth` counts the last three.
+
+Moments are nanoseconds of a clock that never goes back. On disk they are wall time; who notes or restores a state says
+what both are at that moment, so that a jump of the wall clock moves nothing that is waited for.
 """
 
 from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiodq.delivery.ranges import RangeSet
-from aiodq.format.journal import ChannelImage, Op, OpKind
+from aiodq.delivery.timers import Deadlines, Deferrals
+from aiodq.format.journal import MOST_REMAINING, ChannelImage, Op, OpKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = ["ChannelState", "Counters"]
+
+_MILLISECOND: Final = 1_000_000
 
 
 @dataclass(slots=True)
@@ -27,6 +33,10 @@ class Counters:
     redelivered: int = 0
     acked: int = 0
     requeued: int = 0
+    timed_out: int = 0
+    dead: int = 0
+    expired: int = 0
+    filtered: int = 0
     dropped: int = 0
     lost: int = 0
 
@@ -40,6 +50,7 @@ class ChannelState:
         end: the log's end as far as the channel may deliver.
         cursor: the next offset never handed out.
         in_flight: delivery numbers by offset. A delivery number tells two deliveries of one message apart.
+        deferred: what waits for a moment.
         max_in_flight: the bound of `in_flight`.
         counters: see `Counters`.
     """
@@ -51,44 +62,78 @@ class ChannelState:
         self.cursor: int = floor
         self.settled: RangeSet = RangeSet()
         self.in_flight: dict[int, int] = {}
+        self.deferred: Deferrals = Deferrals()
         self.max_in_flight = max_in_flight
         self.counters: Counters = Counters()
+        self._deadlines = Deadlines(self.in_flight)
         self._again: list[int] = []
+        # What lies before the cursor and is not to be found by it, as it was deferred before it was handed out.
+        self._passed = RangeSet()
         self._attempts: dict[int, int] = {}
         self._deliveries = 0
         self._fresh_acks: list[tuple[int, int]] = []
         self._fresh_requeues: list[int] = []
+        self._fresh_deferrals: list[int] = []
+        self._fresh_seek: int | None = None
         self._noted_floor = floor
 
     @classmethod
-    def restored(cls, image: ChannelImage, ops: Iterable[Op], end: int, max_in_flight: int) -> ChannelState:
+    def restored(
+        cls, image: ChannelImage, ops: Iterable[Op], end: int, max_in_flight: int, *, wall: int = 0, now: int = 0
+    ) -> ChannelState:
         """Return the state that a checkpoint and the operations behind it describe.
 
         What was in flight is ready again. Whatever names an offset at or behind `end` is dropped: the log lost those
         messages before anyone was promised them, and other messages will take their numbers.
+
+        Args:
+            image: what the checkpoint holds.
+            ops: what was noted since.
+            end: the log's.
+            max_in_flight: the bound.
+            wall: wall time, nanoseconds. Where it is earlier than what was noted, it was set back meanwhile; then what
+                was noted last counts as now, so that nothing waits for longer than it was deferred for.
+            now: the same moment on the clock that never goes back.
         """
         state = cls(image.floor, end, max_in_flight)
         for start, stop in image.ranges:
             state.settled.add(start, stop)
         state._attempts = dict(image.attempts)
+        dues, wall = dict(image.deferred), max(wall, image.noted_ns)
         for op in ops:
-            if op.kind is OpKind.FLOOR:
+            if op.kind is OpKind.SEEK:
+                state.floor = op.offset
+                state.settled, state._attempts = RangeSet(), {}
+                dues.clear()
+            elif op.kind is OpKind.FLOOR:
                 state.floor = max(state.floor, op.offset)
             elif op.kind is OpKind.ACK:
                 state.settled.add(op.offset, op.offset + op.count)
+            elif op.kind is OpKind.DEFER:
+                dues[op.offset] = op.value
+                if op.count < MOST_REMAINING:
+                    wall = max(wall, op.value - op.count * _MILLISECOND)
             else:
                 state._attempts[op.offset] = op.value
+                dues.pop(op.offset, None)
         state.floor = min(state.floor, end)
         state.end = end
         state.settled.discard_from(end)
         state._advance()
         state._attempts = {o: n for o, n in state._attempts.items() if state._is_open(o)}
         state.cursor = state._noted_floor = state.floor
+        for offset in sorted(o for o, due in dues.items() if due > wall and state._is_open(o)):
+            state._attempts.setdefault(offset, 0)
+            state.defer(offset, now + dues[offset] - wall)
         return state
 
-    def image(self) -> ChannelImage:
-        """Return the state as a checkpoint keeps it."""
-        return ChannelImage(self.floor, list(self.settled), {o: n for o, n in self._attempts.items() if n > 0})
+    def image(self, wall: int = 0, now: int = 0) -> ChannelImage:
+        """Return the state as a checkpoint keeps it, noted at this wall time and moment."""
+        attempts = {offset: number for offset, number in self._attempts.items() if number > 0}
+        # INVARIANT: what was deferred after a delivery has its attempts noted. The due times of others are in the log.
+        dues = ((offset, self.deferred.due(offset)) for offset in self._attempts)
+        deferred = {offset: due - now + wall for offset, due in dues if due is not None}
+        return ChannelImage(self.floor, list(self.settled), attempts, deferred, wall)
 
     @property
     def depth(self) -> int:
@@ -98,7 +143,7 @@ class ChannelState:
     @property
     def ready(self) -> int:
         """Messages that wait to be handed out."""
-        return self.depth - len(self.in_flight)
+        return self.depth - len(self.in_flight) - len(self.deferred)
 
     @property
     def credit(self) -> int:
@@ -110,22 +155,37 @@ class ChannelState:
         self.end = max(self.end, end)
 
     def again(self) -> int | None:
-        """Return the lowest offset that was handed out before and is ready again, or None."""
+        """Return the lowest offset that the cursor has passed and that is ready, or None."""
         while self._again:
             offset = self._again[0]
-            if offset >= self.floor and offset not in self.settled and offset not in self.in_flight:
+            if self._is_open(offset) and offset not in self.in_flight and offset not in self.deferred:
                 return offset
             heapq.heappop(self._again)
         return None
 
+    def some_again(self, number: int) -> list[int]:
+        """Return up to so many of the lowest such offsets, in order."""
+        found: list[int] = []
+        while len(found) < number and (offset := self.again()) is not None:
+            heapq.heappop(self._again)
+            if offset not in found[-1:]:
+                found.append(offset)
+        for offset in found:
+            heapq.heappush(self._again, offset)
+        return found
+
     def fresh(self) -> int:
-        """Return the next offset never handed out and not settled; `end` where there is none."""
-        if self.settled.last > self.cursor or self.floor > self.cursor:
-            self.cursor = self.settled.next_missing(max(self.cursor, self.floor))
+        """Return the next offset never handed out, settled or deferred; `end` where there is none."""
+        self.cursor = max(self.cursor, self.floor)
+        while self.settled.last > self.cursor or self._passed.last > self.cursor:
+            at = self._passed.next_missing(self.settled.next_missing(self.cursor))
+            if at == self.cursor:
+                break
+            self.cursor = at
         return min(self.cursor, self.end)
 
-    def deliver(self, offset: int) -> tuple[int, int]:
-        """Hand out a ready message; return (attempts, delivery number)."""
+    def deliver(self, offset: int, deadline: int | None = None) -> tuple[int, int]:
+        """Hand out a ready message, to be settled by `deadline`; return (attempts, delivery number)."""
         if self._again and self._again[0] == offset:
             heapq.heappop(self._again)
         attempts = self._attempts.get(offset, 0) + 1
@@ -134,9 +194,45 @@ class ChannelState:
         self.counters.delivered += 1
         self._deliveries += 1
         self.in_flight[offset] = self._deliveries
-        if offset >= self.cursor:
+        if deadline is not None:
+            self._deadlines.add(deadline, offset, self._deliveries)
+        if offset >= self.cursor and offset not in self._passed:
             self.cursor = offset + 1
+            if self._passed:
+                self._passed.discard_below(self.cursor)
         return attempts, self._deliveries
+
+    def passed(self, offset: int) -> bool:
+        """Return whether the message was handed out or deferred before."""
+        return offset < self.cursor or offset in self._passed
+
+    def attempts(self, offset: int) -> int:
+        """Return how often a message was delivered that is not in flight."""
+        return self._attempts.get(offset, 0)
+
+    def touch(self, offset: int, deadline: int) -> None:
+        """Expect a message in flight back by then."""
+        self._deadlines.move(deadline, offset, self.in_flight[offset])
+
+    def hold(self, offset: int) -> int:
+        """Take a message, in flight or ready, until somebody settles or requeues it; return the delivery number."""
+        self._deliveries += 1
+        self.in_flight[offset] = self._deliveries
+        if offset >= self.cursor and offset not in self._passed:
+            self.cursor = offset + 1
+        return self._deliveries
+
+    def next_moment(self) -> int | None:
+        """Return when there is something for `tick` to do, or None."""
+        due, deadline = self.deferred.next(), self._deadlines.next()
+        return due if deadline is None or (due is not None and due < deadline) else deadline
+
+    def tick(self, now: int) -> list[int]:
+        """Make ready what is due; return what was in flight for too long. The caller requeues that, one by one."""
+        for offset in self.deferred.take(now):
+            heapq.heappush(self._again, offset)
+        late = self._deadlines.next()
+        return [] if late is None or late > now else self._deadlines.take(now)
 
     def ack(self, offset: int) -> None:
         """Settle a message in flight."""
@@ -144,19 +240,63 @@ class ChannelState:
         self.counters.acked += 1
         self._settle(offset, offset + 1)
 
-    def nack(self, offset: int, attempts: int) -> None:
-        """Make a message in flight ready again, having been delivered `attempts` times."""
+    def nack(self, offset: int, attempts: int, due: int | None = None) -> None:
+        """Make a message in flight ready again, now or when it is due, having been delivered `attempts` times."""
         del self.in_flight[offset]
         self.counters.requeued += 1
         self._attempts[offset] = attempts
         self._fresh_requeues.append(offset)
-        heapq.heappush(self._again, offset)
+        if due is None:
+            heapq.heappush(self._again, offset)
+        else:
+            self.deferred.add(offset, due)
+            self._fresh_deferrals.append(offset)
 
     def release(self, offset: int, attempts: int) -> None:
         """As `nack`, for a message that nobody has looked at: it counts as never delivered."""
         self.nack(offset, attempts - 1)
         self.counters.requeued -= 1
         self.counters.delivered -= 1
+
+    def time_out(self, offset: int) -> None:
+        """Make a message in flight ready again whose time is up; the delivery counts."""
+        del self.in_flight[offset]
+        self.counters.timed_out += 1
+        self._attempts[offset] = self._attempts.get(offset, 0) + 1
+        self._fresh_requeues.append(offset)
+        heapq.heappush(self._again, offset)
+
+    def defer(self, offset: int, due: int) -> None:
+        """Defer a message that was never handed out, as the log says; that is not noted once more."""
+        if not self._is_open(offset) or offset in self.in_flight or offset in self.deferred:
+            return
+        self.deferred.add(offset, due)
+        if offset >= self.cursor:
+            self._passed.add(offset, offset + 1)
+
+    def bury(self, offset: int) -> None:
+        """Settle a message in flight that is given up."""
+        del self.in_flight[offset]
+        self.counters.dead += 1
+        self._settle(offset, offset + 1)
+
+    def expire(self, offset: int) -> None:
+        """Settle a ready message whose time is over."""
+        self.counters.expired += self._give_up(offset, offset + 1)
+
+    def skip(self, start: int, stop: int) -> None:
+        """Settle ready messages that the channel does not want."""
+        self.counters.filtered += self._give_up(start, stop)
+
+    def seek(self, offset: int) -> None:
+        """Begin anew at an offset: everything below it is settled, nothing else; what is in flight is forgotten."""
+        self.floor = self.cursor = self._noted_floor = offset
+        self.settled, self._passed = RangeSet(), RangeSet()
+        for timed in (self.in_flight, self.deferred, self._deadlines, self._again, self._attempts):
+            timed.clear()
+        for fresh in (self._fresh_acks, self._fresh_requeues, self._fresh_deferrals):
+            fresh.clear()
+        self._fresh_seek = offset
 
     def lose(self, start: int, stop: int) -> int:
         """Settle offsets that cannot be read any more; return how many were not settled."""
@@ -165,9 +305,9 @@ class ChannelState:
         return lost
 
     def drop(self, count: int) -> int:
-        """Settle the `count` oldest ready messages; return the offset behind the last of them."""
+        """Settle the `count` oldest messages not in flight; return the offset behind the last of them."""
         at = self.floor
-        for _ in range(min(count, self.ready)):
+        for _ in range(min(count, self.depth - len(self.in_flight))):
             at = self.settled.next_missing(max(at, self.floor))
             while at in self.in_flight:
                 at = self.settled.next_missing(at + 1)
@@ -189,9 +329,12 @@ class ChannelState:
         """Return whether everything from `start` to `stop` is settled."""
         return stop <= self.floor or self.settled.covers(max(start, self.floor), stop)
 
-    def take_ops(self) -> list[Op]:
-        """Return what happened since the last call, as short as it can be said."""
+    def take_ops(self, wall: int = 0, now: int = 0) -> list[Op]:
+        """Return what happened since the last call, as short as it can be said, noted at this wall time and moment."""
         ops: list[Op] = []
+        if self._fresh_seek is not None:
+            ops.append(Op(OpKind.SEEK, self._fresh_seek))
+            self._fresh_seek = None
         if self.floor > self._noted_floor:
             ops.append(Op(OpKind.FLOOR, self.floor))
             self._noted_floor = self.floor
@@ -205,13 +348,21 @@ class ChannelState:
             open_ones = {o for o in self._fresh_requeues if self._is_open(o)}
             ops += [Op(OpKind.REQUEUE, o, value=self._attempts.get(o, 0)) for o in sorted(open_ones)]
             self._fresh_requeues.clear()
+        for offset in sorted(set(self._fresh_deferrals)):
+            due = self.deferred.due(offset)
+            if due is not None:
+                remaining = min(max(due - now, 0) // _MILLISECOND + 1, MOST_REMAINING)
+                ops.append(Op(OpKind.DEFER, offset, remaining, due - now + wall))
+        self._fresh_deferrals.clear()
         return ops
 
     def renote(self) -> None:
         """Have `take_ops` say everything again, as what it said last did not reach the disk."""
-        self._noted_floor = -1
+        # Of everything that was noted before, nothing counts any more.
+        self._fresh_seek = self._noted_floor = self.floor
         self._fresh_acks = list(self.settled)
         self._fresh_requeues = list(self._attempts)
+        self._fresh_deferrals = [offset for offset in self._attempts if offset in self.deferred]
 
     def _is_open(self, offset: int) -> bool:
         return self.floor <= offset < self.end and offset not in self.settled
@@ -224,6 +375,8 @@ class ChannelState:
         gone = [o for o in self.in_flight if start <= o < stop] if self.in_flight else []
         for offset in gone:
             del self.in_flight[offset]
+        if self.deferred:
+            self.deferred.discard_range(start, stop)
         self._settle(start, stop)
         return before - self.depth
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from aiodq.format.columns import Columns
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
+    from datetime import timedelta
 
-__all__ = ["OVERHEAD", "PLAIN", "Draft", "OpenBatch", "Part", "columns_cost", "draft_cost"]
+__all__ = ["OVERHEAD", "PLAIN", "Accepted", "Draft", "OpenBatch", "Part", "accepted_cost", "columns_cost"]
+
+C = TypeVar("C")
 
 OVERHEAD: Final = 64
 """What a message costs in memory besides its body: the bytes object, its slots in lists, its frame's share."""
@@ -28,15 +31,34 @@ class Draft:
         tag: a short text that channels may filter by, or None.
         key: bytes, or None.
         headers: text by text, or None.
+        delay: seconds, or a `timedelta`, before which it is not delivered; None for at once.
+        ttl: seconds, or a `timedelta`, after which it is not delivered any more, counted from the put; None for never.
     """
 
     body: bytes | bytearray | memoryview
     tag: str | None = None
     key: bytes | bytearray | memoryview | None = None
     headers: Mapping[str, str] | None = None
+    delay: float | timedelta | None = None
+    ttl: float | timedelta | None = None
 
 
-PLAIN: Final = Draft(b"")
+class Accepted(NamedTuple):
+    """What a message is besides its body, checked.
+
+    Attributes:
+        tag, key, headers: as those of `Draft`.
+        due, expiry: wall time, nanoseconds; 0 for none.
+    """
+
+    tag: str | None = None
+    key: bytes | None = None
+    headers: Mapping[str, str] | None = None
+    due: int = 0
+    expiry: int = 0
+
+
+PLAIN: Final = Accepted()
 """Stands for a message that is nothing but its body."""
 
 
@@ -45,12 +67,22 @@ def columns_cost(columns: Columns) -> int:
     return sum(columns.sizes()) + OVERHEAD * len(columns.bodies)
 
 
-def draft_cost(draft: Draft, body: bytes) -> int:
+def accepted_cost(message: Accepted, body: bytes) -> int:
     """Return the bytes of memory that this message is counted with."""
-    cost = len(body) + OVERHEAD + len(draft.tag or "") + len(draft.key or b"")
-    if draft.headers:
-        cost += sum(len(name) + len(value) for name, value in draft.headers.items())
+    cost = len(body) + OVERHEAD + len(message.tag or "") + len(message.key or b"")
+    if message.headers:
+        cost += sum(len(name) + len(value) for name, value in message.headers.items())
     return cost
+
+
+def _added(column: list[C] | None, count: int, value: C, none: C) -> list[C] | None:
+    """Return a column with one more value; None as long as there is nothing in it."""
+    if column is None:
+        if value == none:
+            return None
+        column = [none] * count
+    column.append(value)
+    return column
 
 
 @dataclass(slots=True)
@@ -73,25 +105,18 @@ class Part:
     time_ns: int = 0
     cost: int = 0
 
-    def add(self, draft: Draft, body: bytes, waiter: asyncio.Future[Any]) -> None:
+    def add(self, message: Accepted, body: bytes, waiter: asyncio.Future[Any]) -> None:
         """Append one message."""
         columns = self.columns
         count = len(columns.bodies)
         columns.bodies.append(body)
         self.waiters.append(waiter)
-        self.cost += draft_cost(draft, body)
-        if draft.tag is not None or columns.tags is not None:
-            if columns.tags is None:
-                columns.tags = [None] * count
-            columns.tags.append(draft.tag)
-        if draft.key is not None or columns.keys is not None:
-            if columns.keys is None:
-                columns.keys = [None] * count
-            columns.keys.append(None if draft.key is None else bytes(draft.key))
-        if draft.headers or columns.headers is not None:
-            if columns.headers is None:
-                columns.headers = [_NO_HEADERS] * count
-            columns.headers.append(draft.headers or _NO_HEADERS)
+        self.cost += accepted_cost(message, body)
+        columns.tags = _added(columns.tags, count, message.tag, None)
+        columns.keys = _added(columns.keys, count, message.key, None)
+        columns.headers = _added(columns.headers, count, message.headers or _NO_HEADERS, _NO_HEADERS)
+        columns.dues = _added(columns.dues, count, message.due, 0)
+        columns.expiries = _added(columns.expiries, count, message.expiry, 0)
 
     def add_plain(self, body: bytes, waiter: asyncio.Future[Any]) -> None:
         """Append one message that is nothing but a body, to a part of such."""
@@ -109,13 +134,14 @@ class Part:
         part = Part(Columns([]), [], atomic=False)
         columns = self.columns
         for number in kept:
-            draft = Draft(
-                columns.bodies[number],
+            message = Accepted(
                 None if columns.tags is None else columns.tags[number],
                 None if columns.keys is None else columns.keys[number],
                 None if columns.headers is None else columns.headers[number],
+                0 if columns.dues is None else columns.dues[number],
+                0 if columns.expiries is None else columns.expiries[number],
             )
-            part.add(draft, columns.bodies[number], self.waiters[number])
+            part.add(message, columns.bodies[number], self.waiters[number])
         return part if kept else None
 
     @property
@@ -159,27 +185,27 @@ class OpenBatch:
     cost: int = 0
     cancelled: bool = False
 
-    def add(self, draft: Draft, body: bytes, waiter: asyncio.Future[Any], cost: int) -> None:
+    def add(self, message: Accepted, body: bytes, waiter: asyncio.Future[Any], cost: int) -> None:
         """Take one message in, which costs that many bytes of memory."""
         part = self.parts[-1] if self.parts else None
         if part is None or part.atomic:
             part = Part(Columns([]), [], atomic=False)
             self.parts.append(part)
-        if draft.tag is None and draft.key is None and not draft.headers and part.columns.plain:
+        if message is PLAIN and part.columns.plain:
             part.add_plain(body, waiter)
         else:
-            part.add(draft, body, waiter)
+            part.add(message, body, waiter)
         self.count += 1
         self.cost += cost
 
-    def add_many(self, drafts: list[tuple[Draft, bytes]], waiter: asyncio.Future[Any]) -> None:
+    def add_many(self, messages: list[tuple[Accepted, bytes]], waiter: asyncio.Future[Any]) -> None:
         """Take messages in that are stored all or not at all."""
         part = Part(Columns([]), [], atomic=True)
-        for draft, body in drafts:
-            part.add(draft, body, waiter)
+        for message, body in messages:
+            part.add(message, body, waiter)
         part.waiters = [waiter]
         self.parts.append(part)
-        self.count += len(drafts)
+        self.count += len(messages)
         self.cost += part.cost
 
     def take(self) -> list[Part]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiodq.clock import Clock
+    from aiodq.engine.burial import DeadLetter
     from aiodq.engine.offload import Offload
     from aiodq.options import StoreOptions
     from aiodq.storage.filesystem import FileSystem
@@ -31,6 +34,10 @@ class IoLoopHost(Protocol):
 
     def make_log(self, name: str, options: StoreOptions) -> TopicLog:
         """Make a topic's files. Blocking."""
+        ...
+
+    def bury(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
+        """Put a dead letter into its topic, and tell how that ended."""
         ...
 
     def fail(self, error: Exception) -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiodq.engine.batch import OVERHEAD, PLAIN, Draft, OpenBatch, columns_cost, draft_cost
+from aiodq.engine.batch import OVERHEAD, PLAIN, Accepted, OpenBatch, accepted_cost, columns_cost
 from aiodq.engine.signals import QueueFull, QueueShutDown
 from aiodq.errors import InvalidMessageError, MessageSizeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiodq.engine.batch import Part
+    from aiodq.engine.batch import Draft, Part
     from aiodq.engine.ioloop import IoLoop
 
-__all__ = ["Intake"]
+__all__ = ["Intake", "span_ns"]
 
 T = TypeVar("T")
 
@@ -25,6 +26,7 @@ _LONGEST_TAG: Final = 1 << 16
 _LONGEST_KEY: Final = 1 << 20
 _MOST_HEADERS: Final = 1 << 16
 _MOST_WAITING: Final = 100_000
+_LONGEST_SPAN: Final = 100 * 366 * 86_400
 
 
 class _BufferFull(QueueFull):
@@ -82,14 +84,15 @@ class Intake:
             )
         return body
 
-    @staticmethod
-    def draft(draft: Draft) -> Draft:
-        """Return the draft if its tag, key and headers can be stored.
+    def accepted(self, draft: Draft) -> Accepted:
+        """Return what is to be stored of a draft besides its body.
 
         Raises:
-            InvalidMessageError: they cannot.
+            InvalidMessageError: it cannot be.
         """
         tag, key, headers = draft.tag, draft.key, draft.headers
+        if tag is None and key is None and not headers and draft.delay is None and draft.ttl is None:
+            return PLAIN
         if tag is not None and (not isinstance(tag, str) or len(_utf8(tag)) > _LONGEST_TAG):
             raise InvalidMessageError(f"a tag is text of up to {_LONGEST_TAG} bytes, or None")
         if key is not None:
@@ -98,51 +101,53 @@ class Intake:
             key = bytes(key)
         if headers:
             headers = _checked_headers(headers)
-        return Draft(draft.body, tag, key, headers)
+        wait, life = span_ns(draft.delay, "a delay"), span_ns(draft.ttl, "a time to live")
+        now = self._ioloop.clock.now_ns() if wait or life is not None else 0
+        return Accepted(tag, key, headers, now + wait if wait else 0, 0 if life is None else now + life)
 
     # --- accepting
 
-    def accept(self, draft: Draft, body: bytes) -> asyncio.Future[int]:
+    def accept(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
         """Take a message in; the future gives its offset once it is as durable as the policy says.
 
         Raises:
             QueueFull: no room now.
             QueueShutDown: no more is accepted.
         """
-        cost = draft_cost(draft, body)
+        cost = accepted_cost(message, body)
         self._make_room(1, cost)
-        return self._add(draft, body, cost)
+        return self._add(message, body, cost)
 
-    def _add(self, draft: Draft, body: bytes, cost: int) -> asyncio.Future[int]:
+    def _add(self, message: Accepted, body: bytes, cost: int) -> asyncio.Future[int]:
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if not self.batch.count:
             self._ioloop.opened()
-        self.batch.add(draft, body, waiter, cost)
+        self.batch.add(message, body, waiter, cost)
         self.pending += 1
         self.cost += cost
         return waiter
 
-    def accept_at_once(self, draft: Draft, body: bytes) -> asyncio.Future[int] | None:
+    def accept_at_once(self, message: Accepted, body: bytes) -> asyncio.Future[int] | None:
         """As `accept`, or None where somebody waits already or there is no room: what a put tries first."""
-        cost = len(body) + OVERHEAD if draft is PLAIN else draft_cost(draft, body)
+        cost = len(body) + OVERHEAD if message is PLAIN else accepted_cost(message, body)
         if self.shut or self._waiting or self._turn or not self._has_room(1, cost):
             return None
-        return self._add(draft, body, cost)
+        return self._add(message, body, cost)
 
-    def accept_many(self, drafts: list[tuple[Draft, bytes]]) -> asyncio.Future[range]:
+    def accept_many(self, messages: list[tuple[Accepted, bytes]]) -> asyncio.Future[range]:
         """Take messages in that are stored all or not at all; the future gives their offsets.
 
         Raises:
             QueueFull: no room now.
             QueueShutDown: no more is accepted.
         """
-        cost = sum(draft_cost(draft, body) for draft, body in drafts)
-        self._make_room(len(drafts), cost)
+        cost = sum(accepted_cost(message, body) for message, body in messages)
+        self._make_room(len(messages), cost)
         waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
         if not self.batch.count:
             self._ioloop.opened()
-        self.batch.add_many(drafts, waiter)
-        self.pending += len(drafts)
+        self.batch.add_many(messages, waiter)
+        self.pending += len(messages)
         self.cost += cost
         return waiter
 
@@ -293,7 +298,7 @@ class Intake:
         floor = min(floors, default=ioloop.log.begin)
         known_floor, known_end, total = self._bytes_known
         if (known_floor, known_end) != (floor, ioloop.visible):
-            total = ioloop.bytes_from(floor)
+            total = ioloop.reader.bytes_from(floor)
             self._bytes_known = (floor, ioloop.visible, total)
         return total + self.cost
 
@@ -332,6 +337,20 @@ class Intake:
             waiter = self._waiting.popleft()
             if not waiter.done():
                 waiter.set_exception(error)
+
+
+def span_ns(span: float | timedelta | None, what: str) -> int | None:
+    """Return seconds, or a `timedelta`, as nanoseconds; None for None.
+
+    Raises:
+        InvalidMessageError: negative, endless, or no number.
+    """
+    if span is None:
+        return None
+    seconds = span.total_seconds() if isinstance(span, timedelta) else span
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= _LONGEST_SPAN:
+        raise InvalidMessageError(f"{what} is 0 to {_LONGEST_SPAN} seconds or a timedelta, not {span!r}")
+    return int(seconds * 1_000_000_000)
 
 
 def _utf8(text: object) -> bytes:

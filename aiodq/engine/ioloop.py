@@ -37,7 +37,9 @@ from aiodq.format.frames import Batch
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aiodq.clock import Clock
     from aiodq.engine.batch import OpenBatch, Part
+    from aiodq.engine.burial import DeadLetter
     from aiodq.engine.host import IoLoopHost
     from aiodq.engine.outlet import Outlet
     from aiodq.options import StoreOptions
@@ -66,6 +68,7 @@ class IoLoop:
         tail: the newest messages in memory.
         syncer: when the log is synced, and how often it was.
         visible: the offset up to which channels may deliver.
+        paused: none of them delivers.
         in_writer: what the segment writer has in hand.
         unsynced: what is written and waits for a sync, oldest first.
     """
@@ -80,6 +83,9 @@ class IoLoop:
         self.tail: TailCache = TailCache(options.memory_bytes // 4)
         self.stopped: bool = False
         self.closed: bool = False
+        self.clock: Clock = host.clock
+        self.bury: Callable[[DeadLetter, Callable[[Exception | None], None]], None] = host.bury
+        self.paused: bool = False
         self._host = host
         self._durably = options.sync == "always"
         self._inbox = Inbox()
@@ -173,7 +179,7 @@ class IoLoop:
         quarter = self.options.memory_bytes // 4
         self.tail.limit = quarter
         for outlet in self.outlets.values():
-            outlet.shelf.limit = max(quarter // len(self.outlets), _LEAST_AHEAD)
+            outlet.source.shelf.limit = max(quarter // len(self.outlets), _LEAST_AHEAD)
 
     async def look(self, function: Callable[[LogReader], T]) -> T:
         """Have something looked up in the log, off the loop.
@@ -372,7 +378,7 @@ class IoLoop:
         if self.outlets:
             self.tail.append(batch)
             for outlet in self.outlets.values():
-                outlet.extend(batch.stop)
+                outlet.extend(batch)
             if len(self.outlets) == 1 or self.tail.cost * 2 > self.tail.limit:
                 self.tail.trim(min(outlet.position for outlet in self.outlets.values()))
         part.resolve()
@@ -392,9 +398,3 @@ class IoLoop:
             if self._persister.unsynced:
                 self._persister.submit(Job(lambda: None, self.retainer.ignore, acks_first=True))
         self._retain_if_idle()
-
-    # --- bounds, on the loop
-
-    def bytes_from(self, offset: int) -> int:
-        """Return about how many bytes of the log lie at `offset` and behind it."""
-        return self.reader.bytes_from(offset)

@@ -7,13 +7,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from aiodq.delivery.channel import ChannelState
+from aiodq.engine.alarm import monotonic_ns
 from aiodq.format.codecs import codec_number
 from aiodq.options import ChannelOptions
 from aiodq.storage.atomic import ensure_directory
+from aiodq.storage.delayed import delayed
 from aiodq.storage.journal import ChannelJournal
 from aiodq.storage.log import LogOptions, TopicLog
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiodq.clock import Clock
     from aiodq.options import StoreOptions
     from aiodq.storage.filesystem import FileSystem
@@ -48,16 +52,27 @@ def open_topic(fs: FileSystem, clock: Clock, store: str, name: str, options: Sto
     log = TopicLog(fs, os.path.join(store, name), log_options, clock)
     topic = OpenedTopic(log)
     try:
+        dues = delayed(fs, log) if log.meta.channels else []
         for channel, start in log.meta.channels.items():
-            topic.channels[channel] = open_channel(fs, log, channel, start)
+            topic.channels[channel] = open_channel(fs, clock, log, channel, start, dues)
     except BaseException:
         topic.abandon()
         raise
     return topic
 
 
-def open_channel(fs: FileSystem, log: TopicLog, channel: str, start: int) -> tuple[ChannelJournal, ChannelState]:
+def open_channel(  # noqa: PLR0917 - a channel hangs on that much
+    fs: FileSystem, clock: Clock, log: TopicLog, channel: str, start: int, dues: Sequence[tuple[int, int, int]]
+) -> tuple[ChannelJournal, ChannelState]:
     """Open a channel's files, or make them, and return its state as far as the log still holds it. Blocking.
+
+    Args:
+        fs: the store's.
+        clock: likewise.
+        log: the topic's.
+        channel: its name.
+        start: where it began.
+        dues: what `delayed` found in the log.
 
     Raises:
         StorageError: as mapped from the system's error, or what `ChannelJournal` says.
@@ -65,14 +80,20 @@ def open_channel(fs: FileSystem, log: TopicLog, channel: str, start: int) -> tup
     ensure_directory(fs, os.path.join(log.directory, "channels"))
     journal = ChannelJournal(fs, os.path.join(log.directory, "channels", channel), start)
     try:
-        state = ChannelState.restored(journal.image, journal.ops, log.end, ChannelOptions().max_in_flight)
+        wall, now = clock.now_ns(), monotonic_ns(clock)
+        most = ChannelOptions().max_in_flight
+        state = ChannelState.restored(journal.image, journal.ops, log.end, most, wall=wall, now=now)
+        for offset, put, due in dues:
+            # One that was delivered has its due time, if any, from its journal.
+            if due > wall and not state.attempts(offset):
+                state.defer(offset, now + due - max(wall, put))
         state.drop_below(log.begin)
         state.counters.dropped = 0
         for segment, following in pairwise(log.segments):
             state.lose(segment.end, following.base)
         if journal.unclean or journal.reach > log.end:
             # CRASH: what names messages that the log lost must be gone before their numbers are given again.
-            journal.fold(state.image())
+            journal.fold(state.image(wall, now))
     except BaseException:
         journal.close()
         raise

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from aiodq.engine.alarm import monotonic_ns
 from aiodq.engine.settle import settle
-from aiodq.engine.shelf import Shelf
+from aiodq.engine.settling import SECOND, Settling
 from aiodq.engine.signals import QueueShutDown
-from aiodq.errors import NotInFlightError
-from aiodq.options import ChannelOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel import ChannelState
-    from aiodq.engine.reader import PrefetchingReader
-    from aiodq.engine.tail import TailCache
+    from aiodq.engine.settling import OutletHost
     from aiodq.format.frames import Batch
-    from aiodq.storage.journal import ChannelJournal
-    from aiodq.storage.logreader import ReadResult
+    from aiodq.options import ChannelOptions
 
-__all__ = ["Outlet", "OutletHost"]
+__all__ = ["Outlet"]
 
 M = TypeVar("M")
 
@@ -31,39 +27,12 @@ _LONGEST_TURN: Final = 0.001
 """Seconds after which a getter that always finds something gives way to others."""
 
 
-class OutletHost(Protocol):
-    """What an outlet asks of its topic's engine."""
-
-    tail: TailCache
-    reader: PrefetchingReader
-
-    @property
-    def pending(self) -> int:
-        """Messages accepted and not yet visible to channels."""
-        ...
-
-    def check(self) -> None:
-        """Raise if the store has failed or is closed to this caller."""
-        ...
-
-    def check_context(self) -> None:
-        """Raise if the store belongs to another loop or process than the caller's."""
-        ...
-
-    def settled(self, outlet: Outlet[Any]) -> None:
-        """Something was settled or requeued that is not on disk yet."""
-        ...
-
-
-class Outlet(Generic[M]):
+class Outlet(Settling, Generic[M]):
     """One channel.
 
     Attributes:
-        name: the channel's.
-        state: None until the channel's creation is durable.
-        journal: likewise.
-        shelf: the messages at hand.
-        ack_waiters: who waits for the journal's next commit.
+        paused: nothing is delivered.
+        shut: it ends once nothing is ready; `shut_now`: at once.
     """
 
     def __init__(
@@ -75,32 +44,30 @@ class Outlet(Generic[M]):
             name: the channel's.
             host: the topic's engine.
             make: builds a message of (outlet, batch, number in it, attempts, delivery number).
-            clock: tells when a getter had its turn for long enough.
+            clock: the store's.
         """
-        self.name = name
-        self.state: ChannelState | None = None
-        self.journal: ChannelJournal | None = None
-        self.shelf: Shelf = Shelf(host.tail, 0, host.reader.read_now, lambda: host.reader.want(self))
-        self.max_in_flight: int = ChannelOptions().max_in_flight
-        self.auto_ack: bool = False
-        self.ack_waiters: list[asyncio.Future[None]] = []
+        super().__init__(name, host, clock)
+        self.paused: bool = host.paused
         self.shut: bool = False
         self.shut_now: bool = False
-        self._host = host
         self._make = make
+        self._own_pause = False
         self._fetch_error: Exception | None = None
-        self._over: Exception | None = None
-        self._kept: dict[int, tuple[Batch, int]] = {}
-        self._getters: deque[asyncio.Future[None]] = deque()
-        self._joiners: list[asyncio.Future[None]] = []
-        self._clock = clock
+        self._tags: frozenset[str] | None = None
+        self._plain = True
         self._turn_began = 0.0
+        self.configure(self.options)
 
-    def attach(self, journal: ChannelJournal, state: ChannelState) -> None:
-        """Begin to deliver."""
-        self.journal, self.state = journal, state
-        state.max_in_flight = self.max_in_flight
-        self.wake()
+    def configure(self, options: ChannelOptions) -> None:
+        """Deliver by these options from now on."""
+        self.options = options
+        timeout = options.visibility_timeout
+        self._timeout = None if timeout is None or options.auto_ack else int(timeout * SECOND)
+        self._tags = None if options.tags is None else frozenset(options.tags)
+        self._plain = self._tags is None and options.max_attempts is None
+        if self.state is not None:
+            self.state.max_in_flight = options.max_in_flight
+            self.wake()
 
     # --- getting
 
@@ -111,18 +78,52 @@ class Outlet(Generic[M]):
             cold: read a little from disk at once rather than leave it to the prefetching reader.
         """
         state = self.state
-        if state is None or state.credit <= 0 or self.shut_now:
+        if state is None or self.shut_now or self.paused:
             return None
-        offset = state.again()
-        if offset is not None:
-            batch, number = self._kept.pop(offset)
-        else:
-            found = self.shelf.fresh(state, cold=cold)
+        while state.credit > 0:
+            found = self.source.next(state, cold=cold)
             if found is None:
                 return None
             batch, number = found
-            offset = batch.first + number
-        attempts, delivery = state.deliver(offset)
+            columns = batch.columns
+            if self._plain and columns.dues is None and columns.expiries is None:
+                return self._deliver(state, batch, number)
+            if self._wanted(state, batch, number):
+                return self._deliver(state, batch, number)
+        return None
+
+    def _wanted(self, state: ChannelState, batch: Batch, number: int) -> bool:
+        """Return whether the message is to be delivered now; what is not is settled, deferred or given up."""
+        columns, offset = batch.columns, batch.first + number
+        wall, now = self.times()
+        if columns.dues is not None and columns.dues[number] > wall and not state.passed(offset):
+            # A wall clock that was set back makes nothing wait for longer than it was to.
+            state.defer(offset, now + columns.dues[number] - max(wall, batch.time_ns))
+            self._set_alarm(state)
+        elif self._tags is not None and (columns.tags is None or columns.tags[number] not in self._tags):
+            state.skip(offset, offset + 1)
+        elif columns.expiries is not None and 0 < columns.expiries[number] <= wall:
+            if self.options.dead_letter is None:
+                state.expire(offset)
+            else:
+                state.counters.expired += 1
+                self._give_up(state, batch, number, "expired")
+        elif self.options.max_attempts is not None and state.attempts(offset) >= self.options.max_attempts:
+            self._give_up(state, batch, number, f"delivered {state.attempts(offset)} times")
+        else:
+            return True
+        self.source.kept.discard(offset)
+        self._changed(state)
+        return False
+
+    def _deliver(self, state: ChannelState, batch: Batch, number: int) -> M:
+        offset = batch.first + number
+        deadline = None
+        if self._timeout is not None:
+            deadline = monotonic_ns(self._clock) + self._timeout
+            self._alarm.set(deadline)
+        attempts, delivery = state.deliver(offset, deadline)
+        self.source.kept.discard(offset)
         return self._make(self, batch, number, attempts, delivery)
 
     def peek(self) -> M | None:
@@ -130,44 +131,38 @@ class Outlet(Generic[M]):
         state = self.state
         if state is None:
             return None
-        offset = state.again()
-        if offset is not None and offset in self._kept:
-            batch, number = self._kept[offset]
-        else:
-            found = self.shelf.fresh(state, cold=True)
-            if found is None:
-                return None
-            batch, number = found
-        return self._make(None, batch, number, 0, 0)
+        while (found := self.source.next(state, cold=True)) is not None and not self._wanted(state, *found):
+            pass
+        return None if found is None else self._make(None, *found, 0, 0)
 
-    def configure(self, options: ChannelOptions) -> None:
-        """Deliver by these options from now on."""
-        self.auto_ack = options.auto_ack
-        self.max_in_flight = options.max_in_flight
-        if self.state is not None:
-            self.state.max_in_flight = options.max_in_flight
-            self.wake()
+    def noted(self) -> None:
+        """See `Settling.noted`."""
+        self._host.settled(self)
 
-    def fetch_offset(self) -> int | None:
-        """Return the offset to read from next, or None where nothing needs to be read."""
-        return None if self.state is None else self.shelf.fetch_offset(self.state)
-
-    def fetched(self, result: ReadResult | None, offset: int, epoch: int, error: Exception | None = None) -> None:
-        """Take what the prefetching reader brought from `offset` on; an error goes to those who wait."""
-        self.shelf.fetching = False
-        state = self.state
-        if state is not None and result is not None and epoch == self.shelf.epoch:
-            if self.shelf.feed(state, result, offset):
-                self._host.settled(self)
-        elif error is not None and self._getters:
+    def supplied(self, error: Exception | None) -> None:
+        """See `SourceUser.supplied`."""
+        if error is not None and self._getters:
             # With nobody waiting it is dropped: the next who asks has it read again.
             self._fetch_error = error
         self.wake(everybody=error is not None)
 
+    def pause(self, *, paused: bool | None = None) -> None:
+        """Deliver nothing, or go on; None for as before, where only the topic's own pause may have changed."""
+        self._own_pause = self._own_pause if paused is None else paused
+        self.paused = self._own_pause or self._host.paused
+        self.wake()
+
+    def seek(self, offset: int) -> None:
+        """Go on from another offset."""
+        state = self.state
+        if state is not None:
+            state.seek(offset)
+            self.reset()
+            self._changed(state)
+
     def reset(self) -> None:
         """Forget what is at hand: the state was moved."""
-        self.shelf.clear()
-        self._kept.clear()
+        self.source.reset()
         self.wake()
 
     @property
@@ -194,7 +189,8 @@ class Outlet(Generic[M]):
             if item is not None:
                 return item
             self._raise_if_over()
-            await self._wait()
+            await self._getters.wait()
+            self._turn_began = self._clock.monotonic()
 
     async def _give_way(self) -> None:
         now = self._clock.monotonic()
@@ -219,104 +215,32 @@ class Outlet(Generic[M]):
             return False
         return self.shut_now or not (self._host.pending or (self.state is not None and self.state.ready > 0))
 
-    async def _wait(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._getters.append(waiter)
-        try:
-            await waiter
-        except BaseException:
-            waiter.cancel()
-            if waiter in self._getters:
-                self._getters.remove(waiter)
-            elif not waiter.cancelled():
-                self.wake()
-            raise
-        self._turn_began = self._clock.monotonic()
-
     def wake(self, *, everybody: bool = False) -> None:
         """Wake as many getters as there are messages for them."""
         state = self.state
         number = len(self._getters)
         if not everybody and not self.shut:
-            number = 0 if state is None else min(number, state.ready, state.credit)
-        while number > 0 and self._getters:
-            waiter = self._getters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                number -= 1
+            number = 0 if state is None or self.paused else min(number, state.ready, state.credit)
+        self._getters.wake(number)
         if state is not None and state.depth == 0 and self._joiners:
             self._release_joiners()
 
-    def extend(self, end: int) -> None:
-        """The log has grown up to `end`."""
-        if self.state is not None:
-            self.state.extend(end)
-            if self._getters:
-                self.wake()
-
-    # --- settling
-
-    def ack(self, offset: int, delivery: int) -> None:
-        """Settle a message.
-
-        Raises:
-            NotInFlightError: it is not in flight under that delivery number.
-        """
-        state = self._in_flight(offset, delivery)
-        state.ack(offset)
-        self._changed(state)
-
-    def nack(self, batch: Batch, number: int, delivery: int, attempts: int) -> None:
-        """Make a message ready again, ahead of newer ones.
-
-        Raises:
-            NotInFlightError: it is not in flight under that delivery number.
-        """
-        offset = batch.first + number
-        state = self._in_flight(offset, delivery)
-        state.nack(offset, attempts)
-        self._kept[offset] = (batch, number)
-        self._changed(state)
-
-    def release(self, batch: Batch, number: int, delivery: int, attempts: int) -> None:
-        """Make a message ready again as if it had never been handed out.
-
-        Raises:
-            NotInFlightError: it is not in flight under that delivery number.
-        """
-        offset = batch.first + number
-        state = self._in_flight(offset, delivery)
-        state.release(offset, attempts)
-        self._kept[offset] = (batch, number)
-        self._changed(state)
-
-    def _in_flight(self, offset: int, delivery: int) -> ChannelState:
-        self._host.check_context()
+    def extend(self, batch: Batch) -> None:
+        """The log has grown by a batch."""
         state = self.state
-        if self._over is not None:
-            raise self._over
-        if state is None or state.in_flight.get(offset) != delivery:
-            raise NotInFlightError(f"message {offset} is not in flight here any more")
-        return state
-
-    def _changed(self, state: ChannelState) -> None:
+        if state is None:
+            return
+        state.extend(batch.stop)
+        if batch.columns.dues is not None:
+            wall, now = self.times()
+            for offset, due in enumerate(batch.columns.dues, batch.first):
+                if due > wall:
+                    state.defer(offset, now + due - wall)
+            self._set_alarm(state)
         if self._getters:
             self.wake()
-        if not state.depth and self._joiners:
-            self._release_joiners()
-        self._host.settled(self)
 
-    async def committed(self) -> None:
-        """Wait until everything settled before is as durable as the store's policy makes it.
-
-        Cancellation: it will be all the same.
-        """
-        if self._over is not None:
-            raise self._over
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.ack_waiters.append(waiter)
-        self._host.settled(self)
-        await waiter
+    # --- the end
 
     async def join(self) -> None:
         """Wait until nothing is ready or in flight.
@@ -341,8 +265,6 @@ class Outlet(Generic[M]):
             if not waiter.done():
                 waiter.set_result(None)
 
-    # --- ending
-
     def shut_down(self, *, immediate: bool) -> None:
         """Let getters go on until nothing is ready, or end them at once; what is not settled stays on disk."""
         self.shut = True
@@ -358,9 +280,9 @@ class Outlet(Generic[M]):
 
     def end_getters(self, error: Exception) -> None:
         """End everyone who waits for a message, or for there to be none."""
-        for waiter in (*self._getters, *self._joiners):
+        self._getters.end(error)
+        for waiter in self._joiners:
             settle(waiter, None, error)
-        self._getters.clear()
         self._joiners.clear()
 
     def refuse(self, error: Exception) -> None:
@@ -369,6 +291,7 @@ class Outlet(Generic[M]):
         Who waits for the commit of an ack goes on waiting.
         """
         self._over = error
+        self._alarm.stop()
         self.end_getters(error)
 
     def end(self, error: Exception) -> None:

@@ -180,7 +180,7 @@ class MetadataPersister:
     def _write(self, outlet: Outlet[Any]) -> AiodqError | None:
         if outlet.state is None or outlet.journal is None:
             return None
-        ops = [*self._held.pop(outlet.name, ()), *outlet.state.take_ops()]
+        ops = [*self._held.pop(outlet.name, ()), *outlet.state.take_ops(*outlet.times())]
         if not ops:
             return None
         try:
@@ -203,7 +203,7 @@ class MetadataPersister:
         journal, state = outlet.journal, outlet.state
         if journal is None or state is None or outlet.name in self._held:
             return
-        image = state.image()
+        image = state.image(*outlet.times())
         state.take_ops()
         try:
             await self._offload.call(journal.fold, image)
@@ -227,5 +227,5 @@ def fold_all(outlets: list[Outlet[Any]]) -> None:
         if journal.pending:
             # On a full disk the journal stays as it is and holds the same.
             with suppress(DiskFullError):
-                journal.fold(state.image())
+                journal.fold(state.image(*outlet.times()))
         journal.close()

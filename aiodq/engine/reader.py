@@ -6,7 +6,7 @@ import asyncio
 import threading
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.errors import AiodqError
 from aiodq.storage.logreader import LogReader
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiodq.engine.offload import Offload
-    from aiodq.engine.outlet import Outlet
+    from aiodq.engine.source import Source
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.logreader import LogView, ReadResult
 
@@ -93,31 +93,53 @@ class PrefetchingReader:
         self._view = view
         # Apart, so that each finds the files open that it read last.
         self._ahead, self._inline, self._lookup = SharedReader(fs), SharedReader(fs), SharedReader(fs)
-        self._wanted: asyncio.Queue[Outlet[Any]] = asyncio.Queue()
+        self._wanted: asyncio.Queue[Source] = asyncio.Queue()
         self.bytes_read: int = 0
 
-    def want(self, outlet: Outlet[Any]) -> None:
-        """Queue an outlet; it is asked what it needs when its turn comes."""
-        self._wanted.put_nowait(outlet)
+    def want(self, source: Source) -> None:
+        """Queue a source; it is asked what it needs when its turn comes."""
+        self._wanted.put_nowait(source)
 
     async def run(self) -> None:
-        """Serve the outlets in turn, one piece each."""
+        """Serve the sources in turn, one piece each."""
         while True:
-            outlet = await self._wanted.get()
-            shelf, offset = outlet.shelf, outlet.fetch_offset()
-            epoch = shelf.epoch
-            if offset is None:
-                outlet.fetched(None, 0, epoch)
-                continue
-            size = max(min(_PIECE, shelf.limit - shelf.cost), _LITTLE)
-            read = partial(LogReader.read, view=self._view(), offset=offset, max_bytes=size)
+            source = await self._wanted.get()
+            if source.missing:
+                await self._fetch_missing(source)
+            await self._fetch_ahead(source)
+
+    async def _fetch_ahead(self, source: Source) -> None:
+        shelf, offset = source.shelf, source.fetch_offset()
+        epoch = shelf.epoch
+        if offset is None:
+            source.fetched(None, 0, epoch)
+            return
+        size = max(min(_PIECE, shelf.limit - shelf.cost), _LITTLE)
+        read = partial(LogReader.read, view=self._view(), offset=offset, max_bytes=size)
+        try:
+            result = await self._offload.call(self._ahead.use, read)
+        except AiodqError as error:
+            source.fetched(None, offset, epoch, error)
+            return
+        self.bytes_read += result.bytes_read
+        source.fetched(result, offset, epoch)
+
+    async def _fetch_missing(self, source: Source) -> None:
+        """Read messages that come again, as many at once as lie together."""
+        offsets = source.missing
+        while offsets:
+            near = offsets[-1] - offsets[0] < 2 * len(offsets)
+            size = _LITTLE if near else 1
+            read = partial(LogReader.read, view=self._view(), offset=offsets[0], max_bytes=size)
             try:
                 result = await self._offload.call(self._ahead.use, read)
             except AiodqError as error:
-                outlet.fetched(None, offset, epoch, error)
-                continue
+                source.all_brought(error)
+                return
             self.bytes_read += result.bytes_read
-            outlet.fetched(result, offset, epoch)
+            source.brought(offsets, result)
+            offsets = [offset for offset in offsets[1:] if offset not in source.kept]
+        source.all_brought(None)
 
     def read_now(self, offset: int) -> ReadResult:
         """Read a little at once, on the caller's time."""

@@ -29,7 +29,7 @@ def rescue(ioloop: IoLoop, clock: Clock) -> None:
         part.resolve()
     ioloop.unsynced.clear()
     for outlet in ioloop.outlets.values():
-        if outlet.journal is not None and outlet.state is not None and (ops := outlet.state.take_ops()):
+        if outlet.journal is not None and outlet.state is not None and (ops := outlet.state.take_ops(*outlet.times())):
             outlet.journal.append(ops)
             outlet.journal.sync()
 

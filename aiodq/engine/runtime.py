@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 
+from aiodq.engine.burial import DeadLetterOffice
 from aiodq.engine.ioloop import IoLoop
 from aiodq.engine.offload import Offload
 from aiodq.engine.opening import OpenedTopic, open_channel, open_topic
@@ -21,6 +22,7 @@ from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import AiodqError, StoreFailedError, WrongContextError
 from aiodq.format.codecs import codec_number
 from aiodq.storage.atomic import ensure_directory, sync_directory
+from aiodq.storage.delayed import delayed
 from aiodq.storage.layout import check_store_directory, delete_topic, list_topics, sweep_deleted
 from aiodq.storage.log import LogOptions, TopicLog
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel import ChannelState
+    from aiodq.engine.burial import DeadLetter
     from aiodq.options import StoreOptions
     from aiodq.storage.filesystem import FileSystem, Lock
     from aiodq.storage.journal import ChannelJournal
@@ -80,6 +83,7 @@ class Runtime:
         self._task: asyncio.Task[None] | None = None
         self._closed: asyncio.Future[None] | None = None
         self._deletions: dict[str, asyncio.Task[None]] = {}
+        self._post = DeadLetterOffice(self.clock)
 
     # --- opening
 
@@ -146,8 +150,11 @@ class Runtime:
     def start_topic(self, name: str, options: StoreOptions, topic: OpenedTopic, make: MakeMessage) -> IoLoop:
         """Start a topic's ioLoop, with the channels found on disk."""
         ioloop = self._add(IoLoop(name, options, self, topic.log))
+        paused = topic.log.meta.paused
+        ioloop.paused = "" in paused
         for channel, (journal, state) in topic.channels.items():
             outlet = self.outlet(ioloop, channel, make)
+            outlet.pause(paused=channel in paused)
             outlet.attach(journal, state)
             ioloop.settled(outlet)
         return ioloop
@@ -221,7 +228,8 @@ class Runtime:
         def work() -> tuple[ChannelJournal, ChannelState]:
             log = ioloop.real_log()
             begin = start(log)
-            journal, state = open_channel(self.fs, log, outlet.name, begin)
+            dues = delayed(self.fs, log) if begin < log.end else []
+            journal, state = open_channel(self.fs, self.clock, log, outlet.name, begin, dues)
             try:
                 log.add_channel(outlet.name, begin)
             except BaseException:
@@ -239,6 +247,11 @@ class Runtime:
                 outlet.end(error)
 
         ioloop.submit(work, finish)
+
+    def bury(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
+        """See `IoLoopHost.bury`."""
+        target = self.topics.get(letter.target) or self.new_topic(letter.target, self.options)
+        self._post.send(letter, target.intake, done)
 
     # --- running
 
@@ -349,6 +362,7 @@ class Runtime:
     async def _close(self) -> None:
         results: list[BaseException | None] = []
         await asyncio.gather(*self._deletions.values(), return_exceptions=True)
+        await self._post.close()
         if self.failure is None:
             closings = [ioloop.close() for ioloop in list(self.topics.values())]
             results = await asyncio.gather(*closings, return_exceptions=True)

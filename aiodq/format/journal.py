@@ -3,19 +3,22 @@
 ```
 journal     offset size name                       checkpoint  offset size name
             0      8    magic "AIODQJN1"                       0      8    magic "AIODQCP1"
-            8      4    version                                8      4    version
+            8      4    version, 1                             8      4    version, 2
             12     8    generation                             12     8    generation
             20     4    crc of the above                       20     8    floor
 then blocks 0      4    length of the ops, bytes               28     4    ranges
             4      4    crc of the ops                         32     4    attempts
-            8      24*n ops                                    36     16*n ranges: start, stop
-                                                               ..     12*n attempts: offset u64, count u32
-an op       0      1    kind                                   ..     4    crc of all above
-            1      3    zeros
-            4      4    length
-            8      8    offset
+            8      24*n ops                                    36     4    deferred
+                                                               40     8    noted at, wall time
+an op       0      1    kind                                   48     16*n ranges: start, stop
+            1      3    zeros                                  ..     12*n attempts: offset u64, count u32
+            4      4    length                                 ..     16*n deferred: offset u64, due i64
+            8      8    offset                                 ..     4    crc of all above
             16     8    value (i64)
 ```
+
+A checkpoint of version 1 has neither what is deferred nor when it was noted: its ranges begin at byte 36. Times are
+nanoseconds since 1970-01-01 UTC.
 
 A checkpoint of generation *g* holds everything of the journals before *g*; only a journal of that very generation is
 applied to it. The generation is also the starting value of the blocks' checksums, so that nothing left of an older
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JOURNAL_HEADER",
+    "MOST_REMAINING",
     "ChannelImage",
     "Op",
     "OpKind",
@@ -53,14 +57,20 @@ __all__ = [
 ]
 
 _VERSION: Final = 1
+_CHECKPOINT_VERSION: Final = 2
+MOST_REMAINING: Final = (1 << 32) - 1
+"""The largest length of an operation. As what remains of a deferral it says nothing."""
+
 _JOURNAL_MAGIC: Final = b"AIODQJN1"
 _CHECKPOINT_MAGIC: Final = b"AIODQCP1"
 JOURNAL_HEADER: Final = struct.Struct("<8sIQI")
 _BLOCK: Final = struct.Struct("<II")
 _OP: Final = struct.Struct("<B3xIQq")
-_CHECKPOINT: Final = struct.Struct("<8sIQQII")
+_CHECKPOINT_1: Final = struct.Struct("<8sIQQII")
+_CHECKPOINT: Final = struct.Struct("<8sIQQIIIq")
 _RANGE: Final = struct.Struct("<QQ")
 _ATTEMPT: Final = struct.Struct("<QI")
+_DEFERRAL: Final = struct.Struct("<Qq")
 _CRC: Final = struct.Struct("<I")
 _OFFSETS: Final = 1 << 63
 """Every offset is below this."""
@@ -75,6 +85,10 @@ class OpKind(IntEnum):
     """Everything below `offset` is settled."""
     REQUEUE = 3
     """The message at `offset` is ready again and has been delivered `value` times."""
+    DEFER = 4
+    """The message at `offset` is due at `value`, `length` milliseconds after this was noted, or a little less."""
+    SEEK = 5
+    """Everything below `offset` is settled, and nothing else."""
 
 
 class Op(NamedTuple):
@@ -94,11 +108,15 @@ class ChannelImage:
         floor: everything below this offset is settled.
         ranges: settled stretches above it, (start, stop), in order.
         attempts: deliveries so far of messages that were requeued, by offset.
+        deferred: when messages are due that are not to be delivered before, wall time, by offset.
+        noted_ns: when this was noted, wall time; 0 where that is not known.
     """
 
     floor: int
     ranges: list[tuple[int, int]] = field(default_factory=list)
     attempts: dict[int, int] = field(default_factory=dict)
+    deferred: dict[int, int] = field(default_factory=dict)
+    noted_ns: int = 0
 
 
 def encode_journal_header(generation: int) -> bytes:
@@ -119,7 +137,8 @@ def decode_journal_header(data: bytes, path: str = "") -> int:
     magic, version, generation, crc = JOURNAL_HEADER.unpack_from(data)
     if magic != _JOURNAL_MAGIC or crc != zlib.crc32(data[: JOURNAL_HEADER.size - _CRC.size]):
         raise CorruptionError("the journal's header is not what was written", path, 0)
-    _check_version(version, path)
+    if version != _VERSION:
+        raise _newer(version, _VERSION, path)
     return int(generation)
 
 
@@ -150,10 +169,13 @@ def decode_blocks(data: bytes, generation: int, path: str = "") -> tuple[list[Op
 
 def encode_checkpoint(image: ChannelImage, generation: int) -> bytes:
     """Return a checkpoint's bytes."""
+    counts = (len(image.ranges), len(image.attempts), len(image.deferred))
+    head = (_CHECKPOINT_MAGIC, _CHECKPOINT_VERSION, generation, image.floor, *counts, image.noted_ns)
     parts = [
-        _CHECKPOINT.pack(_CHECKPOINT_MAGIC, _VERSION, generation, image.floor, len(image.ranges), len(image.attempts)),
+        _CHECKPOINT.pack(*head),
         *(_RANGE.pack(start, stop) for start, stop in image.ranges),
         *(_ATTEMPT.pack(offset, count) for offset, count in image.attempts.items()),
+        *(_DEFERRAL.pack(offset, due) for offset, due in image.deferred.items()),
     ]
     body = b"".join(parts)
     return body + _CRC.pack(zlib.crc32(body))
@@ -166,32 +188,50 @@ def decode_checkpoint(data: bytes, path: str = "") -> tuple[ChannelImage, int]:
         CorruptionError: not what was written.
         FormatVersionError: a newer version.
     """
-    if len(data) < _CHECKPOINT.size + _CRC.size or data[: len(_CHECKPOINT_MAGIC)] != _CHECKPOINT_MAGIC:
+    if len(data) < _CHECKPOINT_1.size + _CRC.size or data[: len(_CHECKPOINT_MAGIC)] != _CHECKPOINT_MAGIC:
         raise CorruptionError("the file does not begin like a checkpoint", path, 0)
     body = data[: -_CRC.size]
     if _CRC.unpack_from(data, len(body))[0] != zlib.crc32(body):
         raise CorruptionError("the checkpoint's checksum is wrong", path, 0)
-    _, version, generation, floor, ranges, attempts = _CHECKPOINT.unpack_from(data)
-    _check_version(version, path)
-    middle = _CHECKPOINT.size + ranges * _RANGE.size
-    if middle + attempts * _ATTEMPT.size != len(body):
+    _, version, generation, floor, ranges, attempts = _CHECKPOINT_1.unpack_from(data)
+    if version not in {_VERSION, _CHECKPOINT_VERSION}:
+        raise _newer(version, _CHECKPOINT_VERSION, path)
+    at, deferred, noted_ns = _CHECKPOINT_1.size, 0, 0
+    if version == _CHECKPOINT_VERSION:
+        if len(body) < _CHECKPOINT.size:
+            raise CorruptionError("the checkpoint is cut short", path, len(body))
+        *_, deferred, noted_ns = _CHECKPOINT.unpack_from(data)
+        at = _CHECKPOINT.size
+    second = at + ranges * _RANGE.size
+    third = second + attempts * _ATTEMPT.size
+    if third + deferred * _DEFERRAL.size != len(body):
         raise CorruptionError("the checkpoint's counts do not fit its size", path, 28)
-    settled: list[tuple[int, int]] = list(_RANGE.iter_unpack(body[_CHECKPOINT.size : middle]))
-    edges = [edge for stretch in settled for edge in stretch]
+    image = ChannelImage(
+        floor,
+        list(_RANGE.iter_unpack(body[at:second])),
+        dict(_ATTEMPT.iter_unpack(body[second:third])),
+        dict(_DEFERRAL.iter_unpack(body[third:])),
+        noted_ns,
+    )
+    edges = [edge for stretch in image.ranges for edge in stretch]
     if any(a >= b for a, b in pairwise(edges)) or max([floor, *edges[-1:]]) > _OFFSETS:
         raise CorruptionError("the checkpoint's ranges are not in order", path, 20)
-    return ChannelImage(floor, settled, dict(_ATTEMPT.iter_unpack(body[middle:]))), generation
+    return image, generation
 
 
 def names_newer_checkpoint(data: bytes) -> bool:
-    """Return whether `data` begins like a checkpoint of another version, whatever stands behind it."""
-    start = _CHECKPOINT_MAGIC + _VERSION.to_bytes(4, "little")
-    return data.startswith(_CHECKPOINT_MAGIC) and len(data) >= len(start) and not data.startswith(start)
+    """Return whether `data` begins like a checkpoint of a version not known here, whatever stands behind it."""
+    end = len(_CHECKPOINT_MAGIC) + 4
+    known = {_VERSION, _CHECKPOINT_VERSION}
+    return (
+        data.startswith(_CHECKPOINT_MAGIC)
+        and len(data) >= end
+        and int.from_bytes(data[len(_CHECKPOINT_MAGIC) : end], "little") not in known
+    )
 
 
-def _check_version(version: int, path: str) -> None:
-    if version != _VERSION:
-        raise FormatVersionError(f"state format version {version}; this aiodq reads {_VERSION}: upgrade", path, 8)
+def _newer(version: int, known: int, path: str) -> FormatVersionError:
+    return FormatVersionError(f"state format version {version}; this aiodq reads {known}: upgrade", path, 8)
 
 
 def _kind(number: int, path: str, position: int) -> OpKind:

@@ -162,6 +162,7 @@ class ActiveSegment:
             self._index.add(entry, joined=joined, flags=flags, raw_bytes=raw_bytes)
             segment.records += entry.records
             segment.raw_bytes += raw_bytes
+            segment.flags |= flags
             segment.newest_ns = max(segment.newest_ns, entry.newest_ns)
         self._entries.clear()
         segment.oldest_ns = self._index.oldest_ns

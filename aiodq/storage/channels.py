@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from aiodq.format.journal import ChannelImage, OpKind
+from aiodq.format.journal import MOST_REMAINING, ChannelImage, OpKind
 from aiodq.storage.journal import read_channel
 
 if TYPE_CHECKING:
@@ -38,25 +39,41 @@ def channel_directory(topic_directory: str, channel: str) -> str:
 
 def applied(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
     """Return what a checkpoint comes to with the operations behind it: sorted, disjoint ranges above the floor."""
-    floor, ranges, attempts = image.floor, list(image.ranges), dict(image.attempts)
+    found = replace(image, ranges=list(image.ranges), attempts=dict(image.attempts), deferred=dict(image.deferred))
     for op in ops:
-        if op.kind is OpKind.FLOOR:
-            floor = max(floor, op.offset)
-        elif op.kind is OpKind.ACK:
-            ranges.append((op.offset, op.offset + op.count))
-        else:
-            attempts[op.offset] = op.value
-    joined: list[tuple[int, int]] = []
-    for start, stop in sorted(ranges):
+        _apply(found, op)
+    floor, joined = found.floor, list[tuple[int, int]]()
+    for start, stop in sorted(found.ranges):
         if start <= floor:
             floor = max(floor, stop)
         elif joined and start <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
         else:
             joined.append((start, stop))
-    result = ChannelImage(floor, joined)
-    result.attempts = {offset: count for offset, count in attempts.items() if unsettled(result, offset, offset + 1)}
+    result = replace(found, floor=floor, ranges=joined)
+    result.attempts = {offset: n for offset, n in found.attempts.items() if unsettled(result, offset, offset + 1)}
+    result.deferred = {offset: due for offset, due in found.deferred.items() if unsettled(result, offset, offset + 1)}
     return result
+
+
+def _apply(image: ChannelImage, op: Op) -> None:
+    match op.kind:
+        case OpKind.FLOOR:
+            image.floor = max(image.floor, op.offset)
+        case OpKind.ACK:
+            image.ranges.append((op.offset, op.offset + op.count))
+        case OpKind.REQUEUE:
+            image.attempts[op.offset] = op.value
+            image.deferred.pop(op.offset, None)
+        case OpKind.DEFER:
+            image.attempts.setdefault(op.offset, 0)
+            image.deferred[op.offset] = op.value
+            if op.count < MOST_REMAINING:
+                image.noted_ns = max(image.noted_ns, op.value - op.count * 1_000_000)
+        case OpKind.SEEK:
+            image.floor, image.ranges = op.offset, []
+            image.attempts.clear()
+            image.deferred.clear()
 
 
 def unsettled(image: ChannelImage, start: int, stop: int) -> int:

@@ -300,8 +300,8 @@ class ChannelJournal:
     def reach(self) -> int:
         """The offset behind the highest that was found at open."""
         image = self.image
-        tops = [image.floor, *(stop for _, stop in image.ranges), *(offset + 1 for offset in image.attempts)]
-        return max(*tops, *(op.offset + (op.count if op.kind is OpKind.ACK else 0) for op in self.ops), 0)
+        named = (offset + 1 for offset in (*image.attempts, *image.deferred))
+        return max(image.floor, *(stop for _, stop in image.ranges), *named, *map(_reach_of, self.ops), 0)
 
     def append(self, ops: Iterable[Op]) -> None:
         """Write operations behind the others; not durable before `sync`.
@@ -367,3 +367,14 @@ class ChannelJournal:
     def close(self) -> None:
         """Close the journal."""
         self._file.close()
+
+
+def _reach_of(op: Op) -> int:
+    """Return the offset behind the last that an operation names."""
+    match op.kind:
+        case OpKind.ACK:
+            return op.offset + op.count
+        case OpKind.REQUEUE | OpKind.DEFER:
+            return op.offset + 1
+        case OpKind.FLOOR | OpKind.SEEK:
+            return op.offset

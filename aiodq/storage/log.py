@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aiodq.errors import StorageError
@@ -266,7 +266,7 @@ class TopicLog:
         with self._describing:
             if begin > self.meta.begin:
                 # CRASH: 5. This is the commit point of a purge; the files below it follow, now or at the next open.
-                self._describe(TopicMeta(self.meta.uuid, begin, self.meta.channels))
+                self._describe(replace(self.meta, begin=begin))
 
     def add_channel(self, name: str, begin: int) -> None:
         """Note durably that there is a channel, which began at offset `begin`.
@@ -275,7 +275,29 @@ class TopicLog:
             StorageError: it was not noted.
         """
         with self._describing:
-            self._describe(TopicMeta(self.meta.uuid, self.meta.begin, {**self.meta.channels, name: begin}))
+            self._describe(replace(self.meta, channels={**self.meta.channels, name: begin}))
+
+    def remove_channel(self, name: str) -> None:
+        """Note durably that a channel is gone. Its files may be deleted then.
+
+        Raises:
+            StorageError: it was not noted.
+        """
+        with self._describing:
+            channels = {channel: begin for channel, begin in self.meta.channels.items() if channel != name}
+            self._describe(replace(self.meta, channels=channels, paused=self.meta.paused - {name}))
+
+    def pause(self, channel: str, *, paused: bool) -> None:
+        """Note durably whether a channel delivers; an empty name stands for the topic.
+
+        Raises:
+            StorageError: it was not noted.
+        """
+        with self._describing:
+            before = self.meta.paused
+            after = before | {channel} if paused else before - {channel}
+            if after != before:
+                self._describe(replace(self.meta, paused=after))
 
     def _describe(self, meta: TopicMeta) -> None:
         save_meta(self._fs, self.directory, meta)

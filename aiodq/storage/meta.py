@@ -39,11 +39,13 @@ class TopicMeta:
         uuid: stands in every segment's header.
         begin: everything below this offset was given up on purpose, by a purge or by retention.
         channels: where each channel began, by name.
+        paused: the channels that deliver nothing; an empty name stands for the topic, that is, for all of them.
     """
 
     uuid: UUID
     begin: int = 0
     channels: dict[str, int] = field(default_factory=dict)
+    paused: frozenset[str] = frozenset()
 
 
 def save_meta(fs: FileSystem, directory: str, meta: TopicMeta) -> None:
@@ -52,7 +54,14 @@ def save_meta(fs: FileSystem, directory: str, meta: TopicMeta) -> None:
     Raises:
         StorageError: the old one stands.
     """
-    topic = {"version": _VERSION, "uuid": str(meta.uuid), "begin": meta.begin, "channels": meta.channels}
+    topic: dict[str, object] = {
+        "version": _VERSION,
+        "uuid": str(meta.uuid),
+        "begin": meta.begin,
+        "channels": meta.channels,
+    }
+    if meta.paused:
+        topic["paused"] = sorted(meta.paused)
     text = json.dumps({"topic": topic, "crc32": _crc(topic)}, indent=1, sort_keys=True)
     replace_file(fs, os.path.join(directory, TOPIC_FILE), text.encode() + b"\n")
 
@@ -78,7 +87,8 @@ def read_meta(fs: FileSystem, directory: str) -> TopicMeta | None:
             message = f"topic format version {topic['version']}; this aiodq reads {_VERSION}: upgrade to open it"
             raise FormatVersionError(message, path, 0)
         channels = {check_name(name, "channel"): int(start) for name, start in topic["channels"].items()}
-        return TopicMeta(UUID(topic["uuid"]), int(topic["begin"]), channels)
+        paused = frozenset(str(name) for name in topic.get("paused", ()))
+        return TopicMeta(UUID(topic["uuid"]), int(topic["begin"]), channels, paused)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, InvalidNameError) as cause:
         raise CorruptionError(f"the topic's description cannot be read: {cause}", path, 0) from cause
 

@@ -8,7 +8,7 @@ its last frame, so that the log has no gap that nobody accounts for.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aiodq.format.segment import topic_salt
@@ -165,7 +165,7 @@ class _TopicRepair:
         if missing:
             path = os.path.join(self._directory, TOPIC_FILE)
             copy = self._whole(path)
-            save_meta(self._fs, self._directory, TopicMeta(meta.uuid, begin, meta.channels))
+            save_meta(self._fs, self._directory, replace(meta, begin=begin))
             reason = f"the messages {meta.begin} to {begin - 1} are missing: noted that the topic begins behind them"
             self._did(path, reason, copy)
         return end

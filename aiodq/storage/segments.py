@@ -56,6 +56,7 @@ class Segment:
         sealed: it has a footer and never changes again.
         oldest_ns, newest_ns: the range of batch times; zeros while empty.
         context: what its frames have in common.
+        flags: all frames' flags together.
         index: in memory for a segment that was scanned or is being written, None until it is needed otherwise.
     """
 
@@ -70,6 +71,7 @@ class Segment:
     oldest_ns: int
     newest_ns: int
     context: FrameContext
+    flags: int
     index: SegmentIndex | None = field(default=None, repr=False)
 
     @property
@@ -243,6 +245,7 @@ def sealed_segment(path: str, found: Inspection, tail: FooterTail) -> Segment:
         oldest_ns=tail.oldest_ns,
         newest_ns=tail.newest_ns,
         context=found.header.context,
+        flags=tail.flags,
     )
 
 
@@ -261,6 +264,7 @@ def scanned_segment(path: str, contents: Contents, context: FrameContext) -> Seg
         oldest_ns=index.oldest_ns,
         newest_ns=index.newest_ns,
         context=context,
+        flags=index.flags,
         index=index,
     )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["FakeClock"]
 
@@ -16,7 +19,8 @@ class FakeClock:
     def __init__(self, now_ns: int = _START, monotonic: float = 0.0) -> None:
         """Begin at a wall time, by default that of 2026-01-01 UTC, and a monotonic one."""
         self._now_ns = now_ns
-        self._monotonic = monotonic
+        self._monotonic_ns = round(monotonic * _NANOSECONDS)
+        self._watchers: list[Callable[[], None]] = []
 
     def now_ns(self) -> int:
         """Return wall time in nanoseconds since 1970-01-01 UTC."""
@@ -24,14 +28,26 @@ class FakeClock:
 
     def monotonic(self) -> float:
         """Return the seconds that went by."""
-        return self._monotonic
+        return self._monotonic_ns / _NANOSECONDS
 
     def advance(self, seconds: float) -> None:
         """Let time go by, on both clocks."""
         if seconds < 0:
             raise ValueError("time does not go back; `jump` sets the wall clock")
-        self._monotonic += seconds
+        self._monotonic_ns += round(seconds * _NANOSECONDS)
         self.jump(seconds)
+        for watcher in list(self._watchers):
+            watcher()
+
+    def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
+        """Call `watcher` whenever time has gone by, as a timer would; return what ends that. A store does so."""
+        self._watchers.append(watcher)
+
+        def end() -> None:
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
+
+        return end
 
     def jump(self, seconds: float) -> None:
         """Set the wall clock forward or back, as an administrator or NTP does."""

@@ -20,6 +20,7 @@ from aiodq.delivery.channel import ChannelState
 from aiodq.format.journal import ChannelImage, Op, OpKind
 
 MAX_IN_FLIGHT = 6
+WALL = 10**18
 
 
 class ChannelMachine(RuleBasedStateMachine):
@@ -36,8 +37,12 @@ class ChannelMachine(RuleBasedStateMachine):
         self.numbers: set[int] = set()
         self.image = ChannelImage(floor)
         self.journal: list[Op] = []
-        self.kept_settled: set[int] = set()
-        self.kept_attempts: dict[int, int] = {}
+        self.now = 10**9
+        self.deliveries = 0
+        self.deferred: dict[int, int] = {}
+        self.deadlines: dict[int, int] = {}
+        self.dues: dict[int, int] = {}  # of what was put with a delay, as the log has them
+        self.keep()
 
     @property
     def open(self) -> set[int]:
@@ -45,13 +50,15 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @property
     def ready(self) -> set[int]:
-        return self.open - set(self.flight)
+        return self.open - set(self.flight) - set(self.deferred)
 
     def settle(self, offsets: set[int]) -> None:
         self.settled |= offsets
         for offset in offsets:
             self.flight.pop(offset, None)
             self.attempts.pop(offset, None)
+            self.deferred.pop(offset, None)
+            self.deadlines.pop(offset, None)
 
     # --- what an outlet does
 
@@ -66,14 +73,18 @@ class ChannelMachine(RuleBasedStateMachine):
             if not self.ready or self.state.credit <= 0:
                 break
             again, fresh = self.state.again(), self.state.fresh()
-            offset = fresh if again is None else again
+            offset = fresh if again is None else min(again, fresh)
             # The one order rule: the lowest offset that is ready, whether it was handed out before or not.
             assert offset == min(self.ready)
-            attempts, number = self.state.deliver(offset)
+            timed = self.deliveries % 2
+            self.deliveries += 1
+            attempts, number = self.state.deliver(offset, self.now + 10 if timed else None)
             assert attempts == self.attempts.get(offset, 0) + 1
             assert number not in self.numbers
             self.numbers.add(number)
             self.flight[offset] = attempts, number
+            if timed:
+                self.deadlines[offset] = self.now + 10
 
     @precondition(lambda self: self.flight)
     @rule(data=st.data())
@@ -87,6 +98,7 @@ class ChannelMachine(RuleBasedStateMachine):
     def nack(self, data: st.DataObject, counted: bool) -> None:  # noqa: FBT001 - drawn
         offset = data.draw(st.sampled_from(sorted(self.flight)))
         attempts, _ = self.flight.pop(offset)
+        self.deadlines.pop(offset, None)
         self.attempts[offset] = attempts if counted else attempts - 1
         self.state.nack(offset, self.attempts[offset])
 
@@ -96,7 +108,81 @@ class ChannelMachine(RuleBasedStateMachine):
         offset = data.draw(st.sampled_from(sorted(self.flight)))
         attempts, _ = self.flight.pop(offset)
         self.attempts[offset] = attempts - 1
+        self.deadlines.pop(offset, None)
         self.state.release(offset, attempts)
+
+    @precondition(lambda self: self.flight)
+    @rule(data=st.data(), wait=st.integers(1, 20), counted=st.booleans())
+    def requeue_later(self, data: st.DataObject, wait: int, *, counted: bool) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        attempts, _ = self.flight.pop(offset)
+        attempts -= not counted
+        self.attempts[offset] = attempts
+        self.deadlines.pop(offset, None)
+        self.deferred[offset] = self.now + wait
+        self.state.nack(offset, attempts, self.now + wait)
+
+    @rule(waits=st.lists(st.integers(0, 20), min_size=1, max_size=4))
+    def put_with_delays(self, waits: list[int]) -> None:
+        self.state.extend(self.end + len(waits))
+        for wait in waits:
+            if wait:
+                self.dues[self.end] = self.deferred[self.end] = self.now + wait
+                self.state.defer(self.end, self.now + wait)
+            self.end += 1
+
+    @rule(passing=st.integers(0, 15))
+    def time_goes_by(self, passing: int) -> None:
+        self.now += passing
+        late = self.state.tick(self.now)
+        assert sorted(late) == sorted(o for o, deadline in self.deadlines.items() if deadline <= self.now)
+        for offset in late:
+            self.state.time_out(offset)
+            self.attempts[offset], _ = self.flight.pop(offset)
+            del self.deadlines[offset]
+        self.deferred = {offset: due for offset, due in self.deferred.items() if due > self.now}
+
+    @precondition(lambda self: self.flight)
+    @rule(data=st.data(), extend=st.integers(1, 20))
+    def touch(self, data: st.DataObject, extend: int) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        self.deadlines[offset] = self.now + extend
+        self.state.touch(offset, self.now + extend)
+
+    @precondition(lambda self: self.flight)
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        self.state.bury(offset)
+        self.settle({offset})
+
+    @precondition(lambda self: self.flight)
+    @rule(data=st.data())
+    def hold(self, data: st.DataObject) -> None:
+        """Nobody but who gave it up has the message any more, and it has no deadline."""
+        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        delivery = self.state.hold(offset)
+        assert delivery not in self.numbers
+        self.numbers.add(delivery)
+        self.flight[offset] = (self.flight[offset][0], delivery)
+        self.deadlines.pop(offset, None)
+
+    @precondition(lambda self: self.ready)
+    @rule(data=st.data(), expired=st.booleans())
+    def pass_over(self, data: st.DataObject, *, expired: bool) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.ready)))
+        if expired:
+            self.state.expire(offset)
+        else:
+            self.state.skip(offset, offset + 1)
+        self.settle({offset})
+
+    @rule(data=st.data())
+    def seek(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(self.start, self.end))
+        self.state.seek(offset)
+        self.settled = set(range(self.start, offset))
+        self.attempts, self.deferred, self.deadlines, self.flight = {}, {}, {}, {}
 
     @rule(start=st.integers(0, 40), length=st.integers(0, 5))
     def lose(self, start: int, length: int) -> None:
@@ -106,7 +192,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(0, 4))
     def drop(self, count: int) -> None:
-        gone = sorted(self.ready)[:count]
+        gone = sorted(self.open - set(self.flight))[:count]
         behind = self.state.drop(count)
         if gone:
             assert behind == gone[-1] + 1
@@ -127,7 +213,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        ops = self.state.take_ops()
+        ops = self.state.take_ops(WALL + self.now, self.now)
         self.check_short(ops)
         assert self.state.take_ops() == []
         self.journal += ops
@@ -135,6 +221,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
     def keep(self) -> None:
         self.kept_settled, self.kept_attempts = set(self.settled), dict(self.attempts)
+        self.kept_deferred = {offset: due for offset, due in self.deferred.items() if offset in self.attempts}
 
     def check_short(self, ops: list[Op]) -> None:
         """No operation says what another one does, or could be joined with it."""
@@ -149,7 +236,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @rule()
     def fold(self) -> None:
-        self.image, self.journal = self.state.image(), []
+        self.image, self.journal = self.state.image(WALL + self.now, self.now), []
         self.state.take_ops()
         self.keep()
 
@@ -175,13 +262,23 @@ class ChannelMachine(RuleBasedStateMachine):
     def crash_that_loses_the_logs_tail(self, lost: int) -> None:
         self.restore(max(self.end - lost, self.start))
         # As the engine does where the journal reaches behind the log.
-        self.image, self.journal = self.state.image(), []
+        self.image, self.journal = self.state.image(WALL + self.now, self.now), []
 
     def restore(self, end: int) -> None:
         self.end = end
-        self.state = ChannelState.restored(self.image, self.journal, end, MAX_IN_FLIGHT)
+        self.dues = {offset: due for offset, due in self.dues.items() if offset < end}
+        self.state = ChannelState.restored(
+            self.image, self.journal, end, MAX_IN_FLIGHT, wall=WALL + self.now, now=self.now
+        )
         self.settled = {offset for offset in self.kept_settled if offset < end}
         self.attempts = {offset: n for offset, n in self.kept_attempts.items() if offset in self.open}
+        deferred = {o: due for o, due in self.kept_deferred.items() if o in self.open and due > self.now}
+        for offset, due in self.dues.items():
+            if due > self.now and not self.state.attempts(offset):  # as the engine does with what the log says
+                self.state.defer(offset, due)
+                if offset in self.open:
+                    deferred.setdefault(offset, due)
+        self.deferred, self.deadlines = deferred, {}
         self.flight, self.numbers = {}, set()
         self.keep()
 
@@ -199,6 +296,20 @@ class ChannelMachine(RuleBasedStateMachine):
         assert self.state.in_flight == {offset: number for offset, (_, number) in self.flight.items()}
 
     @invariant()
+    def deferred_is_exact(self) -> None:
+        assert dict(self.state.deferred) == self.deferred
+        moments = [*self.deferred.values(), *self.deadlines.values()]
+        assert self.state.next_moment() == min(moments, default=None)
+
+    @invariant()
+    def the_next_is_ready(self) -> None:
+        again, fresh = self.state.again(), self.state.fresh()
+        assert again is None or again in self.ready
+        assert fresh == self.state.end or fresh in self.ready
+        assert (again is not None or fresh < self.state.end) == bool(self.ready)
+        assert all(offset in self.ready for offset in self.state.some_again(3))
+
+    @invariant()
     def settled_is_exact(self) -> None:
         state = self.state
         assert state.floor == min(self.open, default=self.end)
@@ -207,7 +318,8 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_image_tells_all(self) -> None:
-        twin = ChannelState.restored(self.state.image(), (), self.end, MAX_IN_FLIGHT)
+        image = self.state.image(WALL + self.now, self.now)
+        twin = ChannelState.restored(image, (), self.end, MAX_IN_FLIGHT, wall=WALL + self.now, now=self.now)
         assert twin.depth == len(self.open)
         assert twin.image().attempts == {offset: n for offset, n in self.attempts.items() if n > 0}
 

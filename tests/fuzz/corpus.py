@@ -12,7 +12,7 @@ from tests.fuzz.seeds import seeds
 from tests.fuzz.targets import TARGETS
 
 CORPUS: Final = Path(__file__).parent / "corpus"
-"""A directory for each target. Files that fuzzing found are called `found-…` and stay for good."""
+"""A directory for each target. What fuzzing found is called `found-…`, what older versions wrote `version-…`."""
 
 _SEED: Final = "seed-"
 

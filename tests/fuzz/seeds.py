@@ -101,13 +101,14 @@ def _footers() -> list[bytes]:
 
 def _journals() -> list[bytes]:
     ops = [Op(OpKind.ACK, 5), Op(OpKind.ACK, 7, 3), Op(OpKind.FLOOR, 4), Op(OpKind.REQUEUE, 6, value=2)]
+    ops += [Op(OpKind.DEFER, 6, 1500, TIME), Op(OpKind.SEEK, 3)]
     generation = 0xABCD_0000_0002
     header = encode_journal_header(generation)
     return [header, header + encode_block(ops[:1], generation) + encode_block(ops, generation)]
 
 
 def _checkpoints() -> list[bytes]:
-    images = [ChannelImage(0), ChannelImage(5, [(7, 9), (12, 13)], {5: 2, 10: 1})]
+    images = [ChannelImage(0), ChannelImage(5, [(7, 9), (12, 13)], {5: 2, 10: 1}, {10: TIME}, TIME - 9)]
     return [encode_checkpoint(image, 0xABCD_0000_0001) for image in images]
 
 

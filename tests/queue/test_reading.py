@@ -266,7 +266,7 @@ class TestFailing:
             getting = [tasks.start(jobs.get()) for _ in range(3)]
             await asyncio.wait(getting, timeout=20)
             assert all(isinstance(outcome(task), aiodq.StorageError) for task in getting)
-            await until(lambda: not jobs._outlet.shelf.fetching)  # the last of them asked once more
+            await until(lambda: not jobs._outlet.source.shelf.fetching)  # the last of them asked once more
             fs.heal()
             assert bodies_of(await take(jobs, 3)) == numbered(3)
 

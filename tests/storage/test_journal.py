@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.errors import AiodqError, DiskFullError, StoreFailedError
-from aiodq.format.journal import JOURNAL_HEADER, ChannelImage, Op, OpKind
+from aiodq.format.journal import JOURNAL_HEADER, ChannelImage, Op, OpKind, decode_checkpoint
 from aiodq.storage.atomic import TEMPORARY
 from aiodq.storage.channels import applied, unsettled
 from aiodq.storage.filesystem import OsFileSystem
@@ -589,16 +589,23 @@ def test_a_journal_of_random_bytes_settles_nothing(channel: Path, seed: int) -> 
 def test_applied_is_the_set_it_stands_for(
     floor: int, ranges: list[tuple[int, int]], ops: list[tuple[OpKind, int, int]]
 ) -> None:
-    image = ChannelImage(floor, [(start, start + count) for start, count in ranges], {3: 1, 30: 2})
+    image = ChannelImage(floor, [(start, start + count) for start, count in ranges], {3: 1, 30: 2}, {30: 7})
     settled = set(range(floor)) | {n for start, count in ranges for n in range(start, start + count)}
-    attempts = dict(image.attempts)
+    attempts, deferred = dict(image.attempts), dict(image.deferred)
     for kind, offset, count in ops:
         if kind is OpKind.ACK:
             settled |= set(range(offset, offset + count))
         elif kind is OpKind.FLOOR:
             settled |= set(range(offset))
+        elif kind is OpKind.SEEK:
+            settled = set(range(offset))
+            attempts, deferred = {}, {}
+        elif kind is OpKind.DEFER:
+            attempts.setdefault(offset, 0)
+            deferred[offset] = count
         else:
             attempts[offset] = count
+            deferred.pop(offset, None)
     result = applied(image, [Op(kind, offset, count, count) for kind, offset, count in ops])
     covered = set(range(result.floor)) | {n for start, stop in result.ranges for n in range(start, stop)}
     assert covered == settled
@@ -606,5 +613,14 @@ def test_applied_is_the_set_it_stands_for(
     assert all(a < b for a, b in result.ranges)
     assert all(one[1] < two[0] for one, two in zip(result.ranges, result.ranges[1:], strict=False))
     assert result.attempts == {offset: count for offset, count in attempts.items() if offset not in settled}
+    assert result.deferred == {offset: due for offset, due in deferred.items() if offset not in settled}
     for start, stop in ((0, 60), (10, 30), (30, 10), (5, 6)):
         assert unsettled(result, start, stop) == len(set(range(start, stop)) - settled)
+
+
+def test_a_checkpoint_of_version_1_is_read() -> None:
+    """It has no due times, and nobody knows when it was noted."""
+    saved = Path(__file__).parents[1] / "fuzz/corpus/checkpoint/version-1-1"
+    image, generation = decode_checkpoint(saved.read_bytes()[1:])  # the first byte is for the fuzzer
+    assert image == ChannelImage(5, [(7, 9), (12, 13)], {5: 2, 10: 1})
+    assert generation == 0xABCD_0000_0001

@@ -37,6 +37,7 @@ def a_log(count: int, *, size: int = 100) -> list[Segment]:
             oldest_ns=NOW - (count - number) * SECOND,
             newest_ns=NOW - (count - number) * SECOND,
             context=FrameContext(number * 10, checksum_named(CRC32), 0),
+            flags=0,
         )
         for number in range(count)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ Call: TypeAlias = Callable[[], Any]
 VALUES: Final = {
     "Store": {"path", "topics", "stats"},
     "Topic": {"name", "channels", "stats", "begin_offset", "end_offset", "durable_offset"},
-    "Channel": {"name", "qsize", "in_flight", "depth", "empty", "stats"},
+    "Channel": {"name", "qsize", "in_flight", "deferred", "depth", "empty", "paused", "stats"},
     "Queue": {"topic", "maxsize", "full", "topic_stats", "begin_offset", "end_offset", "durable_offset"},
     "Message": {
         "attempts",
@@ -81,6 +82,8 @@ def _of_log(log: Topic | Queue) -> dict[str, Call]:
         "scan": log.scan,
         "offset_at": lambda: log.offset_at(_NOW),
         "purge": log.purge,
+        "pause": log.pause,
+        "resume": log.resume,
     }
 
 
@@ -91,11 +94,19 @@ def _of_channel(channel: Channel | Queue) -> dict[str, Call]:
         "get_many": lambda: channel.get_many(1),
         "peek": channel.peek,
         "join": channel.join,
+        "seek": lambda: channel.seek("earliest"),
+        "consume": lambda: channel.consume(_nothing),
+        "pause": channel.pause,
+        "resume": channel.resume,
     }
     if not isinstance(channel, aiodq.Queue):
         found["purge"] = channel.purge
         found["check"] = channel.check
     return found
+
+
+async def _nothing(_: Message) -> None:
+    await asyncio.sleep(0)
 
 
 def settlements(message: Message) -> dict[str, Call]:
@@ -106,6 +117,8 @@ def settlements(message: Message) -> dict[str, Call]:
         "Message.nack": message.nack,
         "Message.nack_nowait": message.nack_nowait,
         "Message.release": message.release,
+        "Message.reject": message.reject,
+        "Message.touch": message.touch,
     }
 
 

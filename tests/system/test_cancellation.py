@@ -285,6 +285,96 @@ async def nack(case: Case) -> bool:
     return not outcome.cancelled
 
 
+async def reject(case: Case) -> bool:
+    async with case.open_queue() as queue:
+        await queue.put_many([b"a", b"b"])
+        message = await queue.get()
+        outcome = await case.cancel(message.reject)
+        assert message.settled
+        assert (queue.depth, queue.stats().dead) == (1, 1)
+    assert await case.reopened() == [b"b"]
+    return not outcome.cancelled
+
+
+async def reject_to_topic(case: Case) -> bool:
+    """Whenever it is cancelled, the message goes where it is to go."""
+    async with case.open() as store:
+        queue, dead = store.queue("queue", aiodq.ChannelOptions(dead_letter="dead")), store.queue("dead")
+        await queue.put(b"a")
+        message = await queue.get()
+        outcome = await case.cancel(message.reject)
+        assert message.settled
+        assert (await dead.get()).body == b"a"
+        await until(lambda: queue.depth == 0)
+    assert await case.reopened() == []
+    return not outcome.cancelled
+
+
+async def touch(case: Case) -> bool:
+    async with case.open_queue() as queue:
+        await queue.put(b"a")
+        message = await queue.get()
+        outcome = await case.cancel(lambda: message.touch(HOUR))
+        assert queue.in_flight() == 1
+        await message.ack()
+    assert await case.reopened() == []
+    return not outcome.cancelled
+
+
+async def consume(case: Case) -> bool:
+    """What the handler had is released, or acked if it was done with it."""
+    done: list[bytes] = []
+
+    async def handler(message: Message) -> None:
+        await steps(2)
+        done.append(message.body)
+
+    async with case.open_queue() as queue:
+        await queue.put_many([b"a", b"b"])
+        outcome = await case.cancel(
+            lambda: queue.consume(handler, concurrency=2), lambda: case.beside(after_steps(15, queue.shutdown))
+        )
+        await case.others_end()
+        assert queue.in_flight() == 0
+    left = await case.reopened()
+    assert set(left) | set(done) == {b"a", b"b"}
+    assert left == [] or outcome.cancelled
+    return not outcome.cancelled
+
+
+async def seek(case: Case) -> bool:
+    async with case.open_queue(retention=aiodq.Retention(consumed="keep")) as queue:
+        await queue.put_many([b"a", b"b", b"c"])
+        for _ in range(2):
+            await (await queue.get()).ack()
+        held = await queue.get()
+        outcome = await case.cancel(lambda: queue.seek(1))
+        await until(lambda: queue.qsize() == 2)
+        with pytest.raises(aiodq.NotInFlightError):
+            await held.ack()
+    assert await case.reopened() == [b"b", b"c"]
+    return not outcome.cancelled
+
+
+async def pause(case: Case) -> bool:
+    """It has its effect when called, and is durable some time."""
+    async with case.open_queue() as queue:
+        await queue.put(b"a")
+
+        async def both() -> None:
+            await queue.topic.pause()
+            await queue.pause()
+            await queue.topic.resume()
+
+        outcome = await case.cancel(both)
+        assert queue.paused
+        await queue.resume()
+        await queue.topic.resume()
+        assert (await queue.get()).body == b"a"
+    assert await case.reopened() == [b"a"]
+    return not outcome.cancelled
+
+
 async def message_as_context(case: Case) -> bool:
     """Cancelled in the block, it is released; cancelled in the ack behind the block, it is acked."""
     async with case.open_queue() as queue:
@@ -600,6 +690,12 @@ SCENARIOS: tuple[Scenario, ...] = (
     get_many_before_another,
     ack,
     nack,
+    reject,
+    reject_to_topic,
+    touch,
+    consume,
+    seek,
+    pause,
     message_as_context,
     peek,
     read,

@@ -17,6 +17,8 @@ OF_A_LOG = {
     "scan": "scan scan_back",
     "offset_at": "offset_at",
     "purge": "purge",
+    "pause": "pause",
+    "resume": "pause",
 }
 OF_A_CHANNEL = {
     "get": "get get_with_timeout get_from_disk",
@@ -25,6 +27,10 @@ OF_A_CHANNEL = {
     "peek": "peek",
     "join": "join",
     "purge": "purge_channel",
+    "seek": "seek",
+    "consume": "consume",
+    "pause": "pause",
+    "resume": "pause",
 }
 CANCELLED = {
     "StoreOpening": {"__await__": "open_store", "__aenter__": "open_store_as_context", "__aexit__": "aclose_store"},
@@ -48,6 +54,8 @@ CANCELLED = {
     "Message": {
         "ack": "ack",
         "nack": "nack",
+        "reject": "reject reject_to_topic",
+        "touch": "touch",
         "__aenter__": "message_as_context",
         "__aexit__": "message_as_context",
     },
@@ -64,7 +72,9 @@ def awaitable(thing: type) -> set[str]:
     found = set()
     for name, member in inspect.getmembers(thing, inspect.isfunction):
         returned = str(inspect.signature(member).return_annotation)
-        public = not name.startswith("_") and (inspect.iscoroutinefunction(member) or "Async" in returned)
+        public = not name.startswith("_") and (
+            inspect.iscoroutinefunction(member) or "Async" in returned or "Awaitable" in returned
+        )
         if public or name in AWAITED:
             found.add(name)
     return found

@@ -264,7 +264,7 @@ async def test_use_after_close(tmp_path: Path) -> None:
     with nothing_left():
         async with aiodq.open(tmp_path, fs=QuickFileSystem()) as store:
             surface = await surface_of(store)
-            messages = [await surface.queue.get() for _ in range(7)]
+            messages = [await surface.queue.get() for _ in range(9)]
             assert uncovered(surface, messages[0]) == set()
             iterator = aiter(surface.queue)
         for name, call in calls(surface).items():
@@ -275,10 +275,10 @@ async def test_use_after_close(tmp_path: Path) -> None:
         with pytest.raises(StopAsyncIteration):
             await anext(iterator)
         with pytest.raises(aiodq.QueueShutDown):
-            async with messages[5]:
+            async with messages[7]:
                 pass
         with pytest.raises(KeyError, match="the user's"):
-            async with messages[6]:
+            async with messages[8]:
                 raise KeyError("the user's")
         answers_questions(surface)
         surface.queue.shutdown()

@@ -1,0 +1,72 @@
+"""One timer of the event loop that rings at a moment of the store's clock."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.clock import Clock
+
+__all__ = ["Alarm", "monotonic_ns"]
+
+_SECOND: Final = 1_000_000_000
+_LONGEST: Final = 86_400.0
+"""A loop may not take a timer for years; it rings once a day for nothing instead."""
+
+
+def monotonic_ns(clock: Clock) -> int:
+    """Return a clock's monotonic time in nanoseconds."""
+    return round(clock.monotonic() * _SECOND)
+
+
+class Alarm:
+    """Rings at the earliest moment it was set to. A clock of a test's, which is moved by hand, makes it look then."""
+
+    __slots__ = ("_at", "_clock", "_handle", "_ring", "_unwatch")
+
+    def __init__(self, clock: Clock, ring: Callable[[], int | None]) -> None:
+        """Begin silent.
+
+        Args:
+            clock: the store's.
+            ring: called once the moment has come; it returns the next one, or None.
+        """
+        self._clock = clock
+        self._ring = ring
+        self._at: int | None = None
+        self._handle: asyncio.TimerHandle | None = None
+        watch: Callable[[Callable[[], None]], Callable[[], None]] | None = getattr(clock, "watch", None)
+        self._unwatch: Callable[[], None] | None = None if watch is None else watch(self._look)
+
+    def set(self, moment: int) -> None:
+        """Ring at `moment`, monotonic nanoseconds, if not before."""
+        if self._at is not None and self._at <= moment:
+            return
+        self._at = moment
+        if self._unwatch is not None:
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+        wait = min(max(moment - monotonic_ns(self._clock), 0) / _SECOND, _LONGEST)
+        self._handle = asyncio.get_running_loop().call_later(wait, self._look)
+
+    def stop(self) -> None:
+        """Ring no more."""
+        self._at = None
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if self._unwatch is not None:
+            self._unwatch()
+
+    def _look(self) -> None:
+        moment = self._at
+        if moment is None:
+            return
+        self._at = None
+        following = self._ring() if monotonic_ns(self._clock) >= moment else moment
+        if following is not None:
+            self.set(following)

@@ -1,0 +1,127 @@
+"""Giving messages up: they are settled for good, once they are in the dead-letter topic if there is one."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.engine.batch import Accepted
+from aiodq.engine.settle import settle
+from aiodq.engine.signals import QueueShutDown
+from aiodq.errors import AiodqError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.clock import Clock
+    from aiodq.delivery.channel import ChannelState
+    from aiodq.engine.intake import Intake
+    from aiodq.format.frames import Batch
+
+__all__ = ["HEADERS", "DeadLetter", "DeadLetterOffice", "bury"]
+
+HEADERS: Final = (
+    "aiodq-topic",
+    "aiodq-channel",
+    "aiodq-offset",
+    "aiodq-attempts",
+    "aiodq-reason",
+    "aiodq-time",
+)
+"""What a dead letter says of itself, besides the headers that it had."""
+
+
+class DeadLetter(NamedTuple):
+    """A message that is given up.
+
+    Attributes:
+        target: the dead-letter topic.
+        topic, channel: where it was given up.
+        batch: the message, alone.
+        attempts: how often it was delivered.
+        reason: in words.
+    """
+
+    target: str
+    topic: str
+    channel: str
+    batch: Batch
+    attempts: int
+    reason: str
+
+    def accepted(self, now_ns: int) -> tuple[Accepted, bytes]:
+        """Return the letter as a message to be put, at that wall time."""
+        columns = self.batch.columns
+        moment = datetime.fromtimestamp(now_ns / 1_000_000_000, UTC).isoformat(timespec="milliseconds")
+        values = (self.topic, self.channel, str(self.batch.first), str(self.attempts), self.reason, moment)
+        headers = {**(columns.headers[0] if columns.headers else {}), **dict(zip(HEADERS, values, strict=True))}
+        tag = columns.tags[0] if columns.tags else None
+        key = columns.keys[0] if columns.keys else None
+        return Accepted(tag, key, headers), columns.bodies[0]
+
+
+def bury(
+    state: ChannelState, letter: DeadLetter, post: Callable[[DeadLetter, Callable[[Exception | None], None]], None],
+    failed: Callable[[], None], changed: Callable[[], None],
+) -> asyncio.Future[None]:  # fmt: skip
+    """Hold a message back until its letter is durable, then settle it; return a future of that.
+
+    Args:
+        state: of its channel.
+        letter: the message.
+        post: puts the letter, and tells how that ended.
+        failed: makes the message come again some time.
+        changed: told when the state has changed later.
+    """
+    offset = letter.batch.first
+    held = state.hold(offset)
+    buried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: Exception | None) -> None:
+        settle(buried, None, error)
+        if error is not None and not buried.cancelled():
+            buried.exception()  # who gave the message up need not wait
+        if state.in_flight.get(offset) == held:
+            if error is None:
+                state.bury(offset)
+            else:
+                failed()
+            changed()
+
+    post(letter, done)
+    return buried
+
+
+class DeadLetterOffice:
+    """Puts letters into their topics, waiting for room where there is none."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Begin with nothing to do."""
+        self._clock = clock
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def send(self, letter: DeadLetter, intake: Intake, done: Callable[[Exception | None], None]) -> None:
+        """Put a letter; `done` is told once it is durable, or why it is not."""
+        task = asyncio.get_running_loop().create_task(self._put(letter, intake, done))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _put(self, letter: DeadLetter, intake: Intake, done: Callable[[Exception | None], None]) -> None:
+        message, body = letter.accepted(self._clock.now_ns())
+        try:
+            await (await intake.enter(partial(intake.accept, message, body)))
+        except AiodqError as error:
+            done(error)
+        except asyncio.CancelledError:
+            done(QueueShutDown("the store was closed before the dead letter was put"))
+            raise
+        else:
+            done(None)
+
+    async def close(self) -> None:
+        """Stop. What is not in its dead-letter topic yet comes again at the next open."""
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)

@@ -1,0 +1,58 @@
+"""Messages that come again, in memory as far as there is room; the others are read from the log when they are due."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.engine.tail import batch_cost
+from aiodq.format.frames import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Kept"]
+
+
+class Kept:
+    """By offset, each as a batch of its own, so that it does not hold on to its neighbours' memory."""
+
+    __slots__ = ("_batches", "_cost")
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._batches: dict[int, Batch] = {}
+        self._cost = 0
+
+    def __contains__(self, offset: int) -> bool:
+        """Return whether the message is at hand."""
+        return offset in self._batches
+
+    def get(self, offset: int) -> Batch | None:
+        """Return a message, or None where it has to be read."""
+        return self._batches.get(offset)
+
+    def keep(self, batch: Batch, limit: int | None = None) -> None:
+        """Keep a batch of one message, if no more than `limit` bytes are kept."""
+        if limit is None or self._cost <= limit:
+            self.discard(batch.first)
+            self._batches[batch.first] = batch
+            self._cost += batch_cost(batch)
+
+    def keep_of(self, batch: Batch, offsets: Iterable[int]) -> None:
+        """Keep those of a batch's messages."""
+        for offset in offsets:
+            number = offset - batch.first
+            columns = batch.columns.slice(number, number + 1)
+            time_ns = batch.time_ns if columns.times is None else columns.times[0]
+            self.keep(Batch(offset, time_ns, columns))
+
+    def discard(self, offset: int) -> None:
+        """Let go of a message."""
+        batch = self._batches.pop(offset, None)
+        if batch is not None:
+            self._cost -= batch_cost(batch)
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        self._batches.clear()
+        self._cost = 0

@@ -1,0 +1,256 @@
+"""A channel as those see it who hold its messages: what they ack, requeue, give up, and when that is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from aiodq.engine.alarm import Alarm, monotonic_ns
+from aiodq.engine.burial import DeadLetter, bury
+from aiodq.engine.getters import Getters
+from aiodq.engine.source import Source
+from aiodq.errors import NotInFlightError
+from aiodq.format.frames import Batch
+from aiodq.options import ChannelOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.clock import Clock
+    from aiodq.delivery.channel import ChannelState
+    from aiodq.engine.outlet import Outlet
+    from aiodq.engine.reader import PrefetchingReader
+    from aiodq.engine.tail import TailCache
+    from aiodq.storage.journal import ChannelJournal
+
+__all__ = ["SECOND", "OutletHost", "Settling"]
+
+SECOND: Final = 1_000_000_000
+_PATIENCE: Final = 1.0
+"""Seconds after which a message is given up again for which the dead-letter topic had no room."""
+
+
+class OutletHost(Protocol):
+    """What an outlet asks of its topic's engine."""
+
+    name: str
+    paused: bool
+    tail: TailCache
+    reader: PrefetchingReader
+
+    @property
+    def pending(self) -> int:
+        """Messages accepted and not yet visible to channels."""
+        ...
+
+    def check(self) -> None:
+        """Raise if the store has failed or is closed to this caller."""
+        ...
+
+    def check_context(self) -> None:
+        """Raise if the store belongs to another loop or process than the caller's."""
+        ...
+
+    def settled(self, outlet: Outlet[Any]) -> None:
+        """Something was settled or requeued that is not on disk yet."""
+        ...
+
+    def bury(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
+        """Put a message into its dead-letter topic; `done` is told once it is durable there, or why it is not."""
+        ...
+
+
+class Settling(ABC):
+    """One channel's state, and what changes it from outside.
+
+    Attributes:
+        name: the channel's.
+        options: how it delivers.
+        state: None until the channel's creation is durable.
+        journal: likewise.
+        source: where messages come from.
+        ack_waiters: who waits for the journal's next commit.
+    """
+
+    def __init__(self, name: str, host: OutletHost, clock: Clock) -> None:
+        """Begin without a state."""
+        self.name = name
+        self.options: ChannelOptions = ChannelOptions()
+        self.state: ChannelState | None = None
+        self.journal: ChannelJournal | None = None
+        self.source: Source = Source(self, host.tail, host.reader)
+        self.ack_waiters: list[asyncio.Future[None]] = []
+        self._host = host
+        self._clock = clock
+        self._alarm = Alarm(clock, self._ring)
+        self._over: Exception | None = None
+        self._timeout: int | None = None
+        self._getters = Getters(self.wake)
+        self._joiners: list[asyncio.Future[None]] = []
+
+    def attach(self, journal: ChannelJournal, state: ChannelState) -> None:
+        """Begin to deliver."""
+        self.journal = journal
+        self.state = state
+        state.max_in_flight = self.options.max_in_flight
+        self._set_alarm(state)
+        self.wake()
+
+    @abstractmethod
+    def wake(self, *, everybody: bool = False) -> None:
+        """Wake those who wait for what the state has now."""
+
+    @abstractmethod
+    def supplied(self, error: Exception | None) -> None:
+        """See `SourceUser.supplied`."""
+
+    @abstractmethod
+    def noted(self) -> None:
+        """Have what happened written down. See `SourceUser.noted`, too."""
+
+    # --- time
+
+    def times(self) -> tuple[int, int]:
+        """Return wall time and the monotonic one, nanoseconds: what a state is noted with."""
+        return self._clock.now_ns(), monotonic_ns(self._clock)
+
+    def _set_alarm(self, state: ChannelState) -> None:
+        moment = state.next_moment()
+        if moment is not None and self._over is None:
+            self._alarm.set(moment)
+
+    def _ring(self) -> int | None:
+        """Make ready what is due, and take back what was in flight for too long."""
+        state = self.state
+        if state is None or self._over is not None:
+            return None
+        late = state.tick(monotonic_ns(self._clock))
+        for offset in late:
+            state.time_out(offset)
+        if late:
+            self.noted()
+        self.wake()
+        return state.next_moment()
+
+    # --- settling
+
+    def ack(self, offset: int, delivery: int) -> None:
+        """Settle a message.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        state = self._in_flight(offset, delivery)
+        state.ack(offset)
+        self._changed(state)
+
+    def nack(self, batch: Batch, delivery: int, attempts: int, delay: int | None = None) -> None:
+        """Make a message ready again, ahead of newer ones; after `delay` nanoseconds, or as the channel's backoff says.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        offset, options = batch.first, self.options
+        state = self._in_flight(offset, delivery)
+        if options.max_attempts is not None and attempts >= options.max_attempts:
+            state.counters.requeued += 1
+            self._give_up(state, batch, 0, f"delivered {attempts} times", attempts)
+        else:
+            if delay is None and options.backoff is not None:
+                wait = options.backoff.seconds(max(attempts, 1), random.random())  # noqa: S311 - no secret
+                delay = int(wait * SECOND)
+            due = monotonic_ns(self._clock) + delay if delay else None
+            state.nack(offset, attempts, due)
+            if due is None:
+                self.source.keep(batch)
+            else:
+                self._alarm.set(due)
+        self._changed(state)
+
+    def release(self, batch: Batch, delivery: int, attempts: int) -> None:
+        """Make a message ready again as if it had never been handed out.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        state = self._in_flight(batch.first, delivery)
+        state.release(batch.first, attempts)
+        self.source.keep(batch)
+        self._changed(state)
+
+    def reject(self, batch: Batch, delivery: int, attempts: int, reason: str) -> asyncio.Future[None]:
+        """Give a message up; the future ends once that is durable.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        state = self._in_flight(batch.first, delivery)
+        done = self._give_up(state, batch, 0, reason, attempts)
+        self._changed(state)
+        return done
+
+    def touch(self, offset: int, delivery: int, extend: int | None) -> None:
+        """Begin a message's time anew, with `extend` nanoseconds or the channel's own timeout.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        state = self._in_flight(offset, delivery)
+        timeout = self._timeout if extend is None else extend
+        if timeout is not None:
+            deadline = monotonic_ns(self._clock) + timeout
+            state.touch(offset, deadline)
+            self._alarm.set(deadline)
+
+    def _give_up(
+        self, state: ChannelState, batch: Batch, number: int, reason: str, attempts: int | None = None
+    ) -> asyncio.Future[None]:
+        """Settle a message for good, once it is in the dead-letter topic if there is one."""
+        offset, target = batch.first + number, self.options.dead_letter
+        delivered = state.attempts(offset) if attempts is None else attempts
+        if target is None:
+            state.hold(offset)
+            state.bury(offset)
+            buried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            buried.set_result(None)
+            return buried
+        columns = batch.columns.slice(number, number + 1)
+        time_ns = batch.time_ns if columns.times is None else columns.times[0]
+        alone = Batch(offset, time_ns, columns)
+
+        def failed() -> None:
+            if self._over is None:
+                due = monotonic_ns(self._clock) + int(_PATIENCE * SECOND)
+                state.nack(offset, delivered, due)
+                self._alarm.set(due)
+
+        letter = DeadLetter(target, self._host.name, self.name, alone, delivered, reason)
+        return bury(state, letter, self._host.bury, failed, lambda: self._changed(state))
+
+    def _in_flight(self, offset: int, delivery: int) -> ChannelState:
+        self._host.check_context()
+        state = self.state
+        if self._over is not None:
+            raise self._over
+        if state is None or state.in_flight.get(offset) != delivery:
+            raise NotInFlightError(f"message {offset} is not in flight here any more")
+        return state
+
+    def _changed(self, state: ChannelState) -> None:
+        if self._getters or (self._joiners and not state.depth):
+            self.wake()
+        self.noted()
+
+    async def committed(self) -> None:
+        """Wait until everything settled before is as durable as the store's policy makes it.
+
+        Cancellation: it will be all the same.
+        """
+        if self._over is not None:
+            raise self._over
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ack_waiters.append(waiter)
+        self.noted()
+        await waiter

@@ -1,0 +1,117 @@
+"""Where a channel's messages come from: what comes again and is kept, what was read ahead, the log's tail, the disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from aiodq.engine.kept import Kept
+from aiodq.engine.shelf import Shelf
+
+if TYPE_CHECKING:
+    from aiodq.delivery.channel import ChannelState
+    from aiodq.engine.reader import PrefetchingReader
+    from aiodq.engine.tail import TailCache
+    from aiodq.format.frames import Batch
+    from aiodq.storage.logreader import ReadResult
+
+__all__ = ["Source", "SourceUser"]
+
+_AT_ONCE: Final = 64
+"""So many messages that come again are read from the log at a time."""
+
+
+class SourceUser(Protocol):
+    """Who takes from a source."""
+
+    state: ChannelState | None
+
+    def noted(self) -> None:
+        """Messages turned out to be lost, which is to be written down."""
+        ...
+
+    def supplied(self, error: Exception | None) -> None:
+        """Something was read, or could not be."""
+        ...
+
+
+class Source:
+    """One per channel.
+
+    Attributes:
+        shelf: what is read ahead.
+        kept: what comes again, as far as it is in memory.
+        missing: what comes again and is being read, one by one.
+    """
+
+    def __init__(self, user: SourceUser, tail: TailCache, reader: PrefetchingReader) -> None:
+        """Begin with nothing at hand."""
+        self.shelf: Shelf = Shelf(tail, 0, reader.read_now, lambda: reader.want(self))
+        self.kept: Kept = Kept()
+        self.missing: list[int] = []
+        self._user = user
+        self._tail = tail
+        self._reader = reader
+        self._error: Exception | None = None
+
+    def next(self, state: ChannelState, *, cold: bool) -> tuple[Batch, int] | None:
+        """Return the next message that is at hand, as a batch and a place in it.
+
+        Args:
+            state: the channel's.
+            cold: read a little from disk at once rather than leave it to the prefetching reader.
+        """
+        while (offset := state.again()) is not None and offset <= state.fresh():
+            batch = self.kept.get(offset) or self._tail.find(offset)
+            if batch is not None:
+                return batch, offset - batch.first
+            if not cold:
+                self._want_missing(state)
+                return None
+            self.brought([offset], self._reader.read_now(offset))
+        return self.shelf.fresh(state, cold=cold)
+
+    def keep(self, batch: Batch) -> None:
+        """Keep a message that comes again, if there is room."""
+        self.kept.keep(batch, self.shelf.limit)
+
+    def reset(self) -> None:
+        """Forget what is at hand."""
+        self.shelf.clear()
+        self.kept.clear()
+
+    # --- what the prefetching reader asks and brings
+
+    def fetch_offset(self) -> int | None:
+        """Return the offset to read from next, or None where nothing needs to be read."""
+        state = self._user.state
+        return None if state is None else self.shelf.fetch_offset(state)
+
+    def fetched(self, result: ReadResult | None, offset: int, epoch: int, error: Exception | None = None) -> None:
+        """Take what was read from `offset` on; an error goes to those who wait."""
+        self.shelf.fetching = False
+        state = self._user.state
+        lost = 0
+        if state is not None and result is not None and epoch == self.shelf.epoch:
+            lost = self.shelf.feed(state, result, offset)
+        if lost:
+            self._user.noted()
+        self._user.supplied(error)
+
+    def _want_missing(self, state: ChannelState) -> None:
+        if not self.missing:
+            self.missing = [offset for offset in state.some_again(_AT_ONCE) if offset not in self.kept]
+            self._reader.want(self)
+
+    def brought(self, offsets: list[int], result: ReadResult) -> None:
+        """Take what was read for the first of some missing offsets: all of them that it holds."""
+        for batch in result.batches:
+            self.kept.keep_of(batch, [offset for offset in offsets if batch.first <= offset < batch.stop])
+        state = self._user.state
+        if state is not None and offsets[0] not in self.kept:
+            state.lose(offsets[0], offsets[0] + 1)
+            self._user.noted()
+
+    def all_brought(self, error: Exception | None) -> None:
+        """Go on with what was read; an error goes to those who wait."""
+        self.missing = []
+        self._user.supplied(error)

@@ -1,0 +1,386 @@
+"""Dead letters, tags, pauses, seeks, handlers: SYSTEMS B3, B14 to B18, and what aiodq adds to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+
+import pytest
+
+import aiodq
+from aiodq.testing import Fault
+from tests.channels.support import Machine, counts, ready, soon, until
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+class TestDeadLetters:
+    @pytest.mark.parametrize("way", ["nack", "timeout", "raise"])
+    async def test_after_so_many_attempts_it_goes_to_the_dead_letter_topic(self, machine: Machine, way: str) -> None:
+        options = aiodq.ChannelOptions(max_attempts=3, dead_letter="dead", visibility_timeout=10)
+        async with machine.store() as store:
+            jobs = store.queue("jobs", options)
+            dead = store.queue("dead")
+            await jobs.put(b"x", tag="t", key=b"k", headers={"a": "b"})
+            for attempt in (1, 2, 3):
+                message = await soon(jobs.get())
+                assert message.attempts == attempt
+                if way == "nack":
+                    await message.nack()
+                elif way == "timeout":
+                    machine.clock.advance(10)
+                else:
+                    with pytest.raises(RuntimeError):
+                        async with message:
+                            raise RuntimeError
+            assert ready(jobs) == []
+            letter = await soon(dead.get())
+            assert (letter.body, letter.tag, letter.key) == (b"x", "t", b"k")
+            headers = dict(letter.headers)
+            assert datetime.fromisoformat(headers.pop("aiodq-time")).tzinfo is not None
+            assert headers.pop("aiodq-reason") == "delivered 3 times"
+            assert headers == {
+                "a": "b", "aiodq-topic": "jobs", "aiodq-channel": "default", "aiodq-offset": "0", "aiodq-attempts": "3",
+            }  # fmt: skip
+            await until(lambda: jobs.depth == 0)
+            assert jobs.stats().dead == 1
+
+    async def test_attempts_count_over_restarts(self, machine: Machine) -> None:
+        for attempt in (1, 2):
+            async with machine.jobs(max_attempts=2) as jobs:
+                if attempt == 1:
+                    await jobs.put(b"x")
+                message = await soon(jobs.get())
+                assert message.attempts == attempt
+                await message.nack()
+        async with machine.jobs(max_attempts=2) as jobs:
+            assert ready(jobs) == []
+            assert jobs.depth == 0
+
+    async def test_without_a_topic_it_is_dropped_and_counted(self, machine: Machine) -> None:
+        async with machine.jobs(max_attempts=1) as jobs:
+            await jobs.put_many([b"x", b"y"])
+            await (await jobs.get()).nack()
+            await (await jobs.get()).reject("bad")
+            assert (jobs.depth, jobs.stats().dead) == (0, 2)
+
+    async def test_what_is_not_counted_does_not_kill(self, machine: Machine) -> None:
+        async with machine.jobs(max_attempts=2) as jobs:
+            await jobs.put(b"x")
+            for _ in range(5):
+                await (await jobs.get()).nack(count_attempt=False)
+            message = await jobs.get()
+            message.release()
+            assert counts(jobs) == (1, 0, 0)
+
+    async def test_rejected_it_is_there_once_that_returns(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+            await jobs.put(b"x")
+            message = await jobs.get()
+            await message.reject("no such customer")
+            with pytest.raises(aiodq.AlreadySettledError):
+                await message.ack()
+            machine.crash()
+        async with machine.store() as store:
+            assert store.queue("jobs").depth == 0
+            letter = await soon(store.queue("dead").get())
+            assert letter.headers["aiodq-reason"] == "no such customer"
+
+    async def test_a_letter_that_cannot_be_put_keeps_the_message(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+            await jobs.put(b"x")
+            dead = store.queue("dead")
+            await dead.topic.settle_in()
+            message = await jobs.get()
+            machine.fs.plan.add(Fault("write", 1, "ENOSPC", lasting=True, match="dead"))
+            with pytest.raises(aiodq.DiskFullError):
+                await message.reject()
+            machine.fs.plan.clear()
+            assert counts(jobs) == (0, 0, 1)
+            machine.clock.advance(1)
+            message = await soon(jobs.get())
+            await message.reject()
+            assert (await soon(dead.get())).body == b"x"
+
+    async def test_closing_with_letters_under_way_loses_none(self, machine: Machine) -> None:
+        async with machine.store(max_messages=1) as store:
+            jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+            await store.queue("dead").put(b"in the way")
+            await jobs.put(b"x")
+            rejecting = asyncio.ensure_future((await jobs.get()).reject())
+            await asyncio.sleep(0)
+        with pytest.raises((aiodq.QueueShutDown, asyncio.CancelledError)):
+            await soon(rejecting)
+        machine.clock.advance(1)
+        async with machine.jobs() as jobs:
+            assert ready(jobs) == [b"x"]
+
+    def test_options_that_cannot_be(self) -> None:
+        for wrong in ({"max_attempts": 0}, {"visibility_timeout": 0}, {"visibility_timeout": -1}, {"tags": "red"}):
+            with pytest.raises(aiodq.InvalidOptionError):
+                aiodq.ChannelOptions(**wrong)
+        with pytest.raises(aiodq.InvalidNameError):
+            aiodq.ChannelOptions(dead_letter="no/name")
+
+    async def test_a_topic_is_not_its_own_dead_letter_topic(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            with pytest.raises(aiodq.InvalidOptionError):
+                store.topic("t").channel("c", aiodq.ChannelOptions(dead_letter="t"))
+
+
+class TestTags:
+    async def test_only_what_is_tagged_so_is_delivered(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            topic = store.topic("t")
+            red = topic.channel("red", aiodq.ChannelOptions(tags=["red", "pink"]))
+            every = topic.channel("all")
+            for tag in ("red", None, "blue", "pink", "red"):
+                await topic.put(str(tag).encode(), tag=tag)
+            assert ready(red) == [b"red", b"pink", b"red"]
+            assert len(ready(every)) == 5
+            assert (red.depth, red.stats().filtered) == (3, 2)
+            waiting = asyncio.ensure_future(red.get())
+            await topic.put(b"no", tag="blue")
+            await topic.put(b"yes", tag="red")
+            assert (await soon(waiting)).body == b"yes"
+
+    async def test_what_was_passed_over_stays_so_and_frees_its_segment(self, machine: Machine) -> None:
+        async with machine.store(segment_bytes=1000) as store:
+            red = store.queue("t", aiodq.ChannelOptions(tags={"red"}))
+            for _ in range(10):
+                await red.put(bytes(200), tag="blue")
+            await red.put(b"x", tag="red")
+            await (await soon(red.get())).ack()
+            assert red.depth == 0
+            await until(lambda: red.topic_stats().segments <= 2)
+        async with machine.store() as store:
+            assert store.queue("t").depth == 0
+
+
+class TestPause:
+    async def test_nothing_is_delivered_and_what_is_in_flight_may_be_settled(self, machine: Machine) -> None:
+        async with machine.jobs() as jobs:
+            await jobs.put_many([b"a", b"b"])
+            message = await jobs.get()
+            await jobs.pause()
+            assert jobs.paused
+            waiting = asyncio.ensure_future(jobs.get())
+            await jobs.put(b"c")
+            await asyncio.sleep(0)
+            with pytest.raises(aiodq.QueueEmpty):
+                jobs.get_nowait()
+            assert (waiting.done(), jobs.qsize()) == (False, 2)
+            await message.ack()
+            await jobs.resume()
+            assert (await soon(waiting)).body == b"b"
+
+    async def test_it_takes_effect_at_once_and_is_durable_once_awaited(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            topic = store.topic("t")
+            one, two = topic.channel("one"), topic.channel("two")
+            await topic.put(b"x")
+            one.pause()
+            assert (ready(one), len(ready(two))) == ([], 1)
+            await topic.pause()
+            assert one.paused
+            assert two.paused
+            machine.crash()
+        async with machine.store() as store:
+            topic = store.topic("t")
+            one, two = topic.channel("one"), topic.channel("two")
+            assert ready(one) == ready(two) == []
+            await topic.resume()
+            assert (ready(one), len(ready(two))) == ([], 1)
+            await one.resume()
+            assert ready(one) == [b"x"]
+        async with machine.store() as store:
+            assert not store.topic("t").channel("one").paused
+
+    async def test_timeouts_run_while_it_is_paused(self, machine: Machine) -> None:
+        async with machine.jobs(visibility_timeout=5) as jobs:
+            await jobs.put(b"x")
+            await jobs.get()
+            await jobs.pause()
+            machine.clock.advance(5)
+            assert counts(jobs) == (1, 0, 0)
+
+
+class TestSeek:
+    async def test_back_and_forth(self, machine: Machine) -> None:
+        async with machine.store(retention=aiodq.Retention(consumed="keep")) as store:
+            jobs = store.queue("jobs")
+            await jobs.put_many([b"%d" % n for n in range(6)])
+            for _ in range(4):
+                await (await jobs.get()).ack()
+            held = await jobs.get()
+            await jobs.seek(2)
+            assert counts(jobs) == (4, 0, 0)
+            with pytest.raises(aiodq.NotInFlightError):
+                await held.ack()
+            assert ready(jobs) == [b"2", b"3", b"4", b"5"]
+            await jobs.seek("latest")
+            assert counts(jobs) == (0, 0, 0)
+            await jobs.put(b"new")
+            assert ready(jobs) == [b"new"]
+            await jobs.seek("earliest")
+            assert len(ready(jobs)) == 7
+
+    async def test_to_a_time(self, machine: Machine) -> None:
+        async with machine.jobs() as jobs:
+            await jobs.put(b"old")
+            machine.clock.advance(60)
+            moment = datetime.fromtimestamp(machine.clock.now_ns() / 1e9, UTC)
+            await jobs.put(b"new")
+            await jobs.seek(moment)
+            assert ready(jobs) == [b"new"]
+
+    @pytest.mark.parametrize("fold", [False, True])
+    async def test_it_outlives_a_crash(self, machine: Machine, *, fold: bool) -> None:
+        async with machine.store(retention=aiodq.Retention(consumed="keep")) as store:
+            jobs = store.queue("jobs")
+            await jobs.put_many([b"%d" % n for n in range(6)])
+            message = await jobs.get()
+            await message.nack(60)
+            for _ in range(4):
+                await (await jobs.get()).ack()
+            await jobs.seek(1)
+            await (await jobs.get()).nack()
+            await jobs.sync()
+            if not fold:
+                machine.crash()
+        async with machine.store() as store:
+            jobs = store.queue("jobs")
+            assert counts(jobs) == (5, 0, 0)
+            assert (await jobs.get()).attempts == 2
+
+    async def test_delayed_messages_stay_so(self, machine: Machine) -> None:
+        async with machine.jobs() as jobs:
+            await jobs.put(b"x", delay=10)
+            await jobs.put(b"y")
+            await jobs.seek("earliest")
+            assert ready(jobs) == [b"y"]
+            assert counts(jobs) == (0, 1, 1)
+            machine.clock.advance(10)
+            assert ready(jobs) == [b"x"]
+
+    async def test_beyond_the_log_is_refused_and_changes_nothing(self, machine: Machine) -> None:
+        async with machine.store(segment_bytes=100) as store:
+            jobs = store.queue("jobs")
+            for number in range(6):
+                await jobs.put(b"%d" % number + bytes(50))
+            for _ in range(4):
+                await (await jobs.get()).ack()
+            await until(lambda: jobs.begin_offset > 0)
+            for wrong in (7, jobs.begin_offset - 1, -1):
+                with pytest.raises((aiodq.OffsetError, aiodq.InvalidOptionError)):
+                    await jobs.seek(wrong)
+            with pytest.raises(aiodq.InvalidOptionError):
+                await jobs.seek("nowhere")  # type: ignore[arg-type]
+            with pytest.raises(aiodq.InvalidOptionError):
+                await jobs.seek(datetime(2026, 1, 1))  # noqa: DTZ001 - without a zone, as a user may
+            assert counts(jobs) == (2, 0, 0)
+
+    async def test_segments_that_are_wanted_again_stay(self, machine: Machine) -> None:
+        async with machine.store(segment_bytes=100) as store:
+            topic = store.topic("t")
+            slow, fast = topic.channel("slow"), topic.channel("fast")
+            await topic.settle_in()
+            for number in range(6):
+                await topic.put(b"%d" % number + bytes(50))
+            for _ in range(6):
+                await (await fast.get()).ack()
+            await fast.seek("earliest")
+            for _ in range(6):
+                await (await slow.get()).ack()
+            assert [body[:1] for body in ready(fast)] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+class TestConsume:
+    async def test_a_handler_that_returns_acks_one_that_raises_requeues(
+        self, machine: Machine, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        seen: list[bytes] = []
+
+        async def handler(message: aiodq.Message) -> None:
+            seen.append(message.body)
+            await asyncio.sleep(0)
+            if message.body == b"bad" and message.attempts < 3:
+                raise RuntimeError("no")
+
+        async with machine.jobs() as jobs:
+            await jobs.put_many([b"good", b"bad", b"fine"])
+            jobs.shutdown()
+            with caplog.at_level(logging.ERROR, "aiodq"):
+                await soon(jobs.consume(handler))
+            assert jobs.depth == 0
+        assert sorted(seen) == [b"bad", b"bad", b"bad", b"fine", b"good"]
+        assert sum("handler failed" in record.getMessage() for record in caplog.records) == 2
+
+    async def test_as_many_at_once_as_asked_for(self, machine: Machine) -> None:
+        running = most = 0
+
+        async def handler(_: aiodq.Message) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0)
+            running -= 1
+
+        async with machine.jobs() as jobs:
+            await jobs.put_many([b"x"] * 20)
+            jobs.shutdown()
+            await soon(jobs.consume(handler, concurrency=4))
+            with pytest.raises(aiodq.InvalidOptionError):
+                await jobs.consume(handler, concurrency=0)
+        assert most == 4
+
+    @pytest.mark.parametrize("way", ["cancel", "timeout"])
+    async def test_cancelled_it_releases_what_is_under_way(self, machine: Machine, way: str) -> None:
+        begun = asyncio.Event()
+
+        async def handler(_: aiodq.Message) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        async with machine.jobs() as jobs:
+            await jobs.put(b"x")
+            consuming = asyncio.ensure_future(jobs.consume(handler, concurrency=2))
+            await soon(begun.wait())
+            if way == "cancel":
+                consuming.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await consuming
+            else:
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(consuming, 0)
+            assert counts(jobs) == (1, 0, 0)
+            assert (await jobs.get()).attempts == 1
+
+    async def test_what_the_handler_settled_itself_stays_so(self, machine: Machine) -> None:
+        async def handler(message: aiodq.Message) -> None:
+            await message.nack(60)
+
+        async with machine.jobs() as jobs:
+            await jobs.put(b"x")
+            jobs.topic.put_nowait(b"y")
+            consuming = asyncio.ensure_future(jobs.consume(handler))
+            await until(lambda: jobs.deferred() == 2)
+            consuming.cancel()
+            await asyncio.gather(consuming, return_exceptions=True)
+
+    async def test_one_that_is_too_slow_is_logged_and_work_goes_on(self, machine: Machine) -> None:
+        async def handler(message: aiodq.Message) -> None:
+            if message.attempts == 1:
+                machine.clock.advance(60)
+
+        async with machine.jobs() as jobs:
+            await jobs.put(b"x")
+            jobs.shutdown()
+            await soon(jobs.consume(handler))
+            assert (jobs.depth, jobs.stats().timed_out) == (0, 1)
