@@ -21,11 +21,21 @@ _SHARED: Final = frozenset({"many producers", "written while syncing"})
 """Workloads in which several puts share a sync."""
 
 _SETTLING: Final = frozenset(
-    {"puts and acks", "roll and retention", "purging", "checkpoints", "several topics", "reopening", "a failed sync"}
-)
+    {
+        "puts and acks", "roll and retention", "purging", "checkpoints", "several topics", "reopening",
+        "a failed sync", "delays and requeues", "dead letters", "seeking",
+    }
+)  # fmt: skip
 """Workloads in which messages are acked, requeued or purged."""
 
-_KINDS: Final = {"resurrected": "G4", "phantom": "G5", "duplicate": "G5", "order": "G5", "unstable": "G7"}
+_KINDS: Final = {
+    "resurrected": "G4",
+    "phantom": "G5",
+    "duplicate": "G5",
+    "order": "G5",
+    "unstable": "G7",
+    "early": "G16",
+}
 """Whose violation it is, by its first word; G1's otherwise."""
 
 _SEEDS: Final = 60

@@ -14,17 +14,23 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Created",
+    "Deferred",
     "Deleted",
     "Deleting",
+    "Elapsed",
     "Found",
     "Ledger",
+    "Moved",
+    "Moving",
     "Note",
     "Purged",
     "Purging",
     "Put",
     "Putting",
+    "Seeking",
     "Settled",
     "Settling",
+    "Sought",
     "body_of",
     "id_of",
 ]
@@ -55,6 +61,9 @@ class Topic:
         channels: (may have settled, has settled, does not see) by channel.
         purging: what a purge may have taken; `purged`: what it has.
         deleting: the topic may be gone.
+        deferred: what each channel may not deliver yet.
+        leaving: what may be in a dead-letter topic instead, with that topic, by channel.
+        arriving: what may have come here so, and more than once.
     """
 
     possible: dict[str, None] = field(default_factory=dict)
@@ -64,6 +73,9 @@ class Topic:
     purging: set[str] = field(default_factory=set)
     purged: set[str] = field(default_factory=set)
     deleting: bool = False
+    deferred: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    leaving: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    arriving: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +130,90 @@ class Settling:
     def post(self, of: Topic) -> None:
         """Enter the note."""
         of.channels[self.channel][0].add(self.name)
+        of.deferred[self.channel].discard(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A channel must not deliver this before time has gone by, however often the store is opened meanwhile."""
+
+    topic: str
+    channel: str
+    name: str
+
+    def post(self, of: Topic) -> None:
+        """Enter the note."""
+        of.deferred[self.channel].add(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Elapsed:
+    """So much time goes by that nothing is deferred any more."""
+
+    topic: str
+
+    def post(self, of: Topic) -> None:
+        """Enter the note."""
+        of.deferred.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Seeking:
+    """A channel is about to go to an offset: it may have or not."""
+
+    topic: str
+    channel: str
+    offset: int
+
+    def post(self, of: Topic) -> None:
+        """Enter the note."""
+        may, has, unseen = of.channels[self.channel]
+        may |= {name for name, offset in of.promised.items() if offset < self.offset}
+        has.clear()
+        unseen -= {name for name, offset in of.promised.items() if offset >= self.offset}
+        of.deferred[self.channel].clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A channel went to an offset: everything below it is settled, and nothing else."""
+
+    topic: str
+    channel: str
+    offset: int
+
+    def post(self, of: Topic) -> None:
+        """Enter the note."""
+        below = {name for name, offset in of.promised.items() if offset < self.offset}
+        of.channels[self.channel] = (set(below), below, set())
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """A message may be in a dead-letter topic from now on; as long as it is not, its channel still has it."""
+
+    topic: str
+    channel: str
+    name: str
+    target: str
+
+    def post(self, of: Topic) -> None:
+        """Enter the note."""
+        of.channels[self.channel][0].add(self.name)
+        of.leaving[self.channel][self.name] = self.target
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """It is there, and its channel will not deliver it any more."""
+
+    topic: str
+    channel: str
+    name: str
+
+    def post(self, of: Topic) -> None:
+        """Enter the note."""
+        of.channels[self.channel][1].add(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +278,29 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class TopicFound:
-    """What a topic shows: names by offset, and for each channel the names in the order of delivery."""
+    """What a topic shows.
+
+    Attributes:
+        log: names by offset.
+        channels: by channel, what is ready, in the order of delivery.
+        deferred: by channel, what is to come later.
+    """
 
     log: dict[int, str]
     channels: dict[str, tuple[str, ...]]
+    deferred: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
-Note: TypeAlias = "Created | Putting | Put | Settling | Settled | Purging | Purged | Deleting | Deleted | Found"
+OfTopic: TypeAlias = (
+    "Created | Putting | Put | Settling | Settled | Deferred | Elapsed | Seeking | Sought | Moving | Moved | Purging"
+    " | Purged | Deleting"
+)
+Note: TypeAlias = "OfTopic | Deleted | Found"
+
+
+_OF_TOPIC = (
+    Created, Putting, Put, Settling, Settled, Deferred, Elapsed, Seeking, Sought, Moved, Purging, Purged, Deleting,
+)  # fmt: skip
 
 
 class Ledger:
@@ -222,7 +334,12 @@ class Ledger:
                 self._rebase(note)
             case Deleted(name):
                 del self.topics[name]
-            case Created() | Putting() | Put() | Settling() | Settled() | Purging() | Purged() | Deleting():
+            case Moving():
+                note.post(self.topics[note.topic])
+                target = self.topics[note.target]
+                target.possible[note.name] = None
+                target.arriving.add(note.name)
+            case _ if isinstance(note, _OF_TOPIC):
                 note.post(self.topics[note.topic])
             case _:
                 raise TypeError(f"{note!r} is no note")
@@ -234,6 +351,9 @@ class Ledger:
             topic = self.topics[name]
             topic.promised = {of: offset for offset, of in found.log.items()}
             topic.possible = dict.fromkeys(topic.promised)
+            topic.arriving = {of for offset, of in found.log.items() if topic.promised[of] != offset}
             for channel, ready in found.channels.items():
-                settled = set(topic.promised) - set(ready)
+                later = found.deferred.get(channel, frozenset())
+                settled = set(topic.promised) - set(ready) - later
                 topic.channels[channel] = (set(settled), settled, set())
+                topic.deferred[channel] = set(later)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 from unittest import mock
 
+from aiodq.delivery.channel import ChannelState
+from aiodq.engine.burial import DeadLetterOffice
 from aiodq.engine.ioloop import IoLoop
 from aiodq.engine.persister import MetadataPersister
-from aiodq.format.journal import encode_checkpoint
+from aiodq.format.journal import OpKind, encode_checkpoint
 from aiodq.storage import recovery
 from aiodq.storage.atomic import sync_directory, write_all
 from aiodq.storage.journal import ChannelJournal
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
+    from aiodq.engine.burial import DeadLetter
+    from aiodq.engine.intake import Intake
     from aiodq.engine.requests import BatchWritten
-    from aiodq.format.journal import ChannelImage
+    from aiodq.format.journal import ChannelImage, Op
     from aiodq.storage.contents import Contents
     from aiodq.storage.filesystem import File, FileSystem
     from aiodq.storage.segments import Segment
@@ -182,3 +186,50 @@ def what_a_failed_sync_forgot_is_not_written_again() -> Patch:
 @mutant("the first message")
 def the_store_has_no_durable_name_before_its_topics() -> Patch:
     return mock.patch("aiodq.engine.runtime.sync_directory", return_value=None)
+
+
+@mutant("delays and requeues")
+def a_due_time_is_kept_only_in_memory() -> Patch:
+    taken = ChannelState.take_ops
+
+    def forgetful(state: ChannelState, wall: int = 0, now: int = 0) -> list[Op]:
+        return [op for op in taken(state, wall, now) if op.kind is not OpKind.DEFER]
+
+    return mock.patch.object(ChannelState, "take_ops", forgetful)
+
+
+@mutant("delays and requeues")
+def a_checkpoint_has_no_due_times() -> Patch:
+    image = ChannelState.image
+
+    def without(state: ChannelState, wall: int = 0, now: int = 0) -> ChannelImage:
+        return replace(image(state, wall, now), deferred={})
+
+    return mock.patch.object(ChannelState, "image", without)
+
+
+@mutant("delays and requeues")
+def what_was_put_with_a_delay_is_not_looked_for_at_open() -> Patch:
+    return mock.patch("aiodq.engine.opening.delayed", return_value=[])
+
+
+@mutant("dead letters")
+def a_dead_letter_is_settled_before_it_is_put() -> Patch:
+    def hasty(
+        office: DeadLetterOffice, letter: DeadLetter, intake: Intake, done: Callable[[Exception | None], None]
+    ) -> None:
+        done(None)
+        send(office, letter, intake, lambda _: None)
+
+    send = DeadLetterOffice.send
+    return mock.patch.object(DeadLetterOffice, "send", hasty)
+
+
+@mutant("seeking")
+def a_seek_is_not_noted() -> Patch:
+    taken = ChannelState.take_ops
+
+    def forgetful(state: ChannelState, wall: int = 0, now: int = 0) -> list[Op]:
+        return [op for op in taken(state, wall, now) if op.kind is not OpKind.SEEK]
+
+    return mock.patch.object(ChannelState, "take_ops", forgetful)

@@ -85,8 +85,9 @@ def same(first: Mapping[str, TopicFound], second: Mapping[str, TopicFound]) -> b
 def _same_topic(first: TopicFound, second: TopicFound) -> bool:
     kept = second.log.items() <= first.log.items()
     gone = {first.log[offset] for offset in first.log.keys() - second.log.keys()}
-    wanted = any(gone & set(ready) for ready in second.channels.values())
-    return kept and first.channels == second.channels and not wanted and (bool(first.channels) or not gone)
+    wanted = any(gone & set(names) for names in (*second.channels.values(), *second.deferred.values()))
+    alike = first.channels == second.channels and first.deferred == second.deferred
+    return kept and alike and not wanted and (bool(first.channels) or not gone)
 
 
 def judge(ledger: Ledger, opened: Opened) -> list[str]:
@@ -108,7 +109,18 @@ def check(ledger: Ledger, found: dict[str, TopicFound]) -> list[str]:
                 wrong.append(f"lost: topic {name}")
             continue
         wrong += [f"{item} (topic {name})" for item in (*_log(topic, seen), *_channels(topic, seen))]
+        wrong += [f"{item} (topic {name})" for item in _moves(topic, seen, found)]
     return wrong
+
+
+def _moves(topic: Topic, seen: TopicFound, found: dict[str, TopicFound]) -> Iterator[str]:
+    """Check that what is given up is in one of two places."""
+    for channel, leaving in topic.leaving.items():
+        here = {*seen.channels.get(channel, ()), *seen.deferred.get(channel, ())}
+        for name, target in leaving.items():
+            there = found[target].log.values() if target in found else ()
+            if name not in here and name not in there and name in topic.promised:
+                yield f"lost: {name} on its way from channel {channel} to {target}"
 
 
 def _all_settled(topic: Topic) -> bool:
@@ -120,10 +132,10 @@ def _log(topic: Topic, seen: TopicFound) -> Iterator[str]:
     offsets = sorted(seen.log)
     names = set(seen.log.values())
     yield from (f"phantom: {name}" for name in names - set(topic.possible))
-    if len(names) != len(offsets):
+    if len(names - topic.arriving) != sum(name not in topic.arriving for name in seen.log.values()):
         yield f"duplicate: {len(offsets) - len(names)} messages have two offsets"
     for offset, name in seen.log.items():
-        if topic.promised.get(name, offset) != offset:
+        if topic.promised.get(name, offset) != offset and name not in topic.arriving:
             yield f"moved: {name} from {topic.promised[name]} to {offset}"
     released = _released(topic)
     yield from _holes(topic, offsets, released)
@@ -158,12 +170,15 @@ def _channels(topic: Topic, seen: TopicFound) -> Iterator[str]:
             if not topic.deleting and (lost := set(topic.promised) - may - unseen - topic.purging):
                 yield f"lost: {sorted(lost)} with channel {channel}"
             continue
-        if lost := set(topic.promised) - may - unseen - topic.purging - set(ready):
+        later = seen.deferred.get(channel, frozenset())
+        if lost := set(topic.promised) - may - unseen - topic.purging - set(ready) - later:
             yield f"lost: {sorted(lost)} for channel {channel}"
-        if back := (has | topic.purged) & set(ready):
+        if back := (has | topic.purged) & {*ready, *later}:
             yield f"resurrected: {sorted(back)} for channel {channel}"
-        if strange := set(ready) - set(topic.possible):
+        if strange := {*ready, *later} - set(topic.possible):
             yield f"phantom: {sorted(strange)} for channel {channel}"
+        if early := topic.deferred[channel] & set(ready):
+            yield f"early: {sorted(early)} for channel {channel}"
         if len(set(ready)) != len(ready):
             yield f"duplicate: {len(ready) - len(set(ready))} for channel {channel}"
         yield from _order(ready, channel)

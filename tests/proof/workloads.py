@@ -246,3 +246,54 @@ async def a_failed_sync(world: World) -> None:
         queue = world.queue(store, "jobs")
         await _produce(world, queue, 3)
         await _consume(world, queue, 2)
+
+
+@workload
+async def delays_and_requeues(world: World) -> None:
+    """Messages put and requeued with delays, timeouts, and time going by; the journal is folded in between."""
+    with mock.patch("aiodq.engine.persister._FOLD_AT", 4):
+        async with world.store(SMALL) as store:
+            queue = world.queue(store, "jobs")
+            await queue.topic.settle_in()
+            for _ in range(2):
+                await world.put_later(queue, "later", 3600)
+                for _ in range(3):
+                    await world.put(queue, "p")
+                await world.defer(queue, await queue.get(), 3600)
+                await _consume(world, queue, 2)
+            world.let_pass(queue, 4000)
+            await _consume(world, queue, 2)
+            await world.put_later(queue, "later", 3600)
+
+
+@workload
+async def dead_letters(world: World) -> None:
+    """Messages given up, by word and by the number of their attempts: they are in one topic or the other."""
+    async with world.store() as store:
+        queue = world.queue(store, "jobs")
+        queue = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead", max_attempts=2))
+        for _ in range(6):
+            await world.put(queue, "p")
+        for _ in range(2):
+            await world.reject(await queue.get(), "dead")
+            message = await queue.get()
+            if message.attempts == 1:
+                await message.nack()
+                message = await queue.get()
+            await world.reject(message, "dead")
+        await _consume(world, queue, 2)
+
+
+@workload
+async def seeking(world: World) -> None:
+    """A channel goes back and ahead between acks."""
+    keep = aiodq.Retention(consumed="keep")
+    async with world.store(aiodq.StoreOptions(segment_bytes=700, retention=keep)) as store:
+        queue = world.queue(store, "jobs")
+        for _ in range(8):
+            await world.put(queue, "p")
+        for _ in range(2):
+            await _consume(world, queue, min(5, queue.qsize()))
+            await world.seek(queue, "jobs", world.random.randint(queue.begin_offset, queue.end_offset))
+            await world.put(queue, "p")
+        await _consume(world, queue, min(2, queue.qsize()))

@@ -13,16 +13,22 @@ import aiodq
 from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, SimulatedLoop
 from tests.proof.ledger import (
     Created,
+    Deferred,
     Deleted,
     Deleting,
+    Elapsed,
     Found,
+    Moved,
+    Moving,
     Note,
     Purged,
     Purging,
     Put,
     Putting,
+    Seeking,
     Settled,
     Settling,
+    Sought,
     TopicFound,
     body_of,
     id_of,
@@ -137,6 +143,40 @@ class World:
         self.note(Settling(message.topic, message.channel, self.name_of(message)))
         message.ack_nowait()
 
+    async def defer(self, topic: aiodq.Topic | aiodq.Queue, message: aiodq.Message, delay: float) -> None:
+        """Requeue with a delay, durably."""
+        name = self.name_of(message)
+        await message.nack(delay)
+        await topic.sync()
+        self.note(Deferred(message.topic, message.channel, name))
+
+    def let_pass(self, topic: aiodq.Topic | aiodq.Queue, seconds: float) -> None:
+        """Let time go by, and what is deferred become due."""
+        self.note(Elapsed(_name(topic)))
+        self.clock.advance(seconds)
+
+    async def put_later(self, topic: aiodq.Topic | aiodq.Queue, producer: object, delay: float) -> None:
+        """Put one message that nobody is to see before."""
+        name, body = self.message(producer)
+        self.note(Putting(_name(topic), (name,)))
+        offset = await topic.put(body, delay=delay)
+        self.note(Put(_name(topic), (name,), (offset,)))
+        for channel in (topic.topic if isinstance(topic, aiodq.Queue) else topic).channels():
+            self.note(Deferred(_name(topic), channel, name))
+
+    async def reject(self, message: aiodq.Message, target: str) -> None:
+        """Give a message up, to a dead-letter topic."""
+        name = self.name_of(message)
+        self.note(Moving(message.topic, message.channel, name, target))
+        await message.reject()
+        self.note(Moved(message.topic, message.channel, name))
+
+    async def seek(self, channel: aiodq.Channel, topic: str, offset: int) -> None:
+        """Let a channel go to an offset."""
+        self.note(Seeking(topic, channel.name, offset))
+        await channel.seek(offset)
+        self.note(Sought(topic, channel.name, offset))
+
     async def purge(self, topic: aiodq.Topic | aiodq.Queue) -> None:
         """Drop the backlog."""
         self.note(Purging(_name(topic)))
@@ -175,9 +215,15 @@ async def found_in(store: aiodq.Store) -> dict[str, TopicFound]:
         topic = store.topic(name)
         log = {message.offset: _read(message) async for message in topic.scan()}
         channels = {channel: await _ready(topic.channel(channel)) for channel in topic.channels()}
+        deferred = {channel: _later(topic.channel(channel), log) for channel in topic.channels()}
         if log or channels:
-            topics[name] = TopicFound(log, channels)
+            topics[name] = TopicFound(log, channels, {channel: names for channel, names in deferred.items() if names})
     return topics
+
+
+def _later(channel: aiodq.Channel, log: dict[int, str]) -> frozenset[str]:
+    state = channel._outlet.state
+    return frozenset(log[offset] for offset, _ in state.deferred) if state is not None else frozenset()
 
 
 async def _ready(channel: aiodq.Channel) -> tuple[str, ...]:
