@@ -203,6 +203,20 @@ class Topic:
         """Return the names of the channels."""
         return sorted(self._ioloop.outlets)
 
+    async def delete_channel(self, name: str) -> None:
+        """Delete a channel for good; segments that only it held back may go. One that is not there is fine.
+
+        Whoever waits there gets `QueueShutDown` (SYSTEMS row B17). Named again, it is a new channel.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+            StoreFailedError: the store has stopped.
+
+        Cancellation: it is done all the same.
+        """
+        self._ioloop.check()
+        await self._runtime.delete_channel(self._ioloop, name)
+
     # --- looking
 
     async def read(self, offset: int) -> Message:

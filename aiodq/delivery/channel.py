@@ -177,12 +177,12 @@ class ChannelState:
     def fresh(self) -> int:
         """Return the next offset never handed out, settled or deferred; `end` where there is none."""
         self.cursor = max(self.cursor, self.floor)
-        while self.settled.last > self.cursor or self._passed.last > self.cursor:
-            at = self._passed.next_missing(self.settled.next_missing(self.cursor))
-            if at == self.cursor:
-                break
-            self.cursor = at
-        return min(self.cursor, self.end)
+        if self.settled.total or self._passed.total:
+            before = -1
+            while before != self.cursor:
+                before = self.cursor
+                self.cursor = self._passed.next_missing(self.settled.next_missing(before))
+        return min(self.end, self.cursor)
 
     def deliver(self, offset: int, deadline: int | None = None) -> tuple[int, int]:
         """Hand out a ready message, to be settled by `deadline`; return (attempts, delivery number)."""
@@ -196,9 +196,9 @@ class ChannelState:
         self.in_flight[offset] = self._deliveries
         if deadline is not None:
             self._deadlines.add(deadline, offset, self._deliveries)
-        if offset >= self.cursor and offset not in self._passed:
+        if offset >= self.cursor and not (self._passed.total and offset in self._passed):
             self.cursor = offset + 1
-            if self._passed:
+            if self._passed.total:
                 self._passed.discard_below(self.cursor)
         return attempts, self._deliveries
 

@@ -97,7 +97,7 @@ class Deadlines:
     All of a channel's have the same time, so that their deadlines come in order; only what was moved needs sorting.
     """
 
-    __slots__ = ("_heap", "_in_flight", "_moved", "_queue")
+    __slots__ = ("_heap", "_in_flight", "_most", "_moved", "_queue")
 
     def __init__(self, in_flight: Mapping[int, int]) -> None:
         """Begin empty.
@@ -109,6 +109,7 @@ class Deadlines:
         self._queue: deque[tuple[int, int, int]] = deque()
         self._heap: list[tuple[int, int, int]] = []
         self._moved: dict[int, int] = {}
+        self._most = _SLACK
 
     def add(self, deadline: int, offset: int, delivery: int) -> None:
         """Expect a message back by then."""
@@ -117,8 +118,9 @@ class Deadlines:
             self.move(deadline, offset, delivery)
             return
         queue.append((deadline, offset, delivery))
-        if len(queue) > 2 * len(self._in_flight) + _SLACK:
+        if len(queue) > self._most:
             self._queue = deque(entry for entry in queue if self._counts(entry))
+            self._most = 2 * len(self._queue) + _SLACK
 
     def move(self, deadline: int, offset: int, delivery: int) -> None:
         """Expect a message back by then instead of when it was expected before."""

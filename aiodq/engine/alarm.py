@@ -23,9 +23,13 @@ def monotonic_ns(clock: Clock) -> int:
 
 
 class Alarm:
-    """Rings at the earliest moment it was set to. A clock of a test's, which is moved by hand, makes it look then."""
+    """Rings at the earliest moment it was set to. A clock of a test's, which is moved by hand, makes it look then.
 
-    __slots__ = ("_at", "_clock", "_handle", "_ring", "_unwatch")
+    Attributes:
+        at: that moment, monotonic nanoseconds; None while silent.
+    """
+
+    __slots__ = ("_clock", "_handle", "_ring", "_unwatch", "at")
 
     def __init__(self, clock: Clock, ring: Callable[[], int | None]) -> None:
         """Begin silent.
@@ -36,16 +40,16 @@ class Alarm:
         """
         self._clock = clock
         self._ring = ring
-        self._at: int | None = None
+        self.at: int | None = None
         self._handle: asyncio.TimerHandle | None = None
         watch: Callable[[Callable[[], None]], Callable[[], None]] | None = getattr(clock, "watch", None)
         self._unwatch: Callable[[], None] | None = None if watch is None else watch(self._look)
 
     def set(self, moment: int) -> None:
         """Ring at `moment`, monotonic nanoseconds, if not before."""
-        if self._at is not None and self._at <= moment:
+        if self.at is not None and self.at <= moment:
             return
-        self._at = moment
+        self.at = moment
         if self._unwatch is not None:
             return
         if self._handle is not None:
@@ -55,7 +59,7 @@ class Alarm:
 
     def stop(self) -> None:
         """Ring no more."""
-        self._at = None
+        self.at = None
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -63,10 +67,10 @@ class Alarm:
             self._unwatch()
 
     def _look(self) -> None:
-        moment = self._at
+        moment = self.at
         if moment is None:
             return
-        self._at = None
+        self.at = None
         following = self._ring() if monotonic_ns(self._clock) >= moment else moment
         if following is not None:
             self.set(following)

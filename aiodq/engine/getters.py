@@ -15,9 +15,13 @@ __all__ = ["Getters"]
 
 
 class Getters:
-    """A line of waiting tasks."""
+    """A line of waiting tasks.
 
-    __slots__ = ("_line", "_passed_on")
+    Attributes:
+        line: a future each.
+    """
+
+    __slots__ = ("_passed_on", "line")
 
     def __init__(self, passed_on: Callable[[], None]) -> None:
         """Begin empty.
@@ -25,12 +29,8 @@ class Getters:
         Args:
             passed_on: called when one was cancelled that had been woken: its turn is another's.
         """
-        self._line: deque[asyncio.Future[None]] = deque()
+        self.line: deque[asyncio.Future[None]] = deque()
         self._passed_on = passed_on
-
-    def __len__(self) -> int:
-        """Return how many wait."""
-        return len(self._line)
 
     async def wait(self) -> None:
         """Wait to be woken.
@@ -38,27 +38,27 @@ class Getters:
         Cancellation: the turn goes to the next.
         """
         waiter = asyncio.get_running_loop().create_future()
-        self._line.append(waiter)
+        self.line.append(waiter)
         try:
             await waiter
         except BaseException:
             waiter.cancel()
-            if waiter in self._line:
-                self._line.remove(waiter)
+            if waiter in self.line:
+                self.line.remove(waiter)
             elif not waiter.cancelled():
                 self._passed_on()
             raise
 
     def wake(self, number: int) -> None:
         """Wake up to so many."""
-        while number > 0 and self._line:
-            waiter = self._line.popleft()
+        while number > 0 and self.line:
+            waiter = self.line.popleft()
             if not waiter.done():
                 waiter.set_result(None)
                 number -= 1
 
     def end(self, error: Exception) -> None:
         """Raise `error` in all of them."""
-        for waiter in self._line:
+        for waiter in self.line:
             settle(waiter, None, error)
-        self._line.clear()
+        self.line.clear()

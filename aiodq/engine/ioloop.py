@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from aiodq.engine.burial import DeadLetter
     from aiodq.engine.host import IoLoopHost
     from aiodq.engine.outlet import Outlet
+    from aiodq.engine.settling import Settling
     from aiodq.options import StoreOptions
     from aiodq.storage.log import LogOptions, TopicLog
     from aiodq.storage.logreader import LogReader, LogView
@@ -84,6 +85,7 @@ class IoLoop:
         self.stopped: bool = False
         self.closed: bool = False
         self.clock: Clock = host.clock
+        self.check_context: Callable[[], None] = host.check_context
         self.bury: Callable[[DeadLetter, Callable[[Exception | None], None]], None] = host.bury
         self.paused: bool = False
         self._host = host
@@ -108,10 +110,6 @@ class IoLoop:
         """Raise if the topic cannot be used (see `IoLoopHost.check`)."""
         self._host.check()
         self._inbox.check()
-
-    def check_context(self) -> None:
-        """Raise if called from elsewhere (see `IoLoopHost.check_context`)."""
-        self._host.check_context()
 
     def view(self) -> LogView:
         """Return the log as far as channels may see it."""
@@ -188,7 +186,7 @@ class IoLoop:
         """
         return await self.reader.look(function)
 
-    def settled(self, outlet: Outlet[Any]) -> None:
+    def settled(self, outlet: Settling) -> None:
         """See `OutletHost.settled`."""
         self._persister.settled(outlet)
         self.intake.freed()

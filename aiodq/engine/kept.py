@@ -14,28 +14,32 @@ __all__ = ["Kept"]
 
 
 class Kept:
-    """By offset, each as a batch of its own, so that it does not hold on to its neighbours' memory."""
+    """By offset, each as a batch of its own, so that it does not hold on to its neighbours' memory.
 
-    __slots__ = ("_batches", "_cost")
+    Attributes:
+        batches: them.
+    """
+
+    __slots__ = ("_cost", "batches")
 
     def __init__(self) -> None:
         """Begin empty."""
-        self._batches: dict[int, Batch] = {}
+        self.batches: dict[int, Batch] = {}
         self._cost = 0
 
     def __contains__(self, offset: int) -> bool:
         """Return whether the message is at hand."""
-        return offset in self._batches
+        return offset in self.batches
 
     def get(self, offset: int) -> Batch | None:
         """Return a message, or None where it has to be read."""
-        return self._batches.get(offset)
+        return self.batches.get(offset)
 
     def keep(self, batch: Batch, limit: int | None = None) -> None:
         """Keep a batch of one message, if no more than `limit` bytes are kept."""
         if limit is None or self._cost <= limit:
             self.discard(batch.first)
-            self._batches[batch.first] = batch
+            self.batches[batch.first] = batch
             self._cost += batch_cost(batch)
 
     def keep_of(self, batch: Batch, offsets: Iterable[int]) -> None:
@@ -48,11 +52,11 @@ class Kept:
 
     def discard(self, offset: int) -> None:
         """Let go of a message."""
-        batch = self._batches.pop(offset, None)
+        batch = self.batches.pop(offset, None)
         if batch is not None:
             self._cost -= batch_cost(batch)
 
     def clear(self) -> None:
         """Let go of everything."""
-        self._batches.clear()
+        self.batches.clear()
         self._cost = 0

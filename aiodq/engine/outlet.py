@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from aiodq.engine.alarm import monotonic_ns
 from aiodq.engine.settle import settle
 from aiodq.engine.settling import SECOND, Settling
 from aiodq.engine.signals import QueueShutDown
@@ -71,11 +70,12 @@ class Outlet(Settling, Generic[M]):
 
     # --- getting
 
-    def take(self, *, cold: bool = False) -> M | None:
+    def take(self, *, cold: bool = False, now: float | None = None) -> M | None:
         """Hand out the next message, or None when nothing may be or nothing is at hand.
 
         Args:
             cold: read a little from disk at once rather than leave it to the prefetching reader.
+            now: the clock's monotonic time, where the caller has just looked.
         """
         state = self.state
         if state is None or self.shut_now or self.paused:
@@ -87,9 +87,9 @@ class Outlet(Settling, Generic[M]):
             batch, number = found
             columns = batch.columns
             if self._plain and columns.dues is None and columns.expiries is None:
-                return self._deliver(state, batch, number)
+                return self._deliver(state, batch, number, now)
             if self._wanted(state, batch, number):
-                return self._deliver(state, batch, number)
+                return self._deliver(state, batch, number, now)
         return None
 
     def _wanted(self, state: ChannelState, batch: Batch, number: int) -> bool:
@@ -116,14 +116,16 @@ class Outlet(Settling, Generic[M]):
         self._changed(state)
         return False
 
-    def _deliver(self, state: ChannelState, batch: Batch, number: int) -> M:
+    def _deliver(self, state: ChannelState, batch: Batch, number: int, now: float | None) -> M:
         offset = batch.first + number
         deadline = None
         if self._timeout is not None:
-            deadline = monotonic_ns(self._clock) + self._timeout
-            self._alarm.set(deadline)
+            deadline = int((self._clock.monotonic() if now is None else now) * SECOND) + self._timeout
+            if self._alarm.at is None or self._alarm.at > deadline:
+                self._alarm.set(deadline)
         attempts, delivery = state.deliver(offset, deadline)
-        self.source.kept.discard(offset)
+        if self.source.kept.batches:
+            self.source.kept.discard(offset)
         return self._make(self, batch, number, attempts, delivery)
 
     def peek(self) -> M | None:
@@ -135,13 +137,9 @@ class Outlet(Settling, Generic[M]):
             pass
         return None if found is None else self._make(None, *found, 0, 0)
 
-    def noted(self) -> None:
-        """See `Settling.noted`."""
-        self._host.settled(self)
-
     def supplied(self, error: Exception | None) -> None:
         """See `SourceUser.supplied`."""
-        if error is not None and self._getters:
+        if error is not None and self._getters.line:
             # With nobody waiting it is dropped: the next who asks has it read again.
             self._fetch_error = error
         self.wake(everybody=error is not None)
@@ -182,22 +180,19 @@ class Outlet(Settling, Generic[M]):
 
         Cancellation: nothing is taken, and the wake-up goes to the next who waits.
         """
-        await self._give_way()
-        while True:
-            self._host.check()
-            item = self.take()
-            if item is not None:
-                return item
-            self._raise_if_over()
-            await self._getters.wait()
-            self._turn_began = self._clock.monotonic()
-
-    async def _give_way(self) -> None:
         now = self._clock.monotonic()
         if now - self._turn_began > _LONGEST_TURN:
             # Before anything is taken, as a cancelled sleep would lose it.
             await asyncio.sleep(0)
-            self._turn_began = self._clock.monotonic()
+            self._turn_began = now = self._clock.monotonic()
+        while True:
+            self._host.check()
+            item = self.take(now=now)
+            if item is not None:
+                return item
+            self._raise_if_over()
+            await self._getters.wait()
+            self._turn_began = now = self._clock.monotonic()
 
     def _raise_if_over(self) -> None:
         if self._over is not None:
@@ -218,7 +213,7 @@ class Outlet(Settling, Generic[M]):
     def wake(self, *, everybody: bool = False) -> None:
         """Wake as many getters as there are messages for them."""
         state = self.state
-        number = len(self._getters)
+        number = len(self._getters.line)
         if not everybody and not self.shut:
             number = 0 if state is None or self.paused else min(number, state.ready, state.credit)
         self._getters.wake(number)
@@ -237,7 +232,7 @@ class Outlet(Settling, Generic[M]):
                 if due > wall:
                     state.defer(offset, now + due - wall)
             self._set_alarm(state)
-        if self._getters:
+        if self._getters.line:
             self.wake()
 
     # --- the end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.engine.offload import Offload
-    from aiodq.engine.outlet import Outlet
+    from aiodq.engine.settling import Settling
     from aiodq.format.journal import Op
     from aiodq.storage.journal import ChannelJournal
 
@@ -56,15 +56,15 @@ class MetadataPersister:
         self._offload = offload
         self.durable = durable
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
-        self._dirty: dict[str, Outlet[Any]] = {}
-        self._unsynced: dict[str, Outlet[Any]] = {}
+        self._dirty: dict[str, Settling] = {}
+        self._unsynced: dict[str, Settling] = {}
         self._held: dict[str, list[Op]] = {}
         self._flush_queued = False
         self._over: Exception | None = None
         self._urgent = asyncio.Event()
         self.syncs: int = 0
 
-    def settled(self, outlet: Outlet[Any]) -> None:
+    def settled(self, outlet: Settling) -> None:
         """Note that a channel has something to write; soon if somebody waits for it."""
         self._dirty[outlet.name] = outlet
         if outlet.ack_waiters:
@@ -133,7 +133,7 @@ class MetadataPersister:
         self._flush_queued = False
         self._urgent.clear()
         outlets, self._dirty = list(self._dirty.values()), {}
-        written: list[tuple[Outlet[Any], list[asyncio.Future[None]]]] = []
+        written: list[tuple[Settling, list[asyncio.Future[None]]]] = []
         for outlet in outlets:
             waiters, outlet.ack_waiters = outlet.ack_waiters, []
             error = self._write(outlet)
@@ -151,7 +151,7 @@ class MetadataPersister:
         for outlet in outlets:
             await self._keep_up(outlet)
 
-    async def _keep_up(self, outlet: Outlet[Any]) -> None:
+    async def _keep_up(self, outlet: Settling) -> None:
         """Have room for the next acks. A reserve that stays scant is on a full disk, where only a fold makes room."""
         journal = outlet.journal
         if journal is None:
@@ -177,7 +177,7 @@ class MetadataPersister:
             raise
         self.syncs += len(journals)
 
-    def _write(self, outlet: Outlet[Any]) -> AiodqError | None:
+    def _write(self, outlet: Settling) -> AiodqError | None:
         if outlet.state is None or outlet.journal is None:
             return None
         ops = [*self._held.pop(outlet.name, ()), *outlet.state.take_ops(*outlet.times())]
@@ -190,7 +190,7 @@ class MetadataPersister:
             return error
         return None
 
-    def _put_off(self, outlet: Outlet[Any], waiters: list[asyncio.Future[None]], error: AiodqError) -> None:
+    def _put_off(self, outlet: Settling, waiters: list[asyncio.Future[None]], error: AiodqError) -> None:
         """Keep what could not be written for later. The settling stands; who waits learns that it is not durable."""
         for waiter in waiters:
             if not waiter.done():
@@ -199,7 +199,7 @@ class MetadataPersister:
         self._dirty[outlet.name] = outlet
         asyncio.get_running_loop().call_later(_RETRY, self.settled, outlet)
 
-    async def _fold(self, outlet: Outlet[Any]) -> None:
+    async def _fold(self, outlet: Settling) -> None:
         journal, state = outlet.journal, outlet.state
         if journal is None or state is None or outlet.name in self._held:
             return
@@ -218,7 +218,7 @@ def _sync_all(journals: list[ChannelJournal]) -> None:
         journal.sync()
 
 
-def fold_all(outlets: list[Outlet[Any]]) -> None:
+def fold_all(outlets: list[Settling]) -> None:
     """Leave checkpoints instead of journals, and close the files. Blocking; nothing else may use them."""
     for outlet in outlets:
         journal, state = outlet.journal, outlet.state

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import anyio
 
 from aiodq.engine.burial import DeadLetterOffice
+from aiodq.engine.channels import create_channel, delete_channel
 from aiodq.engine.ioloop import IoLoop
 from aiodq.engine.offload import Offload
-from aiodq.engine.opening import OpenedTopic, open_channel, open_topic
+from aiodq.engine.opening import OpenedTopic, open_topic
 from aiodq.engine.outlet import Outlet
 from aiodq.engine.rescue import abandon, rescue
 from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import AiodqError, StoreFailedError, WrongContextError
 from aiodq.format.codecs import codec_number
 from aiodq.storage.atomic import ensure_directory, sync_directory
-from aiodq.storage.delayed import delayed
 from aiodq.storage.layout import check_store_directory, delete_topic, list_topics, sweep_deleted
 from aiodq.storage.log import LogOptions, TopicLog
 
@@ -31,11 +31,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from aiodq.clock import Clock
-    from aiodq.delivery.channel import ChannelState
     from aiodq.engine.burial import DeadLetter
     from aiodq.options import StoreOptions
     from aiodq.storage.filesystem import FileSystem, Lock
-    from aiodq.storage.journal import ChannelJournal
 
     MakeMessage = Callable[[str, Outlet[Any] | None, Any, int, int, int], Any]
 
@@ -222,31 +220,18 @@ class Runtime:
         return found
 
     def create_channel(self, ioloop: IoLoop, outlet: Outlet[Any], start: Callable[[TopicLog], int]) -> None:
-        """Make a new channel durable; it delivers from then on, and no later put returns before."""
-        ioloop.be_born()
+        """See `aiodq.engine.channels.create_channel`."""
+        create_channel(self.fs, ioloop, outlet, start)
 
-        def work() -> tuple[ChannelJournal, ChannelState]:
-            log = ioloop.real_log()
-            begin = start(log)
-            dues = delayed(self.fs, log) if begin < log.end else []
-            journal, state = open_channel(self.fs, self.clock, log, outlet.name, begin, dues)
-            try:
-                log.add_channel(outlet.name, begin)
-            except BaseException:
-                journal.close()
-                raise
-            return journal, state
+    async def delete_channel(self, ioloop: IoLoop, name: str) -> None:
+        """See `aiodq.engine.channels.delete_channel`.
 
-        def finish(opened: tuple[ChannelJournal, ChannelState], error: Exception | None) -> None:
-            if error is None:
-                outlet.attach(*opened)
-                ioloop.settled(outlet)
-            else:
-                # The next who names the channel tries again; who holds this one is told whenever it asks.
-                ioloop.outlets.pop(outlet.name, None)
-                outlet.end(error)
-
-        ioloop.submit(work, finish)
+        Cancellation: it is done all the same.
+        """
+        deletion = self.loop.create_task(delete_channel(self.fs, ioloop, name))
+        self._deletions[f"{ioloop.name}/{name}"] = deletion
+        deletion.add_done_callback(lambda _: self._deletions.pop(f"{ioloop.name}/{name}", None))
+        await asyncio.shield(deletion)
 
     def bury(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
         """See `IoLoopHost.bury`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.engine.alarm import Alarm, monotonic_ns
 from aiodq.engine.burial import DeadLetter, bury
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel import ChannelState
-    from aiodq.engine.outlet import Outlet
     from aiodq.engine.reader import PrefetchingReader
     from aiodq.engine.tail import TailCache
     from aiodq.storage.journal import ChannelJournal
@@ -53,7 +52,7 @@ class OutletHost(Protocol):
         """Raise if the store belongs to another loop or process than the caller's."""
         ...
 
-    def settled(self, outlet: Outlet[Any]) -> None:
+    def settled(self, outlet: Settling) -> None:
         """Something was settled or requeued that is not on disk yet."""
         ...
 
@@ -106,9 +105,9 @@ class Settling(ABC):
     def supplied(self, error: Exception | None) -> None:
         """See `SourceUser.supplied`."""
 
-    @abstractmethod
     def noted(self) -> None:
-        """Have what happened written down. See `SourceUser.noted`, too."""
+        """See `SourceUser.noted`."""
+        self._host.settled(self)
 
     # --- time
 
@@ -239,9 +238,9 @@ class Settling(ABC):
         return state
 
     def _changed(self, state: ChannelState) -> None:
-        if self._getters or (self._joiners and not state.depth):
+        if self._getters.line or (self._joiners and not state.depth):
             self.wake()
-        self.noted()
+        self._host.settled(self)
 
     async def committed(self) -> None:
         """Wait until everything settled before is as durable as the store's policy makes it.

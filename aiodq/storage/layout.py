@@ -20,7 +20,13 @@ from aiodq.storage.versions import refuse_newer
 if TYPE_CHECKING:
     from aiodq.storage.filesystem import FileSystem
 
-__all__ = ["check_store_directory", "delete_topic", "list_topics", "sweep_deleted"]
+__all__ = [
+    "check_store_directory",
+    "delete_topic",
+    "list_topics",
+    "remove_channel_files",
+    "sweep_deleted",
+]
 
 _DELETED: Final = "#deleted"
 """No topic may be called so; two deletions of one name never meet, as the first is swept before the second."""
@@ -81,6 +87,19 @@ def delete_topic(fs: FileSystem, path: str, name: str) -> None:
         _remove_tree(fs, doomed)
     except OSError as cause:
         raise storage_error(cause, path) from cause
+
+
+def remove_channel_files(fs: FileSystem, directory: str) -> None:
+    """Remove a channel's directory with all that is in it. One that is not there is fine.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        if fs.is_directory(directory):
+            _remove_tree(fs, directory)
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause
 
 
 def sweep_deleted(fs: FileSystem, path: str) -> None:

@@ -284,6 +284,7 @@ class TopicLog:
             StorageError: it was not noted.
         """
         with self._describing:
+            # CRASH: 9. From here on it is no channel any more, whatever files it leaves.
             channels = {channel: begin for channel, begin in self.meta.channels.items() if channel != name}
             self._describe(replace(self.meta, channels=channels, paused=self.meta.paused - {name}))
 

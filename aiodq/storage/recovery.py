@@ -19,6 +19,8 @@ commit points, in the order in which an owner passes them:
    `_cut`)
 8. *A topic is deleted*: its directory renamed, the parent synced, then emptied. Before: the topic is there, whole;
    after: what is left of it is swept. (`delete_topic`)
+9. *A channel is deleted*: `topic.json` does not name it any more, durably; then its files go. Before: the channel is
+   there, whole; after: what is left of the files goes when a channel of that name is made. (`TopicLog.remove_channel`)
 
 Whether bytes that do not check are an unfinished write or damage is decided by what was promised: the watermark noted
 in 3, the watermark each later frame carries, and, for any but the last segment, the existence of the next one, which

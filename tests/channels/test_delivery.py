@@ -384,3 +384,57 @@ class TestConsume:
             jobs.shutdown()
             await soon(jobs.consume(handler))
             assert (jobs.depth, jobs.stats().timed_out) == (0, 1)
+
+
+class TestDeleteChannel:
+    async def test_it_is_gone_for_good_and_so_is_what_only_it_held_back(self, machine: Machine) -> None:
+        async with machine.store(segment_bytes=200) as store:
+            topic = store.topic("t")
+            keep, doomed = topic.channel("keep"), topic.channel("doomed")
+            await topic.settle_in()
+            for number in range(8):
+                await topic.put(b"%d" % number + bytes(90))
+            for _ in range(8):
+                await (await keep.get()).ack()
+            held = await doomed.get()
+            assert topic.stats().segments > 3
+            await topic.delete_channel("doomed")
+            await until(lambda: topic.stats().segments == 1)
+            assert topic.channels() == ["keep"]
+            for call in (held.ack(), doomed.get()):
+                with pytest.raises(aiodq.QueueShutDown):
+                    await soon(call)
+            await topic.delete_channel("doomed")
+            assert not machine.fs.exists("/s/t/channels/doomed")
+        async with machine.store() as store:
+            assert store.topic("t").channels() == ["keep"]
+
+    async def test_named_again_it_is_a_new_channel(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            topic = store.topic("t")
+            topic.channel("other")
+            first = topic.channel("c")
+            await topic.put_many([b"a", b"b"])
+            await (await first.get()).ack()
+            await first.pause()
+            await topic.delete_channel("c")
+            again = topic.channel("c", aiodq.ChannelOptions(start="earliest"))
+            await topic.settle_in()
+            assert (again.paused, ready(again)) == (False, [b"a", b"b"])
+
+    async def test_files_that_a_deletion_left_behind_say_nothing_of_a_new_channel(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            topic = store.topic("t")
+            channel = topic.channel("c")
+            await topic.put_many([b"a", b"b"])
+            await (await channel.get()).ack()
+            machine.fs.plan.add(Fault("remove", machine.fs.calls.get("remove", 0) + 1, "EIO"))
+            with pytest.raises(aiodq.StorageError):
+                await topic.delete_channel("c")
+            machine.crash()
+        async with machine.store() as store:
+            topic = store.topic("t")
+            assert topic.channels() == []
+            topic.channel("c")
+            await topic.settle_in()
+            assert ready(topic.channel("c")) == [b"a", b"b"]

@@ -64,6 +64,7 @@ def calls(surface: Surface) -> dict[str, Call]:
         "Store.delete_topic": lambda: store.delete_topic("another"),
         **{f"Topic.{name}": call for name, call in _of_log(topic).items()},
         "Topic.channel": lambda: topic.channel("another"),
+        "Topic.delete_channel": lambda: topic.delete_channel("another"),
         "Topic.settle_in": topic.settle_in,
         **{f"Channel.{name}": call for name, call in _of_channel(channel).items()},
         **{f"Queue.{name}": call for name, call in _of_log(queue).items()},

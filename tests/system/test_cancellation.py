@@ -356,6 +356,31 @@ async def seek(case: Case) -> bool:
     return not outcome.cancelled
 
 
+async def delete_channel(case: Case) -> bool:
+    async with case.open() as store:
+        topic = store.topic("queue")
+        channel, other = topic.channel("default"), topic.channel("other")
+        await topic.put(b"a")
+        waiting = case.beside(ends_with(aiodq.QueueShutDown, channel.get(), channel.get()))
+        await steps(3)
+        outcome = await case.cancel(lambda: topic.delete_channel("default"))
+        await until(lambda: topic.channels() == ["other"])
+        await case.others_end()
+        assert waiting.done()
+        assert bodies(drain(other)) == [b"a"]
+        new = topic.channel("default", aiodq.ChannelOptions(start="latest"))
+        await topic.put(b"b")
+        assert bodies(drain(new)) == [b"b"]
+    assert await case.reopened() == [b"b"]
+    return not outcome.cancelled
+
+
+async def ends_with(error: type[Exception], *operations: Awaitable[Any]) -> None:
+    """Await all; the last ends so."""
+    results = await asyncio.gather(*operations, return_exceptions=True)
+    assert isinstance(results[-1], error)
+
+
 async def pause(case: Case) -> bool:
     """It has its effect when called, and is durable some time."""
     async with case.open_queue() as queue:
@@ -695,6 +720,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     touch,
     consume,
     seek,
+    delete_channel,
     pause,
     message_as_context,
     peek,

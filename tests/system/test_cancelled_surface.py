@@ -41,7 +41,7 @@ CANCELLED = {
         "__aenter__": "open_store_as_context",
         "__aexit__": "open_store_as_context",
     },
-    "Topic": {**OF_A_LOG, "settle_in": "settle_in"},
+    "Topic": {**OF_A_LOG, "settle_in": "settle_in", "delete_channel": "delete_channel"},
     "Channel": OF_A_CHANNEL,
     "Queue": {
         **OF_A_LOG,

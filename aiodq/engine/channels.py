@@ -1,0 +1,91 @@
+"""Making channels and deleting them, while the topic goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aiodq.engine.opening import open_channel
+from aiodq.engine.signals import QueueShutDown
+from aiodq.storage.channels import channel_directory
+from aiodq.storage.delayed import delayed
+from aiodq.storage.layout import remove_channel_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.delivery.channel import ChannelState
+    from aiodq.engine.ioloop import IoLoop
+    from aiodq.engine.outlet import Outlet
+    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.journal import ChannelJournal
+    from aiodq.storage.log import TopicLog
+
+__all__ = ["create_channel", "delete_channel"]
+
+
+def create_channel(fs: FileSystem, ioloop: IoLoop, outlet: Outlet[Any], start: Callable[[TopicLog], int]) -> None:
+    """Make a new channel durable; it delivers from then on, and no later put returns before.
+
+    Args:
+        fs: the store's.
+        ioloop: the topic's.
+        outlet: the channel's, without a state.
+        start: tells the offset at which it begins.
+    """
+    ioloop.be_born()
+
+    def work() -> tuple[ChannelJournal, ChannelState]:
+        log = ioloop.real_log()
+        begin = start(log)
+        if outlet.name not in log.meta.channels:
+            # CRASH: of one that was deleted, or half made, the files may be there; what they say is not of this one.
+            remove_channel_files(fs, channel_directory(log.directory, outlet.name))
+        dues = delayed(fs, log) if begin < log.end else []
+        journal, state = open_channel(fs, ioloop.clock, log, outlet.name, begin, dues)
+        try:
+            log.add_channel(outlet.name, begin)
+        except BaseException:
+            journal.close()
+            raise
+        return journal, state
+
+    def finish(opened: tuple[ChannelJournal, ChannelState], error: Exception | None) -> None:
+        if error is None:
+            outlet.attach(*opened)
+            ioloop.settled(outlet)
+        else:
+            # The next who names the channel tries again; who holds this one is told whenever it asks.
+            ioloop.outlets.pop(outlet.name, None)
+            outlet.end(error)
+
+    ioloop.submit(work, finish)
+
+
+async def delete_channel(fs: FileSystem, ioloop: IoLoop, name: str) -> None:
+    """End a channel and delete its files. What only it held back may go then. One that is not there is fine.
+
+    Raises:
+        StorageError: as mapped from the system's error. The channel is gone at the next open if not now.
+    """
+    await ioloop.settle_in()
+    outlet = ioloop.outlets.get(name)
+    if outlet is None:
+        return
+    outlet.shut_down(immediate=True)
+    outlet.refuse(QueueShutDown(f"channel {name!r} was deleted"))
+
+    def work() -> None:
+        log, journal = ioloop.real_log(), outlet.journal
+        log.remove_channel(name)
+        if journal is not None:
+            outlet.journal = None
+            journal.close()
+        remove_channel_files(fs, channel_directory(log.directory, name))
+
+    try:
+        await ioloop.persist(work, acks_first=True)
+    finally:
+        ioloop.outlets.pop(name, None)
+        ioloop.intake.freed()
+        # What only it held back may go.
+        ioloop.submit(lambda: None, lambda _, __: ioloop.retainer.retain())
