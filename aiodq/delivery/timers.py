@@ -83,6 +83,15 @@ class Deferrals:
             found.append(offset)
         return found
 
+    def soon(self, number: int, within: int) -> list[int]:
+        """Return up to so many that are due within so many nanoseconds of the earliest: about the first of them."""
+        first = self.next()
+        if first is None:
+            return []
+        # The top of a heap is not sorted, but what is early is in it.
+        top = [key for key in self._heap[:number] if key >> _OFFSET_BITS <= first + within]
+        return [offset for key in top if self._keys.get(offset := key & _OFFSET) == key]
+
     def next(self) -> int | None:
         """Return the earliest moment, or None."""
         heap = self._heap

@@ -11,7 +11,7 @@ from aiodq.storage.delayed import delayed
 from aiodq.storage.layout import remove_channel_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from aiodq.delivery.channel import ChannelState
     from aiodq.engine.ioloop import IoLoop
@@ -40,7 +40,7 @@ def create_channel(fs: FileSystem, ioloop: IoLoop, outlet: Outlet[Any], start: C
         if outlet.name not in log.meta.channels:
             # CRASH: of one that was deleted, or half made, the files may be there; what they say is not of this one.
             remove_channel_files(fs, channel_directory(log.directory, outlet.name))
-        dues = delayed(fs, log) if begin < log.end else []
+        dues: Iterable[tuple[int, int, int]] = delayed(fs, log) if begin < log.end else ()
         journal, state = open_channel(fs, ioloop.clock, log, outlet.name, begin, dues)
         try:
             log.add_channel(outlet.name, begin)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.tail import batch_cost
 from aiodq.format.frames import Batch
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = ["Kept"]
+
+_OVERHEAD: Final = 500
+"""Bytes that a batch of one message takes besides what it is counted with."""
 
 
 class Kept:
@@ -40,11 +43,13 @@ class Kept:
         if limit is None or self._cost <= limit:
             self.discard(batch.first)
             self.batches[batch.first] = batch
-            self._cost += batch_cost(batch)
+            self._cost += batch_cost(batch) + _OVERHEAD
 
-    def keep_of(self, batch: Batch, offsets: Iterable[int]) -> None:
-        """Keep those of a batch's messages."""
+    def keep_of(self, batch: Batch, offsets: Iterable[int], limit: int | None = None) -> None:
+        """Keep those of a batch's messages; only if no more than `limit` bytes are kept."""
         for offset in offsets:
+            if limit is not None and self._cost > limit:
+                return
             number = offset - batch.first
             columns = batch.columns.slice(number, number + 1)
             time_ns = batch.time_ns if columns.times is None else columns.times[0]
@@ -54,7 +59,7 @@ class Kept:
         """Let go of a message."""
         batch = self.batches.pop(offset, None)
         if batch is not None:
-            self._cost -= batch_cost(batch)
+            self._cost -= batch_cost(batch) + _OVERHEAD
 
     def clear(self) -> None:
         """Let go of everything."""

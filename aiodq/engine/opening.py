@@ -16,7 +16,7 @@ from aiodq.storage.journal import ChannelJournal
 from aiodq.storage.log import LogOptions, TopicLog
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from aiodq.clock import Clock
     from aiodq.options import StoreOptions
@@ -52,7 +52,7 @@ def open_topic(fs: FileSystem, clock: Clock, store: str, name: str, options: Sto
     log = TopicLog(fs, os.path.join(store, name), log_options, clock)
     topic = OpenedTopic(log)
     try:
-        dues = delayed(fs, log) if log.meta.channels else []
+        dues: Iterable[tuple[int, int, int]] = delayed(fs, log) if log.meta.channels else ()
         for channel, start in log.meta.channels.items():
             topic.channels[channel] = open_channel(fs, clock, log, channel, start, dues)
     except BaseException:
@@ -62,7 +62,7 @@ def open_topic(fs: FileSystem, clock: Clock, store: str, name: str, options: Sto
 
 
 def open_channel(  # noqa: PLR0917 - a channel hangs on that much
-    fs: FileSystem, clock: Clock, log: TopicLog, channel: str, start: int, dues: Sequence[tuple[int, int, int]]
+    fs: FileSystem, clock: Clock, log: TopicLog, channel: str, start: int, dues: Iterable[tuple[int, int, int]]
 ) -> tuple[ChannelJournal, ChannelState]:
     """Open a channel's files, or make them, and return its state as far as the log still holds it. Blocking.
 

@@ -228,9 +228,10 @@ class Outlet(Settling, Generic[M]):
         state.extend(batch.stop)
         if batch.columns.dues is not None:
             wall, now = self.times()
-            for offset, due in enumerate(batch.columns.dues, batch.first):
-                if due > wall:
-                    state.defer(offset, now + due - wall)
+            later = [(offset, due) for offset, due in enumerate(batch.columns.dues, batch.first) if due > wall]
+            for offset, due in later:
+                state.defer(offset, now + due - wall)
+            self.source.keep_of(batch, (offset for offset, _ in later))
             self._set_alarm(state)
         if self._getters.line:
             self.wake()

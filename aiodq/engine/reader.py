@@ -125,20 +125,16 @@ class PrefetchingReader:
         source.fetched(result, offset, epoch)
 
     async def _fetch_missing(self, source: Source) -> None:
-        """Read messages that come again, as many at once as lie together."""
+        """Read messages that come again, from wherever they are."""
         offsets = source.missing
-        while offsets:
-            near = offsets[-1] - offsets[0] < 2 * len(offsets)
-            size = _LITTLE if near else 1
-            read = partial(LogReader.read, view=self._view(), offset=offsets[0], max_bytes=size)
-            try:
-                result = await self._offload.call(self._ahead.use, read)
-            except AiodqError as error:
-                source.all_brought(error)
-                return
+        try:
+            results = await self._offload.call(self._ahead.use, partial(_read_each, view=self._view(), offsets=offsets))
+        except AiodqError as error:
+            source.all_brought(error)
+            return
+        for offset, result in zip(offsets, results, strict=True):
             self.bytes_read += result.bytes_read
-            source.brought(offsets, result)
-            offsets = [offset for offset in offsets[1:] if offset not in source.kept]
+            source.brought(offset, result)
         source.all_brought(None)
 
     def read_now(self, offset: int) -> ReadResult:
@@ -167,3 +163,8 @@ class PrefetchingReader:
         """Close the files, each once whoever reads it is through."""
         for shared in (self._ahead, self._inline, self._lookup):
             shared.release(LogReader.close)
+
+
+def _read_each(reader: LogReader, view: LogView, offsets: Sequence[int]) -> list[ReadResult]:
+    """Read one message at each of these offsets. Blocking."""
+    return [reader.read(view, offset, 1) for offset in offsets]

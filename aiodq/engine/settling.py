@@ -130,6 +130,7 @@ class Settling(ABC):
             state.time_out(offset)
         if late:
             self.noted()
+        self.source.prepare(state)
         self.wake()
         return state.next_moment()
 

@@ -8,6 +8,8 @@ from aiodq.engine.kept import Kept
 from aiodq.engine.shelf import Shelf
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aiodq.delivery.channel import ChannelState
     from aiodq.engine.reader import PrefetchingReader
     from aiodq.engine.tail import TailCache
@@ -18,6 +20,9 @@ __all__ = ["Source", "SourceUser"]
 
 _AT_ONCE: Final = 64
 """So many messages that come again are read from the log at a time."""
+
+_SOON: Final = 1_000_000_000
+"""Nanoseconds: so far ahead messages are read that are not due yet."""
 
 
 class SourceUser(Protocol):
@@ -67,8 +72,12 @@ class Source:
             if not cold:
                 self._want_missing(state)
                 return None
-            self.brought([offset], self._reader.read_now(offset))
+            self.brought(offset, self._reader.read_now(offset))
         return self.shelf.fresh(state, cold=cold)
+
+    def keep_of(self, batch: Batch, offsets: Iterable[int]) -> None:
+        """Keep those of a batch's messages, as far as there is room."""
+        self.kept.keep_of(batch, offsets, self.shelf.limit)
 
     def keep(self, batch: Batch) -> None:
         """Keep a message that comes again, if there is room."""
@@ -97,18 +106,29 @@ class Source:
             self._user.noted()
         self._user.supplied(error)
 
+    def prepare(self, state: ChannelState) -> None:
+        """Have what is due, and what is due soon, read before somebody asks for it."""
+        if len(self.kept.batches) < _AT_ONCE:
+            self._want_missing(state)
+
     def _want_missing(self, state: ChannelState) -> None:
-        if not self.missing:
-            self.missing = [offset for offset in state.some_again(_AT_ONCE) if offset not in self.kept]
+        if self.missing:
+            return
+        wanted = state.some_again(_AT_ONCE)
+        wanted += state.deferred.soon(_AT_ONCE - len(wanted), _SOON)
+        self.missing = [offset for offset in wanted if offset not in self.kept and self._tail.find(offset) is None]
+        if self.missing:
             self._reader.want(self)
 
-    def brought(self, offsets: list[int], result: ReadResult) -> None:
-        """Take what was read for the first of some missing offsets: all of them that it holds."""
+    def brought(self, offset: int, result: ReadResult) -> None:
+        """Take what was read for a missing offset."""
         for batch in result.batches:
-            self.kept.keep_of(batch, [offset for offset in offsets if batch.first <= offset < batch.stop])
+            if batch.first <= offset < batch.stop:
+                self.kept.keep_of(batch, [offset])
+                return
         state = self._user.state
-        if state is not None and offsets[0] not in self.kept:
-            state.lose(offsets[0], offsets[0] + 1)
+        if state is not None:
+            state.lose(offset, offset + 1)
             self._user.noted()
 
     def all_brought(self, error: Exception | None) -> None:

@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Final
 
 from aiodq.format.columns import Flags
 from aiodq.storage.logreader import LogReader
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.format.frames import Batch
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.log import TopicLog
 
-__all__ = ["delayed"]
+__all__ = ["Dues", "delayed"]
 
 _PIECE: Final = 1 << 20
 _DUES: Final = int(Flags.DUES)
 
 
-def delayed(fs: FileSystem, log: TopicLog) -> list[tuple[int, int, int]]:
-    """Return (offset, when put, when due) of all messages with a delay: wall time, nanoseconds. Blocking.
+class Dues:
+    """Messages with their delays, in 24 bytes each: there may be millions."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._numbers = array("q")
+
+    def take(self, batch: Batch) -> None:
+        """Add those of a batch."""
+        for offset, due in enumerate(batch.columns.dues or (), batch.first):
+            if due:
+                self._numbers.extend((offset, batch.time_ns, due))
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (offset, when put, when due); times are wall time, nanoseconds."""
+        numbers = iter(self._numbers)
+        return zip(numbers, numbers, numbers, strict=True)
+
+
+def delayed(fs: FileSystem, log: TopicLog) -> Dues:
+    """Return all messages that were put with a delay. Blocking.
 
     Only segments that hold such messages are read.
 
@@ -26,15 +51,14 @@ def delayed(fs: FileSystem, log: TopicLog) -> list[tuple[int, int, int]]:
         StorageError: as mapped from the system's error.
     """
     reader, view = LogReader(fs), log.view()
-    found: list[tuple[int, int, int]] = []
+    found = Dues()
     try:
         for segment in log.segments:
             at = segment.base if segment.flags & _DUES else segment.end
             while at < segment.end:
                 result = reader.read(view, at, _PIECE)
                 for batch in result.batches:
-                    dues = batch.columns.dues or ()
-                    found += ((offset, batch.time_ns, due) for offset, due in enumerate(dues, batch.first) if due)
+                    found.take(batch)
                 if result.next <= at:
                     break
                 at = result.next

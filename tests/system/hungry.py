@@ -40,6 +40,13 @@ async def produce(topic: Topic, total: int, size: int) -> None:
         left -= number
 
 
+async def put_later(topic: Topic, number: int, size: int) -> None:
+    """Put so many messages that are due tomorrow, one after the other, in an order of their own."""
+    drafts = [aiodq.Draft(os.urandom(size), delay=86_400 + 37 * n % 1000) for n in range(1000)]
+    for _ in range(number // len(drafts)):
+        await topic.put_many(drafts)
+
+
 async def flood(topic: Topic, total: int, size: int) -> None:
     """Put as fast as the buffer takes it, waiting only where it is full."""
     for _ in range(total // size):
@@ -67,7 +74,8 @@ async def work(store: Store, manner: str, total: int, size: int) -> None:
     if manner == "no consumer":
         await produce(topic, total, size)
         return
-    channels = [topic.channel(f"c{n}", aiodq.ChannelOptions(start=0)) for n in range(_MANY_CHANNELS)]
+    many = 1 if manner == "deferred" else _MANY_CHANNELS
+    channels = [topic.channel(f"c{n}", aiodq.ChannelOptions(start=0)) for n in range(many)]
     if manner == "far behind unread":
         await produce(topic, total, size)
     elif manner == "many channels":
@@ -78,6 +86,9 @@ async def work(store: Store, manner: str, total: int, size: int) -> None:
     elif manner == "far behind":
         await produce(topic, total, size)
         await consume(channels[0], number)
+    elif manner == "deferred":
+        await put_later(topic, number, size)
+        assert channels[0].deferred() == number
     elif manner == "flood":
         await asyncio.gather(flood(topic, total, size), consume(channels[0], number))
     else:

@@ -396,6 +396,19 @@ def test_memory_of_opening_does_not_grow_with_the_backlog(tmp_path: Path) -> Non
 
 
 @needs_proc
+@pytest.mark.parametrize(
+    "number", [pytest.param(100_000), pytest.param(1_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
+def test_memory_of_what_is_deferred_goes_by_the_message_not_by_its_size(number: int, tmp_path: Path) -> None:
+    """200 MiB for a million, whatever the bodies are; and the same again for who opens the store."""
+    most = 200 * MIB * number // 1_000_000 + SLACK
+    (peak,) = hungry(tmp_path, "deferred", number * 500, 500, 4 * MIB)
+    assert peak <= most, f"the peak rose by {peak / MIB:.0f} MiB"
+    opened, _ = hungry(tmp_path, "open", number * 500, 500, 4 * MIB)
+    assert opened <= most, f"opening took {opened / MIB:.0f} MiB"
+
+
+@needs_proc
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("manner", ["keeping up", "far behind", "no consumer"])
