@@ -177,6 +177,20 @@ class TopicReader:
         finally:
             reader.close()
 
+    def waiting(self, channel: str) -> Iterator[StoredMessage]:
+        """Yield the messages that a channel has not settled, in order: ready, in flight and deferred.
+
+        Raises:
+            StoreNotFoundError: there is no such channel.
+            StorageError: as mapped from the system's error.
+        """
+        log = self._log
+        self.refresh()
+        image = channel_images(self._fs, log.directory, log.meta).get(channel)
+        if image is None:
+            raise StoreNotFoundError(f"topic {self.name!r} has no channel {channel!r}", log.directory)
+        return (m for m in self.scan(image.floor) if unsettled(image, m.offset, m.offset + 1))
+
     def _met(self, damage: Damage, *, strict: bool) -> None:
         """Note damage that a read met, unless the owner has deleted the segment meanwhile or long ago."""
         if damage.position == damage.end:

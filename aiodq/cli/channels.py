@@ -1,0 +1,182 @@
+"""`aiodq channels`, `peek`, `seek` and `requeue-dead`: what channels have before them, and where they are."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter, validators
+
+from aiodq.cli.exits import DONE, CommandError
+from aiodq.cli.loop import run_command
+from aiodq.cli.opening import open_store
+from aiodq.cli.show import counted, message_fields, print_json, stdout
+from aiodq.engine.batch import Draft
+from aiodq.engine.burial import HEADERS
+from aiodq.engine.signals import QueueEmpty
+from aiodq.names import check_name
+from aiodq.store import open_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiodq.message import Message
+    from aiodq.options import Start
+    from aiodq.queue import Queue
+    from aiodq.storage.reader import ChannelSummary
+    from aiodq.store import Store
+
+__all__ = ["channels", "peek", "requeue_dead", "seek"]
+
+_AT_ONCE: Final = 100
+
+
+def channels(store: str, topic: str, /, *, json: bool = False) -> int:
+    """Show a topic's channels. The store may be open in another process meanwhile.
+
+    Args:
+        store: the store's directory.
+        topic: the topic's name.
+        json: print them as JSON.
+    """
+    found = open_reader(store).topic(topic).stats().channels
+    if json:
+        print_json(found)
+        return DONE
+    for name, channel in found.items():
+        stdout().print(f"{name}: {counted(channel.depth, 'message')} not acked, all below {channel.floor} are")
+    return DONE
+
+
+def peek(
+    store: str,
+    topic: str,
+    /,
+    *,
+    channel: str = "default",
+    number: Annotated[int, Parameter(name="-n", validator=validators.Number(gte=0))] = 1,
+    json: bool = False,
+) -> int:
+    """Write a channel's next messages to standard output, without taking them.
+
+    What is in flight or deferred counts as well. The store may be open in another process meanwhile.
+
+    Args:
+        store: the store's directory.
+        topic: the topic's name.
+        channel: the channel's name.
+        number: how many at most.
+        json: write each message as a line of JSON, with its offset, time, tag, key and headers.
+    """
+    reader = open_reader(store).topic(topic)
+    left = number
+    for message in reader.waiting(_known(channel, reader.stats().channels)):
+        if left <= 0:
+            break
+        line = json_text.dumps(message_fields(message)).encode() if json else message.body
+        sys.stdout.buffer.write(line + b"\n")
+        left -= 1
+    return DONE
+
+
+def _known(channel: str, known: Mapping[str, ChannelSummary]) -> str:
+    check_name(channel, "channel")
+    if channel not in known:
+        raise CommandError(f"there is no channel {channel!r}")
+    return channel
+
+
+def seek(store: str, topic: str, channel: str, position: str, /) -> int:
+    """Let a channel go on from another place: what is before it counts as acked, the rest comes again.
+
+    Args:
+        store: the store's directory.
+        topic: the topic's name.
+        channel: the channel's name.
+        position: earliest, latest, an offset, or a time such as 2026-01-31T12:00:00+00:00.
+    """
+    target = _position(position)
+    _known(channel, open_reader(store).topic(topic).stats().channels)
+
+    async def go() -> int:
+        async with open_store(store) as opened:
+            found = opened.topic(topic).channel(channel)
+            await found.seek(target)
+            stdout().print(f"{channel}: {counted(found.depth, 'message')} to come, from {found.stats().floor} on")
+        return DONE
+
+    return run_command(go())
+
+
+def _position(text: str) -> Start:
+    if text in {"earliest", "latest"}:
+        return "earliest" if text == "earliest" else "latest"
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise CommandError(f"{text!r} is neither earliest, latest, an offset, nor a time") from None
+    if moment.tzinfo is None:
+        raise CommandError(f"{text!r} needs a time zone, for example {text}+00:00")
+    return moment
+
+
+def requeue_dead(
+    store: str,
+    topic: str,
+    /,
+    *,
+    number: Annotated[int | None, Parameter(name="-n", validator=validators.Number(gte=0))] = None,
+) -> int:
+    """Put dead letters back into the topics they come from, as new messages, and ack them here.
+
+    All channels of those topics see them. A letter is acked once its message is on disk; an interruption in between
+    may put it a second time, and loses none. What has no header that tells where it comes from stays.
+
+    Args:
+        store: the store's directory.
+        topic: the dead-letter topic's name.
+        number: how many at most.
+    """
+    open_reader(store).topic(topic)
+
+    async def go() -> int:
+        async with open_store(store) as opened:
+            moved, stayed = await _requeue(opened, topic, sys.maxsize if number is None else number)
+        stdout().print(f"put back {counted(moved, 'message')}" + (f"; {stayed:,} without a topic stay" * (stayed > 0)))
+        return DONE
+
+    return run_command(go())
+
+
+async def _requeue(store: Store, dead: str, most: int) -> tuple[int, int]:
+    queue = store.queue(dead)
+    await queue.topic.settle_in()
+    stayed: list[Message] = []
+    moved = 0
+    while moved < most and (letters := _some(queue, min(_AT_ONCE, most - moved))):
+        for letter in letters:
+            origin = letter.headers.get(HEADERS[0])
+            if origin is None:
+                stayed.append(letter)
+                continue
+            kept = {name: text for name, text in letter.headers.items() if name not in HEADERS}
+            await store.topic(origin).put_many([Draft(letter.body, letter.tag, letter.key, kept)])
+            letter.ack_nowait()
+            moved += 1
+        await queue.sync()
+    for letter in stayed:
+        letter.release()
+    return moved, len(stayed)
+
+
+def _some(queue: Queue, number: int) -> list[Message]:
+    messages: list[Message] = []
+    with suppress(QueueEmpty):
+        while len(messages) < number:
+            messages.append(queue.get_nowait())
+    return messages
