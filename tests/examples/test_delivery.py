@@ -1,0 +1,42 @@
+"""The examples about retries and delays, run as their first lines say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from tests.examples.support import EXAMPLES, PATIENCE, environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(name: str, *arguments: str | Path) -> list[str]:
+    """Run an example with all warnings as errors; return the lines it prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name), *map(str, arguments)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_what_fails_is_tried_again_and_what_fails_for_good_is_a_dead_letter(tmp_path: Path) -> None:
+    for _ in range(2):
+        lines = run("retrying_worker.py", tmp_path)
+        assert sorted(lines[:3]) == [
+            "sent to ann@example.org, attempt 1",
+            "sent to bob@example.org, attempt 2",
+            "sent to eve@example.org, attempt 1",
+        ]
+        assert lines[3:] == ["gave up nobody@example.org: delivered 3 times", "0 mails left, 0 dead letters"]
+
+
+def test_what_is_due_later_comes_after_a_restart_when_it_is_due() -> None:
+    assert run("scheduler.py") == ["1 now, 3 later", "good morning", "call Ann", "stretch", "tea is ready"]
