@@ -36,6 +36,8 @@ _COMMANDS: Final = {
     "stat": ("aiodq.cli.stats:stat", "Show what a store holds."),
     "verify": ("aiodq.cli.check:verify", "Read every byte of a store and say what is wrong."),
     "repair": ("aiodq.cli.check:repair", "Settle what verify calls damage."),
+    "import-diskqueue": ("aiodq.cli.diskqueue:import_diskqueue", "Put what a go-diskqueue holds into a topic."),
+    "export-diskqueue": ("aiodq.cli.diskqueue:export_diskqueue", "Write a topic as the files of a go-diskqueue."),
     "dump": ("aiodq.cli.dump:dump", "Show one segment file, frame by frame."),
 }
 

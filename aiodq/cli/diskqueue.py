@@ -1,0 +1,105 @@
+"""`aiodq import-diskqueue` and `export-diskqueue`: to and from the files of go-diskqueue."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter, validators
+
+from aiodq.cli.exits import DONE, WRONG, complain
+from aiodq.cli.loop import run_command
+from aiodq.cli.opening import open_store
+from aiodq.cli.show import Meter, counted, stdout
+from aiodq.diskqueue import NSQD_MAX_BYTES_PER_FILE, read, write
+from aiodq.names import check_name
+from aiodq.store import open_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.diskqueue import DiskQueueReader
+
+__all__ = ["export_diskqueue", "import_diskqueue"]
+
+_AT_ONCE = 500
+
+
+def import_diskqueue(
+    directory: str,
+    name: str,
+    store: str,
+    topic: str,
+    /,
+    *,
+    min_message_bytes: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 0,
+) -> int:
+    """Put what a go-diskqueue holds unread into a topic. Its files are only read.
+
+    What is wrong with them is said, and where; the exit code is 1 if messages are lost by it.
+
+    Args:
+        directory: where the queue's files are.
+        name: the queue's, as in NAME.diskqueue.meta.dat.
+        store: the store's directory; made if there is none.
+        topic: the topic's name.
+        min_message_bytes: the smallest message that there can be; 26 for nsqd's. It tells zeros from messages.
+    """
+    check_name(topic)
+    queue = read(directory, name, min_message_bytes=min_message_bytes)
+    return run_command(_import(queue, store, topic))
+
+
+async def _import(queue: DiskQueueReader, store: str, topic: str) -> int:
+    number = 0
+    async with open_store(store) as opened:
+        target, messages = opened.topic(topic), iter(queue)
+        with Meter(f"importing {queue.name}") as meter:
+            while bodies := [message.body for message in islice(messages, _AT_ONCE)]:
+                await target.put_many(bodies)
+                number += len(bodies)
+                meter.advance(sum(map(len, bodies)), counted(number, "message"))
+    for finding in queue.findings:
+        complain(f"{finding.kind}: {finding.path} at byte {finding.position}: {finding.reason}")
+    stdout().print(f"imported {counted(number, 'message')}")
+    return WRONG if any(finding.loses for finding in queue.findings) else DONE
+
+
+def export_diskqueue(
+    store: str,
+    topic: str,
+    directory: str,
+    name: str,
+    /,
+    *,
+    channel: str | None = None,
+    max_bytes_per_file: Annotated[int, Parameter(validator=validators.Number(gte=1))] = NSQD_MAX_BYTES_PER_FILE,
+) -> int:
+    """Write a topic's messages as the files of a go-diskqueue, to the byte as it would have written them.
+
+    The store may be open in another process meanwhile; nothing in it is acked. Only bodies are written.
+
+    Args:
+        store: the store's directory.
+        topic: the topic's name.
+        directory: where to; it must be there, without files of such a queue.
+        name: the queue's.
+        channel: only what this channel has not acked; else all that is kept.
+        max_bytes_per_file: as the queue's own option.
+    """
+    reader = open_reader(store).topic(topic)
+    found = reader.scan() if channel is None else reader.waiting(check_name(channel, "channel"))
+
+    def bodies() -> Iterator[bytes]:
+        number = 0
+        with Meter(f"exporting {topic}") as meter:
+            for message in found:
+                number += 1
+                meter.advance(len(message.body), counted(number, "message"))
+                yield message.body
+
+    written = write(directory, name, bodies(), max_bytes_per_file=max_bytes_per_file)
+    stdout().print(f"exported {counted(written.depth, 'message')}")
+    for damage in reader.damages:
+        complain(f"damage: {damage.path} at byte {damage.position}: {damage.reason}")
+    return WRONG if reader.damages else DONE

@@ -1,0 +1,80 @@
+"""What the files of a queue are called (SYSTEMS rows A2 to A6)."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import InvalidNameError
+from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.oserrors import storage_error
+
+if TYPE_CHECKING:
+    from aiodq.storage.filesystem import FileSystem
+
+__all__ = ["check_name", "data_numbers", "data_path", "files_of", "list_queues", "metadata_path"]
+
+_INFIX: Final = ".diskqueue."
+_MOST: Final = 2**63 - 1
+_FILE: Final = re.compile(r"(.+)\.diskqueue\.(?:meta|[0-9]{6,19})\.dat", re.DOTALL)
+_NUMBER: Final = re.compile(r"([0-9]{6,19})\.dat")
+
+
+def check_name(name: str) -> str:
+    """Return a queue's name, if files can be called so.
+
+    Raises:
+        InvalidNameError: it is empty, or has a path's separator or a zero in it.
+    """
+    if not name or "\0" in name or os.sep in name or (os.altsep is not None and os.altsep in name):
+        raise InvalidNameError(f"{name!r} is no name of files")
+    return name
+
+
+def data_path(directory: str, name: str, number: int) -> str:
+    """Return the path of a data file: at least six digits, and more beyond 999999."""
+    return os.path.join(directory, f"{name}{_INFIX}{number:06d}.dat")
+
+
+def metadata_path(directory: str, name: str) -> str:
+    """Return the path of the metadata."""
+    return os.path.join(directory, f"{name}{_INFIX}meta.dat")
+
+
+def files_of(fs: FileSystem, directory: str, name: str) -> list[str]:
+    """Return the names of all files that a queue has, or has left behind: data, metadata, `.bad` and `.tmp`.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    return [found for found in _listed(fs, directory) if found.startswith(name + _INFIX)]
+
+
+def data_numbers(files: list[str], name: str) -> list[int]:
+    """Return the numbers of the data files among a queue's files, ascending."""
+    found = (_NUMBER.fullmatch(file, len(name + _INFIX)) for file in files)
+    numbers = {match[1]: int(match[1]) for match in found if match is not None}
+    # "0000001" is nothing that go-diskqueue would look for.
+    return sorted(number for text, number in numbers.items() if f"{number:06d}" == text and number <= _MOST)
+
+
+def list_queues(directory: str | os.PathLike[str], *, fs: FileSystem | None = None) -> list[str]:
+    """Return the names of the queues in a directory, sorted. A queue is there that has data or metadata.
+
+    Args:
+        directory: where they are.
+        fs: another file system than the machine's, for tests.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    found = (_FILE.fullmatch(file) for file in _listed(fs or OsFileSystem(), os.fspath(directory)))
+    return sorted({match[1] for match in found if match is not None})
+
+
+def _listed(fs: FileSystem, directory: str) -> list[str]:
+    try:
+        return fs.listdir(directory)
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause

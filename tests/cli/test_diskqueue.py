@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from aiodq.diskqueue import list_queues, read
+from tests.cli.support import aiodq, fill, flip, ok, only_segment
+
+DATA = Path(__file__).parents[1] / "data" / "diskqueue"
+
+
+@pytest.mark.parametrize("case", ["clean", "nometa", "killed"])
+def test_what_a_queue_holds_is_imported(case: str, tmp_path: Path) -> None:
+    (name,) = list_queues(DATA / case)
+    bodies = [message.body for message in read(DATA / case, name)]
+    done = aiodq("import-diskqueue", DATA / case, name, tmp_path, "t")
+    assert (done.code, done.lines) == (0, [b"imported %d messages" % len(bodies)])
+    assert ("no-metadata" in done.err) == (case == "nometa")
+    assert ok("get", tmp_path, "t").out == b"".join(body + b"\n" for body in bodies)
+
+
+def test_lost_messages_are_an_exit_code(tmp_path: Path) -> None:
+    (name,) = list_queues(DATA / "torn")
+    done = aiodq("import-diskqueue", DATA / "torn", name, tmp_path, "t")
+    assert (done.code, done.lines) == (1, [b"imported 89 messages"])
+    assert "torn" in done.err
+    assert aiodq("import-diskqueue", tmp_path, "none", tmp_path, "t").code == 2
+
+
+def test_a_topic_is_exported_and_comes_back(tmp_path: Path) -> None:
+    bodies = [b"%d" % number * 30 for number in range(50)]
+    fill(tmp_path / "s", "t", bodies)
+    (tmp_path / "q").mkdir()
+    export = ("export-diskqueue", tmp_path / "s", "t", tmp_path / "q", "orders")
+    assert ok(*export, "--max-bytes-per-file", "500").lines == [b"exported 50 messages"]
+    assert [message.body for message in read(tmp_path / "q", "orders")] == bodies
+    assert len(list((tmp_path / "q").glob("*.dat"))) > 3
+    assert aiodq(*export).code == 1
+    ok("get", tmp_path / "s", "t", "-n", "20")
+    shutil.rmtree(tmp_path / "q")
+    (tmp_path / "q").mkdir()
+    assert ok(*export, "--channel", "default").lines == [b"exported 30 messages"]
+    assert aiodq("export-diskqueue", tmp_path / "s", "t", tmp_path / "q", "n", "--channel", "none").code == 2
+
+
+def test_damage_in_the_store_is_told(tmp_path: Path) -> None:
+    fill(tmp_path / "s", "t", [b"a" * 50])
+    fill(tmp_path / "s", "t", [b"b" * 50])
+    flip(only_segment(tmp_path / "s", "t"), 100)
+    (tmp_path / "q").mkdir()
+    done = aiodq("export-diskqueue", tmp_path / "s", "t", tmp_path / "q", "n")
+    assert (done.code, done.lines) == (1, [b"exported 1 message"])
+    assert "damage" in done.err
