@@ -438,3 +438,56 @@ class TestDeleteChannel:
             topic.channel("c")
             await topic.settle_in()
             assert ready(topic.channel("c")) == [b"a", b"b"]
+
+
+class TestPurge:
+    @pytest.mark.parametrize("whole", [False, True])
+    async def test_it_takes_what_is_ready_in_flight_and_deferred(self, machine: Machine, *, whole: bool) -> None:
+        """NSQ's *empty* (B16): a later ack of what was in flight is refused."""
+        async with machine.store() as store:
+            topic = store.topic("t")
+            channel = topic.channel("c")
+            await topic.put_many([b"a", b"b", b"c", aiodq.Draft(b"d", delay=60)])
+            held = await channel.get()
+            await (await channel.get()).nack(60)
+            assert counts(channel) == (1, 1, 2)
+            await (topic.purge() if whole else channel.purge())
+            assert counts(channel) == (0, 0, 0)
+            with pytest.raises(aiodq.NotInFlightError):
+                await held.ack()
+            machine.clock.advance(60)
+            assert counts(channel) == (0, 0, 0)
+            await topic.put(b"new")
+            assert ready(channel) == [b"new"]
+        machine.clock.advance(60)
+        async with machine.store() as store:
+            assert ready(store.topic("t").channel("c")) == [b"new"]
+
+    async def test_dropping_the_oldest_drops_what_is_deferred_and_nothing_in_flight(self, machine: Machine) -> None:
+        async with machine.store(max_messages=3, overflow="drop_oldest") as store:
+            jobs = store.queue("jobs")
+            await jobs.put(b"held")
+            held = await jobs.get()
+            await jobs.put(b"later", delay=60)
+            for number in range(3):
+                await jobs.put(b"%d" % number)
+            assert counts(jobs) == (2, 1, 0)
+            assert ready(jobs) == [b"1", b"2"]
+            await held.ack()
+            machine.clock.advance(60)
+            assert counts(jobs) == (2, 0, 0)  # it is these two that timed out
+
+    async def test_retention_drops_what_is_deferred_only_if_told_to(self, machine: Machine) -> None:
+        for left, retention in (
+            (1, aiodq.Retention(max_segments=1, unconsumed="keep")),
+            (0, aiodq.Retention(max_segments=1, unconsumed="delete")),
+        ):
+            async with machine.store(segment_bytes=200, retention=retention) as store:
+                jobs = store.queue(f"jobs{left}")
+                await jobs.put(b"later" + bytes(90), delay=60)
+                for number in range(8):
+                    await jobs.put(b"%d" % number + bytes(90))
+                    await (await jobs.get()).ack()
+                await jobs.sync()
+                assert jobs.deferred() == left
+                assert jobs.stats().dropped == 1 - left
