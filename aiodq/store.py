@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import warnings
 from typing import TYPE_CHECKING, Any, Self
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from os import PathLike
     from types import TracebackType
+
+    from aiodq.engine.ioloop import IoLoop
 
 __all__ = ["QueueOpening", "Store", "StoreOpening", "open", "open_queue", "open_reader"]
 
@@ -109,6 +112,35 @@ class Store:
         }
         return StoreStats(self.path, None if failure is None else str(failure), topics)
 
+    async def drain(self, timeout: float | None = None) -> bool:
+        """Refuse puts from now on, and wait until consumers have worked off what there is.
+
+        Whoever iterates over a channel comes to the end once nothing is ready. What is deferred stays for the next time
+        the store is opened; dead letters still reach their topics. The store is open until `aclose`. What nsqd lacks
+        (nsq#1302).
+
+        Args:
+            timeout: seconds to wait at most; None waits for ever.
+
+        Returns:
+            Whether nothing is ready or in flight any more, in any channel.
+
+        Raises:
+            StoreFailedError: the store has stopped.
+
+        Cancellation: puts stay refused.
+        """
+        self._runtime.check()
+        ioloops = [ioloop for ioloop in self._runtime.topics.values() if ioloop.exists]
+        for ioloop in ioloops:
+            ioloop.intake.shut_down()
+        try:
+            async with asyncio.timeout(timeout):
+                await asyncio.gather(*(_drained(ioloop) for ioloop in ioloops))
+        except TimeoutError:
+            return False
+        return True
+
     async def aclose(self) -> None:
         """Finish what was accepted, make it durable, release the directory. Repeating it is safe.
 
@@ -137,6 +169,15 @@ class Store:
         if runtime is not None and not runtime.close_asked and not runtime.forked and runtime.failure is None:
             runtime.release_if_dead()
             warnings.warn(f"store was never closed [{runtime.path}]", ResourceWarning, 2, source=self)
+
+
+async def _drained(ioloop: IoLoop) -> None:
+    await ioloop.settle_in()
+    outlets = list(ioloop.outlets.values())
+    for outlet in outlets:
+        outlet.shut_down(immediate=False)
+    for outlet in outlets:
+        await outlet.join(deferred=False)
 
 
 class StoreOpening:

@@ -111,7 +111,7 @@ class DeadLetterOffice:
     async def _put(self, letter: DeadLetter, intake: Intake, done: Callable[[Exception | None], None]) -> None:
         message, body = letter.accepted(self._clock.now_ns())
         try:
-            await (await intake.enter(partial(intake.accept, message, body)))
+            await (await intake.enter(partial(intake.accept_letter, message, body)))
         except AiodqError as error:
             done(error)
         except asyncio.CancelledError:

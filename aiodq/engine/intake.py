@@ -264,6 +264,17 @@ class Intake:
         kept = max(state.depth for state in states) if states else self._ioloop.visible - log.begin
         return kept + self.pending
 
+    def accept_letter(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
+        """Take a dead letter in, also where no more is accepted from outside.
+
+        Raises:
+            QueueFull: no room now.
+        """
+        cost = accepted_cost(message, body)
+        if not self.shut:
+            self._make_room(1, cost)
+        return self._add(message, body, cost)
+
     def _make_room(self, messages: int, cost: int) -> None:
         if self.shut:
             raise QueueShutDown("the queue was shut down, or its store closed")

@@ -113,7 +113,7 @@ class Outlet(Settling, Generic[M]):
         else:
             return True
         self.source.kept.discard(offset)
-        self._changed(state)
+        self._changed()
         return False
 
     def _deliver(self, state: ChannelState, batch: Batch, number: int, now: float | None) -> M:
@@ -156,7 +156,7 @@ class Outlet(Settling, Generic[M]):
         if state is not None:
             state.seek(offset)
             self.reset()
-            self._changed(state)
+            self._changed()
 
     def reset(self) -> None:
         """Forget what is at hand: the state was moved."""
@@ -217,8 +217,8 @@ class Outlet(Settling, Generic[M]):
         if not everybody and not self.shut:
             number = 0 if state is None or self.paused else min(number, state.ready, state.credit)
         self._getters.wake(number)
-        if state is not None and state.depth == 0 and self._joiners:
-            self._release_joiners()
+        if state is not None and self._joiners and self._is_through(state, deferred=False):
+            self._release_joiners()  # each looks for itself
 
     def extend(self, batch: Batch) -> None:
         """The log has grown by a batch."""
@@ -238,12 +238,12 @@ class Outlet(Settling, Generic[M]):
 
     # --- the end
 
-    async def join(self) -> None:
-        """Wait until nothing is ready or in flight.
+    async def join(self, *, deferred: bool = True) -> None:
+        """Wait until nothing is ready or in flight, and with `deferred` nothing deferred either.
 
         Cancellation: nothing changes.
         """
-        while not self.shut_now and (self.state is None or self.state.depth):
+        while not self.shut_now and (self.state is None or not self._is_through(self.state, deferred=deferred)):
             self._host.check()
             if self._over is not None:
                 raise self._over
@@ -254,6 +254,10 @@ class Outlet(Settling, Generic[M]):
             finally:
                 if waiter in self._joiners:
                     self._joiners.remove(waiter)
+
+    @staticmethod
+    def _is_through(state: ChannelState, *, deferred: bool) -> bool:
+        return state.depth == 0 or (not deferred and state.depth == len(state.deferred))
 
     def _release_joiners(self) -> None:
         joiners, self._joiners = self._joiners, []

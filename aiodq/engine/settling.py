@@ -144,7 +144,7 @@ class Settling(ABC):
         """
         state = self._in_flight(offset, delivery)
         state.ack(offset)
-        self._changed(state)
+        self._changed()
 
     def nack(self, batch: Batch, delivery: int, attempts: int, delay: int | None = None) -> None:
         """Make a message ready again, ahead of newer ones; after `delay` nanoseconds, or as the channel's backoff says.
@@ -167,7 +167,7 @@ class Settling(ABC):
                 self.source.keep(batch)
             else:
                 self._alarm.set(due)
-        self._changed(state)
+        self._changed()
 
     def release(self, batch: Batch, delivery: int, attempts: int) -> None:
         """Make a message ready again as if it had never been handed out.
@@ -178,7 +178,7 @@ class Settling(ABC):
         state = self._in_flight(batch.first, delivery)
         state.release(batch.first, attempts)
         self.source.keep(batch)
-        self._changed(state)
+        self._changed()
 
     def reject(self, batch: Batch, delivery: int, attempts: int, reason: str) -> asyncio.Future[None]:
         """Give a message up; the future ends once that is durable.
@@ -188,7 +188,7 @@ class Settling(ABC):
         """
         state = self._in_flight(batch.first, delivery)
         done = self._give_up(state, batch, 0, reason, attempts)
-        self._changed(state)
+        self._changed()
         return done
 
     def touch(self, offset: int, delivery: int, extend: int | None) -> None:
@@ -227,7 +227,7 @@ class Settling(ABC):
                 self._alarm.set(due)
 
         letter = DeadLetter(target, self._host.name, self.name, alone, delivered, reason)
-        return bury(state, letter, self._host.bury, failed, lambda: self._changed(state))
+        return bury(state, letter, self._host.bury, failed, self._changed)
 
     def _in_flight(self, offset: int, delivery: int) -> ChannelState:
         self._host.check_context()
@@ -238,8 +238,8 @@ class Settling(ABC):
             raise NotInFlightError(f"message {offset} is not in flight here any more")
         return state
 
-    def _changed(self, state: ChannelState) -> None:
-        if self._getters.line or (self._joiners and not state.depth):
+    def _changed(self) -> None:
+        if self._getters.line or self._joiners:
             self.wake()
         self._host.settled(self)
 

@@ -491,3 +491,49 @@ class TestPurge:
                 await jobs.sync()
                 assert jobs.deferred() == left
                 assert jobs.stats().dropped == 1 - left
+
+
+class TestDrain:
+    async def test_it_refuses_puts_and_waits_for_consumers(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            jobs, idle = store.queue("jobs"), store.queue("idle")
+            await jobs.put_many([b"a", b"b", aiodq.Draft(b"later", delay=60)])
+            held = await jobs.get()
+            draining = asyncio.ensure_future(store.drain())
+            await asyncio.sleep(0)
+            for queue in (jobs, idle):
+                if queue.topic.name in store.topics():
+                    with pytest.raises(aiodq.QueueShutDown):
+                        await queue.put(b"c")
+            seen: list[bytes] = []
+
+            async def work(message: aiodq.Message) -> None:
+                seen.append(message.body)
+
+            await soon(jobs.consume(work))
+            assert (seen, draining.done()) == ([b"b"], False)
+            await held.ack()
+            assert await soon(draining) is True
+            assert counts(jobs) == (0, 0, 1)
+
+    async def test_it_gives_up_after_a_time_and_nothing_is_lost(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            jobs = store.queue("jobs")
+            await jobs.put(b"a")
+            assert await store.drain(0.01) is False
+            assert (await jobs.get()).body == b"a"
+        async with machine.jobs() as jobs:
+            assert ready(jobs) == [b"a"]
+
+    async def test_dead_letters_still_reach_their_topic(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            dead = store.queue("dead")
+            await dead.put(b"first")
+            await (await dead.get()).ack()
+            jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+            await jobs.put(b"a")
+            message = await jobs.get()
+            draining = asyncio.ensure_future(store.drain(0))
+            await soon(draining)
+            await message.reject()
+            assert (await soon(dead.get())).body == b"a"

@@ -381,6 +381,27 @@ async def ends_with(error: type[Exception], *operations: Awaitable[Any]) -> None
     assert isinstance(results[-1], error)
 
 
+async def drain_store(case: Case) -> bool:
+    async with case.open() as store:
+        queue = store.queue("queue")
+        await queue.put_many([b"a", b"b"])
+        message = await queue.get()
+
+        async def work() -> None:
+            await steps(10)
+            await message.ack()
+            await (await queue.get()).ack()
+
+        outcome = await case.cancel(store.drain, lambda: case.beside(work()))
+        await case.others_end()
+        assert outcome.cancelled or outcome.result
+        with pytest.raises(aiodq.QueueShutDown):
+            await queue.put(b"c")
+        assert queue.depth == 0
+    assert await case.reopened() == []
+    return not outcome.cancelled
+
+
 async def pause(case: Case) -> bool:
     """It has its effect when called, and is durable some time."""
     async with case.open_queue() as queue:
@@ -721,6 +742,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     consume,
     seek,
     delete_channel,
+    drain_store,
     pause,
     message_as_context,
     peek,

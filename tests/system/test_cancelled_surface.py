@@ -38,6 +38,7 @@ CANCELLED = {
     "Store": {
         "aclose": "aclose_store",
         "delete_topic": "delete_topic delete_topic_before_aclose",
+        "drain": "drain_store",
         "__aenter__": "open_store_as_context",
         "__aexit__": "open_store_as_context",
     },
