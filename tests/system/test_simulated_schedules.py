@@ -45,7 +45,7 @@ def test_a_failure_repeats_ten_times_out_of_ten(
     release = Outlet.release
 
     def loses(self: Outlet[Any], batch: Batch, delivery: int, attempts: int) -> None:
-        if self._getters or self.state is None or self.state.ready != 1:
+        if self._getters.line or self.state is None or self.state.ready != 1:
             release(self, batch, delivery, attempts)
         else:
             self.ack(batch.first, delivery)
