@@ -158,6 +158,8 @@ class ActiveSegment:
     def commit(self) -> None:
         """Show readers what was written."""
         segment = self.segment
+        if segment.sealed:
+            return  # nothing was, and its size is that of the footer, too
         for entry, joined, flags, raw_bytes in self._entries:
             self._index.add(entry, joined=joined, flags=flags, raw_bytes=raw_bytes)
             segment.records += entry.records

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from aiodq.errors import StorageError
+from aiodq.errors import DiskFullError, StorageError
 from aiodq.format.codecs import CODEC_NONE
 from aiodq.format.footer import SegmentIndex
 from aiodq.format.segment import SegmentHeader, topic_salt
@@ -20,7 +20,7 @@ from aiodq.storage.logreader import LogView
 from aiodq.storage.meta import TopicMeta, load_meta, save_meta
 from aiodq.storage.oserrors import storage_error
 from aiodq.storage.recovery import recover
-from aiodq.storage.segments import Segment, segment_path
+from aiodq.storage.segments import Segment, load_index, segment_path
 from aiodq.storage.slots import SLOT_FILE_BYTES, WATERMARK, SlotFile, check_slots, noted_watermark
 
 if TYPE_CHECKING:
@@ -142,7 +142,14 @@ class TopicLog:
         if is_loss(self._fs, self.directory, self.meta, first, promised):
             reason = f"acknowledged messages are missing: offsets {first} to {promised - 1}"
             self.damages.append(Damage(self.directory, 0, 0, reason, first, promised))
-        active = self._create(max(end, promised))
+        try:
+            active = self._create(max(end, promised))
+        except DiskFullError:
+            if not segments or promised > end:
+                raise
+            # Everything can be read and settled; the first put that finds space rolls.
+            self.segments = tuple(segments)
+            return self._reopen(segments[-1])
         self.segments = (*segments, active.segment)
         return active
 
@@ -158,7 +165,12 @@ class TopicLog:
             file = self._fs.open(segment.path, write=True)
         except OSError as cause:
             raise storage_error(cause, segment.path) from cause
-        return ActiveSegment(file, segment, segment.index or SegmentIndex())
+        try:
+            index = load_index(file, segment) if segment.sealed else segment.index
+        except BaseException:
+            file.close()
+            raise
+        return ActiveSegment(file, segment, index or SegmentIndex())
 
     def _create(self, base: int) -> ActiveSegment:
         header = SegmentHeader(base, self.meta.uuid, self._clock.now_ns(), topic_salt(self.meta.uuid))

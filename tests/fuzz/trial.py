@@ -12,7 +12,7 @@ from aiodq.storage.repair import repair_store
 from aiodq.storage.verify import verify_store
 from aiodq.testing import FakeClock, SimulatedFileSystem
 from tests.fuzz.stores import STORE, image_of
-from tests.fuzz.world import SETTLED, survivors, topic_of
+from tests.fuzz.world import SETTLED, knows_itself, survivors, topic_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -148,7 +148,7 @@ def check_contents(world: World, files: Files, report: StoreReport, found: Consu
         missing = bodies.keys() - scanned.keys()
         if not missing or topic not in found.scanned:
             continue
-        if files.get(f"{topic}/watermark") == world.files[f"{topic}/watermark"]:
+        if files.get(f"{topic}/watermark") == world.files[f"{topic}/watermark"] and knows_itself(files, world, topic):
             assert missing - told(report, topic) <= SETTLED, (topic, sorted(missing), report.findings)
             assert found.damages[topic] or missing <= SETTLED or any(found.lost.values())
         for name in world.channels[topic]:

@@ -151,7 +151,7 @@ def topic_of(path: str) -> str:
     return path.partition("/")[0]
 
 
-def _knows_itself(files: Mapping[str, bytes], world: World, topic: str) -> bool:
+def knows_itself(files: Mapping[str, bytes], world: World, topic: str) -> bool:
     """Return whether a topic's uuid can still be told, and nothing of another topic stands in for it."""
     wanted = read_meta(SimulatedFileSystem({f"{STORE}/topic.json": world.files[f"{topic}/topic.json"]}), STORE)
     assert wanted is not None
@@ -177,7 +177,7 @@ def _owner(data: bytes) -> Sequence[UUID]:
 
 def survivors(world: World, files: Mapping[str, bytes], topic: str) -> set[int]:
     """Return the offsets of a topic that lie in puts of which no byte has changed."""
-    if not _knows_itself(files, world, topic):
+    if not knows_itself(files, world, topic):
         return set()
     kept: set[int] = set()
     for place in world.places:

@@ -71,7 +71,8 @@ class Careful(Worker):
         return aiodq.Draft(body) if self.rng.random() < 0.7 else aiodq.Draft(body, "x", b"y", {"mark": "z"})
 
     async def put_once(self) -> None:
-        drafts = [self.draft() for _ in range(self.rng.choice((1, 1, 1, 4)))]
+        # 200 of them are several frames, which are written by one call of their own kind.
+        drafts = [self.draft() for _ in range(self.rng.choice((*[1] * 12, *[4] * 3, 200)))]
         number = next(self.numbers)
         digests = [digest(bytes(d.body), d.tag, None if d.key is None else bytes(d.key), d.headers) for d in drafts]
         self.note("will_put", number, 0, digests)
