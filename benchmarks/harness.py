@@ -14,6 +14,7 @@ import os
 import random
 import statistics
 import tempfile
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,16 +76,16 @@ class Operation(enum.Enum):
     LAG = enum.auto()
 
 
-class Session:
+class Session(ABC):
     """An open queue of one subject. Subclasses override what their library does in a better way."""
 
+    @abstractmethod
     async def put(self, body: bytes) -> None:
         """Put one message, as durable as the subject promises."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def take(self) -> None:
         """Take the oldest message and settle it."""
-        raise NotImplementedError
 
     async def put_many(self, bodies: list[bytes]) -> None:
         """Put all of `bodies`, in one call where the library has one."""
@@ -117,7 +118,7 @@ class Subject:
     """One library in one setting."""
 
     name: str
-    library: str
+    package: str
     durability: Durability
     promise: str
     """What exactly is safe when a put returns, in a few words."""
@@ -215,7 +216,7 @@ class Result:
     def baseline(self, subject: Subject) -> Subject | None:
         """Return the aiodq subject that promises what `subject` promises, if it was measured."""
         for other in self.subjects:
-            if other.library == "aiodq" and other.durability is subject.durability and other.name in self.samples:
+            if other.package == "aiodq" and other.durability is subject.durability and other.name in self.samples:
                 return other
         return None
 

@@ -43,7 +43,7 @@ def _times(value: float | None) -> str:
 def _ratio(result: Result, subject: Subject, metric: Metric) -> float | None:
     """Return how many times better aiodq is than `subject`; None for aiodq itself or without aiodq."""
     ours = result.baseline(subject)
-    if ours is None or subject.library == "aiodq":
+    if ours is None or subject.package == "aiodq":
         return None
     return ratio(result.figures(ours, metric), result.figures(subject, metric), metric)
 
@@ -58,7 +58,7 @@ def _header(result: Result) -> list[str]:
 def _ranked(result: Result) -> list[Subject]:
     """Return the subjects by what they promise, aiodq first within each kind."""
     kinds = list(type(result.subjects[0].durability)) if result.subjects else []
-    return sorted(result.subjects, key=lambda each: (kinds.index(each.durability), each.library != "aiodq"))
+    return sorted(result.subjects, key=lambda each: (kinds.index(each.durability), each.package != "aiodq"))
 
 
 def _row(result: Result, subject: Subject) -> list[str]:
@@ -105,7 +105,7 @@ def write_tables(results: Sequence[Result], console: Console) -> None:
             if kind not in {None, subject.durability}:
                 table.add_section()
             kind = subject.durability
-            table.add_row(*map(escape, row), style="bold" if subject.library == "aiodq" else None)
+            table.add_row(*map(escape, row), style="bold" if subject.package == "aiodq" else None)
         console.print(table)
         console.print()
 
@@ -131,7 +131,7 @@ def _entry(result: Result, subject: Subject, metric: Metric) -> dict[str, object
         "case": result.case.name,
         "size": result.size,
         "subject": subject.name,
-        "library": subject.library,
+        "package": subject.package,
         "durability": subject.durability.name.lower(),
         "promise": subject.promise,
         "metric": metric.name,

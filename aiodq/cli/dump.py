@@ -178,7 +178,7 @@ def _frame_part(frame: Frame) -> Part:
         "codec": frame.detail if frame.kind == KIND_BATCH else 0,
         "flags": [flag.name for flag in Flags if frame.flags & flag],
         "first": frame.first,
-        "count": frame.count,
+        "count": frame.records,
         "watermark": frame.watermark,
         "time": _time(frame.time_ns),
         "raw_bytes": frame.raw,

@@ -108,11 +108,11 @@ class ChannelState:
             elif op.kind is OpKind.FLOOR:
                 state.floor = max(state.floor, op.offset)
             elif op.kind is OpKind.ACK:
-                state.settled.add(op.offset, op.offset + op.count)
+                state.settled.add(op.offset, op.offset + op.length)
             elif op.kind is OpKind.DEFER:
                 dues[op.offset] = op.value
-                if op.count < MOST_REMAINING:
-                    wall = max(wall, op.value - op.count * _MILLISECOND)
+                if op.length < MOST_REMAINING:
+                    wall = max(wall, op.value - op.length * _MILLISECOND)
             else:
                 state._attempts[op.offset] = op.value
                 dues.pop(op.offset, None)

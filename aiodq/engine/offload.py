@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
+from aiodq.engine.settle import settle
 from aiodq.engine.signals import QueueShutDown
 
 if TYPE_CHECKING:
@@ -47,15 +49,7 @@ class Offload:
         """
         done: asyncio.Future[T] = self._loop.create_future()
 
-        def report(result: T | None, error: BaseException | None) -> None:
-            if done.cancelled():
-                return
-            if error is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(result)  # type: ignore[arg-type]
-
-        self.start(lambda: function(*args, **kwargs), report)
+        self.start(lambda: function(*args, **kwargs), partial(settle, done))
         return await done
 
     def start(self, function: Callable[[], T], report: Callable[[T | None, BaseException | None], None]) -> None:

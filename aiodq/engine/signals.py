@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 from aiodq.errors import AiodqError
 
 __all__ = ["QueueEmpty", "QueueFull", "QueueShutDown"]
 
-_ShutDownBase: type[Exception] = getattr(asyncio, "QueueShutDown", Exception)
+if sys.version_info >= (3, 13):
+    _ShutDownBase = asyncio.QueueShutDown
+else:
+    _ShutDownBase = Exception
 
 
 class QueueEmpty(AiodqError, asyncio.QueueEmpty):  # noqa: N818 - asyncio's name
@@ -23,5 +27,5 @@ class QueueFull(AiodqError, asyncio.QueueFull):  # noqa: N818 - asyncio's name
     retriable = True
 
 
-class QueueShutDown(AiodqError, _ShutDownBase):  # type: ignore[misc, valid-type]  # noqa: N818 - likewise
+class QueueShutDown(AiodqError, _ShutDownBase):  # noqa: N818 - asyncio's name
     """The queue was shut down or its store closed; nothing more is taken, or there is nothing left to get."""

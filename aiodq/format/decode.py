@@ -52,7 +52,7 @@ def decode_stretch(
             frame = _whole_frame(view, at, context, position=position, limit=limit, path=path)
             if frame is None:
                 break
-            if frame.count and frame.stop > skip_below:
+            if frame.records and frame.stop > skip_below:
                 batches.append(decode_frame(view, at, frame, context, path=path))
             else:
                 # Otherwise one wrong bit in kind, offset or count would make a record pass for something to skip.

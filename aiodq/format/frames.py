@@ -88,7 +88,7 @@ class Frame(NamedTuple):
     first: int
     watermark: int
     time_ns: int
-    count: int  # type: ignore[assignment]  # tuple.count is no loss
+    records: int
     raw: int
 
     @property
@@ -99,7 +99,7 @@ class Frame(NamedTuple):
     @property
     def stop(self) -> int:
         """The offset behind the frame's last record."""
-        return self.first + self.count
+        return self.first + self.records
 
 
 @dataclass(slots=True)

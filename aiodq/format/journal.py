@@ -96,7 +96,7 @@ class Op(NamedTuple):
 
     kind: OpKind
     offset: int
-    count: int = 1  # type: ignore[assignment]  # tuple.count is no loss
+    length: int = 1
     value: int = 0
 
 

@@ -61,15 +61,15 @@ def _apply(image: ChannelImage, op: Op) -> None:
         case OpKind.FLOOR:
             image.floor = max(image.floor, op.offset)
         case OpKind.ACK:
-            image.ranges.append((op.offset, op.offset + op.count))
+            image.ranges.append((op.offset, op.offset + op.length))
         case OpKind.REQUEUE:
             image.attempts[op.offset] = op.value
             image.deferred.pop(op.offset, None)
         case OpKind.DEFER:
             image.attempts.setdefault(op.offset, 0)
             image.deferred[op.offset] = op.value
-            if op.count < MOST_REMAINING:
-                image.noted_ns = max(image.noted_ns, op.value - op.count * 1_000_000)
+            if op.length < MOST_REMAINING:
+                image.noted_ns = max(image.noted_ns, op.value - op.length * 1_000_000)
         case OpKind.SEEK:
             image.floor, image.ranges = op.offset, []
             image.attempts.clear()

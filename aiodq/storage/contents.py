@@ -122,5 +122,5 @@ def _marks(file: File, context: FrameContext, path: str, start: int, limit: int)
 def index_unit(index: SegmentIndex, unit: Unit, base: int) -> None:
     """Add the frames of one put to an index."""
     for number, frame in enumerate(unit.frames):
-        entry = IndexEntry(frame.position, frame.first - base, frame.count, 1, frame.time_ns)
+        entry = IndexEntry(frame.position, frame.first - base, frame.records, 1, frame.time_ns)
         index.add(entry, joined=number > 0, flags=frame.flags, raw_bytes=frame.raw)

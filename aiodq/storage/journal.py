@@ -373,7 +373,7 @@ def _reach_of(op: Op) -> int:
     """Return the offset behind the last that an operation names."""
     match op.kind:
         case OpKind.ACK:
-            return op.offset + op.count
+            return op.offset + op.length
         case OpKind.REQUEUE | OpKind.DEFER:
             return op.offset + 1
         case OpKind.FLOOR | OpKind.SEEK:

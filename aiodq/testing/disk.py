@@ -368,7 +368,7 @@ def _ordered(file: _File, commit: int, random: Random) -> bytes:
                     _change(data, piece)
             elif index < last and piece.position <= len(data):
                 _change(data, piece)
-        if index + 1 == last and random.random() < 0.5 and len(data) > max(old, change.position):  # noqa: PLR2004
+        if index + 1 == last and random.random() < 0.5 and len(data) > max(old, change.position):  # noqa: PLR2004 - a coin
             # A page that was written back while it was being filled.
             _resize(data, random.randint(max(old, change.position), len(data)))
     return bytes(data)

@@ -191,4 +191,4 @@ def _random_fault(source: Random, calls: Sequence[Call], among: int) -> Fault:
     pages: Pages = source.choice(("kept", "dropped", "evicted")) if call == "sync" else "dropped"
     if short and source.random() < 0.5:  # noqa: PLR2004 - every other short write is only short
         error = ""
-    return Fault(call, source.randint(1, among), error, source.random() < 0.25, short, pages)  # noqa: PLR2004
+    return Fault(call, source.randint(1, among), error, source.random() < 0.25, short, pages)  # noqa: PLR2004 - one of four lasts

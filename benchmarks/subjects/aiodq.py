@@ -68,7 +68,7 @@ async def _open(path: Path, sync: Sync) -> AsyncIterator[Session]:
 def _subject(sync: Sync, durability: Durability, promise: str) -> Subject:
     return Subject(
         name=f"aiodq {sync}",
-        library="aiodq",
+        package="aiodq",
         durability=durability,
         promise=promise,
         blocking=False,

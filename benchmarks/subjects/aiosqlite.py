@@ -58,7 +58,7 @@ async def _open(path: Path, synchronous: Synchronous) -> AsyncIterator[Session]:
 def _subject(synchronous: Synchronous, durability: Durability, promise: str) -> Subject:
     return Subject(
         name=f"aiosqlite {synchronous}",
-        library="aiosqlite",
+        package="aiosqlite",
         durability=durability,
         promise=promise,
         blocking=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -19,7 +20,14 @@ __all__ = ["SUBJECTS"]
 _sync = getattr(os, "fdatasync", os.fsync)
 
 
-class _File(Session):
+class _WriteOnly(Session):
+    """A yardstick for puts: its `operations` have no case ask for more."""
+
+    async def take(self) -> None:
+        raise io.UnsupportedOperation("nothing can be taken from a yardstick")
+
+
+class _File(_WriteOnly):
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
@@ -31,7 +39,7 @@ class _File(Session):
         await self.put(b"".join(bodies))
 
 
-class _Idle(Session):
+class _Idle(_WriteOnly):
     async def put(self, body: bytes) -> None:  # noqa: ARG002 - puts nothing
         await asyncio.sleep(0.1)
 
@@ -53,7 +61,7 @@ async def _open_idle(_path: Path) -> AsyncIterator[Session]:
 SUBJECTS = [
     Subject(
         name="control: write + fdatasync",
-        library="control",
+        package="control",
         durability=Durability.SYNCED,
         promise="the disk alone: one write and one sync a call",
         blocking=True,
@@ -62,7 +70,7 @@ SUBJECTS = [
     ),
     Subject(
         name="control: idle loop",
-        library="control",
+        package="control",
         durability=Durability.SYNCED,
         promise="the loop alone: nothing is put",
         blocking=False,

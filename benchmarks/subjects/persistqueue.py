@@ -88,7 +88,7 @@ TAKING = frozenset({Operation.GET, Operation.PUT_GET})
 SUBJECTS = [
     Subject(
         name="persist-queue Queue",
-        library="persistqueue",
+        package="persistqueue",
         durability=Durability.DEFERRED,
         promise="in the kernel; data fsynced every 100 messages, the index never",
         blocking=True,
@@ -97,7 +97,7 @@ SUBJECTS = [
     ),
     Subject(
         name="persist-queue SQLiteQueue",
-        library="persistqueue",
+        package="persistqueue",
         durability=Durability.SYNCED,
         promise="WAL fsynced at each call; a get removes at once",
         blocking=True,
@@ -106,7 +106,7 @@ SUBJECTS = [
     ),
     Subject(
         name="persist-queue SQLiteAckQueue",
-        library="persistqueue",
+        package="persistqueue",
         durability=Durability.SYNCED,
         promise="WAL fsynced at each call; get and ack are two",
         blocking=True,

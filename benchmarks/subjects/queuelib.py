@@ -63,7 +63,7 @@ async def _open(path: Path) -> AsyncIterator[Session]:
 SUBJECTS = [
     Subject(
         name="queuelib FifoDiskQueue",
-        library="queuelib",
+        package="queuelib",
         durability=Durability.KERNEL,
         promise="in the kernel, but the index is saved at close: a kill loses its place",
         blocking=True,

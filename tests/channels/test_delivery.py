@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -277,11 +278,12 @@ class TestSeek:
             for _ in range(4):
                 await (await jobs.get()).ack()
             await until(lambda: jobs.begin_offset > 0)
+            nowhere: Any = "nowhere"
             for wrong in (7, jobs.begin_offset - 1, -1):
                 with pytest.raises((aiodq.OffsetError, aiodq.InvalidOptionError)):
                     await jobs.seek(wrong)
             with pytest.raises(aiodq.InvalidOptionError):
-                await jobs.seek("nowhere")  # type: ignore[arg-type]
+                await jobs.seek(nowhere)
             with pytest.raises(aiodq.InvalidOptionError):
                 await jobs.seek(datetime(2026, 1, 1))  # noqa: DTZ001 - without a zone, as a user may
             assert counts(jobs) == (2, 0, 0)

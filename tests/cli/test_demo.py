@@ -15,10 +15,10 @@ import pytest
 
 from aiodq.cli import main
 from aiodq.cli.demo import run
-from aiodq.cli.demo.library import Library, standard_library
 from aiodq.cli.demo.progress import Narrator
 from aiodq.cli.demo.proof import Ledger, Verdict
 from aiodq.cli.demo.run import Demonstration, Figures, Outcome
+from aiodq.cli.demo.sources import Library, standard_library
 from aiodq.cli.demo.traffic import CHANNEL, TOPIC, produce
 from aiodq.options import StoreOptions
 from aiodq.store import open as open_store

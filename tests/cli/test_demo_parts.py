@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiodq.cli.demo.library import Library, standard_library
+from aiodq.cli.demo.sources import Library, standard_library
 from aiodq.cli.demo.wire import Acknowledged, Delivered, Settled, Unpacker, pack
 
 if TYPE_CHECKING:

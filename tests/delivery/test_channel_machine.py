@@ -226,7 +226,7 @@ class ChannelMachine(RuleBasedStateMachine):
     def check_short(self, ops: list[Op]) -> None:
         """No operation says what another one does, or could be joined with it."""
         floors = [op.offset for op in ops if op.kind is OpKind.FLOOR]
-        acks = [(op.offset, op.offset + op.count) for op in ops if op.kind is OpKind.ACK]
+        acks = [(op.offset, op.offset + op.length) for op in ops if op.kind is OpKind.ACK]
         requeued = [op.offset for op in ops if op.kind is OpKind.REQUEUE]
         assert len(floors) <= 1
         assert all(start > self.state.floor and start < stop for start, stop in acks)

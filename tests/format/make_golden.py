@@ -82,7 +82,7 @@ def footer_of(header: SegmentHeader, data: bytes, end: int) -> bytes:
     """Return the footer of a segment with these frames."""
     index = SegmentIndex()
     for frame in walk(data, header.context):
-        entry = IndexEntry(frame.position, frame.first - header.base, frame.count, 1, frame.time_ns)
+        entry = IndexEntry(frame.position, frame.first - header.base, frame.records, 1, frame.time_ns)
         index.add(entry, joined=bool(frame.flags & Flags.CONTINUES), flags=frame.flags, raw_bytes=frame.raw)
     return encode_footer(index, data_end=SEGMENT_HEADER.size + len(data), end=end, salt=header.salt)[1]
 

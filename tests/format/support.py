@@ -111,7 +111,7 @@ def encode_puts(puts: Iterable[Put], context: FrameContext = CONTEXT) -> Stream:
         for frame in encode_frames(
             columns, context, first=first, watermark=context.base, time_ns=time_ns, codec=codec, atomic=atomic
         ):
-            count = read_prefix(frame, 0, context, position=0, limit=len(frame)).count
+            count = read_prefix(frame, 0, context, position=0, limit=len(frame)).records
             frames.append(frame)
             records.append(rows[:count])
             del rows[:count]

@@ -79,7 +79,7 @@ def _sealed(frames: Iterable[bytes], *, sealed: bool = True) -> bytes:
     end = 0
     for raw in frames:
         frame = read_prefix(raw, 0, CONTEXT, position=len(data), limit=1 << 20)
-        entry = IndexEntry(len(data), frame.first - BASE, frame.count, 1, frame.time_ns)
+        entry = IndexEntry(len(data), frame.first - BASE, frame.records, 1, frame.time_ns)
         index.add(entry, joined=bool(frame.flags & 0x100), flags=frame.flags, raw_bytes=frame.raw)
         data += raw
         end = max(end, frame.stop - BASE)

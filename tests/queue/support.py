@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aiodq.storage.filesystem import File, Lock
 
 T = TypeVar("T")
+RuleT = TypeVar("RuleT", bound="Callable[[Call], None]")
 
 PATIENCE = 20.0
 """Seconds after which what should have ended counts as hanging. No test waits for it to pass."""
@@ -74,9 +75,6 @@ class Call:
     @property
     def segment(self) -> bool:
         return self.path.endswith(".seg")
-
-
-Rule = "Callable[[Call], None]"
 
 
 class Gate:
@@ -146,8 +144,8 @@ class SpyFileSystem:
             self._ticks += 1
             return self._ticks
 
-    def add(self, rule: T) -> T:
-        self.rules.append(rule)  # type: ignore[arg-type]  # a Gate or a Fault
+    def add(self, rule: RuleT) -> RuleT:
+        self.rules.append(rule)
         return rule
 
     def fail(self, error: int, *kinds: str, match: str = "", at: int = 1, times: int | None = None) -> Fault:
@@ -298,9 +296,9 @@ class FakeClock:
 # ------------------------------------------------------------------------------------------------------------ queues
 
 
-def options(**given: object) -> aiodq.StoreOptions:
+def options(**given: Any) -> aiodq.StoreOptions:  # noqa: ANN401 - fields of many types
     """Return options with small segments unless something else is asked for."""
-    return aiodq.StoreOptions(**given)  # type: ignore[arg-type]  # as each test says
+    return aiodq.StoreOptions(**given)
 
 
 @contextmanager

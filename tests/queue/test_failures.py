@@ -34,6 +34,8 @@ from tests.queue.support import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from aiodq.options import SyncPolicy
+
 FATAL = [errno.EIO, errno.ENOSPC, errno.EDQUOT]
 
 
@@ -234,9 +236,9 @@ class TestSync:
             assert opened.topics() == list("abcdef")
 
     @pytest.mark.parametrize("policy", ["interval", "os"])
-    async def test_under_the_other_policies_too(self, path: Path, policy: str) -> None:
+    async def test_under_the_other_policies_too(self, path: Path, policy: SyncPolicy) -> None:
         fs = SpyFileSystem()
-        jobs = await aiodq.open_queue(path, aiodq.StoreOptions(sync=policy, sync_every=5), fs=fs)  # type: ignore[arg-type]
+        jobs = await aiodq.open_queue(path, aiodq.StoreOptions(sync=policy, sync_every=5), fs=fs)
         await jobs.put(b"0")
         fs.fail(errno.EIO, "sync", match=".seg")
         with pytest.raises(aiodq.StoreFailedError):

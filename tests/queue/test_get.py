@@ -150,7 +150,9 @@ class TestGet:
             if first.cancelled():
                 assert (await soon(second)).body == b"a"
             else:
-                assert outcome(first).body == b"a"  # type: ignore[attr-defined]  # a message
+                message = outcome(first)
+                assert isinstance(message, aiodq.Message)
+                assert message.body == b"a"
             assert jobs.depth == 1
 
     async def test_cancelled_at_random_nothing_is_lost_and_the_order_is_kept(self, path: Path, seed: int) -> None:

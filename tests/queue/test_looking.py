@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
@@ -27,7 +28,6 @@ from tests.queue.support import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
 
@@ -172,7 +172,7 @@ class TestScan:
         [(None, None), (0, 30), (5, 9), (5, None), (None, 4), (29, 30), (7, 7), (9, 5), (25, 999), (99, None)],
     )
     @pytest.mark.parametrize("reverse", [False, True])
-    async def test_a_range(self, path: Path, start: int | None, stop: int | None, reverse: bool) -> None:  # noqa: FBT001
+    async def test_a_range(self, path: Path, start: int | None, stop: int | None, reverse: bool) -> None:  # noqa: FBT001 - a parameter
         async with queue(path, segment_bytes=300) as jobs:
             await fill(jobs, numbered(10))
             await jobs.put_many(numbered(10, start=10))
@@ -182,7 +182,7 @@ class TestScan:
             assert jobs.depth == 30
 
     @pytest.mark.parametrize("reverse", [False, True])
-    async def test_much(self, path: Path, reverse: bool) -> None:  # noqa: FBT001 - a parameter
+    async def test_much(self, path: Path, reverse: bool) -> None:  # noqa: FBT001 - a parameter - a parameter
         bodies = [b"%d" % number * 2000 for number in range(400)]
         async with queue(path, segment_bytes=1 << 20, sync="os") as jobs:
             await jobs.put_many(bodies[:200])
@@ -209,14 +209,15 @@ class TestScan:
             await fill(jobs, numbered(30))
             before = fs.open_files
             for reverse in (False, True):
-                scanning: AsyncIterator[aiodq.Message] = jobs.scan(reverse=reverse)
-                async with aclosing(scanning) as messages:  # type: ignore[type-var]  # a generator, declared as less
+                scanning = jobs.scan(reverse=reverse)
+                assert isinstance(scanning, AsyncGenerator)
+                async with aclosing(scanning) as messages:
                     async for _ in messages:
                         break
                 await until(lambda: fs.open_files == before)
 
     @pytest.mark.parametrize("reverse", [False, True])
-    async def test_damage_is_stepped_over(self, path: Path, reverse: bool) -> None:  # noqa: FBT001 - a parameter
+    async def test_damage_is_stepped_over(self, path: Path, reverse: bool) -> None:  # noqa: FBT001 - a parameter - a parameter
         async with queue(path, segment_bytes=300) as jobs:
             await fill(jobs, [b"<%03d>" % number for number in range(30)])
         for number in (0, 3, 17, 18):
@@ -226,7 +227,7 @@ class TestScan:
             assert await scanned(jobs, reverse=reverse) == (expected[::-1] if reverse else expected)
 
     @pytest.mark.parametrize("reverse", [False, True])
-    async def test_a_missing_segment_is_stepped_over(self, path: Path, reverse: bool) -> None:  # noqa: FBT001
+    async def test_a_missing_segment_is_stepped_over(self, path: Path, reverse: bool) -> None:  # noqa: FBT001 - a parameter
         async with queue(path, segment_bytes=300) as jobs:
             await fill(jobs, numbered(30))
         gone = segments(path)[1]

@@ -228,14 +228,14 @@ class TestReadOnly:
 
     async def test_a_directory_that_may_not_be_changed(self, path: Path) -> None:
         path.mkdir()
-        immutable = subprocess.run(["chattr", "+i", path], check=False, capture_output=True)  # noqa: S607
+        immutable = subprocess.run(["chattr", "+i", path], check=False, capture_output=True)  # noqa: S607 - wherever the system has it
         if immutable.returncode:
             pytest.skip("this file system or user cannot make a directory immutable, and root may write anywhere")
         try:
             with pytest.raises(aiodq.ReadOnlyError):
                 await aiodq.open(path)
         finally:
-            subprocess.run(["chattr", "-i", path], check=True)  # noqa: S607
+            subprocess.run(["chattr", "-i", path], check=True)  # noqa: S607 - likewise
         async with queue(path) as jobs:
             await jobs.put(b"a")
 

@@ -355,7 +355,7 @@ class TestMemory:
         async with queue(path, fs=fs, memory_bytes=limit) as jobs:
             gate = fs.gate("sync", match=".seg")
             extras = [{"tag": "t" * 10_000}, {"key": b"k" * 10_000}, {"headers": {"h": "v" * 10_000}}]
-            putting = [tasks.start(jobs.put(b"", **given)) for given in extras * 10]  # type: ignore[arg-type]
+            putting = [tasks.start(jobs.put(b"", **given)) for given in extras * 10]  # type: ignore[arg-type]  # put's own keywords
             await gate.wait()
             await turns(20)
             assert jobs.topic_stats().pending <= limit // 2 // 10_000 + 1

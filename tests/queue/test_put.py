@@ -481,7 +481,7 @@ class TestSyncOs:
         async with queue(path, fs=fs, sync="os", sync_interval=0.001) as jobs:
             since, ticks = len(fs.calls), []
             retain = jobs._ioloop.retainer.retain
-            jobs._ioloop.retainer.retain = lambda: ticks.append(1) or retain()  # type: ignore[method-assign, func-returns-value]
+            jobs._ioloop.retainer.retain = lambda: ticks.append(1) or retain()  # type: ignore[method-assign, func-returns-value]  # counts, then goes on
             await fill(jobs, numbered(50))
             for _ in range(10):
                 await (await jobs.get()).ack()

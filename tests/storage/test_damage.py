@@ -375,7 +375,7 @@ def a_journal(directory: Path) -> ChannelJournal:
 def newer(path: Path) -> None:
     """Raise a file's version beyond what is known, with its checksum right."""
     import json  # noqa: PLC0415 - only here
-    import zlib  # noqa: PLC0415
+    import zlib  # noqa: PLC0415 - likewise
 
     data = bytearray(path.read_bytes())
     if path.name == "topic.json":

@@ -250,7 +250,7 @@ def test_what_retention_deleted_is_no_loss(store: Path) -> None:
     put_each(log, [b"y" * 60] * 10)
     log.close()
     from aiodq.format.journal import Op, OpKind  # noqa: PLC0415 - only here
-    from aiodq.storage.journal import ChannelJournal  # noqa: PLC0415
+    from aiodq.storage.journal import ChannelJournal  # noqa: PLC0415 - only here
 
     middle = log.segments[5]
     for name in ("one", "two"):

@@ -36,7 +36,7 @@ def test_what_is_printed_is_what_is_parsed(wanted: list[Fault]) -> None:
 @given(st.lists(faults(), min_size=1, max_size=3), st.lists(st.sampled_from(CALLS), max_size=60))
 def test_a_parsed_plan_hits_what_the_first_one_hit(wanted: list[Fault], calls: list[str]) -> None:
     plans = [FaultPlan(wanted), FaultPlan.parse(str(FaultPlan(wanted)))]
-    first, second = ([plan.enter(call, "/store/t/x.seg") for call in calls] for plan in plans)  # type: ignore[arg-type]
+    first, second = ([plan.enter(call, "/store/t/x.seg") for call in calls] for plan in plans)  # type: ignore[arg-type]  # names of calls
     assert first == second
 
 

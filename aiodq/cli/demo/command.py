@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from cyclopts import Parameter, validators
 from rich.table import Table
 
-from aiodq.cli.demo.library import Library, standard_library
 from aiodq.cli.demo.progress import narrator
 from aiodq.cli.demo.run import Demonstration, Outcome
+from aiodq.cli.demo.sources import Library, standard_library
 from aiodq.cli.exits import DONE, WRONG, CommandError
 from aiodq.cli.loop import run_command
 from aiodq.cli.show import counted, human_bytes, print_json, rate, stdout

@@ -18,8 +18,8 @@ from aiodq.store import open as open_store
 from aiodq.store import open_reader
 
 if TYPE_CHECKING:
-    from aiodq.cli.demo.library import Library
     from aiodq.cli.demo.progress import Narrator
+    from aiodq.cli.demo.sources import Library
     from aiodq.cli.demo.wire import Event
     from aiodq.message import Message
     from aiodq.topic import Topic

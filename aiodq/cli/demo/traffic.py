@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.channel import Channel
-    from aiodq.cli.demo.library import Share
+    from aiodq.cli.demo.sources import Share
     from aiodq.message import Message
     from aiodq.topic import Topic
 

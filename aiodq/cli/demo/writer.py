@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from aiodq.cli.demo.library import Library, standard_library
+from aiodq.cli.demo.sources import Library, standard_library
 from aiodq.cli.demo.traffic import CHANNEL, TOPIC, channel_options, consume, produce, store_options, take_and_hold
 from aiodq.cli.demo.wire import Acknowledged, Delivered, Settled, pack
 from aiodq.cli.loop import Aside, loop_factory
