@@ -44,6 +44,7 @@ from aiodq.storage.reader import StoreReader, TopicReader
 from aiodq.storage.record import StoredMessage
 from aiodq.store import QueueOpening, Store, StoreOpening, open, open_queue, open_reader
 from aiodq.topic import Topic
+from aiodq.transaction import Transaction
 
 __all__ = [
     "AiodqError",
@@ -89,6 +90,7 @@ __all__ = [
     "Topic",
     "TopicReader",
     "TopicStats",
+    "Transaction",
     "WrongContextError",
     "open",
     "open_queue",

@@ -291,6 +291,10 @@ class Channel:
         await asyncio.shield(asyncio.ensure_future(self._seek(position)))
 
     async def _seek(self, position: Start) -> None:
+        async with self._ioloop.alone():
+            await self._move(position)
+
+    async def _move(self, position: Start) -> None:
         await self._ioloop.settle_in()
         begin, end = self._ioloop.log.begin, self._ioloop.visible
         if isinstance(position, datetime):

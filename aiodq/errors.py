@@ -167,4 +167,4 @@ class MissingExtraError(AiodqError, ImportError):
 
 
 class WrongContextError(AiodqError, RuntimeError):
-    """The object was used from another event loop, another thread, or a forked child."""
+    """The object was used from another event loop, another thread, a forked child, or a transaction after its end."""

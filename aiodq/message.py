@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self
 
-from aiodq.engine.intake import span_ns
+from aiodq.engine.checks import span_ns
 from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import AlreadySettledError, NotInFlightError, StoreFailedError
 from aiodq.format.columns import Columns
@@ -197,6 +197,19 @@ class Message(StoredMessage):
             self._unless_gone(counted=True)
         else:
             self._unless_gone(counted=False)
+
+    def claim(self) -> tuple[Outlet[Message], int]:
+        """Return the channel and the delivery number by which a transaction settles the message.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: it was only looked at.
+        """
+        return self._take(), self._delivery
+
+    def committed(self) -> None:
+        """Note that a transaction has settled the message."""
+        self._settled = True
 
     def _unless_gone(self, *, counted: bool) -> None:
         """Give the message back; that it was taken away meanwhile must not hide the exception under way."""

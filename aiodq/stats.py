@@ -83,8 +83,10 @@ class StoreStats:
         path: its directory.
         failed: why it stopped, or None.
         topics: by name.
+        transactions: committed since the store was opened.
     """
 
     path: str
     failed: str | None
     topics: dict[str, TopicStats]
+    transactions: int = 0

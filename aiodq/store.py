@@ -18,6 +18,7 @@ from aiodq.stats import StoreStats
 from aiodq.storage.filesystem import FileSystem, OsFileSystem
 from aiodq.storage.reader import StoreReader
 from aiodq.topic import Topic
+from aiodq.transaction import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -66,11 +67,7 @@ class Store:
         self._runtime.check()
         topic = self._topics.get(name)
         if topic is None:
-            ioloop = self._runtime.topics.get(name)
-            if ioloop is None:
-                ioloop = self._runtime.new_topic(name, options or self._runtime.options)
-            elif options is not None:
-                self._runtime.configure(ioloop, options)
+            ioloop = self._runtime.ioloop(name, options)
             topic = self._topics[name] = Topic(self._runtime, ioloop)
         return topic
 
@@ -102,6 +99,15 @@ class Store:
         self._topics.pop(name, None)
         await self._runtime.delete_topic(name)
 
+    def transaction(self) -> Transaction:
+        """Return a transaction: `async with store.transaction() as tx`, with `tx.ack` and `tx.put` in the block.
+
+        Raises:
+            QueueShutDown: the store is closed.
+        """
+        self._runtime.check()
+        return Transaction(self._runtime)
+
     def stats(self) -> StoreStats:
         """Return the store's numbers. No I/O."""
         failure = self._runtime.failure
@@ -110,7 +116,9 @@ class Store:
             for name, ioloop in sorted(self._runtime.topics.items())
             if ioloop.exists
         }
-        return StoreStats(self.path, None if failure is None else str(failure), topics)
+        return StoreStats(
+            self.path, None if failure is None else str(failure), topics, self._runtime.committer.committed
+        )
 
     async def drain(self, timeout: float | None = None) -> bool:
         """Refuse puts from now on, and wait until consumers have worked off what there is.

@@ -91,7 +91,9 @@ class Topic:
         else:
             message = intake.accepted(Draft(data, tag, key, headers, delay, ttl))
         ioloop.check()
-        waiter = intake.accept_at_once(message, data) or await intake.enter(partial(intake.accept, message, data))
+        waiter = intake.accept_at_once(message, data)
+        if waiter is None:
+            waiter = await intake.enter(partial(intake.accept, message, data))
         return await _stored(ioloop, waiter)
 
     async def put_many(
@@ -341,7 +343,11 @@ class Topic:
         Cancellation: it is done all the same.
         """
         self._ioloop.check()
-        return await self._ioloop.retainer.purge()
+        return await asyncio.shield(asyncio.ensure_future(self._purge()))
+
+    async def _purge(self) -> int:
+        async with self._ioloop.alone():
+            return await self._ioloop.retainer.purge()
 
     def pause(self) -> Awaitable[None]:
         """Deliver nothing to any channel from now on; messages gather (SYSTEMS row B15).

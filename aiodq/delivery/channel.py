@@ -10,6 +10,7 @@ what both are at that moment, so that a jump of the wall clock moves nothing tha
 from __future__ import annotations
 
 import heapq
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -321,9 +322,9 @@ class ChannelState:
         self.counters.dropped += dropped
         return dropped
 
-    def purge(self) -> int:
-        """Settle everything; return how many messages that were."""
-        return self._give_up(self.floor, self.end)
+    def purge(self, start: int = 0, stop: int = sys.maxsize) -> int:
+        """Settle everything, or a stretch; return how many messages that were."""
+        return self._give_up(start, stop)
 
     def settled_all(self, start: int, stop: int) -> bool:
         """Return whether everything from `start` to `stop` is settled."""

@@ -9,10 +9,20 @@ from aiodq.format.columns import Columns
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import timedelta
 
-__all__ = ["OVERHEAD", "PLAIN", "Accepted", "Draft", "OpenBatch", "Part", "accepted_cost", "columns_cost"]
+__all__ = [
+    "OVERHEAD",
+    "PLAIN",
+    "Accepted",
+    "Draft",
+    "OpenBatch",
+    "Part",
+    "accepted_cost",
+    "atomic_part",
+    "columns_cost",
+]
 
 C = TypeVar("C")
 
@@ -167,6 +177,15 @@ class Part:
                 waiter.set_exception(error)
 
 
+def atomic_part(messages: Iterable[tuple[Accepted, bytes]], waiter: asyncio.Future[Any]) -> Part:
+    """Return messages that are stored all or not at all, with the future of who waits for them."""
+    part = Part(Columns([]), [], atomic=True)
+    for message, body in messages:
+        part.add(message, body, waiter)
+    part.waiters = [waiter]
+    return part
+
+
 @dataclass(slots=True)
 class OpenBatch:
     """Parts in the order in which they were accepted.
@@ -198,14 +217,10 @@ class OpenBatch:
         self.count += 1
         self.cost += cost
 
-    def add_many(self, messages: list[tuple[Accepted, bytes]], waiter: asyncio.Future[Any]) -> None:
+    def add_part(self, part: Part) -> None:
         """Take messages in that are stored all or not at all."""
-        part = Part(Columns([]), [], atomic=True)
-        for message, body in messages:
-            part.add(message, body, waiter)
-        part.waiters = [waiter]
         self.parts.append(part)
-        self.count += len(messages)
+        self.count += len(part.columns.bodies)
         self.cost += part.cost
 
     def take(self) -> list[Part]:

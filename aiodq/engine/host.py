@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
 
     from aiodq.clock import Clock
     from aiodq.engine.burial import DeadLetter
@@ -38,6 +39,10 @@ class IoLoopHost(Protocol):
 
     def bury(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
         """Put a dead letter into its topic, and tell how that ended."""
+        ...
+
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        """Return a block in which no transaction commits, and before which all that did are in their topics."""
         ...
 
     def fail(self, error: Exception) -> None:

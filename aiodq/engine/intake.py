@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
-from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiodq.engine.batch import OVERHEAD, PLAIN, Accepted, OpenBatch, accepted_cost, columns_cost
+from aiodq.engine.batch import OVERHEAD, PLAIN, Accepted, OpenBatch, Part, accepted_cost, atomic_part, columns_cost
+from aiodq.engine.checks import checked
 from aiodq.engine.signals import QueueFull, QueueShutDown
-from aiodq.errors import InvalidMessageError, MessageSizeError
+from aiodq.errors import MessageSizeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiodq.engine.batch import Draft, Part
+    from aiodq.engine.batch import Draft
     from aiodq.engine.ioloop import IoLoop
+    from aiodq.format.columns import Columns
 
-__all__ = ["Intake", "span_ns"]
+__all__ = ["Intake"]
 
 T = TypeVar("T")
 
-_LONGEST_TAG: Final = 1 << 16
-_LONGEST_KEY: Final = 1 << 20
-_MOST_HEADERS: Final = 1 << 16
 _MOST_WAITING: Final = 100_000
-_LONGEST_SPAN: Final = 100 * 366 * 86_400
 
 
 class _BufferFull(QueueFull):
@@ -90,20 +86,7 @@ class Intake:
         Raises:
             InvalidMessageError: it cannot be.
         """
-        tag, key, headers = draft.tag, draft.key, draft.headers
-        if tag is None and key is None and not headers and draft.delay is None and draft.ttl is None:
-            return PLAIN
-        if tag is not None and (not isinstance(tag, str) or len(_utf8(tag)) > _LONGEST_TAG):
-            raise InvalidMessageError(f"a tag is text of up to {_LONGEST_TAG} bytes, or None")
-        if key is not None:
-            if not isinstance(key, (bytes, bytearray, memoryview)) or len(key) > _LONGEST_KEY:
-                raise InvalidMessageError(f"a key is up to {_LONGEST_KEY} bytes, or None")
-            key = bytes(key)
-        if headers:
-            headers = _checked_headers(headers)
-        wait, life = span_ns(draft.delay, "a delay"), span_ns(draft.ttl, "a time to live")
-        now = self._ioloop.clock.now_ns() if wait or life is not None else 0
-        return Accepted(tag, key, headers, now + wait if wait else 0, 0 if life is None else now + life)
+        return checked(draft, self._ioloop.clock)
 
     # --- accepting
 
@@ -141,14 +124,46 @@ class Intake:
             QueueFull: no room now.
             QueueShutDown: no more is accepted.
         """
-        cost = sum(accepted_cost(message, body) for message, body in messages)
-        self._make_room(len(messages), cost)
         waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
+        part = atomic_part(messages, waiter)
+        self._make_room(len(messages), part.cost)
+        self._add_part(part)
+        return waiter
+
+    def _add_part(self, part: Part) -> None:
         if not self.batch.count:
             self._ioloop.opened()
-        self.batch.add_many(messages, waiter)
-        self.pending += len(messages)
+        self.batch.add_part(part)
+        self.pending += len(part.columns.bodies)
+        self.cost += part.cost
+
+    def reserve(self, messages: int, cost: int, *, pressing: bool) -> None:
+        """Count messages of a transaction before they come; `unreserve` ends it.
+
+        Args:
+            messages: how many.
+            cost: their bytes of memory.
+            pressing: also where no more is accepted from outside.
+
+        Raises:
+            QueueFull: no room now.
+            QueueShutDown: no more is accepted.
+        """
+        if not (self.shut and pressing):
+            self._make_room(messages, cost)
+        self.pending += messages
         self.cost += cost
+
+    def unreserve(self, messages: int, cost: int) -> None:
+        """Count them no longer, as they come now, or will not."""
+        self.pending -= messages
+        self.cost -= cost
+        self.freed()
+
+    def accept_committed(self, columns: Columns) -> asyncio.Future[range]:
+        """Take in what a transaction has committed, whether there is room or not; the future gives the offsets."""
+        waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
+        self._add_part(Part(columns, [waiter], atomic=True, cost=columns_cost(columns)))
         return waiter
 
     def close_batch(self) -> None:
@@ -202,7 +217,7 @@ class Intake:
 
     # --- room
 
-    async def enter(self, accept: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
+    async def enter(self, accept: Callable[[], T]) -> T:
         """Have a message accepted as soon as there is room, after those who came before.
 
         Raises:
@@ -216,7 +231,7 @@ class Intake:
             self._ioloop.check()
             if turn or not (self._waiting or self._turn) or self.shut:
                 try:
-                    waiter = accept()
+                    accepted = accept()
                 except _BufferFull:
                     pass  # that passes by itself
                 except QueueFull:
@@ -224,7 +239,7 @@ class Intake:
                         raise
                 else:
                     self.freed()
-                    return waiter
+                    return accepted
             await self._wait_for_room(first=turn)
             turn = True
 
@@ -348,36 +363,3 @@ class Intake:
             waiter = self._waiting.popleft()
             if not waiter.done():
                 waiter.set_exception(error)
-
-
-def span_ns(span: float | timedelta | None, what: str) -> int | None:
-    """Return seconds, or a `timedelta`, as nanoseconds; None for None.
-
-    Raises:
-        InvalidMessageError: negative, endless, or no number.
-    """
-    if span is None:
-        return None
-    seconds = span.total_seconds() if isinstance(span, timedelta) else span
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= _LONGEST_SPAN:
-        raise InvalidMessageError(f"{what} is 0 to {_LONGEST_SPAN} seconds or a timedelta, not {span!r}")
-    return int(seconds * 1_000_000_000)
-
-
-def _utf8(text: object) -> bytes:
-    if not isinstance(text, str):
-        raise InvalidMessageError(f"text is expected, not {type(text).__name__}")
-    try:
-        return text.encode()
-    except UnicodeEncodeError as cause:
-        raise InvalidMessageError(f"text that is not Unicode: {cause}") from cause
-
-
-def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
-    if not isinstance(headers, Mapping):
-        raise InvalidMessageError(f"headers are a mapping of text to text, not {type(headers).__name__}")
-    if len(headers) >= _MOST_HEADERS:
-        raise InvalidMessageError(f"up to {_MOST_HEADERS - 1} headers, not {len(headers)}")
-    if sum(len(_utf8(name)) + len(_utf8(value)) for name, value in headers.items()) > _LONGEST_KEY:
-        raise InvalidMessageError(f"headers of up to {_LONGEST_KEY} bytes in all")
-    return dict(headers)

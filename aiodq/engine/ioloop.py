@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import anyio
@@ -12,6 +11,7 @@ from aiodq.engine.inbox import Inbox
 from aiodq.engine.intake import Intake
 from aiodq.engine.operations import OperationQueue
 from aiodq.engine.persister import Job, MetadataPersister, fold_all
+from aiodq.engine.publisher import Publisher
 from aiodq.engine.reader import PrefetchingReader
 from aiodq.engine.requests import (
     BatchOpen,
@@ -31,11 +31,11 @@ from aiodq.engine.syncer import Syncer
 from aiodq.engine.tail import TailCache
 from aiodq.engine.unborn import UnbornLog
 from aiodq.engine.writer import SegmentWriter
-from aiodq.errors import StorageError, StoreFailedError
-from aiodq.format.frames import Batch
+from aiodq.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from aiodq.clock import Clock
     from aiodq.engine.batch import OpenBatch, Part
@@ -71,7 +71,7 @@ class IoLoop:
         visible: the offset up to which channels may deliver.
         paused: none of them delivers.
         in_writer: what the segment writer has in hand.
-        unsynced: what is written and waits for a sync, oldest first.
+        publisher: shows what is written once it may be seen.
     """
 
     def __init__(self, name: str, options: StoreOptions, host: IoLoopHost, log: TopicLog | None) -> None:
@@ -86,6 +86,7 @@ class IoLoop:
         self.closed: bool = False
         self.clock: Clock = host.clock
         self.check_context: Callable[[], None] = host.check_context
+        self.alone: Callable[[], AbstractAsyncContextManager[None]] = host.alone
         self.bury: Callable[[DeadLetter, Callable[[Exception | None], None]], None] = host.bury
         self.paused: bool = False
         self._host = host
@@ -94,10 +95,10 @@ class IoLoop:
         self._writer = SegmentWriter(log, host.clock, host.offload, self._inbox)
         self.exists: bool = log is not None
         self.reader: PrefetchingReader = PrefetchingReader(host.fs, host.offload, self.view)
-        self._persister = MetadataPersister(host.offload, durable=self._durably)
+        self._persister = MetadataPersister(host.offload, self.secure, durable=self._durably)
         self.intake: Intake = Intake(self)
         self.retainer: Retainer = Retainer(self, self.reader, self._persister, host)
-        self.unsynced: deque[tuple[Part, Batch]] = deque()
+        self.publisher: Publisher = Publisher(self)
         self.syncer: Syncer = Syncer(options, host.offload, self._inbox)
         self._operations = OperationQueue(host, self._inbox)
         self._writing = self._retain_queued = False
@@ -121,6 +122,12 @@ class IoLoop:
         self.intake.batch.serial = self._serial
         self.be_born()
         self._inbox.put_nowait(BatchOpen())
+
+    def retain_soon(self) -> None:
+        """Look for segments that may go, when nothing else is under way."""
+        if not self._retain_queued and len(self.log.segments) > 1:
+            self._retain_queued = True
+            self._inbox.put_nowait(Retain())
 
     def be_born(self) -> None:
         """Have the topic's files made, if that was not asked for yet."""
@@ -190,19 +197,38 @@ class IoLoop:
         """See `OutletHost.settled`."""
         self._persister.settled(outlet)
         self.intake.freed()
-        if not self._retain_queued and len(self.log.segments) > 1:
-            self._retain_queued = True
-            self._inbox.put_nowait(Retain())
+        self.retain_soon()
+
+    def settled_elsewhere(self, outlet: Settling) -> None:
+        """See `OutletHost.settled_elsewhere`."""
+        self._persister.note(outlet)
+        self.intake.freed()
+        self.retain_soon()
 
     async def sync(self) -> None:
         """Wait until everything accepted before is on disk, and everything settled before.
 
         Cancellation: it will be all the same.
         """
+        await self.sync_log()
+        await self.persist(lambda: None, acks_first=True)
+
+    async def secure(self) -> None:
+        """Wait until every message that channels see is durable, as far as the policy makes messages durable.
+
+        Cancellation: it will be all the same.
+        """
+        if self.log.durable < self.visible and (self._durably or self.retainer.pinned is not None):
+            await self.sync_log()
+
+    async def sync_log(self) -> None:
+        """Wait until everything accepted before is on disk.
+
+        Cancellation: it will be all the same.
+        """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._inbox.ask(SyncWanted(done))
         await done
-        await self.persist(lambda: None, acks_first=True)
 
     async def operate(self, work: Callable[[], T]) -> T:
         """Have `work` done with the log at rest, everything accepted before being durable.
@@ -252,9 +278,7 @@ class IoLoop:
         self.intake.fail(error)
         for part in self.in_writer:
             part.fail(error)
-        for part, _ in self.unsynced:
-            part.fail(error)
-        self.unsynced.clear()
+        self.publisher.fail(error)
         self.syncer.fail(error)
         self._operations.fail(error)
         self._persister.fail(error)
@@ -315,8 +339,10 @@ class IoLoop:
         """Start whatever may start now. Every decision of the ioLoop is made here."""
         if self._operations.running:
             return
-        at_rest = not self._writing and not self.syncer.busy and not self.unsynced
-        if at_rest and self._operations.start_next(self.syncer.written):
+        at_rest = not self._writing and not self.syncer.busy and not self.publisher.unsynced
+        if at_rest and self._durably and self.syncer.lagging and self._operations.may_start(self.syncer.written):
+            self.syncer.hurry()
+        elif at_rest and self._operations.start_next(self.syncer.written):
             return
         batch = self.intake.next_batch()
         if batch is not None and not self._writing and self._may_write(batch):
@@ -347,21 +373,7 @@ class IoLoop:
     def _batch_written(self, request: BatchWritten) -> None:
         self._writing = False
         self.in_writer = []
-        self.syncer.wrote(request.serial, sum(len(part.columns.bodies) for part in request.result.parts))
-        result = request.result
-        for part in result.parts:
-            batch = Batch(part.first, part.time_ns, part.columns)
-            if self._durably:
-                self.unsynced.append((part, batch))
-            else:
-                self._publish(part, batch)
-        for part in result.failed:
-            part.fail(result.error or StoreFailedError("the batch was not written"))
-            self.intake.done(part)
-        if isinstance(result.error, StoreFailedError):
-            raise result.error
-        if not self.unsynced and self._durably:
-            self.syncer.nothing_to_sync()
+        self.publisher.written(request.serial, request.result, durably=self._durably)
         if len(self.log.segments) > 1:
             self._retain_if_idle()
 
@@ -370,25 +382,12 @@ class IoLoop:
         if not self._writer.rolling and not self._operations.running:
             self.retainer.retain()
 
-    def _publish(self, part: Part, batch: Batch) -> None:
-        """Show a batch to channels and tell those who put it."""
-        self.visible = batch.stop
-        if self.outlets:
-            self.tail.append(batch)
-            for outlet in self.outlets.values():
-                outlet.extend(batch)
-            if len(self.outlets) == 1 or self.tail.cost * 2 > self.tail.limit:
-                self.tail.trim(min(outlet.position for outlet in self.outlets.values()))
-        part.resolve()
-        self.intake.done(part)
-
     # --- syncing
 
     def _sync_ended(self, error: BaseException | None) -> None:
         self._writer.syncing(busy=False)
         self.syncer.ended(error)
-        while self.unsynced and self.unsynced[0][1].stop <= self.log.durable:
-            self._publish(*self.unsynced.popleft())
+        self.publisher.synced()
 
     def _ticked(self) -> None:
         if self.options.sync == "interval":

@@ -3,37 +3,67 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiodq.delivery.channel import ChannelState
 from aiodq.engine.alarm import monotonic_ns
+from aiodq.engine.batch import Part
+from aiodq.engine.writer import write_blocking
+from aiodq.errors import DiskFullError
 from aiodq.format.codecs import codec_number
 from aiodq.options import ChannelOptions
-from aiodq.storage.atomic import ensure_directory
+from aiodq.storage.atomic import ensure_directory, sync_directory
 from aiodq.storage.delayed import delayed
 from aiodq.storage.journal import ChannelJournal
+from aiodq.storage.layout import check_store_directory, list_topics, sweep_deleted
 from aiodq.storage.log import LogOptions, TopicLog
+from aiodq.storage.transactions import TransactionFile, transactions_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from aiodq.clock import Clock
+    from aiodq.format.columns import Columns
+    from aiodq.format.transactions import Acks, Block, Puts
     from aiodq.options import StoreOptions
-    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.filesystem import FileSystem, Lock
 
-__all__ = ["OpenedTopic", "open_channel", "open_topic"]
+__all__ = ["Brought", "OpenedStore", "OpenedTopic", "brought_by", "open_channel", "open_store", "open_topic"]
+
+
+@dataclass(slots=True)
+class Brought:
+    """What transactions were committed that a topic may not hold durably.
+
+    Attributes:
+        puts: by their numbers, in order.
+        acks: of its channels.
+    """
+
+    puts: list[tuple[int, Puts]] = field(default_factory=list)
+    acks: list[Acks] = field(default_factory=list)
 
 
 class OpenedTopic:
-    """A topic's files as they were opened in a thread: the log, and each channel with its journal."""
+    """A topic's files as they were opened in a thread: the log, and each channel with its journal.
 
-    __slots__ = ("channels", "log")
+    Attributes:
+        log: the log.
+        channels: by name.
+        left: what transactions put for which the disk has no room now.
+    """
+
+    __slots__ = ("channels", "left", "log")
 
     def __init__(self, log: TopicLog) -> None:
         """Begin without channels."""
         self.log: TopicLog = log
         self.channels: dict[str, tuple[ChannelJournal, ChannelState]] = {}
+        self.left: list[Columns] = []
 
     def abandon(self) -> None:
         """Close the files and nothing else."""
@@ -42,8 +72,78 @@ class OpenedTopic:
         self.log.abandon()
 
 
-def open_topic(fs: FileSystem, clock: Clock, store: str, name: str, options: StoreOptions) -> OpenedTopic:
-    """Open one topic's files, or make them. Blocking.
+class OpenedStore(NamedTuple):
+    """A store's files as they were opened in a thread.
+
+    Attributes:
+        lock: the store's.
+        transactions: the file.
+        topics: by name.
+        brought: what it says, by topic.
+    """
+
+    lock: Lock
+    transactions: TransactionFile
+    topics: dict[str, OpenedTopic]
+    brought: dict[str, Brought]
+
+    def abandon(self) -> None:
+        """Close everything."""
+        for topic in self.topics.values():
+            topic.abandon()
+        self.transactions.close()
+        self.lock.release()
+
+
+def open_store(fs: FileSystem, clock: Clock, path: str, options: StoreOptions) -> OpenedStore:
+    """Take a store's lock, and open its files or make them. Blocking.
+
+    Raises:
+        StoreLockedError: another owner has it.
+        NotAStoreError: the directory is something else.
+        StorageError: as mapped from the system's error.
+    """
+    ensure_directory(fs, path)
+    check_store_directory(fs, path)
+    with ExitStack() as undo:
+        lock = fs.lock(path)
+        undo.callback(lock.release)
+        sweep_deleted(fs, path)
+        transactions = TransactionFile(fs, path)
+        undo.callback(transactions.close)
+        brought = brought_by(transactions.found)
+        topics: dict[str, OpenedTopic] = {}
+        names = list_topics(fs, path)
+        if not names:
+            # CRASH: without LOCK the directory of a topic that is half made is not known for what it is.
+            sync_directory(fs, path)
+        for name in names:
+            topics[name] = open_topic(fs, clock, path, name, options, brought.get(name))
+            undo.callback(topics[name].abandon)
+        for name in sorted(brought.keys() - topics.keys()):
+            with suppress(DiskFullError):
+                topics[name] = open_topic(fs, clock, path, name, options, brought[name])
+                undo.callback(topics[name].abandon)
+        undo.pop_all()
+    return OpenedStore(lock, transactions, topics, brought)
+
+
+def brought_by(blocks: Iterable[Block]) -> dict[str, Brought]:
+    """Return what committed transactions bring, by topic."""
+    topics: dict[str, Brought] = defaultdict(Brought)
+    for block in blocks:
+        for puts in block.commit.puts:
+            puts.columns.transaction = block.number
+            topics[puts.topic].puts.append((block.number, puts))
+        for acks in block.commit.acks:
+            topics[acks.topic].acks.append(acks)
+    return topics
+
+
+def open_topic(  # noqa: PLR0917 - as `open_channel`
+    fs: FileSystem, clock: Clock, store: str, name: str, options: StoreOptions, brought: Brought | None = None
+) -> OpenedTopic:
+    """Open one topic's files, or make them, and put into them what transactions brought. Blocking.
 
     Raises:
         StorageError: as mapped from the system's error, or what `TopicLog` says.
@@ -52,13 +152,39 @@ def open_topic(fs: FileSystem, clock: Clock, store: str, name: str, options: Sto
     log = TopicLog(fs, os.path.join(store, name), log_options, clock)
     topic = OpenedTopic(log)
     try:
+        if brought is not None:
+            topic.left = _put_missing(fs, clock, log, brought.puts)
         dues: Iterable[tuple[int, int, int]] = delayed(fs, log) if log.meta.channels else ()
         for channel, start in log.meta.channels.items():
             topic.channels[channel] = open_channel(fs, clock, log, channel, start, dues)
+        for acks in () if brought is None else brought.acks:
+            if acks.channel in topic.channels:
+                for start, stop in acks.ranges:
+                    topic.channels[acks.channel][1].purge(start, stop)
     except BaseException:
         topic.abandon()
         raise
     return topic
+
+
+def _put_missing(fs: FileSystem, clock: Clock, log: TopicLog, puts: Sequence[tuple[int, Puts]]) -> list[Columns]:
+    """Append what the log does not hold; return what there is no room for."""
+    if not puts:
+        return []
+    since = min(put.since for _, put in puts)
+    missing = _missing(fs, log, puts, since)
+    # CRASH: cut short, the next owner finds by the numbers how far this got.
+    try:
+        write_blocking(log, [Part(columns, [], atomic=True) for columns in missing], clock)
+    except DiskFullError:
+        log.rollback()
+        return _missing(fs, log, puts, since)
+    return []
+
+
+def _missing(fs: FileSystem, log: TopicLog, puts: Sequence[tuple[int, Puts]], since: int) -> list[Columns]:
+    there = transactions_in(fs, log, since)
+    return [put.columns for number, put in puts if number not in there]
 
 
 def open_channel(  # noqa: PLR0917 - a channel hangs on that much

@@ -44,9 +44,13 @@ class OperationQueue:
         if self.waits_for(taken):
             self._inbox.put_nowait(BatchOpen())
 
+    def may_start(self, written: int) -> bool:
+        """Return whether what has to come before the next operation is written."""
+        return bool(self._waiting) and written >= self._waiting[0].after
+
     def start_next(self, written: int) -> bool:
         """Start the next operation if what has to come before it is written; the log is at rest."""
-        if not self._waiting or written < self._waiting[0].after:
+        if not self.may_start(written):
             return False
         self.running = True
         operation = self._waiting.popleft()

@@ -12,7 +12,7 @@ import anyio
 from aiodq.errors import AiodqError, DiskFullError, StoreFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from aiodq.engine.offload import Offload
     from aiodq.engine.settling import Settling
@@ -46,14 +46,16 @@ class Job:
 class MetadataPersister:
     """One per topic."""
 
-    def __init__(self, offload: Offload, *, durable: bool) -> None:
+    def __init__(self, offload: Offload, secure: Callable[[], Awaitable[None]], *, durable: bool) -> None:
         """Keep the files of a topic.
 
         Args:
             offload: the threads.
+            secure: returns when every message that may be acked is durable.
             durable: whether acks are synced as soon as they are written, or left to `sync_all`.
         """
         self._offload = offload
+        self._secure = secure
         self.durable = durable
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
         self._dirty: dict[str, Settling] = {}
@@ -72,6 +74,10 @@ class MetadataPersister:
         if not self._flush_queued:
             self._flush_queued = True
             self._jobs.put_nowait(None)
+
+    def note(self, outlet: Settling) -> None:
+        """Note that a channel has something to write whenever others do: it is durable elsewhere so far."""
+        self._dirty[outlet.name] = outlet
 
     def submit(self, job: Job) -> None:
         """Do this after what was submitted before."""
@@ -167,6 +173,9 @@ class MetadataPersister:
         if not journals:
             return
         try:
+            # INVARIANT: no ack is durable of a message that is not. A transaction's may yet lie in its own file only,
+            # and come into the log under the same offset once more.
+            await self._secure()
             await self._offload.call(_sync_all, journals)
         except BaseException as error:
             stopped = self._over or StoreFailedError("the store's engine was stopped")
@@ -203,6 +212,7 @@ class MetadataPersister:
         journal, state = outlet.journal, outlet.state
         if journal is None or state is None or outlet.name in self._held:
             return
+        await self._secure()
         image = state.image(*outlet.times())
         state.take_ops()
         try:

@@ -25,9 +25,9 @@ def rescue(ioloop: IoLoop, clock: Clock) -> None:
     if isinstance(ioloop.log, UnbornLog):
         return
     write_blocking(ioloop.log, parts, clock)
-    for part in (*(part for part, _ in ioloop.unsynced), *parts):
+    for part in (*(part for part, _ in ioloop.publisher.unsynced), *parts):
         part.resolve()
-    ioloop.unsynced.clear()
+    ioloop.publisher.unsynced.clear()
     for outlet in ioloop.outlets.values():
         if outlet.journal is not None and outlet.state is not None and (ops := outlet.state.take_ops(*outlet.times())):
             outlet.journal.append(ops)

@@ -21,7 +21,11 @@ __all__ = ["Retainer"]
 
 
 class Retainer:
-    """One per topic; called on the loop, by the ioLoop, while nothing else changes the list of segments."""
+    """One per topic; called on the loop, by the ioLoop, while nothing else changes the list of segments.
+
+    Attributes:
+        pinned: what is stored from this offset on must stay: the file of transactions still speaks of it. Or None.
+    """
 
     def __init__(
         self, ioloop: IoLoop, reader: PrefetchingReader, persister: MetadataPersister, host: IoLoopHost
@@ -31,6 +35,7 @@ class Retainer:
         self._reader = reader
         self._persister = persister
         self._host = host
+        self.pinned: int | None = None
 
     def retain(self) -> None:
         """Delete the segments that may go."""
@@ -39,14 +44,28 @@ class Retainer:
             return
         policy = ioloop.options.retention
         verdict = expired(ioloop.log.segments, policy, self._host.clock.now_ns(), self._consumed)
-        if not verdict.segments:
+        segments = self._unpinned(verdict.segments)
+        if not segments or (verdict.forced_to and segments != verdict.segments):
             return
         if verdict.forced_to:
             for outlet in ioloop.outlets.values():
                 if outlet.state is not None and outlet.state.drop_below(verdict.forced_to):
                     self._ioloop.settled(outlet)
                     outlet.wake()
-        self._drop(verdict.segments, verdict.forced_to)
+        self._drop(segments, verdict.forced_to)
+
+    def pin(self, offset: int) -> None:
+        """Keep what is stored from this offset on, until `unpin`."""
+        self.pinned = offset if self.pinned is None else min(self.pinned, offset)
+
+    def unpin(self) -> None:
+        """Let go what was kept so."""
+        self.pinned = None
+        self._ioloop.retain_soon()
+
+    def _unpinned(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+        pinned = self.pinned
+        return segments if pinned is None else tuple(segment for segment in segments if segment.end <= pinned)
 
     def _consumed(self, segment: Segment) -> bool:
         outlets = self._ioloop.outlets.values()
@@ -131,7 +150,7 @@ class Retainer:
         log = self._ioloop.real_log()
         before = log.begin
         log.skip_to(min(before + count, self._ioloop.visible))
-        gone = tuple(segment for segment in log.segments[:-1] if segment.end <= log.begin)
+        gone = self._unpinned(tuple(segment for segment in log.segments[:-1] if segment.end <= log.begin))
         if gone:
             self._drop(gone, log.begin)
         return log.begin - before

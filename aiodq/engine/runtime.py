@@ -16,24 +16,26 @@ from aiodq.engine.burial import DeadLetterOffice
 from aiodq.engine.channels import create_channel, delete_channel
 from aiodq.engine.ioloop import IoLoop
 from aiodq.engine.offload import Offload
-from aiodq.engine.opening import OpenedTopic, open_topic
+from aiodq.engine.opening import open_store, open_topic
 from aiodq.engine.outlet import Outlet
 from aiodq.engine.rescue import abandon, rescue
 from aiodq.engine.signals import QueueShutDown
+from aiodq.engine.transactions import Committer
 from aiodq.errors import AiodqError, StoreFailedError, WrongContextError
 from aiodq.format.codecs import codec_number
-from aiodq.storage.atomic import ensure_directory, sync_directory
-from aiodq.storage.layout import check_store_directory, delete_topic, list_topics, sweep_deleted
+from aiodq.storage.layout import delete_topic
 from aiodq.storage.log import LogOptions, TopicLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Executor
+    from contextlib import AbstractAsyncContextManager
 
     from aiodq.clock import Clock
     from aiodq.engine.burial import DeadLetter
+    from aiodq.engine.opening import OpenedStore, OpenedTopic
     from aiodq.options import StoreOptions
-    from aiodq.storage.filesystem import FileSystem, Lock
+    from aiodq.storage.filesystem import FileSystem
 
     MakeMessage = Callable[[str, Outlet[Any] | None, Any, int, int, int], Any]
 
@@ -73,9 +75,9 @@ class Runtime:
         self.failure: StoreFailedError | None = None
         self.closing: bool = False
         self.forked: bool = False
-        self._lock: Lock | None = None
         self._opening = threading.Lock()
-        self._opened: dict[str, OpenedTopic] | None = None
+        self._opened: OpenedStore | None = None
+        self._committer: Committer | None = None
         self._given_up = False
         self._wanted: asyncio.Queue[IoLoop | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
@@ -99,17 +101,39 @@ class Runtime:
         except BaseException:
             self._give_up_opening()
             raise
-        for name, topic in opened.items():
-            self.start_topic(name, self.options, topic, make)
+        self._committer = Committer(opened.transactions, self.offload, self.clock, self.fail)
+        for name, topic in opened.topics.items():
+            ioloop = self.start_topic(name, self.options, topic, make)
+            if name in opened.brought:
+                channels = {acks.channel for acks in opened.brought[name].acks}
+                outlets = [outlet for outlet in ioloop.outlets.values() if outlet.name in channels]
+                self._committer.recovered(ioloop, outlets, topic.left)
+        for name in opened.brought.keys() - opened.topics.keys():
+            ioloop = self.new_topic(name, self.options)
+            self._committer.recovered(ioloop, (), [puts.columns for _, puts in opened.brought[name].puts])
+        # What was brought is the engine's now; for the rest of the store's life it would only take memory.
+        self._opened = opened._replace(topics={}, brought={})
+        opened.transactions.found.clear()
         self._task = self.loop.create_task(self._run(), name=f"aiodq {self.path}")
         _LIVE.add(self)
 
-    def _open_unless_given_up(self) -> dict[str, OpenedTopic]:
-        opened = self._open_files()
+    @property
+    def committer(self) -> Committer:
+        """What commits transactions."""
+        if self._committer is None:
+            raise QueueShutDown("the store is not open")
+        return self._committer
+
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        """See `IoLoopHost.alone`."""
+        return self.committer.alone()
+
+    def _open_unless_given_up(self) -> OpenedStore:
+        opened = open_store(self.fs, self.clock, self.path, self.options)
         with self._opening:
             self._opened = opened
             if self._given_up:
-                self._discard()
+                opened.abandon()
         return opened
 
     def _give_up_opening(self) -> None:
@@ -117,33 +141,8 @@ class Runtime:
         with self._opening:
             self._given_up = True
             if self._opened is not None:
-                self._discard()
+                self._opened.abandon()
         self.offload.shutdown(wait=False)
-
-    def _discard(self) -> None:
-        for topic in (self._opened or {}).values():
-            topic.abandon()
-        self._unlock()
-
-    def _open_files(self) -> dict[str, OpenedTopic]:
-        ensure_directory(self.fs, self.path)
-        check_store_directory(self.fs, self.path)
-        self._lock = self.fs.lock(self.path)
-        opened: dict[str, OpenedTopic] = {}
-        try:
-            sweep_deleted(self.fs, self.path)
-            topics = list_topics(self.fs, self.path)
-            if not topics:
-                # CRASH: without LOCK the directory of a topic that is half made is not known for what it is.
-                sync_directory(self.fs, self.path)
-            for name in topics:
-                opened[name] = open_topic(self.fs, self.clock, self.path, name, self.options)
-        except BaseException:
-            for topic in opened.values():
-                topic.abandon()
-            self._unlock()
-            raise
-        return opened
 
     def start_topic(self, name: str, options: StoreOptions, topic: OpenedTopic, make: MakeMessage) -> IoLoop:
         """Start a topic's ioLoop, with the channels found on disk."""
@@ -155,6 +154,15 @@ class Runtime:
             outlet.pause(paused=channel in paused)
             outlet.attach(journal, state)
             ioloop.settled(outlet)
+        return ioloop
+
+    def ioloop(self, name: str, options: StoreOptions | None = None) -> IoLoop:
+        """Return a topic's ioLoop, started if it is new; where options are given, the topic goes on with those."""
+        ioloop = self.topics.get(name)
+        if ioloop is None:
+            return self.new_topic(name, options or self.options)
+        if options is not None:
+            self.configure(ioloop, options)
         return ioloop
 
     def new_topic(self, name: str, options: StoreOptions) -> IoLoop:
@@ -200,8 +208,9 @@ class Runtime:
         if earlier is not None:
             await asyncio.wait([earlier])
         try:
-            await ioloop.close()
-            await self.offload.call(delete_topic, self.fs, self.path, ioloop.name)
+            async with self.alone():
+                await ioloop.close()
+                await self.offload.call(delete_topic, self.fs, self.path, ioloop.name)
         finally:
             if self._deletions.get(ioloop.name) is asyncio.current_task():
                 del self._deletions[ioloop.name]
@@ -228,15 +237,18 @@ class Runtime:
 
         Cancellation: it is done all the same.
         """
-        deletion = self.loop.create_task(delete_channel(self.fs, ioloop, name))
+        deletion = self.loop.create_task(self._delete_channel(ioloop, name))
         self._deletions[f"{ioloop.name}/{name}"] = deletion
         deletion.add_done_callback(lambda _: self._deletions.pop(f"{ioloop.name}/{name}", None))
         await asyncio.shield(deletion)
 
+    async def _delete_channel(self, ioloop: IoLoop, name: str) -> None:
+        async with self.alone():
+            await delete_channel(self.fs, ioloop, name)
+
     def bury(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
         """See `IoLoopHost.bury`."""
-        target = self.topics.get(letter.target) or self.new_topic(letter.target, self.options)
-        self._post.send(letter, target.intake, done)
+        self._post.send(letter, self.ioloop(letter.target).intake, done)
 
     # --- running
 
@@ -278,6 +290,8 @@ class Runtime:
         else:
             self.failure = StoreFailedError(f"the store stopped: {error}", self.path)
             self.failure.__cause__ = error
+        if self._committer is not None:
+            self._committer.fail(self.failure)
         for ioloop in self.topics.values():
             ioloop.fail(self.failure)
 
@@ -285,6 +299,7 @@ class Runtime:
         """Own the ioLoops until the store is closed. Cancelled (the loop is ending), save what was accepted."""
         try:
             async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.committer.run)
                 while (ioloop := await self._wanted.get()) is not None:
                     tasks.start_soon(ioloop.run)
                 tasks.cancel_scope.cancel()
@@ -320,8 +335,9 @@ class Runtime:
             abandon(ioloop)
 
     def _unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
+        if self._opened is not None:
+            self._opened.transactions.close()
+            self._opened.lock.release()
 
     # --- ending
 
@@ -349,8 +365,10 @@ class Runtime:
         await asyncio.gather(*self._deletions.values(), return_exceptions=True)
         await self._post.close()
         if self.failure is None:
+            results += await asyncio.gather(self.committer.close(), return_exceptions=True)
+        if self.failure is None:
             closings = [ioloop.close() for ioloop in list(self.topics.values())]
-            results = await asyncio.gather(*closings, return_exceptions=True)
+            results += await asyncio.gather(*closings, return_exceptions=True)
         self._wanted.put_nowait(None)
         if self._task is not None:
             await asyncio.wait([self._task])

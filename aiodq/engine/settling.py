@@ -56,6 +56,10 @@ class OutletHost(Protocol):
         """Something was settled or requeued that is not on disk yet."""
         ...
 
+    def settled_elsewhere(self, outlet: Settling) -> None:
+        """Something was settled that is durable though not yet in the channel's journal."""
+        ...
+
     def bury(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
         """Put a message into its dead-letter topic; `done` is told once it is durable there, or why it is not."""
         ...
@@ -203,6 +207,44 @@ class Settling(ABC):
             deadline = monotonic_ns(self._clock) + timeout
             state.touch(offset, deadline)
             self._alarm.set(deadline)
+
+    # --- for transactions
+
+    def check(self, offset: int, delivery: int) -> None:
+        """Raise unless the message is in flight under that delivery number.
+
+        Raises:
+            NotInFlightError: it is not.
+        """
+        self._in_flight(offset, delivery)
+
+    def hold(self, offset: int, delivery: int) -> int:
+        """Keep a message from timing out, until it is settled or not by the number that is returned.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        return self._in_flight(offset, delivery).hold(offset)
+
+    def holds(self, offset: int, held: int) -> bool:
+        """Return whether a message is still held by that number."""
+        return self._over is None and self.state is not None and self.state.in_flight.get(offset) == held
+
+    def settle_held(self, offset: int, held: int) -> None:
+        """Settle a message whose settling is durable already; the journal may hear of it later."""
+        state = self.state
+        if state is not None and self.holds(offset, held):
+            state.ack(offset)
+            if self._getters.line or self._joiners:
+                self.wake()
+            self._host.settled_elsewhere(self)
+
+    def unhold(self, offset: int, held: int, delivery: int) -> None:
+        """Let a message be in flight as it was before it was held, its time beginning anew."""
+        state = self.state
+        if state is not None and self.holds(offset, held):
+            state.in_flight[offset] = delivery
+            self.touch(offset, delivery, None)
 
     def _give_up(
         self, state: ChannelState, batch: Batch, number: int, reason: str, attempts: int | None = None

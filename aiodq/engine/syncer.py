@@ -42,13 +42,25 @@ class Syncer:
         self._inbox = inbox
         self._synced = 0
         self._target = 0
+        self._pressing = 0
         self._messages = 0
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
-    def wrote(self, serial: int, messages: int) -> None:
-        """A batch is in the file."""
+    def wrote(self, serial: int, messages: int, *, pressing: bool = True) -> None:
+        """A batch is in the file; `pressing`: under `"always"` it is to be synced at once."""
         self.written = serial
         self._messages += messages
+        if pressing:
+            self._pressing = serial
+
+    @property
+    def lagging(self) -> bool:
+        """Whether something was written that is not on the device."""
+        return self.written > self._synced
+
+    def hurry(self) -> None:
+        """Let everything written be synced at once, whatever the policy."""
+        self.due = True
 
     def skip(self, serial: int) -> None:
         """Everything up to this batch came to nothing."""
@@ -64,7 +76,7 @@ class Syncer:
         if self.busy or self.written <= self._synced:
             self.due = self.due and self.written > self._synced
             return False
-        if self.options.sync == "always" or self._waiting or self.due:
+        if self._waiting or self.due or (self.options.sync == "always" and self._pressing > self._synced):
             return True
         return self.options.sync == "interval" and self._messages >= self.options.sync_every
 

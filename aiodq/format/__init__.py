@@ -129,9 +129,10 @@ nothing. With codec 1 the payload is one zstd frame that has its content size in
 A writer closes a batch at FRAME_BYTES of messages or FRAME_RECORDS records; a message that is larger has a batch of
 its own.
 
-PAYLOAD: `count` items in each column, the columns present in this order, no gaps
+PAYLOAD: `count` items in each column but the first, the columns present in this order, no gaps
 
     column          flag      each  meaning
+    transaction     TRANSACTION  8  u64, once: the number of the transaction that put all of them
     times           TIMES     8     i64, where records differ from the frame's time
     dues            DUES      8     i64, not to be delivered before; 0 for at once
     expiries        EXPIRIES  8     i64, not to be delivered after; 0 for never
@@ -229,6 +230,7 @@ FLAGS
     TAGS            0x0008
     KEYS            0x0010
     HEADERS         0x0020
+    TRANSACTION     0x0040      see `aiodq.format.transactions`
     CONTINUES       0x0100      the frame belongs to the same put as the one before it
     CONTINUED       0x0200      the next frame belongs to the same put
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntFlag
 from itertools import accumulate
 from operator import add
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.errors import CorruptionError
 from aiodq.format.layout import NULL_LENGTH
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Columns", "Flags", "decode_columns", "encode_columns"]
 
+T = TypeVar("T")
+
 
 class Flags(IntFlag):
     """A frame's attributes: which optional columns it has, and its place in a run of frames."""
@@ -29,6 +31,7 @@ class Flags(IntFlag):
     TAGS = 0x08
     KEYS = 0x10
     HEADERS = 0x20
+    TRANSACTION = 0x40
     CONTINUES = 0x100
     """The frame belongs to the same put as the one before it."""
     CONTINUED = 0x200
@@ -39,6 +42,9 @@ _KNOWN_FLAGS: Final = sum(Flags)
 # As plain numbers: an operation on an IntFlag costs as much as decoding a record.
 _TIMES, _DUES, _EXPIRIES = int(Flags.TIMES), int(Flags.DUES), int(Flags.EXPIRIES)
 _TAGS, _KEYS, _HEADERS = int(Flags.TAGS), int(Flags.KEYS), int(Flags.HEADERS)
+_TRANSACTION: Final = int(Flags.TRANSACTION)
+_NUMBER: Final = struct.Struct("<Q")
+_NO_HEADERS: Final[Mapping[str, str]] = {}
 _HEADER_COUNT: Final = struct.Struct("<H")
 _HEADER_LENGTHS: Final = struct.Struct("<II")
 
@@ -55,6 +61,7 @@ class Columns:
         tags: text or None.
         keys: bytes or None.
         headers: text by text; an empty mapping for none.
+        transaction: the number of the transaction that put all of them, or None.
     """
 
     bodies: list[bytes]
@@ -64,6 +71,7 @@ class Columns:
     tags: list[str | None] | None = None
     keys: list[bytes | None] | None = None
     headers: list[Mapping[str, str]] | None = None
+    transaction: int | None = None
 
     @property
     def plain(self) -> bool:
@@ -75,6 +83,7 @@ class Columns:
             and self.tags is None
             and self.keys is None
             and self.headers is None
+            and self.transaction is None
         )
 
     def sizes(self) -> Iterable[int]:
@@ -98,7 +107,34 @@ class Columns:
             None if self.tags is None else self.tags[start:stop],
             None if self.keys is None else self.keys[start:stop],
             None if self.headers is None else self.headers[start:stop],
+            self.transaction,
         )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Columns]) -> Columns:
+        """Return the records of several columns as one; the transaction is the first one's."""
+        if len(parts) == 1:
+            return parts[0]
+        first = parts[0]
+        return cls(
+            [body for part in parts for body in part.bodies],
+            _joined(parts, [part.times for part in parts], 0),
+            _joined(parts, [part.dues for part in parts], 0),
+            _joined(parts, [part.expiries for part in parts], 0),
+            _joined(parts, [part.tags for part in parts], None),
+            _joined(parts, [part.keys for part in parts], None),
+            _joined(parts, [part.headers for part in parts], _NO_HEADERS),
+            first.transaction,
+        )
+
+
+def _joined(parts: Sequence[Columns], values: Sequence[list[T] | None], none: T) -> list[T] | None:
+    if all(column is None for column in values):
+        return None
+    joined: list[T] = []
+    for part, column in zip(parts, values, strict=True):
+        joined += [none] * len(part.bodies) if column is None else column
+    return joined
 
 
 def encode_columns(columns: Columns) -> tuple[int, bytes]:
@@ -108,6 +144,9 @@ def encode_columns(columns: Columns) -> tuple[int, bytes]:
     numbers = struct.Struct(f"<{count}q")
     flags = 0
     fixed: list[bytes] = []
+    if columns.transaction is not None:
+        flags |= _TRANSACTION
+        fixed.append(_NUMBER.pack(columns.transaction))
     for flag, values in ((_TIMES, columns.times), (_DUES, columns.dues), (_EXPIRIES, columns.expiries)):
         if values is not None:
             flags |= flag
@@ -147,7 +186,10 @@ def _decode(view: memoryview, count: int, flags: int) -> Columns:
     if count * 4 > len(view):
         message = f"{count} records in {len(view)} bytes"
         raise ValueError(message)
-    cursor = 0
+    cursor, transaction = 0, None
+    if flags & _TRANSACTION:
+        (transaction,) = _NUMBER.unpack_from(view)
+        cursor = _NUMBER.size
     numbers: list[list[int] | None] = []
     for flag in (_TIMES, _DUES, _EXPIRIES):
         values = None
@@ -175,6 +217,7 @@ def _decode(view: memoryview, count: int, flags: int) -> Columns:
         None if tags is None else [None if tag is None else tag.decode() for tag in tags],
         keys,
         None if headers is None else [_decode_headers(blob) for blob in headers],
+        transaction,
     )
 
 

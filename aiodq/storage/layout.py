@@ -15,7 +15,8 @@ from aiodq.storage.lock import LOCK_NAME
 from aiodq.storage.meta import TOPIC_FILE
 from aiodq.storage.oserrors import storage_error
 from aiodq.storage.slots import WATERMARK
-from aiodq.storage.versions import refuse_newer
+from aiodq.storage.transactions import TRANSACTIONS
+from aiodq.storage.versions import refuse_newer, refuse_newer_transactions
 
 if TYPE_CHECKING:
     from aiodq.storage.filesystem import FileSystem
@@ -31,7 +32,7 @@ __all__ = [
 _DELETED: Final = "#deleted"
 """No topic may be called so; two deletions of one name never meet, as the first is swept before the second."""
 
-_HARMLESS: Final = frozenset({LOCK_NAME, "lost+found"})
+_HARMLESS: Final = frozenset({LOCK_NAME, TRANSACTIONS, "lost+found"})
 _TOPIC_ENTRIES: Final = frozenset({TOPIC_FILE, WATERMARK, CHANNELS, "staging", "commits"})
 
 
@@ -49,7 +50,7 @@ def check_store_directory(fs: FileSystem, path: str) -> None:
     try:
         names = fs.listdir(path)
         mine = LOCK_NAME in names
-        others = [name for name in names if not (name in _HARMLESS or name.endswith(TEMPORARY))]
+        others = [name for name in names if not _is_harmless(name)]
         if all(mine and _is_remnant(fs, path, name) for name in others) or list_topics(fs, path):
             return
     except NotADirectoryError as cause:
@@ -110,6 +111,7 @@ def sweep_deleted(fs: FileSystem, path: str) -> None:
         StorageError: as mapped from the system's error.
     """
     try:
+        refuse_newer_transactions(fs, path)
         for name in list_topics(fs, path):
             refuse_newer(fs, os.path.join(path, name))
         for name in fs.listdir(path):
@@ -127,6 +129,10 @@ def _remove_tree(fs: FileSystem, path: str) -> None:
         else:
             fs.remove(entry)
     fs.remove_directory(path)
+
+
+def _is_harmless(name: str) -> bool:
+    return name in _HARMLESS or name.endswith(TEMPORARY) or (name.startswith(TRANSACTIONS) and is_quarantined(name))
 
 
 def _is_remnant(fs: FileSystem, path: str, name: str) -> bool:

@@ -75,12 +75,13 @@ class TopicLog:
         self.meta: TopicMeta
         self.damages: list[Damage]
         self.meta, self.damages = load_meta(fs, directory)
+        copied = not fs.exists(os.path.join(directory, WATERMARK))
         self._slots = SlotFile(fs, os.path.join(directory, WATERMARK))
         self.segments: tuple[Segment, ...] = ()
         active = None
         try:
             promised = self._promised()
-            found = recover(fs, directory, self.meta.uuid, promised)
+            found = recover(fs, directory, self.meta.uuid, promised, copied=copied)
             self.damages += found.damages
             self._report_gaps(found)
             self.cut_bytes: int = found.cut_bytes

@@ -11,7 +11,8 @@ commit points, in the order in which an owner passes them:
 3. *The watermark is noted*: a slot in `watermark`, after 2 and never before, so that it never promises too much.
    (`TopicLog._note`, `SlotFile.write`)
 4. *A segment is sealed*: footer written, file synced, only then the next segment begins. Before: a torn footer, which
-   is cut away as any tail. (`seal_file`)
+   is cut away as any tail, or a whole one behind frames that are not; those are looked through, and it goes with what
+   is cut. (`seal_file`, `_settle_sealed`)
 5. *A segment is given up*: what says so (a journal, a checkpoint, `topic.json`) is durable first, then the file is
    unlinked. Before: the file is still there and is given up again. (`TopicLog.give_up`)
 6. *Small files*: synced beside, renamed over, directory synced: old or new. (`replace_file`)
@@ -80,7 +81,8 @@ class Recovery:
 class _Task(NamedTuple):
     """One segment's file while it is being looked into.
 
-    `promised` is the offset below which everything was durable, as far as this segment could hold it.
+    `promised` is the offset below which everything was durable, as far as this segment could hold it; `copied`, that
+    nobody noted any.
     """
 
     fs: FileSystem
@@ -88,10 +90,11 @@ class _Task(NamedTuple):
     found: Inspection
     promised: int
     last: bool
+    copied: bool
     result: Recovery
 
 
-def recover(fs: FileSystem, directory: str, topic: UUID, promised: int) -> Recovery:
+def recover(fs: FileSystem, directory: str, topic: UUID, promised: int, *, copied: bool = False) -> Recovery:
     """Bring a topic's segments into a state that can be read and appended to.
 
     Only the last segment is scanned, and any other that has lost its footer; of the rest only header and footer tail
@@ -102,6 +105,7 @@ def recover(fs: FileSystem, directory: str, topic: UUID, promised: int) -> Recov
         directory: the topic's.
         topic: its uuid.
         promised: the noted watermark, or 0.
+        copied: there was no watermark, not even one of 0.
 
     Raises:
         FormatVersionError: a segment is of a newer version; nothing was touched.
@@ -116,7 +120,7 @@ def recover(fs: FileSystem, directory: str, topic: UUID, promised: int) -> Recov
         last = number == len(own) - 1
         limit = promised if last else own[number + 1][0]
         try:
-            segment = _recover_file(_Task(fs, path, found, limit, last, result))
+            segment = _recover_file(_Task(fs, path, found, limit, last, copied, result))
         except OSError as cause:
             raise storage_error(cause, path) from cause
         if segment is not None:
@@ -146,12 +150,12 @@ def _recover_file(task: _Task) -> Segment | None:
     if found.header_error is None and found.tail is not None:
         segment = sealed_segment(task.path, found, found.tail)
         # Without any watermark it is a copy or a backup, not what an owner left that was killed while it sealed.
-        if task.last and 0 < task.promised < segment.end:
-            _settle_sealed(task)
-        return segment
+        believed = not task.last or task.copied or task.promised >= segment.end
+        if believed or _settle_sealed(task, segment):
+            return segment
     file = task.fs.open(task.path, write=True)
     try:
-        if found.tail is not None:
+        if found.header_error is not None and found.tail is not None:
             _report_header(task)
             return sealed_segment(task.path, found, found.tail)
         contents = examine(file, found.header.context, task.path, limit=found.size, promised=task.promised)
@@ -166,15 +170,20 @@ def _recover_file(task: _Task) -> Segment | None:
         file.close()
 
 
-def _settle_sealed(task: _Task) -> None:
-    """Make a last segment durable of which only its footer says that it is: its sync may have failed."""
+def _settle_sealed(task: _Task, segment: Segment) -> bool:
+    """Make a last segment durable of which only its footer says that it is; return False where it is not whole."""
     file = task.fs.open(task.path, write=True)
     try:
+        # CRASH: 4. Footer and last frames go to the device with one sync, and the footer may get there alone.
+        contents = examine(file, segment.context, task.path, limit=segment.data_end, promised=task.promised)
+        if contents.end != segment.end or contents.data_end != segment.data_end:
+            return False
         write_again(file, 0, task.found.size)
         # CRASH: 4. Before, the footer may be gone again, and the segment is scanned.
         sync_file(file, task.path)
     finally:
         file.close()
+    return True
 
 
 def _take_out(fs: FileSystem, path: str, found: Inspection, result: Recovery) -> None:

@@ -13,16 +13,18 @@ from aiodq.errors import CorruptionError
 from aiodq.format.journal import JOURNAL_HEADER, decode_checkpoint, decode_journal_header, names_newer_checkpoint
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader
+from aiodq.format.transactions import FIRST_BLOCK, decode_header
 from aiodq.storage.atomic import read_file
 from aiodq.storage.channels import CHANNELS
 from aiodq.storage.journal import CHECKPOINT, JOURNAL
 from aiodq.storage.meta import read_meta
 from aiodq.storage.segments import list_segments
+from aiodq.storage.transactions import TRANSACTIONS
 
 if TYPE_CHECKING:
     from aiodq.storage.filesystem import FileSystem
 
-__all__ = ["refuse_newer"]
+__all__ = ["refuse_newer", "refuse_newer_transactions"]
 
 
 def refuse_newer(fs: FileSystem, directory: str) -> None:
@@ -41,6 +43,18 @@ def refuse_newer(fs: FileSystem, directory: str) -> None:
     for name in fs.listdir(channels) if fs.is_directory(channels) else ():
         if fs.is_directory(os.path.join(channels, name)):
             _refuse_newer_state(fs, os.path.join(channels, name))
+
+
+def refuse_newer_transactions(fs: FileSystem, store: str) -> None:
+    """Make sure that a store's file of transactions is not of a newer version.
+
+    Raises:
+        FormatVersionError: it is.
+        StorageError: the system refused.
+    """
+    path = os.path.join(store, TRANSACTIONS)
+    with suppress(CorruptionError):
+        decode_header(read_file(fs, path, FIRST_BLOCK) or b"", path)
 
 
 def _refuse_newer_state(fs: FileSystem, directory: str) -> None:

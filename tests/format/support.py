@@ -223,6 +223,7 @@ def columns_strategy(draw: st.DrawFn, max_count: int = 12) -> Columns:
         maybe(st.none() | st.text(max_size=8)),
         maybe(st.none() | st.binary(max_size=8)),
         maybe(st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3)),
+        draw(st.none() | st.integers(0, 2**64 - 1)),
     )
 
 

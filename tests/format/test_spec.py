@@ -228,7 +228,9 @@ def by_table(records: Columns) -> bytes:
     for row in rows:
         name, flag, each, _ = re.split(r"  +", row.strip(), maxsplit=3)
         assert flag == "-" or flag in Flags.__members__
-        if name in numbers:
+        if name == "transaction":
+            parts.append((records.transaction or 0).to_bytes(int(each), "little"))
+        elif name in numbers:
             parts += [value.to_bytes(int(each), "little", signed=True) for value in numbers[name] or []]
         elif name.endswith(" lengths"):
             lengths = (layout.NULL_LENGTH if text is None else len(text) for text in texts[name.split()[0]])
@@ -250,9 +252,10 @@ def headers_blob(headers: Mapping[str, str]) -> bytes | None:
 
 def test_payload_has_the_columns_of_the_table_in_its_order() -> None:
     records = all_columns(9)
+    records.transaction = (1 << 63) + 5
     flags, payload = encode_columns(records)
     assert payload == by_table(records)
-    assert flags == sum(Flags[name] for name in ("TIMES", "DUES", "EXPIRIES", "TAGS", "KEYS", "HEADERS"))
+    assert flags == sum(Flags[name] for name in ("TRANSACTION", "TIMES", "DUES", "EXPIRIES", "TAGS", "KEYS", "HEADERS"))
 
 
 def test_errors_are_explained() -> None:

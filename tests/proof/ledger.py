@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from aiodq.testing import Operation
 
 __all__ = [
+    "SOMEWHERE",
+    "Committed",
+    "Committing",
     "Created",
     "Deferred",
     "Deleted",
@@ -34,6 +38,10 @@ __all__ = [
     "body_of",
     "id_of",
 ]
+
+
+SOMEWHERE = -1
+"""The offset of what is durable and was not looked for."""
 
 
 def body_of(name: str, size: int) -> bytes:
@@ -64,6 +72,7 @@ class Topic:
         deferred: what each channel may not deliver yet.
         leaving: what may be in a dead-letter topic instead, with that topic, by channel.
         arriving: what may have come here so, and more than once.
+        sought: a channel has gone back, so that what it settled may come again.
     """
 
     possible: dict[str, None] = field(default_factory=dict)
@@ -76,97 +85,115 @@ class Topic:
     deferred: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     leaving: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     arriving: set[str] = field(default_factory=set)
+    sought: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Created:
-    """A channel is about to be made; `earliest` tells whether it sees what is there already."""
+class OfTopic(ABC):
+    """Something that happens in a topic."""
 
     topic: str
+
+    @abstractmethod
+    def post(self, of: Topic) -> None:
+        """Enter the note."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfMessage(OfTopic):
+    """Something that happens to a message in a channel."""
+
+    channel: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfOffset(OfTopic):
+    """Something that a channel does with an offset."""
+
+    channel: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Created(OfTopic):
+    """A channel is about to be made; `earliest` tells whether it sees what is there already."""
+
     channel: str
     earliest: bool
 
     def post(self, of: Topic) -> None:
-        """Enter the note."""
         of.channels[self.channel] = (set(), set(), set() if self.earliest else set(of.possible))
 
 
 @dataclass(frozen=True, slots=True)
-class Putting:
+class Putting(OfTopic):
     """These may be stored from now on; where `atomic`, all or none of them."""
 
-    topic: str
     names: tuple[str, ...]
     atomic: bool = False
 
     def post(self, of: Topic) -> None:
-        """Enter the note."""
         of.possible.update(dict.fromkeys(self.names))
         if self.atomic:
             of.groups.append(self.names)
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class Put(OfTopic):
     """These are durable, at these offsets."""
 
-    topic: str
     names: tuple[str, ...]
     offsets: tuple[int, ...]
 
     def post(self, of: Topic) -> None:
-        """Enter the note."""
         of.promised.update(zip(self.names, self.offsets, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Settling:
+class Settling(OfMessage):
     """A channel need not deliver this any more."""
 
-    topic: str
-    channel: str
-    name: str
+    __slots__ = ()
 
     def post(self, of: Topic) -> None:
-        """Enter the note."""
         of.channels[self.channel][0].add(self.name)
         of.deferred[self.channel].discard(self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred:
-    """A channel must not deliver this before time has gone by, however often the store is opened meanwhile."""
+class Settled(OfMessage):
+    """A channel must not deliver this any more."""
 
-    topic: str
-    channel: str
-    name: str
+    __slots__ = ()
 
     def post(self, of: Topic) -> None:
-        """Enter the note."""
+        of.channels[self.channel][1].add(self.name)
+
+
+class Deferred(OfMessage):
+    """A channel must not deliver this before time has gone by, however often the store is opened meanwhile."""
+
+    __slots__ = ()
+
+    def post(self, of: Topic) -> None:
         of.deferred[self.channel].add(self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Elapsed:
+class Elapsed(OfTopic):
     """So much time goes by that nothing is deferred any more."""
 
-    topic: str
+    __slots__ = ()
 
     def post(self, of: Topic) -> None:
-        """Enter the note."""
         of.deferred.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class Seeking:
+class Seeking(OfOffset):
     """A channel is about to go to an offset: it may have or not."""
 
-    topic: str
-    channel: str
-    offset: int
+    __slots__ = ()
 
     def post(self, of: Topic) -> None:
-        """Enter the note."""
+        of.sought = True
         may, has, unseen = of.channels[self.channel]
         may |= {name for name, offset in of.promised.items() if offset < self.offset}
         has.clear()
@@ -174,91 +201,57 @@ class Seeking:
         of.deferred[self.channel].clear()
 
 
-@dataclass(frozen=True, slots=True)
-class Sought:
+class Sought(OfOffset):
     """A channel went to an offset: everything below it is settled, and nothing else."""
 
-    topic: str
-    channel: str
-    offset: int
+    __slots__ = ()
 
     def post(self, of: Topic) -> None:
-        """Enter the note."""
         below = {name for name, offset in of.promised.items() if offset < self.offset}
         of.channels[self.channel] = (set(below), below, set())
 
 
 @dataclass(frozen=True, slots=True)
-class Moving:
+class Moving(OfMessage):
     """A message may be in a dead-letter topic from now on; as long as it is not, its channel still has it."""
 
-    topic: str
-    channel: str
-    name: str
     target: str
 
     def post(self, of: Topic) -> None:
-        """Enter the note."""
         of.channels[self.channel][0].add(self.name)
         of.leaving[self.channel][self.name] = self.target
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Settled):
     """It is there, and its channel will not deliver it any more."""
 
-    topic: str
-    channel: str
-    name: str
-
-    def post(self, of: Topic) -> None:
-        """Enter the note."""
-        of.channels[self.channel][1].add(self.name)
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """A channel must not deliver this any more."""
-
-    topic: str
-    channel: str
-    name: str
-
-    def post(self, of: Topic) -> None:
-        """Enter the note."""
-        of.channels[self.channel][1].add(self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class Purging:
+class Purging(OfTopic):
     """Nothing put so far need be delivered any more."""
 
-    topic: str
+    __slots__ = ()
 
     def post(self, of: Topic) -> None:
-        """Enter the note."""
         of.purging |= set(of.possible)
 
 
-@dataclass(frozen=True, slots=True)
-class Purged:
+class Purged(OfTopic):
     """Nothing that was there before the purge was asked for may be delivered any more."""
 
-    topic: str
+    __slots__ = ()
 
     def post(self, of: Topic) -> None:
-        """Enter the note."""
         of.purged |= of.purging
 
 
-@dataclass(frozen=True, slots=True)
-class Deleting:
+class Deleting(OfTopic):
     """The topic may be gone with everything in it."""
 
-    topic: str
+    __slots__ = ()
 
     def post(self, of: Topic) -> None:
-        """Enter the note."""
         of.deleting = True
 
 
@@ -267,6 +260,34 @@ class Deleted:
     """The topic is gone with everything in it."""
 
     topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Committing:
+    """A transaction may be done from now on, all of it or nothing.
+
+    Attributes:
+        acks: what it settles, as (topic, channel, message).
+        puts: what it puts, as (topic, message).
+    """
+
+    acks: tuple[tuple[str, str, str], ...]
+    puts: tuple[tuple[str, str], ...]
+
+    def notes(self) -> Iterator[OfTopic]:
+        """Yield what this means for each topic."""
+        yield from (Settling(*ack) for ack in self.acks)
+        yield from (Putting(topic, (name,)) for topic, name in self.puts)
+
+
+class Committed(Committing):
+    """It is done."""
+
+    __slots__ = ()
+
+    def notes(self) -> Iterator[OfTopic]:
+        yield from (Settled(*ack) for ack in self.acks)
+        yield from (Put(topic, (name,), (SOMEWHERE,)) for topic, name in self.puts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,16 +312,7 @@ class TopicFound:
     deferred: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
-OfTopic: TypeAlias = (
-    "Created | Putting | Put | Settling | Settled | Deferred | Elapsed | Seeking | Sought | Moving | Moved | Purging"
-    " | Purged | Deleting"
-)
-Note: TypeAlias = "OfTopic | Deleted | Found"
-
-
-_OF_TOPIC = (
-    Created, Putting, Put, Settling, Settled, Deferred, Elapsed, Seeking, Sought, Moved, Purging, Purged, Deleting,
-)  # fmt: skip
+Note: TypeAlias = "OfTopic | Committing | Deleted | Found"
 
 
 class Ledger:
@@ -308,6 +320,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = defaultdict(Topic)
+        self.transactions: list[Committing] = []
         self.notes = 0
 
     @classmethod
@@ -334,12 +347,17 @@ class Ledger:
                 self._rebase(note)
             case Deleted(name):
                 del self.topics[name]
+            case Committing():
+                if type(note) is Committing:
+                    self.transactions.append(note)
+                for part in note.notes():
+                    part.post(self.topics[part.topic])
             case Moving():
                 note.post(self.topics[note.topic])
                 target = self.topics[note.target]
                 target.possible[note.name] = None
                 target.arriving.add(note.name)
-            case _ if isinstance(note, _OF_TOPIC):
+            case OfTopic():
                 note.post(self.topics[note.topic])
             case _:
                 raise TypeError(f"{note!r} is no note")
@@ -347,6 +365,7 @@ class Ledger:
     def _rebase(self, note: Found) -> None:
         """Go on from what an open found, whatever was possible before."""
         self.topics.clear()
+        self.transactions.clear()
         for name, found in note.topics.items():
             topic = self.topics[name]
             topic.promised = {of: offset for offset, of in found.log.items()}

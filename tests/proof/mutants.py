@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 from unittest import mock
@@ -10,6 +11,8 @@ from aiodq.delivery.channel import ChannelState
 from aiodq.engine.burial import DeadLetterOffice
 from aiodq.engine.ioloop import IoLoop
 from aiodq.engine.persister import MetadataPersister
+from aiodq.engine.publisher import Publisher
+from aiodq.engine.transactions import Committer
 from aiodq.format.journal import OpKind, encode_checkpoint
 from aiodq.storage import recovery
 from aiodq.storage.atomic import sync_directory, write_all
@@ -22,12 +25,11 @@ from tests.proof.workloads import WORKLOADS
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
     from contextlib import AbstractContextManager
 
     from aiodq.engine.burial import DeadLetter
     from aiodq.engine.intake import Intake
-    from aiodq.engine.requests import BatchWritten
     from aiodq.format.journal import ChannelImage, Op
     from aiodq.storage.contents import Contents
     from aiodq.storage.filesystem import File, FileSystem
@@ -83,14 +85,11 @@ def directories_are_not_synced() -> Patch:
 
 @mutant("many producers")
 def puts_are_acknowledged_before_the_sync() -> Patch:
-    written = IoLoop._batch_written
+    def early(publisher: Publisher) -> None:
+        while publisher.unsynced:
+            publisher._publish(*publisher.unsynced.popleft())
 
-    def early(ioloop: IoLoop, request: BatchWritten) -> None:
-        written(ioloop, request)
-        while ioloop.unsynced:
-            ioloop._publish(*ioloop.unsynced.popleft())
-
-    return mock.patch.object(IoLoop, "_batch_written", early)
+    return mock.patch.object(Publisher, "synced", early)
 
 
 @mutant("written while syncing")
@@ -233,3 +232,36 @@ def a_seek_is_not_noted() -> Patch:
         return [op for op in taken(state, wall, now) if op.kind is not OpKind.SEEK]
 
     return mock.patch.object(ChannelState, "take_ops", forgetful)
+
+
+@mutant("transactions")
+def a_transaction_is_not_synced() -> Patch:
+    return mock.patch("aiodq.storage.transactions.sync_file")
+
+
+@mutant("transactions")
+def what_was_committed_is_put_again_without_looking_whether_it_is_there() -> Patch:
+    return mock.patch("aiodq.engine.opening.transactions_in", return_value=set())
+
+
+@mutant("transactions")
+def a_message_is_acked_before_it_is_durable() -> Patch:
+    return mock.patch.multiple(IoLoop, secure=_at_once, sync_log=_at_once)
+
+
+async def _at_once(_: object) -> None:
+    """Wait for nothing."""
+
+
+@mutant("transactions")
+def transactions_are_forgotten_before_the_topics_hold_them() -> Patch:
+    return mock.patch.object(IoLoop, "sync", _at_once)
+
+
+@mutant("transactions among others")
+def a_seek_does_not_wait_for_transactions() -> Patch:
+    @asynccontextmanager
+    async def at_once(_: Committer) -> AsyncIterator[None]:
+        yield
+
+    return mock.patch.object(Committer, "alone", at_once)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import aiodq
 from aiodq.testing import STALE, FakeClock, Image, SimulatedExecutor, SimulatedFileSystem, SimulatedLoop
+from tests.proof.ledger import SOMEWHERE
 from tests.proof.world import PATH, SAFETY, found_in
 
 if TYPE_CHECKING:
@@ -110,7 +111,26 @@ def check(ledger: Ledger, found: dict[str, TopicFound]) -> list[str]:
             continue
         wrong += [f"{item} (topic {name})" for item in (*_log(topic, seen), *_channels(topic, seen))]
         wrong += [f"{item} (topic {name})" for item in _moves(topic, seen, found)]
-    return wrong
+    return wrong + [f"half a transaction: {halves}" for halves in _transactions(ledger, found)]
+
+
+def _transactions(ledger: Ledger, found: dict[str, TopicFound]) -> Iterator[str]:
+    """Check that of each transaction all was done, or nothing."""
+    for transaction in ledger.transactions:
+        done: set[str] = set()
+        undone: set[str] = set()
+        for topic, name in transaction.puts:
+            there = topic in found and name in found[topic].log.values()
+            if there or name not in _released(ledger.topics[topic]):
+                (done if there else undone).add(f"{name} in {topic}")
+        for topic, channel, name in transaction.acks:
+            seen = found.get(topic)
+            if seen is None or ledger.topics[topic].sought:
+                continue
+            ready = {*seen.channels.get(channel, ()), *seen.deferred.get(channel, ())}
+            (undone if name in ready else done).add(f"ack of {name} in {topic}")
+        if done and undone:
+            yield f"{sorted(done)} and not {sorted(undone)}"
 
 
 def _moves(topic: Topic, seen: TopicFound, found: dict[str, TopicFound]) -> Iterator[str]:
@@ -135,7 +155,7 @@ def _log(topic: Topic, seen: TopicFound) -> Iterator[str]:
     if len(names - topic.arriving) != sum(name not in topic.arriving for name in seen.log.values()):
         yield f"duplicate: {len(offsets) - len(names)} messages have two offsets"
     for offset, name in seen.log.items():
-        if topic.promised.get(name, offset) != offset and name not in topic.arriving:
+        if topic.promised.get(name, offset) not in {offset, SOMEWHERE} and name not in topic.arriving:
             yield f"moved: {name} from {topic.promised[name]} to {offset}"
     released = _released(topic)
     yield from _holes(topic, offsets, released)

@@ -72,14 +72,16 @@ async def put_many(world: World) -> None:
 async def many_producers(world: World) -> None:
     """Eight producers at once: a put that is written while a sync runs must wait for the next one."""
     async with world.store(SMALL) as store:
-        queue = world.queue(store, "jobs")
+        await _eight_produce(world, world.queue(store, "jobs"))
 
-        async def produce(name: str) -> None:
-            for _ in range(4):
-                await world.put(queue, name)
-                await world.rest()
 
-        await asyncio.gather(*(produce(f"p{number}") for number in range(8)))
+async def _eight_produce(world: World, queue: aiodq.Queue) -> None:
+    async def produce(name: str) -> None:
+        for _ in range(4):
+            await world.put(queue, name)
+            await world.rest()
+
+    await asyncio.gather(*(produce(f"p{number}") for number in range(8)))
 
 
 @workload
@@ -123,14 +125,7 @@ async def written_while_syncing(world: World) -> None:
     """Batches that go to the disk while an earlier one is being synced: they have to wait for a sync of their own."""
     with mock.patch("aiodq.engine.ioloop._OVERLAP", 1):
         async with world.store() as store:
-            queue = world.queue(store, "jobs")
-
-            async def produce(name: str) -> None:
-                for _ in range(4):
-                    await world.put(queue, name)
-                    await world.rest()
-
-            await asyncio.gather(*(produce(f"p{number}") for number in range(8)))
+            await _eight_produce(world, world.queue(store, "jobs"))
 
 
 @workload
@@ -297,3 +292,48 @@ async def seeking(world: World) -> None:
             await world.seek(queue, "jobs", world.random.randint(queue.begin_offset, queue.end_offset))
             await world.put(queue, "p")
         await _consume(world, queue, min(2, queue.qsize()))
+
+
+@workload
+async def transactions(world: World) -> None:
+    """Two workers in a row, each acking what it read and putting what it made of it in one transaction."""
+    async with world.store(SMALL) as store:
+        first, second = world.queue(store, "jobs"), world.queue(store, "made")
+        for _ in range(5):
+            await world.put(first, "p")
+
+        async def work(queue: aiodq.Queue, puts: dict[str, int], count: int) -> None:
+            for _ in range(count):
+                await world.transact(store, [await queue.get()], puts)
+                await world.rest()
+
+        await asyncio.gather(work(first, {"made": 1, "log": 1}, 4), work(second, {"done": 2}, 3))
+        await asyncio.sleep(1.5)
+        await world.transact(store, [await first.get()], {"made": 1})
+        await world.transact(store, [], {"done": 1, "log": 2})
+
+
+@workload
+async def transactions_among_others(world: World) -> None:
+    """Transactions beside plain puts and acks, with a roll, a seek and a purge in between."""
+    async with world.store(SMALL) as store:
+        queue, other = world.queue(store, "jobs"), world.queue(store, "made")
+        for _ in range(6):
+            await world.put(queue, "p")
+
+        async def beside() -> None:
+            for _ in range(4):
+                await world.put(other, "q")
+                await world.rest()
+
+        async def work() -> None:
+            for _ in range(3):
+                await world.transact(store, [await queue.get()], {"made": 1})
+
+        await asyncio.gather(beside(), work())
+        await _consume(world, other, 3)
+        await world.seek(queue, "jobs", queue.begin_offset)
+        await world.transact(store, [await queue.get(), await queue.get()], {"made": 3})
+        await world.purge(other)
+        await world.transact(store, [await queue.get()], {"made": 1})
+        await _consume(world, other, 1)

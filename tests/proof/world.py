@@ -12,6 +12,8 @@ from uuid import UUID
 import aiodq
 from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, SimulatedLoop
 from tests.proof.ledger import (
+    Committed,
+    Committing,
     Created,
     Deferred,
     Deleted,
@@ -142,6 +144,30 @@ class World:
         """Ack without waiting for the disk."""
         self.note(Settling(message.topic, message.channel, self.name_of(message)))
         message.ack_nowait()
+
+    async def transact(self, store: aiodq.Store, messages: list[aiodq.Message], puts: dict[str, int]) -> None:
+        """Ack messages and put so many into each topic, in one transaction."""
+        acks = tuple((message.topic, message.channel, self.name_of(message)) for message in messages)
+        bodies = [(topic, *self.message(f"t-{topic}")) for topic, count in puts.items() for _ in range(count)]
+        note = Committing(acks, tuple((topic, name) for topic, name, _ in bodies))
+        self.note(note)
+        async with store.transaction() as transaction:
+            for message in messages:
+                transaction.ack(message)
+            for topic, _, body in bodies:
+                transaction.put(topic, body)
+        self.note(Committed(note.acks, note.puts))
+        for topic in puts:
+            await self._find(store.topic(topic), {name for at, name, _ in bodies if at == topic})
+
+    async def _find(self, topic: aiodq.Topic, names: set[str]) -> None:
+        """Note where messages are, as soon as they can be seen."""
+        for _ in range(20):
+            found = {_read(message): message.offset async for message in topic.scan()}
+            if names <= found.keys():
+                self.note(Put(topic.name, tuple(names), tuple(found[name] for name in names)))
+                return
+            await self.rest()
 
     async def defer(self, topic: aiodq.Topic | aiodq.Queue, message: aiodq.Message, delay: float) -> None:
         """Requeue with a delay, durably."""

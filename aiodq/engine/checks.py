@@ -1,0 +1,76 @@
+"""What may be put, and what not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from aiodq.engine.batch import PLAIN, Accepted
+from aiodq.errors import InvalidMessageError
+
+if TYPE_CHECKING:
+    from aiodq.clock import Clock
+    from aiodq.engine.batch import Draft
+
+__all__ = ["checked", "span_ns"]
+
+_LONGEST_TAG: Final = 1 << 16
+_LONGEST_KEY: Final = 1 << 20
+_MOST_HEADERS: Final = 1 << 16
+_LONGEST_SPAN: Final = 100 * 366 * 86_400
+
+
+def checked(draft: Draft, clock: Clock) -> Accepted:
+    """Return what is to be stored of a draft besides its body.
+
+    Raises:
+        InvalidMessageError: it cannot be.
+    """
+    tag, key, headers = draft.tag, draft.key, draft.headers
+    if tag is None and key is None and not headers and draft.delay is None and draft.ttl is None:
+        return PLAIN
+    if tag is not None and (not isinstance(tag, str) or len(_utf8(tag)) > _LONGEST_TAG):
+        raise InvalidMessageError(f"a tag is text of up to {_LONGEST_TAG} bytes, or None")
+    if key is not None:
+        if not isinstance(key, (bytes, bytearray, memoryview)) or len(key) > _LONGEST_KEY:
+            raise InvalidMessageError(f"a key is up to {_LONGEST_KEY} bytes, or None")
+        key = bytes(key)
+    if headers:
+        headers = _checked_headers(headers)
+    wait, life = span_ns(draft.delay, "a delay"), span_ns(draft.ttl, "a time to live")
+    now = clock.now_ns() if wait or life is not None else 0
+    return Accepted(tag, key, headers, now + wait if wait else 0, 0 if life is None else now + life)
+
+
+def span_ns(span: float | timedelta | None, what: str) -> int | None:
+    """Return seconds, or a `timedelta`, as nanoseconds; None for None.
+
+    Raises:
+        InvalidMessageError: negative, endless, or no number.
+    """
+    if span is None:
+        return None
+    seconds = span.total_seconds() if isinstance(span, timedelta) else span
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= _LONGEST_SPAN:
+        raise InvalidMessageError(f"{what} is 0 to {_LONGEST_SPAN} seconds or a timedelta, not {span!r}")
+    return int(seconds * 1_000_000_000)
+
+
+def _utf8(text: object) -> bytes:
+    if not isinstance(text, str):
+        raise InvalidMessageError(f"text is expected, not {type(text).__name__}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as cause:
+        raise InvalidMessageError(f"text that is not Unicode: {cause}") from cause
+
+
+def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    if not isinstance(headers, Mapping):
+        raise InvalidMessageError(f"headers are a mapping of text to text, not {type(headers).__name__}")
+    if len(headers) >= _MOST_HEADERS:
+        raise InvalidMessageError(f"up to {_MOST_HEADERS - 1} headers, not {len(headers)}")
+    if sum(len(_utf8(name)) + len(_utf8(value)) for name, value in headers.items()) > _LONGEST_KEY:
+        raise InvalidMessageError(f"headers of up to {_LONGEST_KEY} bytes in all")
+    return dict(headers)

@@ -1,0 +1,355 @@
+"""Committing transactions: in groups, each group with one sync of one file, then into the topics.
+
+What a transaction settles and puts is written to the file of transactions first (`aiodq.format.transactions`), and
+synced there: that is the commit. Then its acks are entered in the channels' states and its puts appended to the topics'
+logs, where nobody waits for a sync: the file says it all once more, should they be lost. About once a second, when a
+channel is to go back, or something is to be deleted, logs and journals are synced and the file is emptied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from aiodq.engine.batch import atomic_part
+from aiodq.engine.feeder import Feeder
+from aiodq.engine.settle import settle
+from aiodq.engine.signals import QueueShutDown
+from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError
+from aiodq.format.transactions import Acks, Commit, Puts
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+
+    from aiodq.clock import Clock
+    from aiodq.engine.batch import Accepted
+    from aiodq.engine.ioloop import IoLoop
+    from aiodq.engine.offload import Offload
+    from aiodq.engine.settling import Settling
+    from aiodq.format.columns import Columns
+    from aiodq.storage.transactions import TransactionFile
+
+__all__ = ["Committer", "Settlement"]
+
+_PERIOD: Final = 1.0
+"""Seconds for which the file of transactions stands in for topics and channels."""
+
+_LIMIT: Final = 1 << 22
+"""Bytes of that file that end the period early."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """A message that a transaction settles.
+
+    Attributes:
+        ioloop, outlet: where it came from.
+        offset, delivery: which it is.
+    """
+
+    ioloop: IoLoop
+    outlet: Settling
+    offset: int
+    delivery: int
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A transaction that is to be committed.
+
+    Attributes:
+        settlements: what it settles, each with the number by which it is held.
+        puts: what it puts, by topic, with its memory.
+        done: for who waits.
+        reserved: room for the puts, as (topic, messages, memory).
+    """
+
+    settlements: list[tuple[Settlement, int]]
+    puts: list[tuple[IoLoop, Columns, int]]
+    done: asyncio.Future[None]
+    reserved: list[tuple[IoLoop, int, int]] = field(default_factory=list)
+
+    def holds(self) -> bool:
+        """Return whether nobody took a message away meanwhile."""
+        return all(settlement.outlet.holds(settlement.offset, held) for settlement, held in self.settlements)
+
+    def release(self) -> None:
+        """Let everything be as it was before."""
+        for settlement, held in self.settlements:
+            settlement.outlet.unhold(settlement.offset, held, settlement.delivery)
+        self.unreserve()
+
+    def unreserve(self) -> None:
+        """Give the room back that the puts had."""
+        for ioloop, messages, cost in self.reserved:
+            ioloop.intake.unreserve(messages, cost)
+        self.reserved.clear()
+
+    def commit(self) -> Commit:
+        """Return what is to be written of it."""
+        by_channel: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        for settlement, _ in self.settlements:
+            ranges = by_channel.setdefault((settlement.ioloop.name, settlement.outlet.name), [])
+            ranges.append((settlement.offset, settlement.offset + 1))
+        acks = [Acks(topic, channel, sorted(ranges)) for (topic, channel), ranges in by_channel.items()]
+        # What is durable now stays where it is; the messages come behind it.
+        return Commit(acks, [Puts(ioloop.name, ioloop.log.durable, columns) for ioloop, columns, _ in self.puts])
+
+
+class Committer:
+    """One per store."""
+
+    def __init__(
+        self, file: TransactionFile, offload: Offload, clock: Clock, fail: Callable[[Exception], None]
+    ) -> None:
+        """Commit to this file; `fail` stops the store."""
+        self.committed: int = 0
+        self._file = file
+        self._offload = offload
+        self._clock = clock
+        self._fail = fail
+        self._waiting: deque[_Entry] = deque()
+        self._feeders: dict[IoLoop, Feeder] = {}
+        self._settled: dict[Settling, IoLoop] = {}
+        self._turn = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._over: Exception | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = False
+        if file.stale:
+            self._arm()
+
+    @property
+    def pending(self) -> int:
+        """Bytes of transactions that only their file holds durably."""
+        return self._file.size
+
+    # --- recovery
+
+    def recovered(self, ioloop: IoLoop, outlets: Iterable[Settling], left: Sequence[Columns]) -> None:
+        """A topic was opened that transactions in the file speak of.
+
+        Args:
+            ioloop: the topic's.
+            outlets: its channels in which they settle something.
+            left: what could not be put into it at open.
+        """
+        ioloop.retainer.pin(0)
+        self._settled.update(dict.fromkeys(outlets, ioloop))
+        feeder = self._feeders[ioloop] = Feeder(ioloop)
+        feeder.add(left)
+
+    def _arm(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_PERIOD, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._due = True
+        self._wake.set()
+
+    # --- what a transaction calls
+
+    async def commit(
+        self, settlements: Sequence[Settlement], puts: Sequence[tuple[IoLoop, list[tuple[Accepted, bytes]]]]
+    ) -> None:
+        """Commit: return when all of it is durable.
+
+        Raises:
+            NotInFlightError: a message was taken away meanwhile; nothing was done.
+            QueueFull: a topic's bound is reached and its policy is `"reject"`; nothing was done.
+            QueueShutDown: the store is closed; nothing was done.
+            DiskFullError: nothing was done, and it may be tried again.
+            StoreFailedError: the store has stopped.
+
+        Cancellation: nothing was done, or it is committed and only the caller does not know.
+        """
+        entry = _Entry([], [], asyncio.get_running_loop().create_future())
+        try:
+            await self._reserve(entry, puts, pressing=bool(settlements))
+            self._hold(entry, settlements)
+        except BaseException:
+            entry.release()
+            raise
+        self._waiting.append(entry)
+        self._wake.set()
+        try:
+            await asyncio.shield(entry.done)
+        except asyncio.CancelledError:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+                entry.release()
+            raise
+
+    def _hold(self, entry: _Entry, settlements: Sequence[Settlement]) -> None:
+        if self._over is not None:
+            raise self._over
+        for settlement in settlements:
+            settlement.outlet.check(settlement.offset, settlement.delivery)
+        for settlement in settlements:
+            held = settlement.outlet.hold(settlement.offset, settlement.delivery)
+            entry.settlements.append((settlement, held))
+
+    async def _reserve(
+        self, entry: _Entry, puts: Sequence[tuple[IoLoop, list[tuple[Accepted, bytes]]]], *, pressing: bool
+    ) -> None:
+        # In one order for all, so that two transactions never wait for each other.
+        for ioloop, messages in sorted(puts, key=lambda put: put[0].name):
+            part = atomic_part(messages, entry.done)
+
+            def room(ioloop: IoLoop = ioloop, count: int = len(messages), cost: int = part.cost) -> None:
+                ioloop.intake.reserve(count, cost, pressing=pressing)
+
+            await ioloop.intake.enter(room)
+            entry.reserved.append((ioloop, len(messages), part.cost))
+            entry.puts.append((ioloop, part.columns, part.cost))
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """See `IoLoopHost.alone`.
+
+        Raises:
+            StorageError: what was committed could not be put into a topic yet.
+        """
+        async with self._turn:
+            await self._empty()
+            yield
+
+    # --- the task
+
+    async def run(self) -> None:
+        """Commit what comes, until the store stops."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                async with self._turn:
+                    await self._work()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            self._fail(error)
+
+    async def _work(self) -> None:
+        hindrance = None
+        if self._due or self._file.stale or self._file.size > _LIMIT:
+            self._due = False
+            try:
+                await self._empty()
+            except StoreFailedError:
+                raise
+            except AiodqError as error:
+                hindrance = error
+                self._arm()
+        entries = self._taken()
+        if hindrance is not None and (self._file.stale or self._file.size > _LIMIT):
+            _refuse(entries, hindrance)
+        elif entries:
+            await self._commit(entries)
+
+    def _taken(self) -> list[_Entry]:
+        """Return what waits to be committed, and refuse what cannot be any more."""
+        taken, self._waiting = list(self._waiting), deque()
+        entries: list[_Entry] = []
+        for entry in taken:
+            if any(ioloop.closed for ioloop, _, _ in entry.puts):
+                _refuse([entry], QueueShutDown("a topic of the transaction was deleted"))
+            elif not entry.holds():
+                _refuse([entry], NotInFlightError("a message of the transaction is not in flight any more"))
+            else:
+                entries.append(entry)
+        return entries
+
+    async def _commit(self, entries: list[_Entry]) -> None:
+        try:
+            await self._secure(entries)
+            commits = [entry.commit() for entry in entries]
+            for entry in entries:
+                for ioloop, _, _ in entry.puts:
+                    ioloop.retainer.pin(ioloop.log.durable)
+            numbers = await self._offload.call(self._file.append, commits, self._clock.now_ns())
+        except StoreFailedError as error:
+            _refuse(entries, error)
+            raise
+        except AiodqError as error:
+            _refuse(entries, error)
+            return
+        except BaseException:
+            _refuse(entries, self._over or StoreFailedError("the store's engine was stopped"))
+            raise
+        for number, entry in zip(numbers, entries, strict=True):
+            self._enter(entry, number)
+        self._arm()
+
+    async def _secure(self, entries: list[_Entry]) -> None:
+        """Wait until every message that is settled here is durable."""
+        sources = {settlement.ioloop for entry in entries for settlement, _ in entry.settlements}
+        for ioloop in sources:
+            last = max(s.offset for entry in entries for s, _ in entry.settlements if s.ioloop is ioloop)
+            if ioloop.log.durable <= last:
+                await ioloop.sync_log()
+
+    def _enter(self, entry: _Entry, number: int) -> None:
+        """A transaction is committed: its acks are true, and its puts are to come."""
+        self.committed += 1
+        for settlement, held in entry.settlements:
+            settlement.outlet.settle_held(settlement.offset, held)
+            self._settled[settlement.outlet] = settlement.ioloop
+        entry.unreserve()
+        for ioloop, columns, _ in entry.puts:
+            columns.transaction = number
+            if ioloop not in self._feeders:
+                self._feeders[ioloop] = Feeder(ioloop)
+            self._feeders[ioloop].add([columns])
+        settle(entry.done, None, None)
+
+    async def _empty(self) -> None:
+        """Have topics and channels hold durably what was committed, and forget it."""
+        if not (self._feeders or self._settled or self._file.stale or self._file.size):
+            return
+        for feeder in self._feeders.values():
+            await feeder.idle()
+        touched = {*self._feeders, *self._settled.values()}
+        await asyncio.gather(*(outlet.committed() for outlet in self._settled))
+        await asyncio.gather(*(ioloop.sync() for ioloop in touched))
+        await self._offload.call(self._file.reset, self._clock.now_ns())
+        self._feeders.clear()
+        self._settled.clear()
+        for ioloop in touched:
+            ioloop.retainer.unpin()
+
+    # --- the end
+
+    async def close(self) -> None:
+        """Commit what waits, and leave nothing in the file that its topics can hold.
+
+        Raises:
+            StoreFailedError: the store has stopped.
+        """
+        async with self._turn:
+            await self._work()
+            self._due = True
+            await self._work()
+            self._over = QueueShutDown("the store is closed")
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def fail(self, error: Exception) -> None:
+        """Tell who waits, and who comes."""
+        self._over = error
+        entries, self._waiting = list(self._waiting), deque()
+        _refuse(entries, error)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def release(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _refuse(entries: Sequence[_Entry], error: Exception) -> None:
+    for entry in entries:
+        entry.release()
+        settle(entry.done, None, error)
+        entry.done.exception()  # who was cancelled does not ask
