@@ -198,7 +198,7 @@ class Message(StoredMessage):
         else:
             self._unless_gone(counted=False)
 
-    def claim(self) -> tuple[Outlet[Message], int]:
+    def _claim(self) -> tuple[Outlet[Message], int]:
         """Return the channel and the delivery number by which a transaction settles the message.
 
         Raises:
@@ -207,7 +207,7 @@ class Message(StoredMessage):
         """
         return self._take(), self._delivery
 
-    def committed(self) -> None:
+    def _committed(self) -> None:
         """Note that a transaction has settled the message."""
         self._settled = True
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import AiodqError, StoreFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
     from aiodq.engine.ioloop import IoLoop
     from aiodq.format.columns import Columns
@@ -20,6 +22,20 @@ __all__ = ["Feeder"]
 
 _RETRY: Final = 0.25
 """Seconds between two attempts on a full disk."""
+
+
+@dataclass(slots=True)
+class _Item:
+    """What a transaction puts into the topic, and who is told once it was tried."""
+
+    columns: Columns
+    tried: Callable[[], None] | None
+
+    def tell(self) -> None:
+        """Tell, the first time."""
+        tried, self.tried = self.tried, None
+        if tried is not None:
+            tried()
 
 
 class Feeder:
@@ -32,49 +48,60 @@ class Feeder:
     def __init__(self, ioloop: IoLoop) -> None:
         """Begin with nothing to do."""
         self._ioloop = ioloop
-        self._waiting: deque[Columns] = deque()
+        self._waiting: deque[_Item] = deque()
         self._under_way: int = 0
-        self._failed: list[tuple[int, Columns]] = []
+        self._failed: list[tuple[int, _Item]] = []
         self._error: BaseException | None = None
         self._idlers: list[asyncio.Future[None]] = []
 
-    def add(self, several: Iterable[Columns]) -> None:
-        """Put these, each all or not at all."""
-        self._waiting.extend(several)
+    def add(self, columns: Columns, tried: Callable[[], None] | None = None) -> None:
+        """Put these, all or not at all; `tried` is called when they are in the log, or have to wait for room there."""
+        self._waiting.append(_Item(columns, tried))
         if self._error is None:
             self._start()
+        else:
+            self._waiting[-1].tell()
 
     def _start(self) -> None:
-        if self._under_way or not self._waiting or self._ioloop.stopped:
+        if self._under_way or not self._waiting:
+            return
+        if self._ioloop.stopped:
+            self._tell_all()
             return
         self._error = None
-        parts, self._waiting = self._waiting, deque()
-        self._under_way = len(parts)
-        for number, columns in enumerate(parts):
-            self._ioloop.intake.accept_committed(columns).add_done_callback(partial(self._ended, number, columns))
+        items, self._waiting = self._waiting, deque()
+        self._under_way = len(items)
+        for number, item in enumerate(items):
+            self._ioloop.intake.accept_committed(item.columns).add_done_callback(partial(self._ended, number, item))
 
-    def _ended(self, number: int, columns: Columns, waiter: asyncio.Future[range]) -> None:
+    def _ended(self, number: int, item: _Item, waiter: asyncio.Future[range]) -> None:
         self._under_way -= 1
         error = asyncio.CancelledError() if waiter.cancelled() else waiter.exception()
         if error is not None:
-            self._failed.append((number, columns))
+            self._failed.append((number, item))
             self._error = error
+        item.tell()
         if not self._under_way:
             self._round_ended()
 
     def _round_ended(self) -> None:
-        failed, self._failed = sorted(self._failed, key=lambda item: item[0]), []
-        self._waiting.extendleft(columns for _, columns in reversed(failed))
+        failed, self._failed = sorted(self._failed, key=itemgetter(0)), []
+        self._waiting.extendleft(item for _, item in reversed(failed))
         error = self._error
         if error is None and self._waiting:
             self._start()
             return
+        self._tell_all()
         if isinstance(error, AiodqError) and not isinstance(error, (StoreFailedError, QueueShutDown)):
             asyncio.get_running_loop().call_later(_RETRY, self._start)
         idlers, self._idlers = self._idlers, []
         for idler in idlers:
             if not idler.done():
                 idler.set_result(None)
+
+    def _tell_all(self) -> None:
+        for item in self._waiting:
+            item.tell()
 
     async def idle(self) -> None:
         """Wait until everything is in the log.

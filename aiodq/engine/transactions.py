@@ -1,8 +1,8 @@
 """Committing transactions: in groups, each group with one sync of one file, then into the topics.
 
 What a transaction settles and puts is written to the file of transactions first (`aiodq.format.transactions`), and
-synced there: that is the commit. Then its acks are entered in the channels' states and its puts appended to the topics'
-logs, where nobody waits for a sync: the file says it all once more, should they be lost. About once a second, when a
+synced there: that is the commit. Then its puts are appended to the topics' logs and its acks entered in the channels'
+states, where nobody waits for a sync: the file says it all once more, should they be lost. About once a second, when a
 channel is to go back, or something is to be deleted, logs and journals are synced and the file is emptied.
 """
 
@@ -88,6 +88,12 @@ class _Entry:
             ioloop.intake.unreserve(messages, cost)
         self.reserved.clear()
 
+    def settle(self) -> None:
+        """Enter the acks, and tell who waits: whoever sees a message acked can see what came of it."""
+        for settlement, held in self.settlements:
+            settlement.outlet.settle_held(settlement.offset, held)
+        settle(self.done, None, None)
+
     def commit(self) -> Commit:
         """Return what is to be written of it."""
         by_channel: dict[tuple[str, str], list[tuple[int, int]]] = {}
@@ -140,7 +146,8 @@ class Committer:
         ioloop.retainer.pin(0)
         self._settled.update(dict.fromkeys(outlets, ioloop))
         feeder = self._feeders[ioloop] = Feeder(ioloop)
-        feeder.add(left)
+        for columns in left:
+            feeder.add(columns)
 
     def _arm(self) -> None:
         if self._timer is None:
@@ -156,7 +163,7 @@ class Committer:
     async def commit(
         self, settlements: Sequence[Settlement], puts: Sequence[tuple[IoLoop, list[tuple[Accepted, bytes]]]]
     ) -> None:
-        """Commit: return when all of it is durable.
+        """Commit: return when all of it is durable, and can be seen unless the disk is full.
 
         Raises:
             NotInFlightError: a message was taken away meanwhile; nothing was done.
@@ -291,18 +298,26 @@ class Committer:
                 await ioloop.sync_log()
 
     def _enter(self, entry: _Entry, number: int) -> None:
-        """A transaction is committed: its acks are true, and its puts are to come."""
+        """A transaction is committed: its puts come into their topics, and then its acks are entered."""
         self.committed += 1
-        for settlement, held in entry.settlements:
-            settlement.outlet.settle_held(settlement.offset, held)
+        for settlement, _ in entry.settlements:
             self._settled[settlement.outlet] = settlement.ioloop
         entry.unreserve()
+        left = len(entry.puts)
+
+        def tried() -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                entry.settle()
+
+        if not entry.puts:
+            tried()
         for ioloop, columns, _ in entry.puts:
             columns.transaction = number
             if ioloop not in self._feeders:
                 self._feeders[ioloop] = Feeder(ioloop)
-            self._feeders[ioloop].add([columns])
-        settle(entry.done, None, None)
+            self._feeders[ioloop].add(columns, tried)
 
     async def _empty(self) -> None:
         """Have topics and channels hold durably what was committed, and forget it."""

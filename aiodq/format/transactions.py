@@ -39,13 +39,15 @@ import struct
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiodq.errors import CorruptionError, FormatVersionError
+from aiodq.errors import CorruptionError, FormatVersionError, InvalidNameError
 from aiodq.format.checksum import CRC32, checksum_named
 from aiodq.format.columns import Columns
 from aiodq.format.frames import FrameContext, decode_frame, encode_frames, read_prefix
 from aiodq.format.layout import ALIGNMENT, padded
+from aiodq.names import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,11 +59,11 @@ __all__ = [
     "Commit",
     "Header",
     "Puts",
-    "decode_block",
+    "decode_commit",
     "decode_header",
-    "encode_block",
+    "encode_commit",
     "encode_header",
-    "next_block",
+    "next_commit",
 ]
 
 _MAGIC: Final = b"AIODQTX1"
@@ -73,6 +75,8 @@ _BLOCK: Final = struct.Struct("<IIQQQ")
 _COVERED: Final = 8
 _NUMBER_AT: Final = 8
 _HUNTED: Final = 16
+_NUMBERS: Final = 1 << 63
+"""Every number is below this."""
 _GROUPS: Final = struct.Struct("<II")
 _ACKS: Final = struct.Struct("<HHI")
 _RANGE: Final = struct.Struct("<QQ")
@@ -157,10 +161,12 @@ def decode_header(data: bytes, path: str = "") -> Header:
         raise CorruptionError("the header of the transactions is not what was written", path, 0)
     if version > _VERSION:
         raise FormatVersionError(f"the transactions are of version {version}; this aiodq reads {_VERSION}", path, 0)
+    if first >= _NUMBERS:
+        raise CorruptionError(f"no transaction has the number {first}", path, 0)
     return Header(first, salt)
 
 
-def encode_block(commit: Commit, number: int, durable: int, salt: int) -> bytes:
+def encode_commit(commit: Commit, number: int, durable: int, salt: int) -> bytes:
     """Return a transaction as a block."""
     parts = [_GROUPS.pack(len(commit.acks), len(commit.puts))]
     for acks in commit.acks:
@@ -177,7 +183,7 @@ def encode_block(commit: Commit, number: int, durable: int, salt: int) -> bytes:
     return struct.pack("<II", length, zlib.crc32(covered, salt)) + covered
 
 
-def decode_block(data: bytes, at: int, salt: int, path: str = "") -> Block | None:
+def decode_commit(data: bytes, at: int, salt: int, path: str = "") -> Block | None:
     """Return the block that begins at byte `at`, or None where none does.
 
     Raises:
@@ -194,41 +200,35 @@ def decode_block(data: bytes, at: int, salt: int, path: str = "") -> Block | Non
     start = at + _BLOCK.size
     try:
         commit = _decode(memoryview(data)[start : start + size])
-    except (struct.error, UnicodeDecodeError, ValueError, CorruptionError) as cause:
+    except (struct.error, UnicodeDecodeError, ValueError, CorruptionError, InvalidNameError) as cause:
         raise CorruptionError(f"a transaction does not add up: {cause}", path, at) from cause
     return Block(number, durable, end, commit)
 
 
-def next_block(data: bytes, at: int, salt: int, number: int, path: str = "") -> tuple[int, Block] | None:
+def next_commit(data: bytes, at: int, salt: int, number: int, path: str = "") -> tuple[int, Block] | None:
     """Return the first block that begins at byte `at` or behind, and where, or None.
 
     Only blocks are found whose number is `number` or one of the next 4,000: looking for those eight bytes is what makes
     a hunt through leftovers cheap, as long as numbers are large enough to be rare.
-
-    Raises:
-        CorruptionError: the block at `at` has the right checksum and the wrong content.
     """
-    block = decode_block(data, at, salt, path)
-    if block is not None:
-        return at, block
-    for position in sorted(_positions(data, at, number)):
+    for position in chain((at,), _positions(data, at, number)):
         with suppress(CorruptionError):
-            block = decode_block(data, position, salt, path)
-            if block is not None:
+            block = decode_commit(data, position, salt, path)
+            if block is not None and number <= block.number < number + (_HUNTED << 8):
                 return position, block
     return None
 
 
 def _positions(data: bytes, at: int, number: int) -> Iterator[int]:
-    """Yield where blocks may begin, by the upper seven bytes of their numbers."""
+    """Yield where blocks may begin, in order, by the upper seven bytes of their numbers."""
+    found: set[int] = set()
     for upper in range(number >> 8, (number >> 8) + _HUNTED):
         pattern = upper.to_bytes(7, "little")
-        found = data.find(pattern, at + _NUMBER_AT + 1)
-        while found >= 0:
-            position = found - _NUMBER_AT - 1
-            if position % ALIGNMENT == 0:
-                yield position
-            found = data.find(pattern, found + 1)
+        place = data.find(pattern, at + _NUMBER_AT + 1)
+        while place >= 0:
+            found.add(place - _NUMBER_AT - 1)
+            place = data.find(pattern, place + 1)
+    yield from sorted(position for position in found if position % ALIGNMENT == 0)
 
 
 def _context() -> FrameContext:
@@ -263,7 +263,7 @@ def _decode(view: memoryview) -> Commit:
 def _text(view: memoryview, at: int, size: int) -> str:
     if size > len(view) - at:
         raise ValueError(f"a name of {size} bytes does not fit")
-    return view[at : at + size].tobytes().decode()
+    return check_name(view[at : at + size].tobytes().decode())
 
 
 def _records(view: memoryview) -> Columns:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aiodq.format.segment import topic_salt
-from aiodq.storage.atomic import TEMPORARY, read_file, sweep_temporaries
+from aiodq.storage.atomic import TEMPORARY, read_file, replace_file, sweep_temporaries
 from aiodq.storage.channels import CHANNELS, applied, channel_directory, is_loss, is_loss_in_front
 from aiodq.storage.damage import quarantine, set_aside
 from aiodq.storage.journal import CHECKPOINT, JOURNAL, ChannelJournal, read_channel
@@ -22,10 +22,13 @@ from aiodq.storage.oserrors import storage_error
 from aiodq.storage.repair_segment import repair_segment
 from aiodq.storage.segments import own_segments
 from aiodq.storage.slots import WATERMARK, SlotFile, check_slots, noted_watermark, read_slot_file
+from aiodq.storage.transactions import TRANSACTIONS, mended, read_transactions
 from aiodq.storage.verify import verify_store
 from aiodq.storage.verify_segment import check_segment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aiodq.storage.contents import Contents
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.verify_segment import SegmentCheck
@@ -63,12 +66,23 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
     try:
         # Every file is looked at before any is touched: one of them may be of a newer version.
         verify_store(path, fs)
-        actions = _sweep(fs, path)
+        actions = [*_sweep(fs, path), *_transactions(fs, path)]
         for topic in list_topics(fs, path):
             actions += _TopicRepair(fs, os.path.join(path, topic)).run()
     finally:
         lock.release()
     return actions
+
+
+def _transactions(fs: FileSystem, store: str) -> Iterator[RepairAction]:
+    """Leave a file of transactions of which every block can be read."""
+    found, path = read_transactions(fs, store), os.path.join(store, TRANSACTIONS)
+    if found.damages and found.header is None:
+        yield RepairAction(path, "set the file aside: nothing can be read without its header", set_aside(fs, path))
+    elif found.damages:
+        kept = [quarantine(fs, path, 0, found.size)]
+        replace_file(fs, path, mended(found))
+        yield from (RepairAction(path, f"took out what cannot be read: {d.reason}", kept[0]) for d in found.damages)
 
 
 def _sweep(fs: FileSystem, directory: str) -> list[RepairAction]:

@@ -15,9 +15,9 @@ from aiodq.format.transactions import (
     Commit,
     Header,
     decode_header,
-    encode_block,
+    encode_commit,
     encode_header,
-    next_block,
+    next_commit,
 )
 from aiodq.storage.atomic import read_file, sync_directory, sync_file, write_all
 from aiodq.storage.damage import Damage, quarantine
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aiodq.storage.filesystem import File, FileSystem
     from aiodq.storage.log import TopicLog
 
-__all__ = ["TRANSACTIONS", "FoundTransactions", "TransactionFile", "read_transactions", "transactions_in"]
+__all__ = ["TRANSACTIONS", "FoundTransactions", "TransactionFile", "mended", "read_transactions", "transactions_in"]
 
 TRANSACTIONS: Final = "#transactions"
 """No topic may be called so."""
@@ -42,7 +42,7 @@ _MOST_KEPT: Final = 1 << 20
 """Bytes of a file: those a new one gets, so that most syncs need not note a new size; and those one keeps."""
 
 _FIRST: Final = 1 << 40
-"""Numbers begin with the time, so that two files never use one twice, but not below this (see `next_block`)."""
+"""Numbers begin with the time, so that two files never use one twice, but not below this (see `next_commit`)."""
 
 
 class FoundTransactions(NamedTuple):
@@ -106,9 +106,19 @@ def _blocks(data: bytes, header: Header, path: str) -> tuple[list[Block], int, l
 
 def _all_blocks(data: bytes, header: Header, path: str) -> Iterator[tuple[int, Block]]:
     at, number = FIRST_BLOCK, header.first
-    while (found := next_block(data, at, header.salt, number, path)) is not None:
+    while (found := next_commit(data, at, header.salt, number, path)) is not None:
         yield found
         at, number = found[1].end, found[1].number + 1
+
+
+def mended(found: FoundTransactions) -> bytes:
+    """Return a file with the same transactions, and empty ones in place of those that are lost."""
+    if found.header is None:
+        return b""
+    commits = {block.number: block.commit for block in found.blocks}
+    first, salt = found.header
+    blocks = [encode_commit(commits.get(n, Commit()), n, first, salt) for n in range(first, max(commits) + 1)]
+    return b"".join([encode_header(found.header), *blocks]).ljust(_SPACE, b"\0")
 
 
 def transactions_in(fs: FileSystem, log: TopicLog, since: int) -> set[int]:
@@ -185,7 +195,7 @@ class TransactionFile:
         try:
             file = self._file or self._make(now_ns)
             salt, numbers = self._header.salt, list(range(self._number, self._number + len(commits)))
-            blocks = [encode_block(c, n, self._durable, salt) for n, c in zip(numbers, commits, strict=True)]
+            blocks = [encode_commit(c, n, self._durable, salt) for n, c in zip(numbers, commits, strict=True)]
             end = self._write(file, blocks)
         except OSError as cause:
             raise storage_error(cause, self._path, self._end) from cause

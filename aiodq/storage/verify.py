@@ -18,6 +18,7 @@ from aiodq.storage.meta import TOPIC_FILE, TopicMeta, describe
 from aiodq.storage.oserrors import storage_error
 from aiodq.storage.segments import own_segments
 from aiodq.storage.slots import WATERMARK, check_slots, noted_watermark, read_slot_file
+from aiodq.storage.transactions import TRANSACTIONS, read_transactions
 from aiodq.storage.verify_segment import SegmentCheck, check_segment
 
 if TYPE_CHECKING:
@@ -30,7 +31,16 @@ Severity: TypeAlias = Literal["damage", "loss", "note"]
 `note`: nothing wrong, as an unfinished write or a file left over from one."""
 
 Kind: TypeAlias = Literal[
-    "segment", "topic", "watermark", "checkpoint", "journal", "lock", "temporary", "quarantined", "unknown"
+    "segment",
+    "topic",
+    "watermark",
+    "checkpoint",
+    "journal",
+    "transactions",
+    "lock",
+    "temporary",
+    "quarantined",
+    "unknown",
 ]
 
 _LARGEST_NOTED: Final = 1 << 24
@@ -65,7 +75,7 @@ class FileReport:
         kind: what it is.
         topic: whose it is; empty where it is the store's.
         bytes: its size.
-        records: messages, channel operations, or 0.
+        records: messages, channel operations, transactions, or 0.
         findings: what is to be said about it.
     """
 
@@ -135,7 +145,9 @@ def verify_store(path: str, fs: FileSystem) -> StoreReport:
     try:
         names = fs.listdir(path)
         topics = list_topics(fs, path)
-        files = [_other(fs, f"{path}/{name}", "") for name in names if name not in topics]
+        files = [_other(fs, f"{path}/{name}", "") for name in names if name not in {*topics, TRANSACTIONS}]
+        if TRANSACTIONS in names:
+            files.append(_transactions(fs, path))
     except OSError as cause:
         raise storage_error(cause, path) from cause
     for topic in topics:
@@ -256,6 +268,16 @@ class _TopicCheck:
         for entry in self._names(CHANNELS, name):
             if entry not in {CHECKPOINT, JOURNAL}:
                 self._files.append(_other(self._fs, os.path.join(directory, entry), self._name))
+
+
+def _transactions(fs: FileSystem, store: str) -> FileReport:
+    """Report the store's file of transactions."""
+    path, found = os.path.join(store, TRANSACTIONS), read_transactions(fs, store)
+    findings = [Finding("damage", path, damage.position, damage.reason) for damage in found.damages]
+    if found.blocks:
+        reason = f"{len(found.blocks)} committed transactions are for the next owner to put where they belong"
+        findings.append(Finding("note", path, 0, reason))
+    return FileReport(path, "transactions", "", found.size, len(found.blocks), tuple(findings))
 
 
 def _other(fs: FileSystem, path: str, topic: str) -> FileReport:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from tests.examples.support import EXAMPLES, PATIENCE, environment
@@ -40,3 +41,21 @@ def test_what_fails_is_tried_again_and_what_fails_for_good_is_a_dead_letter(tmp_
 
 def test_what_is_due_later_comes_after_a_restart_when_it_is_due() -> None:
     assert run("scheduler.py") == ["1 now, 3 later", "good morning", "call Ann", "stretch", "tea is ready"]
+
+
+def test_every_order_has_one_invoice_though_the_worker_is_killed(tmp_path: Path) -> None:
+    example = [sys.executable, str(EXAMPLES / "pipeline.py"), str(tmp_path)]
+    for calls in (1, 2, 3):
+        child = subprocess.Popen(example, env=environment())
+        wait_for(tmp_path / "invoices", calls, child)
+        child.kill()
+        child.wait(PATIENCE)
+    assert run("pipeline.py", tmp_path) == ["1000 orders, 1000 invoices, 0 of them twice"]
+
+
+def wait_for(directory: Path, growth: int, child: subprocess.Popen[bytes]) -> None:
+    """Wait until the directory's files have grown so many times, or the child has ended."""
+    sizes: set[int] = set()
+    while len(sizes) < growth + 1 and child.poll() is None:
+        sizes.add(sum(path.stat().st_size for path in directory.glob("*.seg")))
+        time.sleep(0.001)

@@ -7,6 +7,7 @@ makes of it; this script only adds what is missing.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -107,6 +108,11 @@ def column_by_column() -> list[Put]:
     ]
 
 
+def brought(columns: Columns) -> Columns:
+    """Return columns as a transaction put them."""
+    return replace(columns, transaction=CREATED)
+
+
 def make_all() -> dict[str, Golden]:
     """Return every golden segment by its name."""
     compact = [Put(Columns([body])) for body in [b"", b"x", bytes(range(256)), *bodies(20)]]
@@ -116,6 +122,7 @@ def make_all() -> dict[str, Golden]:
         "compact": make(7, compact),
         "plain": make(2**40, [*plain, Put(Columns([b"large " * 1000, b"small"]))]),
         "columns": make(1000, column_by_column()),
+        "transaction": make(3, [plain[0], Put(brought(Columns([b"one"])), atomic=True), Put(brought(all_columns(4)))]),
         "run": make(5, [plain[0], Put(Columns(bodies(2001, 3)), atomic=True, watermark=0), plain[1]]),
         COMPRESSED: make(
             9,

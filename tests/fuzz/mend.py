@@ -7,6 +7,7 @@ import zlib
 from typing import TYPE_CHECKING, Final
 
 from aiodq.format.layout import ALIGNMENT, COMPACT_MIN, FOOTER_TAIL, INDEX_ENTRY, SEGMENT_HEADER, TAIL_MAGIC
+from aiodq.format.transactions import FIRST_BLOCK
 from tests.fuzz.stores import SLOT_BYTES, SLOT_STRIDE, as_row, from_row
 
 if TYPE_CHECKING:
@@ -91,6 +92,21 @@ def mend_journal(data: bytes) -> bytes:
             break
         _put(fixed, at + 4, zlib.crc32(fixed[at + 8 : at + 8 + length], generation))
         at += 8 + length
+    return bytes(fixed)
+
+
+def mend_transactions(data: bytes) -> bytes:
+    """A store's file of transactions."""
+    fixed = bytearray(data)
+    if len(fixed) >= FIRST_BLOCK:
+        _put(fixed, 24, zlib.crc32(fixed[:24]))
+    salt, at = _number(fixed, 20), FIRST_BLOCK
+    while at + 32 <= len(fixed):
+        length = _number(fixed, at)
+        if length % ALIGNMENT or not 32 <= length <= len(fixed) - at:
+            break
+        _put(fixed, at + 4, zlib.crc32(fixed[at + 8 : at + length], salt))
+        at += length
     return bytes(fixed)
 
 

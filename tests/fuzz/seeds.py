@@ -19,12 +19,13 @@ from aiodq.format.journal import (
 )
 from aiodq.format.layout import FRAME_PREFIX, KIND_BATCH, TRAILER
 from aiodq.format.segment import SegmentHeader
+from aiodq.format.transactions import Acks, Commit, Header, Puts, encode_commit, encode_header
 from aiodq.storage.meta import TopicMeta, save_meta
 from aiodq.storage.slots import SlotFile
 from aiodq.testing import SimulatedFileSystem
 from tests.fuzz.mend import SALT, mend_frames
 from tests.fuzz.stores import as_row, small_store
-from tests.fuzz.targets import BASE, CONTEXT, START, TOPIC
+from tests.fuzz.targets import BASE, CONTEXT, DISKQUEUE_MARK, START, TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -136,6 +137,21 @@ def _slots() -> list[bytes]:
     return [_file("/t/watermark", fs)]
 
 
+def _transactions() -> list[bytes]:
+    header = Header(TIME, 99)
+    first = Commit([Acks("t", "c", [(1, 2), (5, 9)])], [Puts("u", 3, Columns([b"a", b"b"], tags=["x", None]))])
+    commits = [first, Commit([], [Puts("v", 0, Columns([b"c"])), Puts("u", 3, _full())]), Commit([Acks("t", "d", [])])]
+    blocks = [encode_commit(commit, TIME + number, TIME, 99) for number, commit in enumerate(commits)]
+    return [b"".join((encode_header(header), *blocks)), encode_header(header) + blocks[0] + bytes(64)]
+
+
+def _diskqueues() -> list[bytes]:
+    records = [len(body).to_bytes(4, "big") + body for body in (b"one", b"", b"three" * 9)]
+    whole, torn = b"".join(records), b"".join(records)[:-3]
+    several = ((b"3\n0,0\n0,60\n", whole), (b"", whole, torn), (b"9\n0,7\n1,7\n", whole, torn))
+    return [DISKQUEUE_MARK.join(parts) for parts in several]
+
+
 def seeds(name: str) -> list[bytes]:
     """Return valid inputs for a target, each of them small."""
     compact = _frames(Columns([b""]), Columns([b"one"]), Columns([b"0123456789"]))
@@ -152,6 +168,8 @@ def seeds(name: str) -> list[bytes]:
         "checkpoint": _checkpoints(),
         "topic": _topics(),
         "slots": _slots(),
+        "transactions": _transactions(),
+        "diskqueue": _diskqueues(),
         "segment": [
             _sealed(compact, sealed=False),
             _sealed(batch),

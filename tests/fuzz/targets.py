@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
+from aiodq.diskqueue import DiskQueueReader
 from aiodq.engine.opening import open_topic
 from aiodq.errors import AiodqError, CorruptionError, FormatVersionError
 from aiodq.format.columns import decode_columns, encode_columns
@@ -29,6 +30,7 @@ from aiodq.format.journal import (
 from aiodq.format.layout import FOOTER_TAIL, INDEX_ENTRY, SEGMENT_HEADER
 from aiodq.format.scan import find_frame, frame_before
 from aiodq.format.segment import SegmentHeader
+from aiodq.format.transactions import Acks, Commit, decode_commit, encode_commit
 from aiodq.options import StoreOptions
 from aiodq.storage.channels import applied
 from aiodq.storage.contents import examine
@@ -39,6 +41,7 @@ from aiodq.storage.recovery import recover
 from aiodq.storage.repair import repair_store
 from aiodq.storage.scan import Unit, scan_units
 from aiodq.storage.slots import WATERMARK, SlotFile, check_slots, read_slots
+from aiodq.storage.transactions import TRANSACTIONS, TransactionFile, read_transactions
 from aiodq.storage.verify import verify_store
 from aiodq.storage.verify_segment import check_segment
 from aiodq.testing import FakeClock, SimulatedFileSystem
@@ -49,12 +52,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.format.frames import Batch
+    from aiodq.testing import Image
 
 BASE: Final = 1000
 TOPIC: Final = UUID(int=7)
 CONTEXT: Final = FrameContext(BASE, zlib.crc32, mend.SALT)
 START: Final = SEGMENT_HEADER.size
 _READ: Final = 1 << 16
+TIME: Final = 1_760_000_000_000_000_000
+DISKQUEUE_MARK: Final = b"\n==\n"
 
 
 def segment_header(data: bytes) -> bool:
@@ -291,6 +297,46 @@ def _open(fs: SimulatedFileSystem, name: str) -> int:
     return count
 
 
+def transactions(data: bytes) -> bool:
+    """A store's file of transactions."""
+    fs = SimulatedFileSystem({"/s": None, f"/s/{TRANSACTIONS}": data})
+    try:
+        found = read_transactions(fs, "/s")
+    except FormatVersionError:
+        return False
+    assert bool(found.damages) or found.header is not None or not any(data)
+    for block in found.blocks:
+        again = decode_commit(encode_commit(block.commit, block.number, block.durable, 3), 0, 3)
+        assert again is not None
+        assert (again.commit, again.number, again.durable) == (block.commit, block.number, block.durable)
+    file = TransactionFile(fs, "/s")
+    file.reset(TIME)
+    (number,) = file.append([Commit([Acks("t", "c", [(1, 2)])])], TIME)
+    file.close()
+    assert [block.number for block in read_transactions(fs, "/s").blocks] == [number]
+    assert all(block.number < number for block in found.blocks)
+    return bool(found.blocks)
+
+
+def diskqueue(data: bytes) -> bool:
+    """A queue of go-diskqueue: its metadata, and behind a mark each, its data files."""
+    metadata, *files = data.split(DISKQUEUE_MARK)
+    image: Image = {f"/q/q.diskqueue.{number:06}.dat": content for number, content in enumerate(files[:3])}
+    if metadata:
+        image["/q/q.diskqueue.meta.dat"] = metadata
+    fs = SimulatedFileSystem({"/q": None, **image})
+    before = fs.image()
+    try:
+        reader = DiskQueueReader("/q", "q", fs=fs)
+        messages = list(reader)
+    except AiodqError:
+        return False
+    assert sum(4 + len(message.body) for message in messages) <= sum(map(len, files[:3]))
+    assert fs.image() == before
+    assert [message.body for message in reader] == [message.body for message in messages]
+    return bool(messages)
+
+
 class Target(NamedTuple):
     """A function that reads bytes, and how to set the checksums in them right."""
 
@@ -308,6 +354,8 @@ TARGETS: Final = {
     "checkpoint": Target(checkpoint, mend.mend_checkpoint),
     "topic": Target(topic, mend.mend_topic),
     "slots": Target(slots, mend.mend_slots),
+    "transactions": Target(transactions, mend.mend_transactions),
+    "diskqueue": Target(diskqueue, bytes),
     "segment": Target(segment, mend.mend_segment),
     "store": Target(store, mend.mend_store),
 }

@@ -62,6 +62,7 @@ def calls(surface: Surface) -> dict[str, Call]:
         "Store.topic": lambda: store.topic("another"),
         "Store.queue": lambda: store.queue("another"),
         "Store.drain": lambda: store.drain(0),
+        "Store.transaction": store.transaction,
         "Store.delete_topic": lambda: store.delete_topic("another"),
         **{f"Topic.{name}": call for name, call in _of_log(topic).items()},
         "Topic.channel": lambda: topic.channel("another"),

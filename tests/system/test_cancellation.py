@@ -310,6 +310,30 @@ async def reject_to_topic(case: Case) -> bool:
     return not outcome.cancelled
 
 
+async def transaction(case: Case) -> bool:
+    """Whenever it is cancelled, all of it is done or nothing."""
+    async with case.open() as store:
+        queue, made = store.queue("queue"), store.queue("made")
+        await queue.put(b"a")
+        message = await queue.get()
+
+        async def work() -> None:
+            async with store.transaction() as tx:
+                tx.ack(message)
+                tx.put("made", b"b")
+
+        outcome = await case.cancel(work)
+        await made.sync()
+        await until(lambda: bool(made.qsize()) == (queue.depth == 0))
+        if not outcome.cancelled:
+            assert (message.settled, made.qsize()) == (True, 1)
+        done = made.qsize() == 1
+    assert await case.reopened() == ([] if done else [b"a"])
+    async with case.open() as store:
+        assert bodies(drain(store.queue("made"))) == ([b"b"] if done else [])
+    return not outcome.cancelled
+
+
 async def touch(case: Case) -> bool:
     async with case.open_queue() as queue:
         await queue.put(b"a")
@@ -738,6 +762,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     nack,
     reject,
     reject_to_topic,
+    transaction,
     touch,
     consume,
     seek,

@@ -61,10 +61,21 @@ CANCELLED = {
         "__aexit__": "message_as_context",
     },
     "Receipt": {"__await__": "receipt"},
+    "Transaction": {"__aenter__": "transaction", "__aexit__": "transaction"},
 }
 """The scenarios of test_cancellation.py, by what they cancel."""
 
-TYPES = (StoreOpening, QueueOpening, aiodq.Store, aiodq.Topic, aiodq.Channel, aiodq.Queue, aiodq.Message, aiodq.Receipt)
+TYPES = (
+    StoreOpening,
+    QueueOpening,
+    aiodq.Store,
+    aiodq.Topic,
+    aiodq.Channel,
+    aiodq.Queue,
+    aiodq.Message,
+    aiodq.Receipt,
+    aiodq.Transaction,
+)
 AWAITED = {"__await__", "__aiter__", "__anext__", "__aenter__", "__aexit__"}
 
 

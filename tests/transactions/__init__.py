@@ -1,0 +1,1 @@
+"""Acks and puts that are done together or not at all."""

@@ -1,0 +1,319 @@
+"""What a transaction does when it commits, and that it does nothing otherwise. API.md, Transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.testing import SimulatedFileSystem
+from tests.channels.support import Machine, counts, ready, soon, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+async def store(machine: Machine) -> AsyncIterator[aiodq.Store]:
+    async with machine.store() as store:
+        yield store
+
+
+async def transact(store: aiodq.Store, puts: dict[str, list[bytes]], *messages: aiodq.Message) -> None:
+    async with store.transaction() as tx:
+        for message in messages:
+            tx.ack(message)
+        for topic, bodies in puts.items():
+            for body in bodies:
+                tx.put(topic, body)
+
+
+async def test_what_it_acks_is_settled_and_what_it_puts_is_there(store: aiodq.Store) -> None:
+    jobs, made, audit = store.queue("jobs"), store.queue("made"), store.queue("audit")
+    await jobs.put_many([b"1", b"2"])
+    message = await jobs.get()
+    async with store.transaction() as tx:
+        tx.ack(message)
+        tx.put("made", b"a", tag="t", key=b"k", headers={"x": "y"})
+        tx.put("audit", b"c")
+        tx.put("made", b"b")
+        assert counts(jobs) == (1, 1, 0)
+        assert not message.settled
+    assert message.settled
+    assert counts(jobs) == (1, 0, 0)
+    first, second = await soon(made.get()), await soon(made.get())
+    assert (first.body, first.tag, first.key, first.headers) == (b"a", "t", b"k", {"x": "y"})
+    assert (first.offset, second.offset, second.body) == (0, 1, b"b")
+    assert (await soon(audit.get())).body == b"c"
+    assert store.stats().transactions == 1
+    assert jobs.stats().acked == 1
+
+
+async def test_an_exception_in_the_block_undoes_everything(store: aiodq.Store) -> None:
+    jobs = store.queue("jobs")
+    await jobs.put(b"1")
+    message = await jobs.get()
+    with pytest.raises(LookupError):
+        async with store.transaction() as tx:
+            tx.ack(message)
+            tx.put("made", b"a")
+            raise LookupError
+    assert counts(jobs) == (0, 1, 0)
+    assert store.topics() == ["jobs"]
+    await message.ack()
+
+
+async def test_without_anything_in_it_nothing_is_written(machine: Machine, store: aiodq.Store) -> None:
+    before = machine.fs.durable()
+    async with store.transaction():
+        pass
+    assert machine.fs.durable() == before
+    assert store.stats().transactions == 0
+
+
+async def test_delay_and_time_to_live_are_counted_from_the_put(machine: Machine, store: aiodq.Store) -> None:
+    made = store.queue("made")
+    await made.topic.settle_in()
+    async with store.transaction() as tx:
+        tx.put("made", b"later", delay=10)
+        tx.put("made", b"short", ttl=5)
+        tx.put("made", b"now")
+    await until(lambda: made.depth == 3)
+    assert counts(made) == (2, 0, 1)
+    machine.clock.advance(5)
+    assert ready(made) == [b"now"]
+    machine.clock.advance(5)
+    assert ready(made) == [b"later"]
+
+
+async def test_it_wakes_who_waits_and_ends_a_join(store: aiodq.Store) -> None:
+    jobs, made = store.queue("jobs"), store.queue("made")
+    await jobs.put(b"1")
+    message = await jobs.get()
+    waiting, joining = (
+        asyncio.ensure_future(made.get()),
+        asyncio.ensure_future(store.topic("jobs").channel("default").join()),
+    )
+    await asyncio.sleep(0)
+    await transact(store, {"made": [b"a"]}, message)
+    assert (await soon(waiting)).body == b"a"
+    await soon(joining)
+
+
+async def test_a_message_is_settled_once(store: aiodq.Store) -> None:
+    jobs = store.queue("jobs")
+    await jobs.put_many([b"1", b"2"])
+    first, second = await jobs.get(), await jobs.get()
+    await first.ack()
+    async with store.transaction() as tx:
+        with pytest.raises(aiodq.AlreadySettledError):
+            tx.ack(first)
+        tx.ack(second)
+        with pytest.raises(aiodq.AlreadySettledError):
+            tx.ack(second)
+    with pytest.raises(aiodq.AlreadySettledError):
+        await second.ack()
+
+
+async def test_a_message_settled_meanwhile_fails_the_whole(store: aiodq.Store) -> None:
+    jobs = store.queue("jobs")
+    await jobs.put_many([b"1", b"2"])
+    first, second = await jobs.get(), await jobs.get()
+    with pytest.raises(aiodq.NotInFlightError):
+        async with store.transaction() as tx:
+            tx.ack(first)
+            tx.ack(second)
+            tx.put("made", b"a")
+            await second.nack()
+    assert counts(jobs) == (1, 1, 0)
+    assert store.topic("made").end_offset == 0
+    await first.ack()
+
+
+async def test_a_message_that_timed_out_is_not_acked(machine: Machine, store: aiodq.Store) -> None:
+    jobs = store.queue("jobs", aiodq.ChannelOptions(visibility_timeout=5))
+    await jobs.put(b"1")
+    message = await jobs.get()
+    with pytest.raises(aiodq.NotInFlightError):
+        async with store.transaction() as tx:
+            tx.ack(message)
+            machine.clock.advance(6)
+            await until(lambda: jobs.qsize() == 1)
+    assert ready(jobs) == [b"1"]
+
+
+async def test_of_another_store_or_only_looked_at_it_is_refused(store: aiodq.Store) -> None:
+    async with Machine().store() as other:
+        for place in (other, store):
+            await place.queue("jobs").put(b"1")
+        stranger, seen = await other.queue("jobs").get(), await store.topic("jobs").read(0)
+        async with store.transaction() as tx:
+            for message in (stranger, seen):
+                with pytest.raises(aiodq.NotInFlightError):
+                    tx.ack(message)
+        await stranger.ack()
+
+
+async def test_it_is_used_in_its_block_and_once(store: aiodq.Store) -> None:
+    tx = store.transaction()
+    with pytest.raises(aiodq.WrongContextError):
+        tx.put("made", b"a")
+    async with tx:
+        tx.put("made", b"a")
+    with pytest.raises(aiodq.WrongContextError):
+        tx.put("made", b"b")
+    with pytest.raises(aiodq.WrongContextError):
+        await tx.__aenter__()
+
+
+async def test_what_cannot_be_stored_is_refused_at_once(store: aiodq.Store) -> None:
+    async with store.transaction() as tx:
+        with pytest.raises(aiodq.InvalidNameError):
+            tx.put("..", b"a")
+        with pytest.raises(aiodq.InvalidMessageError):
+            tx.put("made", b"a", delay=-1)
+        with pytest.raises(aiodq.MessageSizeError):
+            tx.put("made", bytes(aiodq.StoreOptions().max_message_bytes + 1))
+        with pytest.raises(TypeError):
+            tx.put("made", "text")  # type: ignore[arg-type]  # that is the point
+        tx.put("made", b"b")
+    await until(lambda: store.topic("made").end_offset == 1)
+
+
+async def test_a_full_topic_refuses_it_and_nothing_is_done(machine: Machine) -> None:
+    async with machine.store(max_messages=2, overflow="reject") as store:
+        jobs = store.queue("jobs")
+        await jobs.put(b"1")
+        message = await jobs.get()
+        await store.topic("made").put_many([b"a", b"b"])
+        with pytest.raises(aiodq.QueueFull):
+            await transact(store, {"log": [b"x"], "made": [b"c"]}, message)
+        assert counts(jobs) == (0, 1, 0)
+        assert (store.topic("log").end_offset, store.topic("made").end_offset) == (0, 2)
+        await transact(store, {"log": [b"x"]}, message)
+
+
+async def test_it_waits_for_room_and_cancelled_there_nothing_is_done(machine: Machine) -> None:
+    async with machine.store(max_messages=1) as store:
+        jobs, made = store.queue("jobs"), store.queue("made")
+        await jobs.put(b"1")
+        await made.put(b"0")
+        message = await jobs.get()
+        waiting = asyncio.ensure_future(transact(store, {"log": [b"x"], "made": [b"a"]}, message))
+        await until(lambda: store.topic("log").stats().pending == 1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert store.topic("log").stats().pending == 0
+        assert counts(jobs) == (0, 1, 0)
+        waiting = asyncio.ensure_future(transact(store, {"log": [b"x"], "made": [b"a"]}, message))
+        await asyncio.sleep(0)
+        await (await made.get()).ack()
+        await soon(waiting)
+        assert (await soon(made.get())).body == b"a"
+
+
+async def test_two_that_wait_for_the_same_topics_do_not_wait_for_each_other(machine: Machine) -> None:
+    async with machine.store(max_messages=2) as store:
+        a, b = store.queue("a"), store.queue("b")
+        both = [
+            asyncio.ensure_future(transact(store, puts))
+            for puts in ({"a": [b"1", b"2"], "b": [b"1"]}, {"b": [b"2", b"3"], "a": [b"3"]})
+        ]
+        for _ in range(3):
+            for queue in (a, b):
+                await (await soon(queue.get())).ack()
+        await soon(asyncio.gather(*both))
+
+
+async def test_after_the_end_it_is_refused(machine: Machine) -> None:
+    async with machine.store() as store:
+        tx = store.transaction()
+        async with tx:
+            pass
+    with pytest.raises(aiodq.QueueShutDown):
+        store.transaction()
+    async with machine.store() as store:
+        with pytest.raises(aiodq.QueueShutDown):
+            async with store.transaction() as tx:
+                tx.put("made", b"a")
+                await store.aclose()
+    async with machine.store() as store:
+        assert store.topics() == []
+
+
+async def test_a_drain_lets_workers_finish_what_they_read(store: aiodq.Store) -> None:
+    jobs, made = store.queue("jobs"), store.queue("made")
+    await jobs.put(b"1")
+    message = await jobs.get()
+    draining = asyncio.ensure_future(store.drain())
+    await asyncio.sleep(0)
+    await transact(store, {"made": [b"a"]}, message)
+    await (await soon(made.get())).ack()
+    assert await soon(draining)
+    with pytest.raises(aiodq.QueueShutDown):
+        await transact(store, {"made": [b"b"]})
+
+
+async def test_a_seek_while_it_waits_takes_its_message_away(store: aiodq.Store) -> None:
+    jobs = store.queue("jobs")
+    await jobs.put(b"1")
+    message = await jobs.get()
+    seeking = asyncio.ensure_future(jobs.seek("earliest"))
+    await asyncio.sleep(0)
+    with pytest.raises(aiodq.NotInFlightError):
+        await transact(store, {"made": [b"a"]}, message)
+    await seeking
+    assert ready(jobs) == [b"1"]
+    assert store.topic("made").end_offset == 0
+
+
+async def test_a_topic_deleted_meanwhile_refuses_it(store: aiodq.Store) -> None:
+    await store.topic("made").put(b"old")
+    with pytest.raises(aiodq.QueueShutDown):
+        async with store.transaction() as tx:
+            tx.put("made", b"a")
+            await store.delete_topic("made")
+    assert store.topics() == []
+    await transact(store, {"made": [b"new"]})
+    await until(lambda: store.topic("made").end_offset == 1)
+
+
+async def test_each_costs_one_sync() -> None:
+    machine = Machine()
+    machine.fs = SimulatedFileSystem(record=True)
+    async with machine.store() as store:
+        jobs = store.queue("jobs")
+        await jobs.put_many([b"%d" % number for number in range(20)])
+        await transact(store, {"made": [b"first"]}, await jobs.get())
+        await until(lambda: store.topic("made").end_offset == 1)
+        before = syncs(machine.fs)
+        for number in range(10):
+            await transact(store, {"made": [b"a%d" % number], "log": [b"b"]} if number else {}, await jobs.get())
+        made = syncs(machine.fs) - before
+    # The topic `log` is new: its files cost some of their own.
+    assert made - 10 <= 8
+
+
+def syncs(fs: SimulatedFileSystem) -> int:
+    assert fs.trace is not None
+    return sum(type(operation).__name__ == "Synced" for operation in fs.trace)
+
+
+async def test_many_at_once_share_syncs() -> None:
+    machine = Machine()
+    machine.fs = SimulatedFileSystem(record=True)
+    async with machine.store() as store:
+        await transact(store, {"made": [b"first"]})
+        await until(lambda: store.topic("made").end_offset == 1)
+        before = syncs(machine.fs)
+        await asyncio.gather(*(transact(store, {"made": [b"%d" % number]}) for number in range(100)))
+        assert syncs(machine.fs) - before <= 4
+        await until(lambda: store.topic("made").end_offset == 101)

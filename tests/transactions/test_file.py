@@ -1,0 +1,187 @@
+"""The file of transactions: what it looks like, what it loses where it is cut or changed, what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import aiodq
+from aiodq.format.columns import Columns
+from aiodq.format.transactions import FIRST_BLOCK, Acks, Commit, Puts, decode_header
+from aiodq.storage.repair import repair_store
+from aiodq.storage.transactions import TRANSACTIONS, TransactionFile, read_transactions
+from aiodq.storage.verify import verify_store
+from aiodq.testing import Fault, FaultPlan, SimulatedFileSystem
+
+GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "v1" / "transactions"
+PATH = f"/s/{TRANSACTIONS}"
+NOW = 1_760_000_000_000_000_000
+COMMITS = [
+    Commit(
+        [Acks("orders", "work", [(3, 4), (9, 12)])],
+        [Puts("invoices", 7, Columns([b"one", b"two"], tags=["x", None]))],
+    ),
+    Commit([], [Puts("audit#ephemeral", 0, Columns([b""])), Puts("invoices", 9, Columns([b"large " * 20_000, b"x"]))]),
+    Commit([Acks("orders", "work", [(5, 6)]), Acks("a.b-c_D", "default", [])]),
+]
+
+
+def written(*commits: Commit, groups: int = 1) -> SimulatedFileSystem:
+    """Return a disk with these transactions, appended in so many groups."""
+    fs = SimulatedFileSystem({"/s": None})
+    file = TransactionFile(fs, "/s")
+    size = -(-len(commits) // groups)
+    for start in range(0, len(commits), size):
+        file.append(commits[start : start + size], NOW)
+    file.close()
+    return fs
+
+
+def content(fs: SimulatedFileSystem) -> bytes:
+    data = fs.image()[PATH]
+    assert data is not None
+    return data
+
+
+def changed(data: bytes) -> SimulatedFileSystem:
+    return SimulatedFileSystem({"/s": None, "/s/LOCK": b"", PATH: data})
+
+
+def found_in(fs: SimulatedFileSystem) -> list[Commit]:
+    return [block.commit for block in read_transactions(fs, "/s").blocks]
+
+
+def test_what_was_written_is_read() -> None:
+    fs = written(*COMMITS, groups=2)
+    found = read_transactions(fs, "/s")
+    assert [block.commit for block in found.blocks] == COMMITS
+    assert [block.number for block in found.blocks] == [NOW, NOW + 1, NOW + 2]
+    assert found.damages == []
+
+
+def test_the_golden_file_is_read_and_written_as_it_always_was() -> None:
+    data = GOLDEN.read_bytes()
+    assert found_in(changed(data)) == COMMITS
+    assert content(written(*COMMITS, groups=3))[: len(data)] == data
+
+
+def test_cut_at_any_byte_it_loses_what_was_cut_and_nothing_else() -> None:
+    small = [COMMITS[0], COMMITS[2], COMMITS[0]]
+    fs = written(*small)
+    data = content(fs)
+    ends = [block.end for block in read_transactions(fs, "/s").blocks]
+    for size in range(FIRST_BLOCK, ends[-1] + 1):
+        cut = changed(data[:size])
+        assert found_in(cut) == small[: sum(end <= size for end in ends)]
+        assert not read_transactions(cut, "/s").damages
+        file = TransactionFile(cut, "/s")
+        if file.stale:
+            file.reset(NOW)
+        (number,) = file.append([COMMITS[2]], NOW)
+        file.close()
+        assert [block.number for block in read_transactions(cut, "/s").blocks] == [number]
+
+
+def test_a_header_that_is_cut_short_or_wrong_is_damage_and_one_never_written_is_none() -> None:
+    data = content(written(*COMMITS))
+    for wrong in (data[: FIRST_BLOCK - 1], b"\1" + data[1:], data[:20] + b"\0\0\0\0" + data[24:]):
+        found = read_transactions(changed(wrong), "/s")
+        assert (found.header, found.blocks, len(found.damages)) == (None, [], 1)
+    assert not read_transactions(changed(bytes(100)), "/s").damages
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_change_in_what_was_durable_is_damage_and_the_rest_is_read(lost: int) -> None:
+    small = [COMMITS[0], COMMITS[2], COMMITS[0]]
+    fs = written(*small, groups=3)
+    data, blocks = content(fs), read_transactions(fs, "/s").blocks
+    start = FIRST_BLOCK if lost == 0 else blocks[lost - 1].end
+    for at in range(start, blocks[lost].end):
+        broken = changed(data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :])
+        found = read_transactions(broken, "/s")
+        assert [block.commit for block in found.blocks] == small[:lost] + small[lost + 1 :]
+        assert [damage.position for damage in found.damages] == [start]
+
+
+def test_a_hole_in_a_group_that_was_never_synced_ends_it() -> None:
+    small = [COMMITS[0], COMMITS[2], COMMITS[0]]
+    fs = written(*small)
+    data, first = content(fs), read_transactions(fs, "/s").blocks[0]
+    found = read_transactions(changed(data[: first.end] + bytes(8) + data[first.end + 8 :]), "/s")
+    assert [block.commit for block in found.blocks] == small[:1]
+    assert found.damages == []
+    assert found.following == NOW + 3
+
+
+def test_emptied_it_holds_nothing_though_the_bytes_are_there() -> None:
+    fs = written(*COMMITS[:1])
+    file = TransactionFile(fs, "/s")
+    assert file.stale
+    before = decode_header(content(fs))
+    file.reset(NOW)
+    assert not file.stale
+    after = decode_header(content(fs))
+    assert after.first == before.first + 1
+    assert after.salt != before.salt
+    assert found_in(fs) == []
+    file.append(COMMITS[2:], NOW)
+    file.close()
+    assert found_in(fs) == COMMITS[2:]
+
+
+def test_a_group_that_did_not_fit_is_gone_whole() -> None:
+    fs = written(COMMITS[2])
+    file = TransactionFile(fs, "/s")
+    file.reset(NOW)
+    fs.plan = FaultPlan([Fault("write", 1, "ENOSPC", short=150)])
+    with pytest.raises(aiodq.DiskFullError):
+        file.append([COMMITS[2], COMMITS[2], COMMITS[2]], NOW)
+    assert found_in(fs) == []
+    file.append([COMMITS[0]], NOW)
+    assert found_in(fs) == [COMMITS[0]]
+    file.close()
+
+
+def test_what_cannot_be_taken_back_stops_the_store() -> None:
+    fs = written(COMMITS[2])
+    file = TransactionFile(fs, "/s")
+    file.reset(NOW)
+    fs.plan = FaultPlan([Fault("write", 1, "ENOSPC", short=150), Fault("truncate", 1)])
+    with pytest.raises(aiodq.StoreFailedError):
+        file.append([COMMITS[2], COMMITS[2]], NOW)
+    file.close()
+
+
+def test_verify_tells_and_repair_sets_aside_and_leaves_a_file_without_damage() -> None:
+    small = [COMMITS[0], COMMITS[2], COMMITS[0]]
+    fs = written(*small, groups=3)
+    data, first = content(fs), read_transactions(fs, "/s").blocks[0]
+    broken = changed(data[: first.end + 9] + b"\xff" + data[first.end + 10 :])
+    (damage,) = verify_store("/s", broken).damages
+    assert (damage.path, damage.position) == (PATH, first.end)
+    (action,) = repair_store("/s", broken)
+    assert broken.image()[action.kept] == content(changed(data[: first.end + 9] + b"\xff" + data[first.end + 10 :]))
+    assert found_in(broken) == [COMMITS[0], Commit(), COMMITS[0]]
+    report = verify_store("/s", broken)
+    assert report.ok
+    assert [finding.severity for finding in report.findings] == ["note"]
+    assert repair_store("/s", broken) == []
+
+
+def test_repair_sets_a_file_without_header_aside() -> None:
+    broken = changed(b"\1" + content(written(*COMMITS))[1:])
+    (action,) = repair_store("/s", broken)
+    assert PATH not in broken.image()
+    assert action.kept in broken.image()
+    assert verify_store("/s", broken).ok
+
+
+async def test_an_owner_sets_aside_what_it_cannot_read_and_goes_on() -> None:
+    broken = changed(b"\1" + content(written(*COMMITS))[1:])
+    async with aiodq.open("/s", fs=broken) as store, store.transaction() as tx:
+        tx.put("made", b"a")
+    assert any("damaged" in path for path in broken.image())
+    assert verify_store("/s", broken).ok
+    async with aiodq.open("/s", fs=broken) as store:
+        assert store.topic("made").end_offset == 1

@@ -1,0 +1,221 @@
+"""What is left of transactions after a power cut, on a full disk, and beside a failing one."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+
+import pytest
+
+import aiodq
+from aiodq.storage.transactions import TRANSACTIONS, read_transactions
+from aiodq.testing import Fault, FaultPlan, SimulatedFileSystem
+from tests.channels.support import Machine, counts, ready, soon, until
+from tests.transactions.test_commit import transact
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+async def started(store: aiodq.Store, count: int = 3) -> aiodq.Queue:
+    """Put messages that are to be worked off."""
+    jobs, made = store.queue("jobs"), store.queue("made")
+    await jobs.put_many([b"%d" % number for number in range(count)])
+    await made.topic.settle_in()
+    return jobs
+
+
+async def shown(store: aiodq.Store, topic: str) -> list[bytes]:
+    return [message.body async for message in store.topic(topic).scan()]
+
+
+@pytest.mark.parametrize("sync", ["always", "interval", "os"])
+async def test_what_was_committed_outlives_a_power_cut_under_any_policy(machine: Machine, sync: str) -> None:
+    async with machine.store(sync=sync) as store:
+        jobs = await started(store)
+        await store.topic("jobs").sync()
+        await transact(store, {"made": [b"a", b"b"], "log": [b"x"]}, await jobs.get())
+        machine.crash()
+    for _ in range(3):
+        async with machine.store() as store:
+            assert await shown(store, "made") == [b"a", b"b"]
+            assert await shown(store, "log") == [b"x"]
+            assert counts(store.queue("jobs")) == (2, 0, 0)
+            machine.crash()
+
+
+async def test_what_is_there_already_is_not_put_again(machine: Machine) -> None:
+    async with machine.store() as store:
+        jobs = await started(store)
+        await transact(store, {"made": [b"a"]}, await jobs.get())
+        await until(lambda: store.topic("made").end_offset == 1)
+        await store.topic("made").put(b"b")
+        machine.crash()
+    async with machine.store() as store:
+        assert await shown(store, "made") == [b"a", b"b"]
+
+
+async def test_closed_it_leaves_nothing_to_do(machine: Machine) -> None:
+    async with machine.store() as store:
+        jobs = await started(store)
+        await transact(store, {"made": [b"a"]}, await jobs.get())
+    assert read_transactions(machine.fs, "/s").blocks == []
+    async with machine.store() as store:
+        assert await shown(store, "made") == [b"a"]
+
+
+async def test_consumed_and_gone_it_does_not_come_back(machine: Machine) -> None:
+    async with machine.store(segment_bytes=4096) as store:
+        jobs, made = await started(store), store.queue("made")
+        for _ in range(3):
+            await transact(store, {"made": [bytes(3000)]}, await jobs.get())
+            await (await soon(made.get())).ack()
+        await made.sync()
+        machine.crash()
+    async with machine.store() as store:
+        assert counts(store.queue("made")) == (0, 0, 0)
+        assert counts(store.queue("jobs")) == (0, 0, 0)
+
+
+async def test_a_seek_stands_though_a_transaction_had_acked(machine: Machine) -> None:
+    async with machine.store() as store:
+        jobs = await started(store)
+        await transact(store, {"made": [b"a"]}, await jobs.get())
+        await jobs.seek("earliest")
+        machine.crash()
+    async with machine.store() as store:
+        assert ready(store.queue("jobs")) == [b"0", b"1", b"2"]
+
+
+async def test_a_purge_stands_though_a_transaction_had_put(machine: Machine) -> None:
+    async with machine.store() as store:
+        jobs, made = await started(store), store.queue("made")
+        await transact(store, {"made": [b"a"]}, await jobs.get())
+        await made.purge()
+        machine.crash()
+    async with machine.store() as store:
+        assert ready(store.queue("made")) == []
+
+
+async def test_a_deleted_topic_stays_away(machine: Machine) -> None:
+    async with machine.store() as store:
+        jobs = await started(store)
+        await transact(store, {"made": [b"a"]}, await jobs.get())
+        await store.delete_topic("made")
+        machine.crash()
+    async with machine.store() as store:
+        assert store.topics() == ["jobs"]
+
+
+async def test_one_that_reads_what_another_put_holds_with_it(machine: Machine) -> None:
+    async with machine.store() as store:
+        jobs, made = await started(store), store.queue("made")
+        await transact(store, {"made": [b"a"]}, await jobs.get())
+        await transact(store, {"done": [b"b"]}, await soon(made.get()))
+        machine.crash()
+    async with machine.store() as store:
+        assert await shown(store, "done") == [b"b"]
+        assert counts(store.queue("made")) == (0, 0, 0)
+
+
+async def test_an_ack_of_what_a_transaction_put_holds(machine: Machine) -> None:
+    async with machine.store() as store:
+        jobs, made = await started(store), store.queue("made")
+        await transact(store, {"made": [b"a"]}, await jobs.get())
+        await (await soon(made.get())).ack()
+        machine.crash()
+    async with machine.store() as store:
+        assert counts(store.queue("made")) == (0, 0, 0)
+
+
+async def test_on_a_full_disk_nothing_is_done_and_later_it_is(machine: Machine) -> None:
+    async with machine.store() as store:
+        jobs = await started(store)
+        message = await jobs.get()
+        machine.fs.capacity = 0
+        with pytest.raises(aiodq.DiskFullError):
+            await transact(store, {"made": [b"a"]}, message)
+        assert counts(jobs) == (2, 1, 0)
+        machine.fs.capacity = None
+        await transact(store, {"made": [b"a"]}, message)
+        await until(lambda: store.topic("made").end_offset == 1)
+
+
+async def test_what_the_topic_has_no_room_for_comes_when_it_has(machine: Machine) -> None:
+    async with machine.store() as store:
+        jobs = await started(store)
+        await transact(store, {"made": [b"first"]}, await jobs.get())
+        await until(lambda: store.topic("made").end_offset == 1)
+        machine.fs.plan = FaultPlan([Fault("write", number, "ENOSPC", match="/made/") for number in (1, 2, 3)])
+        await transact(store, {"made": [b"a"]}, await jobs.get())
+        await transact(store, {"made": [b"b"]}, await jobs.get())
+        await soon(arrived(store, 3))
+        assert await shown(store, "made") == [b"first", b"a", b"b"]
+
+
+async def arrived(store: aiodq.Store, end: int) -> None:
+    while store.topic("made").end_offset < end:
+        await asyncio.sleep(0.01)
+
+
+async def test_opened_on_a_full_disk_it_comes_when_there_is_room(machine: Machine) -> None:
+    async with machine.store() as store:
+        jobs = await started(store)
+        machine.fs.plan = FaultPlan([Fault("write", 1, "ENOSPC", lasting=True, match="/made/")])
+        await transact(store, {"made": [b"a"], "log": [b"x"]}, await jobs.get())
+        machine.crash()
+    machine.fs.capacity = sum(len(data or b"") for data in machine.fs.durable().values())
+    async with machine.store() as store:
+        assert counts(store.queue("jobs")) == (2, 0, 0)
+        assert await shown(store, "made") == []
+        machine.fs.capacity = None
+        await soon(arrived(store, 1))
+        assert await shown(store, "made") == [b"a"]
+    async with machine.store() as store:
+        assert await shown(store, "log") == [b"x"]
+
+
+async def test_after_a_failed_sync_it_was_done_or_not_at_all(machine: Machine) -> None:
+    for call in range(1, 6):
+        machine.fs = SimulatedFileSystem()
+        async with machine.store() as store:
+            jobs = await started(store)
+            machine.fs.plan = FaultPlan([Fault("sync", call, "EIO")])
+            message = await jobs.get()
+            failed = False
+            try:
+                await transact(store, {"made": [b"a"], "log": [b"x"]}, message)
+            except aiodq.StoreFailedError:
+                failed = True
+            with pytest.raises(aiodq.StoreFailedError):
+                for _ in range(9):
+                    await store.topic("jobs").put(b"more")
+            with pytest.raises(aiodq.StoreFailedError):
+                await transact(store, {"made": [b"b"]})
+            machine.crash()
+        async with machine.store() as store:
+            made, log = await shown(store, "made"), await shown(store, "log")
+            assert (made, log) in {True: [([], []), ([b"a"], [b"x"])], False: [([b"a"], [b"x"])]}[failed]
+            assert store.queue("jobs").stats().floor == len(made)
+
+
+async def test_a_newer_version_is_left_alone(machine: Machine) -> None:
+    async with machine.store() as store:
+        jobs = await started(store)
+        await transact(store, {"made": [b"a"]}, await jobs.get())
+        machine.crash()
+    image = machine.fs.durable()
+    image[f"/s/{TRANSACTIONS}"] = newer(image[f"/s/{TRANSACTIONS}"] or b"")
+    machine.fs = SimulatedFileSystem(image)
+    with pytest.raises(aiodq.FormatVersionError):
+        async with machine.store():
+            pass
+    assert machine.fs.durable() == image
+
+
+def newer(data: bytes) -> bytes:
+
+    head = data[:8] + (2).to_bytes(4, "little") + data[12:24]
+    return head + zlib.crc32(head).to_bytes(4, "little") + data[28:]

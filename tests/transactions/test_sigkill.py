@@ -1,0 +1,88 @@
+"""A process that acks what it read and puts what it made of it is killed again and again: all is made exactly once."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.verify import verify_store
+from tests.system.support import ROOT, WATCHDOG
+from tests.transactions.child import COPIES, STEPS, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+POLICIES = ("always", "interval", "os")
+
+
+def run_and_kill(store: Path, policy: str, rng: random.Random) -> None:
+    """Let a child work until it is killed: after a while, or at a call of the file system."""
+    calls = rng.choice((0, rng.randint(1, 80), rng.randint(1, 2000)))
+    command = [
+        sys.executable,
+        "-m",
+        "tests.transactions.child",
+        str(store),
+        policy,
+        str(rng.getrandbits(32)),
+        str(calls),
+    ]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as child:
+        try:
+            if calls:
+                child.wait(WATCHDOG)
+            else:
+                time.sleep(0.3 + rng.random() * 0.7)
+        finally:
+            child.kill()
+        assert child.stderr is not None
+        assert child.wait() == -signal.SIGKILL, child.stderr.read().decode()
+
+
+def kill_and_check(store: Path, policy: str, seed: int, kills: int) -> int:
+    """Kill it so many times, let it finish, and count what was made; return how much that is."""
+    rng = random.Random(seed)
+    for _ in range(kills):
+        run_and_kill(store, policy, rng)
+    run(str(store), policy, 0, 0, finish=True)
+    assert not [finding for finding in verify_store(str(store), OsFileSystem()).findings if finding.severity != "note"]
+    reader = aiodq.open_reader(store)
+    made = {step: Counter(message.body for message in reader.topic(step).scan(strict=True)) for step in STEPS}
+    jobs = list(made["jobs"])
+    assert max(made["jobs"].values()) == 1
+    for depth, step in enumerate(STEPS):
+        numbers = ["".join(f".{number}" for number in numbers) for numbers in product(range(COPIES), repeat=depth)]
+        expected = Counter(job + number.encode() for job in jobs for number in numbers)
+        assert made[step] == expected, f"{step}: {made[step] - expected} too many, {expected - made[step]} missing"
+    shutil.rmtree(store)
+    return len(jobs)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_each_is_made_once_through_sigkill(
+    policy: str, tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
+) -> None:
+    assert kill_and_check(tmp_path / "store", policy, seed, kills=4)
+    record_property("trials", 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(20))
+def test_each_is_made_once_through_two_hundred_kills(
+    number: int, tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
+) -> None:
+    """Ten kills each of twenty stores."""
+    assert kill_and_check(tmp_path / "store", POLICIES[number % 3], seed + number, kills=10)
+    record_property("trials", 10)
