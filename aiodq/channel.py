@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiodq.delivery.channel import ChannelState
+from aiodq.engine.channels import pause_channel
 from aiodq.engine.signals import QueueEmpty, QueueShutDown
 from aiodq.errors import AiodqError, InvalidOptionError, NotInFlightError, OffsetError
 from aiodq.options import ChannelOptions
@@ -315,17 +316,11 @@ class Channel:
 
         It takes effect at once. Await the result for it to be durable: a channel stays paused over a restart.
         """
-        return self._pause(paused=True)
+        return pause_channel(self._ioloop, self._outlet, paused=True)
 
     def resume(self) -> Awaitable[None]:
         """Deliver again; as `pause`."""
-        return self._pause(paused=False)
-
-    def _pause(self, *, paused: bool) -> Awaitable[None]:
-        self._ioloop.check()
-        self._outlet.pause(paused=paused)
-        ioloop, name = self._ioloop, self._outlet.name
-        return asyncio.ensure_future(ioloop.operate(lambda: ioloop.real_log().pause(name, paused=paused)))
+        return pause_channel(self._ioloop, self._outlet, paused=False)
 
     @property
     def paused(self) -> bool:

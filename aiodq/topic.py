@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.channel import Channel, start_offset, time_ns
 from aiodq.engine.batch import PLAIN, Accepted, Draft
+from aiodq.engine.channels import pause_topic
 from aiodq.engine.reader import SharedReader
 from aiodq.engine.receipt import Receipt
 from aiodq.engine.signals import QueueShutDown
@@ -354,20 +355,11 @@ class Topic:
 
         It takes effect at once. Await the result for it to be durable: a topic stays paused over a restart.
         """
-        return self._pause(paused=True)
+        return pause_topic(self._ioloop, paused=True)
 
     def resume(self) -> Awaitable[None]:
         """Deliver again, to those channels that are not paused themselves; as `pause`."""
-        return self._pause(paused=False)
-
-    def _pause(self, *, paused: bool) -> Awaitable[None]:
-        self._ioloop.check()
-        ioloop = self._ioloop
-        ioloop.paused = paused
-        for outlet in ioloop.outlets.values():
-            outlet.pause()
-        ioloop.be_born()
-        return asyncio.ensure_future(ioloop.operate(lambda: ioloop.real_log().pause("", paused=paused)))
+        return pause_topic(self._ioloop, paused=False)
 
     @property
     def begin_offset(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiodq.engine.opening import open_channel
@@ -11,7 +12,7 @@ from aiodq.storage.delayed import delayed
 from aiodq.storage.layout import remove_channel_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from aiodq.delivery.channel import ChannelState
     from aiodq.engine.ioloop import IoLoop
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from aiodq.storage.journal import ChannelJournal
     from aiodq.storage.log import TopicLog
 
-__all__ = ["create_channel", "delete_channel"]
+__all__ = ["create_channel", "delete_channel", "pause_channel", "pause_topic"]
 
 
 def create_channel(fs: FileSystem, ioloop: IoLoop, outlet: Outlet[Any], start: Callable[[TopicLog], int]) -> None:
@@ -89,3 +90,24 @@ async def delete_channel(fs: FileSystem, ioloop: IoLoop, name: str) -> None:
         ioloop.intake.freed()
         # What only it held back may go.
         ioloop.submit(lambda: None, lambda _, __: ioloop.retainer.retain())
+
+
+def pause_topic(ioloop: IoLoop, *, paused: bool) -> Awaitable[None]:
+    """Stop or resume all deliveries of a topic at once; the result ends when that is durable."""
+    ioloop.check()
+    ioloop.paused = paused
+    for outlet in ioloop.outlets.values():
+        outlet.pause()
+    ioloop.be_born()
+    return _noted(ioloop, "", paused=paused)
+
+
+def pause_channel(ioloop: IoLoop, outlet: Outlet[Any], *, paused: bool) -> Awaitable[None]:
+    """Stop or resume the deliveries of a channel, likewise."""
+    ioloop.check()
+    outlet.pause(paused=paused)
+    return _noted(ioloop, outlet.name, paused=paused)
+
+
+def _noted(ioloop: IoLoop, channel: str, *, paused: bool) -> Awaitable[None]:
+    return asyncio.ensure_future(ioloop.operate(lambda: ioloop.real_log().pause(channel, paused=paused)))
