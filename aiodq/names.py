@@ -7,11 +7,16 @@ from typing import Final
 
 from aiodq.errors import InvalidNameError
 
-__all__ = ["EPHEMERAL", "check_name"]
+__all__ = ["EPHEMERAL", "check_name", "is_ephemeral"]
 
 EPHEMERAL: Final = "#ephemeral"
 _VALID: Final = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?", re.ASCII)
 _LONGEST: Final = 64
+
+
+def is_ephemeral(name: str) -> bool:
+    """Return whether a topic or channel of that name lives in memory and ends with the store (SYSTEMS row B7)."""
+    return name.endswith(EPHEMERAL)
 
 
 def check_name(name: str, what: str = "topic") -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection  # noqa: TC003 - typing.get_type_hints has to find it
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
 from aiodq.errors import InvalidOptionError
 from aiodq.names import check_name
 
-__all__ = ["Backoff", "ChannelOptions", "Overflow", "Retention", "Start", "StoreOptions", "SyncPolicy"]
+__all__ = ["Backoff", "ChannelOptions", "Overflow", "Retention", "Start", "StoreOptions", "SyncPolicy", "ephemeral"]
 
 SyncPolicy: TypeAlias = Literal["always", "interval", "os"]
 Overflow: TypeAlias = Literal["block", "reject", "drop_oldest"]
@@ -130,6 +130,14 @@ class StoreOptions:
             f"memory_bytes must be at least {_LEAST_MEMORY}, not {self.memory_bytes}",
         )
         _require(self.sync_backend in {"auto", "thread"}, f"sync_backend {self.sync_backend!r} is not known")
+
+
+def ephemeral(options: StoreOptions) -> StoreOptions:
+    """Return the options of a topic that lives in memory: up to half of `memory_bytes`, then the oldest are dropped."""
+    most = min(options.max_bytes or options.memory_bytes, options.memory_bytes // 2)
+    return replace(
+        options, sync="os", overflow="drop_oldest", max_bytes=most, segment_bytes=min(options.segment_bytes, most // 8)
+    )
 
 
 def _positive(value: object) -> bool:

@@ -196,10 +196,12 @@ class Topic:
 
     def _open_outlet(self, name: str, options: ChannelOptions) -> Outlet[Message]:
         ioloop, runtime = self._ioloop, self._runtime
-        new, first = name not in ioloop.outlets, not ioloop.outlets
+        new, first = name not in ioloop.outlets, not ioloop.retainer.holding()
         outlet = runtime.outlet(ioloop, name, make_message)
         if new:
-            runtime.create_channel(ioloop, outlet, partial(start_offset, runtime.fs, options.start, first=first))
+            runtime.create_channel(
+                ioloop, outlet, partial(start_offset, runtime.fs_of(self.name), options.start, first=first)
+            )
         return outlet
 
     def channels(self) -> list[str]:
@@ -262,7 +264,7 @@ class Topic:
         return self._scan_back(low, high) if reverse else self._scan(low, high)
 
     async def _scan(self, low: int, high: int) -> AsyncIterator[Message]:
-        reader = SharedReader(self._runtime.fs)
+        reader = SharedReader(self._runtime.fs_of(self.name))
         try:
             while low < high:
                 read = partial(LogReader.read, view=self._ioloop.log.view(high), offset=low, max_bytes=_PIECE)
@@ -277,7 +279,7 @@ class Topic:
             self._close_scan(reader)
 
     async def _scan_back(self, low: int, high: int) -> AsyncIterator[Message]:
-        reader = SharedReader(self._runtime.fs)
+        reader = SharedReader(self._runtime.fs_of(self.name))
         try:
             while low < high:
                 read = partial(LogReader.read_back, view=self._ioloop.view(), offset=high, max_bytes=_PIECE)

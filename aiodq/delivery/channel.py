@@ -305,6 +305,12 @@ class ChannelState:
         self.counters.lost += lost
         return lost
 
+    def miss(self, start: int, stop: int) -> int:
+        """Settle what is deleted before the channel had it; return how many messages that were."""
+        missed = self._give_up(start, stop)
+        self.counters.dropped += missed
+        return missed
+
     def drop(self, count: int) -> int:
         """Settle the `count` oldest messages not in flight; return the offset behind the last of them."""
         at = self.floor
@@ -315,12 +321,6 @@ class ChannelState:
             self.counters.dropped += self._give_up(at, at + 1)
             at += 1
         return at
-
-    def drop_below(self, offset: int) -> int:
-        """Settle everything below `offset`, in flight or not; return how many were not settled."""
-        dropped = self._give_up(self.floor, min(offset, self.end))
-        self.counters.dropped += dropped
-        return dropped
 
     def purge(self, start: int = 0, stop: int = sys.maxsize) -> int:
         """Settle everything, or a stretch; return how many messages that were."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiodq.engine.opening import open_channel
 from aiodq.engine.signals import QueueShutDown
+from aiodq.names import is_ephemeral
 from aiodq.storage.channels import channel_directory
 from aiodq.storage.delayed import delayed
 from aiodq.storage.layout import remove_channel_files
@@ -28,7 +29,7 @@ def create_channel(fs: FileSystem, ioloop: IoLoop, outlet: Outlet[Any], start: C
     """Make a new channel durable; it delivers from then on, and no later put returns before.
 
     Args:
-        fs: the store's.
+        fs: where the channel's files are to be; where not with the topic's, nothing of it is durable.
         ioloop: the topic's.
         outlet: the channel's, without a state.
         start: tells the offset at which it begins.
@@ -41,10 +42,11 @@ def create_channel(fs: FileSystem, ioloop: IoLoop, outlet: Outlet[Any], start: C
         if outlet.name not in log.meta.channels:
             # CRASH: of one that was deleted, or half made, the files may be there; what they say is not of this one.
             remove_channel_files(fs, channel_directory(log.directory, outlet.name))
-        dues: Iterable[tuple[int, int, int]] = delayed(fs, log) if begin < log.end else ()
+        dues: Iterable[tuple[int, int, int]] = delayed(log.fs, log) if begin < log.end else ()
         journal, state = open_channel(fs, ioloop.clock, log, outlet.name, begin, dues)
         try:
-            log.add_channel(outlet.name, begin)
+            if fs is log.fs:
+                log.add_channel(outlet.name, begin)
         except BaseException:
             journal.close()
             raise
@@ -77,7 +79,8 @@ async def delete_channel(fs: FileSystem, ioloop: IoLoop, name: str) -> None:
 
     def work() -> None:
         log, journal = ioloop.real_log(), outlet.journal
-        log.remove_channel(name)
+        if fs is log.fs:
+            log.remove_channel(name)
         if journal is not None:
             outlet.journal = None
             journal.close()
@@ -110,4 +113,8 @@ def pause_channel(ioloop: IoLoop, outlet: Outlet[Any], *, paused: bool) -> Await
 
 
 def _noted(ioloop: IoLoop, channel: str, *, paused: bool) -> Awaitable[None]:
-    return asyncio.ensure_future(ioloop.operate(lambda: ioloop.real_log().pause(channel, paused=paused)))
+    def work() -> None:
+        if not is_ephemeral(channel):
+            ioloop.real_log().pause(channel, paused=paused)
+
+    return asyncio.ensure_future(ioloop.operate(work))

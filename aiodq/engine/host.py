@@ -21,9 +21,12 @@ __all__ = ["IoLoopHost"]
 class IoLoopHost(Protocol):
     """What an ioLoop needs of its store."""
 
-    fs: FileSystem
     clock: Clock
     offload: Offload
+
+    def fs_of(self, *names: str) -> FileSystem:
+        """Return where a topic's files are, or a channel's of it: in memory where one of the names is ephemeral."""
+        ...
 
     def check(self) -> None:
         """Raise if the store has failed, is closed, or belongs to another loop or process."""

@@ -274,7 +274,7 @@ class Intake:
 
     def backlog(self) -> int:
         """Return how many messages the slowest channel has before it, with those not yet visible."""
-        states = [outlet.state for outlet in self._ioloop.outlets.values() if outlet.state is not None]
+        states = [outlet.state for outlet in self._ioloop.retainer.holding() if outlet.state is not None]
         log = self._ioloop.log
         kept = max(state.depth for state in states) if states else self._ioloop.visible - log.begin
         return kept + self.pending
@@ -320,7 +320,7 @@ class Intake:
     def backlog_bytes(self) -> int:
         """Return about how many bytes the slowest channel's backlog takes, with what is not yet visible."""
         ioloop = self._ioloop
-        floors = [outlet.state.floor for outlet in ioloop.outlets.values() if outlet.state is not None]
+        floors = [outlet.state.floor for outlet in ioloop.retainer.holding() if outlet.state is not None]
         floor = min(floors, default=ioloop.log.begin)
         known_floor, known_end, total = self._bytes_known
         if (known_floor, known_end) != (floor, ioloop.visible):

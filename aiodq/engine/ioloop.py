@@ -94,7 +94,7 @@ class IoLoop:
         self._inbox = Inbox()
         self._writer = SegmentWriter(log, host.clock, host.offload, self._inbox)
         self.exists: bool = log is not None
-        self.reader: PrefetchingReader = PrefetchingReader(host.fs, host.offload, self.view)
+        self.reader: PrefetchingReader = PrefetchingReader(host.fs_of(name), host.offload, self.view)
         self._persister = MetadataPersister(host.offload, self.secure, durable=self._durably)
         self.intake: Intake = Intake(self)
         self.retainer: Retainer = Retainer(self, self.reader, self._persister, host)

@@ -213,7 +213,7 @@ def open_channel(  # noqa: PLR0917 - a channel hangs on that much
             # One that was delivered has its due time, if any, from its journal.
             if due > wall and not state.attempts(offset):
                 state.defer(offset, now + due - max(wall, put))
-        state.drop_below(log.begin)
+        state.miss(0, log.begin)
         state.counters.dropped = 0
         for segment, following in pairwise(log.segments):
             state.lose(segment.end, following.base)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiodq.engine.persister import Job
 from aiodq.engine.settle import settle
 from aiodq.errors import StoreFailedError
+from aiodq.names import is_ephemeral
 from aiodq.storage.retention import expired
 
 if TYPE_CHECKING:
     from aiodq.engine.host import IoLoopHost
     from aiodq.engine.ioloop import IoLoop
+    from aiodq.engine.outlet import Outlet
     from aiodq.engine.persister import MetadataPersister
     from aiodq.engine.reader import PrefetchingReader
     from aiodq.storage.segments import Segment
@@ -37,6 +39,11 @@ class Retainer:
         self._host = host
         self.pinned: int | None = None
 
+    def holding(self) -> list[Outlet[Any]]:
+        """Return the channels for which messages are kept: not those that end with the store, unless the topic does."""
+        outlets = list(self._ioloop.outlets.values())
+        return outlets if is_ephemeral(self._ioloop.name) else [one for one in outlets if not is_ephemeral(one.name)]
+
     def retain(self) -> None:
         """Delete the segments that may go."""
         ioloop = self._ioloop
@@ -49,7 +56,7 @@ class Retainer:
             return
         if verdict.forced_to:
             for outlet in ioloop.outlets.values():
-                if outlet.state is not None and outlet.state.drop_below(verdict.forced_to):
+                if outlet.state is not None and outlet.state.miss(0, verdict.forced_to):
                     self._ioloop.settled(outlet)
                     outlet.wake()
         self._drop(segments, verdict.forced_to)
@@ -68,7 +75,7 @@ class Retainer:
         return segments if pinned is None else tuple(segment for segment in segments if segment.end <= pinned)
 
     def _consumed(self, segment: Segment) -> bool:
-        outlets = self._ioloop.outlets.values()
+        outlets = self.holding()
         return bool(outlets) and all(
             outlet.state is not None and outlet.state.settled_all(segment.base, segment.end) for outlet in outlets
         )
@@ -77,6 +84,12 @@ class Retainer:
         """Take segments out of sight and delete their files, once what allows it is durable."""
         log = self._ioloop.real_log()
         log.hide(segments)
+        for outlet in self._ioloop.outlets.values():
+            state = outlet.state
+            missed = 0 if state is None else sum(state.miss(segment.base, segment.end) for segment in segments)
+            if missed:
+                self._ioloop.settled(outlet)
+                outlet.wake()
 
         def work() -> None:
             log.give_up(begin)
@@ -129,7 +142,7 @@ class Retainer:
 
     def drop_oldest(self, count: int) -> int:
         """Settle up to `count` of the oldest ready messages of the channels with the deepest backlog."""
-        outlets = list(self._ioloop.outlets.values())
+        outlets = self.holding()
         if not outlets:
             return self._skip(count)
         deepest = max((outlet.state.depth for outlet in outlets if outlet.state is not None), default=0)

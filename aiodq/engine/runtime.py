@@ -23,8 +23,11 @@ from aiodq.engine.signals import QueueShutDown
 from aiodq.engine.transactions import Committer
 from aiodq.errors import AiodqError, StoreFailedError, WrongContextError
 from aiodq.format.codecs import codec_number
+from aiodq.names import is_ephemeral
+from aiodq.options import ephemeral
 from aiodq.storage.layout import delete_topic
 from aiodq.storage.log import LogOptions, TopicLog
+from aiodq.storage.memory import MemoryFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,6 +81,7 @@ class Runtime:
         self._opening = threading.Lock()
         self._opened: OpenedStore | None = None
         self._committer: Committer | None = None
+        self._memory = MemoryFileSystem()
         self._given_up = False
         self._wanted: asyncio.Queue[IoLoop | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
@@ -167,7 +171,7 @@ class Runtime:
 
     def new_topic(self, name: str, options: StoreOptions) -> IoLoop:
         """Start an ioLoop for a topic whose files the first message or channel will make."""
-        return self._add(IoLoop(name, options, self, None))
+        return self._add(IoLoop(name, ephemeral(options) if is_ephemeral(name) else options, self, None))
 
     def _add(self, ioloop: IoLoop) -> IoLoop:
         self.topics[ioloop.name] = ioloop
@@ -186,6 +190,10 @@ class Runtime:
             MissingExtraError: a codec is not installed.
         """
         ioloop.configure(options, LogOptions(options.segment_bytes, codec_number(options.compression)))
+
+    def fs_of(self, *names: str) -> FileSystem:
+        """See `IoLoopHost.fs_of`."""
+        return self._memory if any(map(is_ephemeral, names)) else self.fs
 
     async def delete_topic(self, name: str) -> None:
         """End a topic and delete its files.
@@ -210,14 +218,14 @@ class Runtime:
         try:
             async with self.alone():
                 await ioloop.close()
-                await self.offload.call(delete_topic, self.fs, self.path, ioloop.name)
+                await self.offload.call(delete_topic, self.fs_of(ioloop.name), self.path, ioloop.name)
         finally:
             if self._deletions.get(ioloop.name) is asyncio.current_task():
                 del self._deletions[ioloop.name]
 
     def make_log(self, name: str, options: StoreOptions) -> TopicLog:
         """Make a topic's files. Blocking."""
-        return open_topic(self.fs, self.clock, self.path, name, options).log
+        return open_topic(self.fs_of(name), self.clock, self.path, name, options).log
 
     def outlet(self, ioloop: IoLoop, channel: str, make: MakeMessage) -> Outlet[Any]:
         """Return a topic's channel, made without a state if it is new."""
@@ -230,7 +238,7 @@ class Runtime:
 
     def create_channel(self, ioloop: IoLoop, outlet: Outlet[Any], start: Callable[[TopicLog], int]) -> None:
         """See `aiodq.engine.channels.create_channel`."""
-        create_channel(self.fs, ioloop, outlet, start)
+        create_channel(self.fs_of(ioloop.name, outlet.name), ioloop, outlet, start)
 
     async def delete_channel(self, ioloop: IoLoop, name: str) -> None:
         """See `aiodq.engine.channels.delete_channel`.
@@ -244,7 +252,7 @@ class Runtime:
 
     async def _delete_channel(self, ioloop: IoLoop, name: str) -> None:
         async with self.alone():
-            await delete_channel(self.fs, ioloop, name)
+            await delete_channel(self.fs_of(ioloop.name, name), ioloop, name)
 
     def bury(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
         """See `IoLoopHost.bury`."""

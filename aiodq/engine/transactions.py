@@ -20,6 +20,7 @@ from aiodq.engine.settle import settle
 from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError
 from aiodq.format.transactions import Acks, Commit, Puts
+from aiodq.names import is_ephemeral
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -98,11 +99,14 @@ class _Entry:
         """Return what is to be written of it."""
         by_channel: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for settlement, _ in self.settlements:
+            if is_ephemeral(settlement.ioloop.name) or is_ephemeral(settlement.outlet.name):
+                continue
             ranges = by_channel.setdefault((settlement.ioloop.name, settlement.outlet.name), [])
             ranges.append((settlement.offset, settlement.offset + 1))
         acks = [Acks(topic, channel, sorted(ranges)) for (topic, channel), ranges in by_channel.items()]
         # What is durable now stays where it is; the messages come behind it.
-        return Commit(acks, [Puts(ioloop.name, ioloop.log.durable, columns) for ioloop, columns, _ in self.puts])
+        puts = [Puts(i.name, i.log.durable, columns) for i, columns, _ in self.puts if not is_ephemeral(i.name)]
+        return Commit(acks, puts)
 
 
 class Committer:

@@ -65,7 +65,7 @@ class TopicLog:
             FormatVersionError: written by a newer aiodq; nothing was touched.
             StorageError: as mapped from the system's error.
         """
-        self._fs = fs
+        self.fs: FileSystem = fs
         self.directory = directory
         self.options = options
         self._clock = clock
@@ -100,9 +100,9 @@ class TopicLog:
         if self._slots.values != (0, 0):
             return
         path = os.path.join(self.directory, WATERMARK)
-        data = read_file(self._fs, path, SLOT_FILE_BYTES) or b""
+        data = read_file(self.fs, path, SLOT_FILE_BYTES) or b""
         if any(severity == "damage" for severity, _, _ in check_slots(data)):
-            quarantine(self._fs, path, 0, len(data))
+            quarantine(self.fs, path, 0, len(data))
 
     def _promised(self) -> int:
         """Return the noted watermark, unless it is another topic's or junk: that one is set aside."""
@@ -110,13 +110,13 @@ class TopicLog:
         promised = noted_watermark(self._slots.values, topic_salt(self.meta.uuid))
         if promised != self._slots.values[0]:
             path = os.path.join(self.directory, WATERMARK)
-            quarantine(self._fs, path, 0, SLOT_FILE_BYTES)
+            quarantine(self.fs, path, 0, SLOT_FILE_BYTES)
             self.damages.append(Damage(path, 0, SLOT_FILE_BYTES, "the watermark is another topic's"))
         return promised
 
     def _report_gaps(self, found: Recovery) -> None:
         """Report the offsets that no segment holds and that were not given up."""
-        fs, directory, meta = self._fs, self.directory, self.meta
+        fs, directory, meta = self.fs, self.directory, self.meta
         base = found.segments[0].base if found.segments else 0
         if is_loss_in_front(fs, directory, meta, base):
             reason = f"no segment holds the offsets {meta.begin} to {base - 1}"
@@ -140,7 +140,7 @@ class TopicLog:
         if segments and not segments[-1].sealed:
             self._seal_last(segments[-1])
         first = max(end, self.meta.begin)
-        if is_loss(self._fs, self.directory, self.meta, first, promised):
+        if is_loss(self.fs, self.directory, self.meta, first, promised):
             reason = f"acknowledged messages are missing: offsets {first} to {promised - 1}"
             self.damages.append(Damage(self.directory, 0, 0, reason, first, promised))
         try:
@@ -163,7 +163,7 @@ class TopicLog:
 
     def _reopen(self, segment: Segment) -> ActiveSegment:
         try:
-            file = self._fs.open(segment.path, write=True)
+            file = self.fs.open(segment.path, write=True)
         except OSError as cause:
             raise storage_error(cause, segment.path) from cause
         try:
@@ -175,7 +175,7 @@ class TopicLog:
 
     def _create(self, base: int) -> ActiveSegment:
         header = SegmentHeader(base, self.meta.uuid, self._clock.now_ns(), topic_salt(self.meta.uuid))
-        return ActiveSegment.create(self._fs, segment_path(self.directory, base), header)
+        return ActiveSegment.create(self.fs, segment_path(self.directory, base), header)
 
     @property
     def end(self) -> int:
@@ -314,7 +314,7 @@ class TopicLog:
                 self._describe(replace(self.meta, paused=after))
 
     def _describe(self, meta: TopicMeta) -> None:
-        save_meta(self._fs, self.directory, meta)
+        save_meta(self.fs, self.directory, meta)
         self.meta = meta
 
     def hide(self, segments: Iterable[Segment]) -> None:
@@ -330,8 +330,8 @@ class TopicLog:
         """
         for segment in segments:
             try:
-                if self._fs.exists(segment.path):
-                    self._fs.remove(segment.path)
+                if self.fs.exists(segment.path):
+                    self.fs.remove(segment.path)
             except OSError as cause:
                 raise storage_error(cause, segment.path) from cause
 

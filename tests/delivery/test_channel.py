@@ -149,13 +149,13 @@ class TestDropping:
         state = channel()
         take_all(state, 3)
         state.ack(1)
-        assert state.drop_below(5) == 4
+        assert state.miss(0, 5) == 4
         assert (state.floor, state.depth, state.in_flight) == (5, 5, {})
-        assert state.drop_below(5) == 0
+        assert state.miss(0, 5) == 0
 
     def test_below_an_offset_behind_the_end(self) -> None:
         state = channel(0, 4)
-        assert state.drop_below(99) == 4
+        assert state.miss(0, 99) == 4
         assert (state.floor, state.end, state.depth) == (4, 4, 0)
 
     @pytest.mark.parametrize(("start", "stop", "lost"), [(0, 3, 3), (8, 99, 2), (5, 5, 0), (6, 2, 0), (20, 30, 0)])

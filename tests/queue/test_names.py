@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aiodq
-from aiodq.names import check_name
+from aiodq.names import check_name, is_ephemeral
 from tests.queue.support import SpyFileSystem, files_under, ready_now, store
 
 if TYPE_CHECKING:
@@ -48,7 +48,11 @@ async def test_good_names(path: Path, name: str) -> None:
         assert (topic.name, channel.name) == (name, name)
         await (await channel.get()).nack()
         await topic.put(b"b")
+        assert ready_now(channel) == [b"a", b"b"]
     async with store(path) as opened:
+        if is_ephemeral(name):
+            assert opened.topics() == []
+            return
         assert opened.topics() == [name]
         assert opened.topic(name).channels() == [name]
         assert ready_now(opened.topic(name).channel(name)) == [b"a", b"b"]

@@ -47,8 +47,10 @@ async def main(path: str, policy: str, seed: int, calls: int, *, finish: bool) -
             for channel, target in zip(channels, STEPS[1:], strict=True)
             for _ in range(_WORKERS)
         ]
-        while not finish:
+        while True:
             await store.topic("jobs").put_many([b"%08x" % rng.getrandbits(32) for _ in range(_JOBS)])
+            if finish:
+                break
             await asyncio.sleep(rng.random() * 0.05)
         for channel in channels:
             await channel.join()
