@@ -39,7 +39,7 @@ from aiodq.errors import (
 from aiodq.message import Message
 from aiodq.options import Backoff, ChannelOptions, Retention, StoreOptions
 from aiodq.queue import Queue
-from aiodq.stats import ChannelStats, StoreStats, TopicStats
+from aiodq.stats import ChannelStats, HeldSegment, StoreStats, TopicStats
 from aiodq.storage.reader import StoreReader, TopicReader
 from aiodq.storage.record import StoredMessage
 from aiodq.store import QueueOpening, Store, StoreOpening, open, open_queue, open_reader
@@ -59,6 +59,7 @@ __all__ = [
     "DiskFullError",
     "Draft",
     "FormatVersionError",
+    "HeldSegment",
     "InvalidMessageError",
     "InvalidNameError",
     "InvalidOptionError",

@@ -9,12 +9,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from aiodq.delivery.channel import ChannelState
 from aiodq.engine.channels import pause_channel
+from aiodq.engine.figures import channel_stats
 from aiodq.engine.signals import QueueEmpty, QueueShutDown
 from aiodq.errors import AiodqError, InvalidOptionError, NotInFlightError, OffsetError
 from aiodq.options import ChannelOptions
-from aiodq.stats import ChannelStats
 from aiodq.storage.logreader import LogReader
 
 if TYPE_CHECKING:
@@ -24,10 +23,11 @@ if TYPE_CHECKING:
     from aiodq.engine.outlet import Outlet
     from aiodq.message import Message
     from aiodq.options import Start
+    from aiodq.stats import ChannelStats
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.log import TopicLog
 
-__all__ = ["Channel", "channel_stats", "start_offset", "time_ns"]
+__all__ = ["Channel", "start_offset", "time_ns"]
 
 _LOG: Final = logging.getLogger("aiodq")
 
@@ -329,19 +329,7 @@ class Channel:
 
     def stats(self) -> ChannelStats:
         """Return the channel's numbers. No I/O."""
-        outlet = self._outlet
-        return channel_stats(outlet.name, outlet.state, paused=outlet.paused)
-
-
-def channel_stats(name: str, state: ChannelState | None, *, paused: bool) -> ChannelStats:
-    """Return the numbers of a channel in this state; zeros where it has none yet."""
-    state = state or ChannelState(0, 0, 1)
-    counters = state.counters
-    return ChannelStats(
-        name, state.ready, len(state.in_flight), len(state.deferred), state.depth, state.floor, counters.delivered,
-        counters.redelivered, counters.acked, counters.requeued, counters.timed_out, counters.dead, counters.expired,
-        counters.filtered, counters.dropped, counters.lost, paused,
-    )  # fmt: skip
+        return channel_stats(self._ioloop, self._outlet)
 
 
 def start_offset(fs: FileSystem, start: Start, log: TopicLog, *, first: bool) -> int:

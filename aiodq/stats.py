@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-__all__ = ["ChannelStats", "StoreStats", "TopicStats"]
+__all__ = ["ChannelStats", "HeldSegment", "StoreStats", "TopicStats"]
+
+
+class HeldSegment(NamedTuple):
+    """A segment that is kept because of messages which channels have not settled.
+
+    Attributes:
+        base, end: its first offset, and the one behind its last.
+        bytes: its size.
+        by: the channels, sorted.
+    """
+
+    base: int
+    end: int
+    bytes: int
+    by: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +37,9 @@ class ChannelStats:
         filtered: without a tag that the channel wants.
         dropped: settled by an overflow policy or by retention.
         lost: could not be read because of damage.
+        paused: the channel or its topic delivers nothing.
+        oldest_ns: when the oldest message that is not settled was put, nanoseconds since the epoch; None where there is
+            none. Where it is not in memory, when the oldest message of its segment was.
     """
 
     name: str
@@ -40,6 +59,7 @@ class ChannelStats:
     dropped: int
     lost: int
     paused: bool
+    oldest_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +78,7 @@ class TopicStats:
         damages: stretches found damaged at open.
         recovered_bytes: unfinished writes cut off at open.
         channels: by name.
+        held: full segments that channels hold back; `by` names them.
     """
 
     name: str
@@ -73,6 +94,7 @@ class TopicStats:
     damages: int
     recovered_bytes: int
     channels: dict[str, ChannelStats]
+    held: tuple[HeldSegment, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from aiodq.channel import Channel, start_offset, time_ns
 from aiodq.engine.batch import PLAIN, Accepted, Draft
 from aiodq.engine.channels import pause_topic
+from aiodq.engine.figures import topic_stats
 from aiodq.engine.reader import SharedReader
 from aiodq.engine.receipt import Receipt
 from aiodq.engine.signals import QueueShutDown
@@ -16,7 +17,6 @@ from aiodq.errors import InvalidOptionError, OffsetError
 from aiodq.message import Message, make_message
 from aiodq.names import check_name
 from aiodq.options import ChannelOptions
-from aiodq.stats import TopicStats
 from aiodq.storage.logreader import LogReader
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aiodq.engine.outlet import Outlet
     from aiodq.engine.runtime import Runtime
     from aiodq.format.layout import BytesLike
+    from aiodq.stats import TopicStats
 
 __all__ = ["Topic"]
 
@@ -380,15 +381,7 @@ class Topic:
 
     def stats(self) -> TopicStats:
         """Return the topic's numbers. No I/O."""
-        ioloop = self._ioloop
-        log = ioloop.log
-        channels = {name: Channel(ioloop, outlet).stats() for name, outlet in sorted(ioloop.outlets.items())}
-        return TopicStats(
-            self.name, log.begin, log.end, log.durable, ioloop.intake.pending, len(log.segments),
-            sum(segment.size for segment in log.segments), ioloop.syncer.count, ioloop.reader.bytes_read,
-            ioloop.intake.dropped,
-            len(log.damages), log.cut_bytes, channels,
-        )  # fmt: skip
+        return topic_stats(self._ioloop)
 
 
 async def _stored(ioloop: IoLoop, waiter: asyncio.Future[T]) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(seed)
     if config.option.hypothesis_profile is None and config.option.markexpr == "slow":
         settings.load_profile("slow")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests interrupt.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from aiodq.cli.exits import DONE, CommandError
 from aiodq.cli.show import human_bytes, print_json, rate, stdout
-from aiodq.storage.reader import StoreSummary, TopicSummary
+from aiodq.storage.reader import ChannelSummary, StoreSummary, TopicSummary
 from aiodq.store import open_reader
 
 __all__ = ["stat"]
@@ -22,7 +22,8 @@ _INTERVAL: Final = 1.0
 def stat(store: str, /, *, json: bool = False, watch: bool = False) -> int:
     """Show what a store holds, by topic and channel.
 
-    The store may be open in another process meanwhile.
+    The store may be open in another process meanwhile. What is in flight there counts as not acked: only that process
+    knows it, and tells it by `Store.stats`.
 
     Args:
         store: the store's directory.
@@ -106,19 +107,36 @@ def _figures(topic: TopicSummary) -> tuple[int, ...]:
 
 def _channels(summary: StoreSummary, before: StoreSummary | None, seconds: float) -> Table:
     table = Table("topic", "channel")
-    for name in ("not acked", "all acked below"):
+    for name in ("not acked", "deferred", "came back", "oldest", "all acked below", "holds segments"):
         table.add_column(name, justify="right")
     if before is not None:
         table.add_column("acked/s", justify="right")
     for name, topic in summary.topics.items():
         for channel in topic.channels.values():
-            row = [name, channel.name, f"{channel.depth:,}", f"{channel.floor:,}"]
+            held = [segment for segment in topic.held if channel.name in segment.by]
+            row = [name, channel.name, *(f"{number:,}" for number in _waiting(channel)), _age(channel.oldest_ns)]
+            row += [f"{channel.floor:,}", f"{len(held):,}"]
             if before is not None:
                 row.append(
                     _speed(_settled(summary, name, channel.name) - _settled(before, name, channel.name), seconds)
                 )
             table.add_row(*row)
     return table
+
+
+def _waiting(channel: ChannelSummary) -> tuple[int, ...]:
+    return channel.depth, channel.deferred, channel.redelivered
+
+
+def _age(put_ns: int | None) -> str:
+    """Return how long ago that was, in words."""
+    if put_ns is None:
+        return "-"
+    seconds = max(time.time_ns() - put_ns, 0) // 1_000_000_000
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
 
 
 def _settled(summary: StoreSummary, topic: str, channel: str) -> int:

@@ -42,7 +42,7 @@ def create_channel(fs: FileSystem, ioloop: IoLoop, outlet: Outlet[Any], start: C
         if outlet.name not in log.meta.channels:
             # CRASH: of one that was deleted, or half made, the files may be there; what they say is not of this one.
             remove_channel_files(fs, channel_directory(log.directory, outlet.name))
-        dues: Iterable[tuple[int, int, int]] = delayed(log.fs, log) if begin < log.end else ()
+        dues: Iterable[tuple[int, int, int]] = delayed(log.fs, log.view()) if begin < log.end else ()
         journal, state = open_channel(fs, ioloop.clock, log, outlet.name, begin, dues)
         try:
             if fs is log.fs:

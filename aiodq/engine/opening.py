@@ -154,7 +154,7 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
     try:
         if brought is not None:
             topic.left = _put_missing(fs, clock, log, brought.puts)
-        dues: Iterable[tuple[int, int, int]] = delayed(fs, log) if log.meta.channels else ()
+        dues: Iterable[tuple[int, int, int]] = delayed(fs, log.view()) if log.meta.channels else ()
         for channel, start in log.meta.channels.items():
             topic.channels[channel] = open_channel(fs, clock, log, channel, start, dues)
         for acks in () if brought is None else brought.acks:

@@ -238,4 +238,5 @@ def fold_all(outlets: list[Settling]) -> None:
             # On a full disk the journal stays as it is and holds the same.
             with suppress(DiskFullError):
                 journal.fold(state.image(*outlet.times()))
+        outlet.journal = None
         journal.close()

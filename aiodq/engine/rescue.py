@@ -22,8 +22,8 @@ def rescue(ioloop: IoLoop, clock: Clock) -> None:
     """
     ioloop.intake.withdrawn()  # their tasks were cancelled with the loop
     parts = [*ioloop.in_writer, *ioloop.intake.take_all()]
-    if isinstance(ioloop.log, UnbornLog):
-        return
+    if isinstance(ioloop.log, UnbornLog) or ioloop.log.closed:
+        return  # it has no files, or was being closed and wrote them last
     write_blocking(ioloop.log, parts, clock)
     for part in (*(part for part, _ in ioloop.publisher.unsynced), *parts):
         part.resolve()

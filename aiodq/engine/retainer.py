@@ -9,6 +9,7 @@ from aiodq.engine.persister import Job
 from aiodq.engine.settle import settle
 from aiodq.errors import StoreFailedError
 from aiodq.names import is_ephemeral
+from aiodq.stats import HeldSegment
 from aiodq.storage.retention import expired
 
 if TYPE_CHECKING:
@@ -73,6 +74,16 @@ class Retainer:
     def _unpinned(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
         pinned = self.pinned
         return segments if pinned is None else tuple(segment for segment in segments if segment.end <= pinned)
+
+    def held(self) -> tuple[HeldSegment, ...]:
+        """Return the full segments that channels hold back, with the names of those channels."""
+        found: list[HeldSegment] = []
+        for segment in self._ioloop.log.segments[:-1]:
+            base, end = segment.base, segment.end
+            by = [one.name for one in self.holding() if one.state and not one.state.settled_all(base, end)]
+            if by:
+                found.append(HeldSegment(base, end, segment.size, tuple(sorted(by))))
+        return tuple(found)
 
     def _consumed(self, segment: Segment) -> bool:
         outlets = self.holding()

@@ -75,6 +75,14 @@ class Source:
             self.brought(offset, self._reader.read_now(offset))
         return self.shelf.fresh(state, cold=cold)
 
+    def put_at(self, offset: int) -> int | None:
+        """Return when a message was put, nanoseconds since the epoch, or None where it is not in memory."""
+        batch = self.kept.get(offset) or self._tail.find(offset)
+        if batch is None:
+            return None
+        times = batch.columns.times
+        return batch.time_ns if times is None else times[offset - batch.first]
+
     def keep_of(self, batch: Batch, offsets: Iterable[int]) -> None:
         """Keep those of a batch's messages, as far as there is room."""
         self.kept.keep_of(batch, offsets, self.shelf.limit)

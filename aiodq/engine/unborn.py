@@ -17,6 +17,7 @@ class UnbornLog:
     """What a topic without files looks like."""
 
     begin = end = durable = cut_bytes = 0
+    closed = True
     segments: tuple[Segment, ...] = ()
     damages: tuple[Damage, ...] = ()
 

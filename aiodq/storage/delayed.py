@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from aiodq.format.frames import Batch
     from aiodq.storage.filesystem import FileSystem
-    from aiodq.storage.log import TopicLog
+    from aiodq.storage.logreader import LogView
 
 __all__ = ["Dues", "delayed"]
 
@@ -42,7 +42,7 @@ class Dues:
         return zip(numbers, numbers, numbers, strict=True)
 
 
-def delayed(fs: FileSystem, log: TopicLog) -> Dues:
+def delayed(fs: FileSystem, view: LogView) -> Dues:
     """Return all messages that were put with a delay. Blocking.
 
     Only segments that hold such messages are read.
@@ -50,10 +50,10 @@ def delayed(fs: FileSystem, log: TopicLog) -> Dues:
     Raises:
         StorageError: as mapped from the system's error.
     """
-    reader, view = LogReader(fs), log.view()
+    reader = LogReader(fs)
     found = Dues()
     try:
-        for segment in log.segments:
+        for segment in view.segments:
             at = segment.base if segment.flags & _DUES else segment.end
             while at < segment.end:
                 result = reader.read(view, at, _PIECE)

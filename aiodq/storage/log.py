@@ -56,6 +56,7 @@ class TopicLog:
         damages: what was found wrong at open.
         cut_bytes: unfinished writes that were taken off at open.
         durable: the offset below which everything is on the device.
+        closed: its files are closed, or are being closed.
     """
 
     def __init__(self, fs: FileSystem, directory: str, options: LogOptions, clock: Clock) -> None:
@@ -71,6 +72,7 @@ class TopicLog:
         self._clock = clock
         self._describing = threading.Lock()
         self._skipped = 0
+        self.closed: bool = False
         ensure_directory(fs, directory)
         self.meta: TopicMeta
         self.damages: list[Damage]
@@ -351,6 +353,7 @@ class TopicLog:
 
     def abandon(self) -> None:
         """Close the files and nothing else; what a failed write left is cut off where that works."""
+        self.closed = True
         try:
             self._active.close()
         finally:

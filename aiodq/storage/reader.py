@@ -7,12 +7,15 @@ themselves how far they are whole. So a reader needs no word with the owner: wha
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.names import check_name
+from aiodq.stats import HeldSegment
 from aiodq.storage.channels import channel_images, unsettled
+from aiodq.storage.delayed import delayed
 from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.layout import check_store_directory, list_topics
 from aiodq.storage.logreader import LogReader
@@ -22,6 +25,7 @@ from aiodq.storage.snapshot import LogSnapshot
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from aiodq.format.journal import ChannelImage
     from aiodq.storage.damage import Damage
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.logreader import LogView
@@ -39,12 +43,19 @@ class ChannelSummary:
     Attributes:
         name: its name.
         floor: every message below this offset is settled.
-        depth: messages that are not settled. What damage took counts until the channel has come past it.
+        depth: messages that are not settled: ready, in flight or deferred. What damage took counts until the channel
+            has come past it.
+        deferred: those of them that are not due yet, by the wall clock.
+        redelivered: those of them that were delivered before and came back.
+        oldest_ns: when the oldest of them was put, nanoseconds since the epoch; None where there is none.
     """
 
     name: str
     floor: int
     depth: int
+    deferred: int
+    redelivered: int
+    oldest_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,7 @@ class TopicSummary:
         records: the messages in them.
         damages: what was found wrong so far.
         channels: by name.
+        held: full segments that channels hold back; `by` names them.
     """
 
     name: str
@@ -72,6 +84,7 @@ class TopicSummary:
     records: int
     damages: tuple[Damage, ...]
     channels: Mapping[str, ChannelSummary]
+    held: tuple[HeldSegment, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +225,10 @@ class TopicReader:
             StorageError: as mapped from the system's error.
         """
         view, log = self.refresh(), self._log
-        stretches = [(max(segment.base, log.begin), segment.end) for segment in view.segments]
-        channels = {
-            name: ChannelSummary(name, image.floor, sum(unsettled(image, a, b) for a, b in stretches))
-            for name, image in channel_images(self._fs, log.directory, log.meta).items()
-        }
+        images = channel_images(self._fs, log.directory, log.meta)
+        dues = dict(self._dues(view))
+        channels = {name: self._channel(name, image, view, dues) for name, image in images.items()}
+        held = [(s, tuple(sorted(n for n, i in images.items() if unsettled(i, s.base, s.end)))) for s in view.segments]
         return TopicSummary(
             self.name,
             log.begin,
@@ -227,7 +239,33 @@ class TopicReader:
             sum(segment.records for segment in view.segments),
             self.damages,
             channels,
+            tuple(HeldSegment(s.base, s.end, s.size, by) for s, by in held[:-1] if by),
         )
+
+    def _dues(self, view: LogView) -> Iterator[tuple[int, int]]:
+        """Yield (offset, due time) of the messages that were put with a delay and are not due yet."""
+        now = time.time_ns()
+        return ((offset, due) for offset, _, due in delayed(self._fs, view) if due > now)
+
+    def _channel(self, name: str, image: ChannelImage, view: LogView, dues: Mapping[int, int]) -> ChannelSummary:
+        stretches = [(max(segment.base, self._log.begin), segment.end) for segment in view.segments]
+        depth = sum(unsettled(image, start, stop) for start, stop in stretches)
+        now = time.time_ns()
+        deferred = {offset for offset, due in image.deferred.items() if due > now}
+        deferred |= {o for o in dues if o not in image.attempts and unsettled(image, o, o + 1)}
+        redelivered = sum(offset < view.stop for offset in image.attempts)
+        return ChannelSummary(name, image.floor, depth, len(deferred), redelivered, self._oldest(image, view))
+
+    def _oldest(self, image: ChannelImage, view: LogView) -> int | None:
+        """Return when the message at a channel's floor, or the first that is there behind it, was put."""
+        reader = LogReader(self._fs)
+        try:
+            for batch in reader.read(view, max(image.floor, self._log.begin), 1).batches:
+                times = batch.columns.times
+                return batch.time_ns if times is None else times[0]
+        finally:
+            reader.close()
+        return None
 
 
 class StoreReader:

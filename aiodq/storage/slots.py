@@ -24,6 +24,9 @@ WATERMARK: Final = "watermark"
 _MAGIC: Final = b"AIODQWM1"
 _SLOT: Final = struct.Struct("<8sQQQI")
 _STRIDE: Final = 4096
+_NUMBERS: Final = 1 << 63
+"""Every sequence number and every offset is below this."""
+
 """Slots lie this many bytes apart, so that no sector holds parts of both."""
 
 SLOT_FILE_BYTES: Final = 2 * _STRIDE
@@ -36,7 +39,7 @@ def read_slots(data: bytes) -> tuple[int, int, int]:
         if len(data) < at + _SLOT.size:
             continue
         magic, sequence, first, second, crc = _SLOT.unpack_from(data, at)
-        if magic == _MAGIC and crc == zlib.crc32(data[at : at + _SLOT.size - 4]):
+        if max(sequence, first) < _NUMBERS and magic == _MAGIC and crc == zlib.crc32(data[at : at + _SLOT.size - 4]):
             best = max(best, (sequence, first, second))
     return best
 

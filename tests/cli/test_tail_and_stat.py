@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from tests.cli.support import Owner, Running, fill, flip, ok, only_segment
@@ -72,7 +73,10 @@ def test_stat_beside_a_live_owner(tmp_path: Path) -> None:
         topic = figures["topics"]["t"]
         assert figures["path"] == str(tmp_path)
         assert (topic["begin_offset"], topic["end_offset"], topic["records"], topic["damages"]) == (0, 3, 3, [])
-        assert topic["channels"]["default"] == {"name": "default", "floor": 1, "depth": 2}
+        channel = topic["channels"]["default"]
+        assert time.time_ns() - 3600 * 10**9 < channel.pop("oldest_ns") <= time.time_ns()
+        assert channel == {"name": "default", "floor": 1, "depth": 2, "deferred": 0, "redelivered": 0}
+        assert topic["held"] == []
         text = ok("stat", tmp_path).out.decode()
         assert [word for word in ("default", "not acked", "messages", str(tmp_path)) if word not in text] == []
 

@@ -79,13 +79,15 @@ class Recoverer:
 
 
 def same(first: Mapping[str, TopicFound], second: Mapping[str, TopicFound]) -> bool:
-    """Return whether both show the same, but for what retention deleted in between."""
+    """Return whether both show the same, but for what retention deletes meanwhile."""
     return first.keys() == second.keys() and all(_same_topic(first[name], second[name]) for name in first)
 
 
 def _same_topic(first: TopicFound, second: TopicFound) -> bool:
-    kept = second.log.items() <= first.log.items()
-    gone = {first.log[offset] for offset in first.log.keys() - second.log.keys()}
+    both = first.log.keys() & second.log.keys()
+    kept = all(first.log[offset] == second.log[offset] for offset in both)
+    # Also while the first was read: what was behind the reader then is missing there.
+    gone = {name for log in (first.log, second.log) for offset, name in log.items() if offset not in both}
     wanted = any(gone & set(names) for names in (*second.channels.values(), *second.deferred.values()))
     alike = first.channels == second.channels and first.deferred == second.deferred
     return kept and alike and not wanted and (bool(first.channels) or not gone)
