@@ -118,9 +118,7 @@ class LogReader:
             return _gap(path, offset, view.stop if segment is None else min(segment.base, view.stop))
         try:
             opened = self._opened(segment)
-        except CorruptionError as error:
-            return _lost(segment, error, view)
-        except StoreNotFoundError as error:
+        except (CorruptionError, StoreNotFoundError) as error:
             return _lost(segment, error, view)
         limit = view.data_end if segment is view.segments[-1] and not segment.sealed else segment.data_end
         start = opened.ahead[1] if opened.ahead[0] == offset else opened.index.position_of(offset - segment.base)
@@ -147,7 +145,7 @@ class LogReader:
                 else:
                     error = CorruptionError("the frame's two lengths differ", segment.path, position)
             batches, used, error = self._whole_runs(opened, position, batches, used, error, limit=limit)
-            _add_batches(result, batches, offset, view.stop, segment.path)
+            _add_batches(result, batches, view.stop, segment.path)
             position += used
             if error is not None:
                 position = self._step_over(opened, position, result, error.message, view, limit=limit)
@@ -378,11 +376,13 @@ def _gap(path: str, first: int, stop: int, bytes_read: int = 0) -> ReadResult:
     return result
 
 
-def _add_batches(result: ReadResult, batches: list[Batch], offset: int, stop: int, path: str) -> None:
+def _add_batches(result: ReadResult, batches: list[Batch], stop: int, path: str) -> None:
     for batch in batches:
         if batch.first >= stop:
             break
-        part = _cut_batch(batch, offset, stop)
+        if batch.stop <= result.next:
+            continue  # a forged frame may repeat offsets; no reader goes back
+        part = _cut_batch(batch, result.next, stop)
         if part.first > result.next:
             result.damages += _gap(path, result.next, part.first).damages
         result.batches.append(part)

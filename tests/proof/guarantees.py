@@ -28,7 +28,12 @@ GUARANTEES: tuple[Guarantee, ...] = (
     Guarantee(
         "G1",
         "acknowledged survives a power cut",
-        ("tests/queue/test_restart.py", "tests/testing/test_disk.py", "tests/proof/test_repairs.py"),
+        (
+            "tests/queue/test_restart.py",
+            "tests/testing/test_disk.py",
+            "tests/proof/test_repairs.py",
+            "tests/transactions/test_recovery.py",
+        ),
         states=20_000,
     ),
     Guarantee(
@@ -46,6 +51,7 @@ GUARANTEES: tuple[Guarantee, ...] = (
         "SIGKILL anywhere",
         (
             "tests/system/test_sigkill.py",
+            "tests/transactions/test_sigkill.py",
             "tests/real/test_syscalls.py::test_a_kill_at_a_system_call_loses_nothing",
             "tests/real/test_syscalls.py::test_a_kill_at_each_system_call_loses_nothing",
             "tests/fuzz/test_copies.py::test_a_killed_owner_leaves_no_damage",
@@ -68,6 +74,7 @@ GUARANTEES: tuple[Guarantee, ...] = (
             "tests/storage/test_damage.py",
             "tests/storage/test_verify.py",
             "tests/storage/test_repair.py",
+            "tests/transactions/test_file.py",
             "tests/fuzz/test_stores.py::test_a_flipped_bit_is_reported_and_costs_one_put",
             "tests/fuzz/test_stores.py::test_each_of_many_flipped_bits_is_reported_and_costs_one_put",
             "tests/fuzz/test_copies.py::test_a_copy_beside_the_owner_has_no_damage_when_promises_are_copied_first",
