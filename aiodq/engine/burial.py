@@ -101,17 +101,22 @@ class DeadLetterOffice:
         """Begin with nothing to do."""
         self._clock = clock
         self._under_way: set[asyncio.Task[None]] = set()
+        self._waiting: set[asyncio.Task[None]] = set()
 
     def send(self, letter: DeadLetter, intake: Intake, done: Callable[[Exception | None], None]) -> None:
         """Put a letter; `done` is told once it is durable, or why it is not."""
         task = asyncio.get_running_loop().create_task(self._put(letter, intake, done))
         self._under_way.add(task)
+        self._waiting.add(task)
         task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(self._waiting.discard)
 
     async def _put(self, letter: DeadLetter, intake: Intake, done: Callable[[Exception | None], None]) -> None:
         message, body = letter.accepted(self._clock.now_ns())
         try:
-            await (await intake.enter(partial(intake.accept_letter, message, body)))
+            waiter = await intake.enter(partial(intake.accept_letter, message, body))
+            self._waiting -= {asyncio.current_task()}
+            await waiter
         except AiodqError as error:
             done(error)
         except asyncio.CancelledError:
@@ -121,7 +126,7 @@ class DeadLetterOffice:
             done(None)
 
     async def close(self) -> None:
-        """Stop. What is not in its dead-letter topic yet comes again at the next open."""
-        for task in self._under_way:
+        """Stop. A message whose letter waits for room comes again at the next open."""
+        for task in self._waiting:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 import aiodq
+from aiodq.storage.reader import StoreReader
 from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, run
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ class Simulation:
         acked: how often each body was acked.
         put_at: when each body's put began and ended, counted in events; those that never ended are not there.
         purges: when each purge began and ended.
+        advanced: when time went by last, counted in events.
+        due: before when a body must not be handed out, by the clock.
+        buried: bodies that may have gone to the dead-letter topic.
     """
 
     def __init__(self, seed: int) -> None:
@@ -54,6 +58,11 @@ class Simulation:
         self.order: list[list[bytes]] = []
         self.put_at: dict[bytes, tuple[int, int]] = {}
         self.purges: list[tuple[int, int]] = []
+        self.due: dict[bytes, float] = {}
+        self.buried: set[bytes] = set()
+        self.clock = FakeClock()
+        self.advanced = 0
+        self.channel = aiodq.ChannelOptions()
         self.trials = 0
         self._events = 0
         self._numbers = 0
@@ -117,7 +126,10 @@ class Simulation:
             await self.rest()
 
     async def put(self, queue: Queue, bodies: list[bytes]) -> None:
-        if len(bodies) > 1:
+        if self.rng.random() < 0.15:
+            self.due |= dict.fromkeys(bodies, self.clock.monotonic() + 3)
+            await self.attempt(lambda: queue.put_many(bodies, delay=3))
+        elif len(bodies) > 1:
             offsets = await self.attempt(lambda: queue.put_many(bodies))
             assert len(offsets) == len(bodies)
         elif self.rng.random() < 0.3:
@@ -155,17 +167,19 @@ class Simulation:
         body = message.body
         assert body in self.put_at or body in self.stored or self.order, "nobody put this"
         assert body not in self.acked, f"{body!r} came again after its ack"
-        assert body not in self.held or self.purges, f"{body!r} was handed out twice"
+        late = self.advanced > asked
+        assert body not in self.held or self.purges or late, f"{body!r} was handed out twice"
+        assert self.clock.monotonic() >= self.due.get(body, 0), f"{body!r} came early"
         ended = self.put_at.get(body, (0, self._events + 1))[1]
         assert not any(ended < began and end < asked for began, end in self.purges), f"{body!r} was purged"
         self.held[body] = message
 
     async def settle(self, message: Message) -> None:
-        choice = self.rng.choice(("ack", "ack", "ack_nowait", "nack", "release", "context", "hold"))
-        if choice == "hold":
+        choice = self.rng.choice(("ack", "ack", "ack_nowait", "nack", "later", "reject", "release", "context", "hold"))
+        if choice == "hold" or (choice == "reject" and self.channel.dead_letter is None):
             return
         await self.rest()
-        del self.held[message.body]
+        self.held.pop(message.body, None)
         with suppress(aiodq.NotInFlightError, _Cancelled):
             if choice == "ack":
                 await self.attempt(lambda: self.ack(message))
@@ -174,6 +188,12 @@ class Simulation:
                 self.acked[message.body] += 1
             elif choice == "nack":
                 await self.attempt(message.nack)
+            elif choice == "later":
+                message.nack_nowait(2)
+                self.due[message.body] = self.clock.monotonic() + 2
+            elif choice == "reject":
+                self.buried.add(message.body)
+                await self.attempt(message.reject)
             elif choice == "release":
                 message.release()
             else:
@@ -193,13 +213,18 @@ class Simulation:
 
     async def maintain(self, queue: Queue) -> None:
         for _ in range(_STEPS // 2):
-            choice = self.rng.choice(("purge", "sync", "peek", "read", "scan", "join", "sleep"))
+            choice = self.rng.choice(("purge", "sync", "peek", "read", "scan", "join", "time"))
             await self.rest()
             with suppress(_Cancelled, aiodq.OffsetError):
                 if choice == "purge" and self.rng.random() < 0.4:
                     await self.purge(queue)
                 elif choice == "read" and queue.begin_offset < queue.durable_offset:
                     await self.attempt(lambda: queue.read(queue.durable_offset - 1))
+                elif choice == "time":
+                    # What is in flight may be for too long now, and come again.
+                    self.held.clear()
+                    self.advanced = self.event()
+                    self.clock.advance(self.rng.choice((1.0, 4.0)))
                 elif choice == "scan":
                     await self.attempt(lambda: self.walk(queue))
                 elif choice in {"sync", "peek", "join"}:
@@ -224,9 +249,9 @@ class Simulation:
     @staticmethod
     def look(queue: Queue) -> None:
         """The counts agree at every moment."""
-        ready, in_flight, depth = queue.qsize(), queue.in_flight(), queue.depth
-        assert min(ready, in_flight) >= 0
-        assert depth == ready + in_flight
+        ready, in_flight, deferred, depth = queue.qsize(), queue.in_flight(), queue.deferred(), queue.depth
+        assert min(ready, in_flight, deferred) >= 0
+        assert depth == ready + in_flight + deferred
         assert queue.empty() is (ready == 0)
         assert queue.durable_offset <= queue.end_offset
 
@@ -235,8 +260,7 @@ class Simulation:
     async def live(self, options: aiodq.StoreOptions, channel: aiodq.ChannelOptions, depth: int | None) -> int:
         """Open, work, close; return the depth then."""
         executor = SimulatedExecutor(asyncio.get_running_loop(), self.fs, self.rng.getrandbits(32))
-        clock = FakeClock()
-        async with aiodq.open_queue(PATH, options, channel, fs=self.fs, clock=clock, executor=executor) as queue:
+        async with aiodq.open_queue(PATH, options, channel, fs=self.fs, clock=self.clock, executor=executor) as queue:
             assert depth is None or queue.depth == depth
             workers = [asyncio.create_task(self.consume(queue)) for _ in range(_CONSUMERS)]
             lists: list[list[bytes]] = [[] for _ in range(_PRODUCERS)]
@@ -246,7 +270,7 @@ class Simulation:
                 worker.cancel()
             for result in await asyncio.gather(*workers, return_exceptions=True):
                 assert isinstance(result, asyncio.CancelledError), result
-            if self.rng.random() < 0.5:
+            if self.channel.dead_letter is None and self.rng.random() < 0.5:
                 await queue.topic.settle_in()
                 depth = queue.depth
             else:
@@ -264,24 +288,38 @@ class Simulation:
             max_messages=rng.choice((None, 8)),
             memory_bytes=1 << 16,
         )
-        channel = aiodq.ChannelOptions(max_in_flight=rng.choice((6, 1000)))
+        dead_letter = rng.choice((None, "dead"))
+        channel = self.channel = aiodq.ChannelOptions(
+            max_in_flight=rng.choice((6, 1000)),
+            visibility_timeout=rng.choice((None, 3.0)),
+            dead_letter=dead_letter,
+            max_attempts=None if dead_letter is None else rng.choice((None, 3)),
+        )
         depth: int | None = None
         for _ in range(_LIVES):
             found = await self.live(options, channel, depth)
             depth = None if found < 0 else found
         executor = SimulatedExecutor(asyncio.get_running_loop(), self.fs, self.seed)
-        async with aiodq.open_queue(PATH, fs=self.fs, clock=FakeClock(), executor=executor) as queue:
+        async with aiodq.open_queue(PATH, fs=self.fs, clock=self.clock, executor=executor) as queue:
             assert depth is None or queue.depth == depth
+            self.clock.advance(10)
             left = [await queue.get() for _ in range(queue.depth)]
             assert (queue.depth, queue.in_flight(), queue.topic_stats().damages) == (len(left), len(left), 0)
         self.judge(left)
 
+    def dead(self) -> list[bytes]:
+        """Return what is in the dead-letter topic."""
+        reader = StoreReader(PATH, self.fs)
+        return [message.body for message in reader.topic("dead").scan()] if "dead" in reader.topics() else []
+
     def judge(self, left: list[Message]) -> None:
-        """Each message ends exactly once: acked, purged, or still there; and in the order of who put it."""
+        """Each message ends exactly once: acked, dead, purged, or still there; and in the order of who put it."""
+        dead = self.dead()
+        assert self.channel.max_attempts is not None or set(dead) <= self.buried, "nobody gave this up"
         there = [message.body for message in left]
         offsets = [message.offset for message in left]
         assert offsets == sorted(set(offsets))
-        times = self.acked + Counter(there)
+        times = self.acked + Counter(there) + Counter(dead)
         assert not {body: n for body, n in times.items() if n != 1}, "acked twice, or acked and still there"
         assert times.keys() <= self.stored | self.perhaps, "nobody put this"
         lost = {body for body in self.stored - times.keys() if not self.may_be_purged(body)}
