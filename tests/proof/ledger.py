@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -15,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SOMEWHERE",
+    "Closed",
+    "Closing",
     "Committed",
     "Committing",
     "Created",
@@ -35,27 +36,11 @@ __all__ = [
     "Settled",
     "Settling",
     "Sought",
-    "body_of",
-    "id_of",
 ]
 
 
 SOMEWHERE = -1
 """The offset of what is durable and was not looked for."""
-
-
-def body_of(name: str, size: int) -> bytes:
-    """Return the only body that a message of this name and size may have; `size` counts what follows the name."""
-    filler = hashlib.shake_128(name.encode()).hexdigest(size // 2 + 1)[:size]
-    return f"{name} {size} {filler}".encode()
-
-
-def id_of(body: bytes) -> str | None:
-    """Return whose body it is, or None where not all of it is right."""
-    parts = body.decode("ascii", "replace").split(" ")
-    if len(parts) != 3 or not parts[1].isdecimal() or body_of(parts[0], int(parts[1])) != body:
-        return None
-    return parts[0]
 
 
 @dataclass(slots=True)
@@ -72,6 +57,7 @@ class Topic:
         deferred: what each channel may not deliver yet.
         leaving: what may be in a dead-letter topic instead, with that topic, by channel.
         arriving: what may have come here so, and more than once.
+        closing: channels that may be gone.
         sought: a channel has gone back, so that what it settled may come again.
     """
 
@@ -85,6 +71,7 @@ class Topic:
     deferred: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     leaving: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     arriving: set[str] = field(default_factory=set)
+    closing: set[str] = field(default_factory=set)
     sought: bool = False
 
 
@@ -253,6 +240,26 @@ class Deleting(OfTopic):
 
     def post(self, of: Topic) -> None:
         of.deleting = True
+
+
+@dataclass(frozen=True, slots=True)
+class Closing(OfTopic):
+    """A channel may be gone."""
+
+    channel: str
+
+    def post(self, of: Topic) -> None:
+        of.closing.add(self.channel)
+
+
+class Closed(Closing):
+    """It is."""
+
+    __slots__ = ()
+
+    def post(self, of: Topic) -> None:
+        of.closing.discard(self.channel)
+        del of.channels[self.channel]
 
 
 @dataclass(frozen=True, slots=True)

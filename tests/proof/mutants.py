@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.burial import DeadLetter
     from aiodq.engine.intake import Intake
+    from aiodq.engine.settling import Settling
     from aiodq.format.journal import ChannelImage, Op
     from aiodq.storage.contents import Contents
     from aiodq.storage.filesystem import File, FileSystem
@@ -265,3 +266,20 @@ def a_seek_does_not_wait_for_transactions() -> Patch:
         yield
 
     return mock.patch.object(Committer, "alone", at_once)
+
+
+@mutant("checkpoints")
+def what_is_acked_while_a_checkpoint_is_written_counts_as_in_it() -> Patch:
+    fold = MetadataPersister._fold
+
+    async def late(persister: MetadataPersister, outlet: Settling) -> None:
+        await fold(persister, outlet)
+        if outlet.state is not None:
+            outlet.state.take_ops()
+
+    return mock.patch.object(MetadataPersister, "_fold", late)
+
+
+@mutant("channels come and go")
+def a_channel_made_again_has_what_its_namesake_settled() -> Patch:
+    return mock.patch("aiodq.engine.channels.remove_channel_files")

@@ -337,3 +337,42 @@ async def transactions_among_others(world: World) -> None:
         await world.purge(other)
         await world.transact(store, [await queue.get()], {"made": 1})
         await _consume(world, other, 1)
+
+
+@workload
+async def channels_come_and_go(world: World) -> None:
+    """Three channels of a topic, one of them deleted and made again, each at its own pace."""
+    async with world.store(SMALL) as store:
+        topic = store.topic("jobs")
+        one, two = world.channel(topic, "one"), world.channel(topic, "two")
+        for _ in range(4):
+            await world.put(topic, "p")
+        await asyncio.gather(_take(world, one, 4), _take(world, two, 2))
+        three = world.channel(topic, "three", earliest=False)
+        for _ in range(4):
+            await world.put(topic, "p")
+        await world.close_channel(topic, "two")
+        await _take(world, one, 3)
+        two = world.channel(topic, "two", earliest=False)
+        await world.put(topic, "p")
+        await asyncio.gather(_take(world, three, 3), _take(world, two, 1), _take(world, one, 1))
+
+
+@workload
+async def times_to_live(world: World) -> None:
+    """Messages that expire before anybody asks for them, between others that do not."""
+    async with world.store(SMALL) as store:
+        topic = store.topic("jobs")
+        channel, other = world.channel(topic, "one"), world.channel(topic, "two")
+        for _ in range(5):
+            await world.put(topic, "p")
+            await world.put_mortal(topic, "m", 60)
+        await _take(world, channel, 2)
+        await world.let_die(topic, "m", 61)
+        await asyncio.gather(_take(world, channel, 3), _take(world, other, 5))
+
+
+async def _take(world: World, channel: aiodq.Channel, count: int) -> None:
+    for _ in range(count):
+        await world.ack(await channel.get())
+        await world.rest()

@@ -11,7 +11,10 @@ from uuid import UUID
 
 import aiodq
 from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, SimulatedLoop
+from tests.proof.bodies import body_of, id_of
 from tests.proof.ledger import (
+    Closed,
+    Closing,
     Committed,
     Committing,
     Created,
@@ -32,8 +35,6 @@ from tests.proof.ledger import (
     Settling,
     Sought,
     TopicFound,
-    body_of,
-    id_of,
 )
 
 if TYPE_CHECKING:
@@ -196,6 +197,27 @@ class World:
         self.note(Moving(message.topic, message.channel, name, target))
         await message.reject()
         self.note(Moved(message.topic, message.channel, name))
+
+    async def put_mortal(self, topic: aiodq.Topic, producer: str, ttl: float) -> None:
+        """Put one message that lives so long; `let_die` ends it."""
+        name, body = self.message(producer)
+        self.note(Putting(_name(topic), (name,)))
+        offset = await topic.put(body, ttl=ttl)
+        self.note(Put(_name(topic), (name,), (offset,)))
+
+    async def let_die(self, topic: aiodq.Topic, producer: str, seconds: float) -> None:
+        """Let time go by, after which no channel need deliver what this producer put."""
+        names = [name async for message in topic.scan() if (name := _read(message)).startswith(f"{producer}:")]
+        for channel in topic.channels():
+            for name in names:
+                self.note(Settling(topic.name, channel, name))
+        self.clock.advance(seconds)
+
+    async def close_channel(self, topic: aiodq.Topic, channel: str) -> None:
+        """Delete a channel."""
+        self.note(Closing(topic.name, channel))
+        await topic.delete_channel(channel)
+        self.note(Closed(topic.name, channel))
 
     async def seek(self, channel: aiodq.Channel, topic: str, offset: int) -> None:
         """Let a channel go to an offset."""

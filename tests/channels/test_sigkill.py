@@ -1,0 +1,122 @@
+"""Delays, requeues, timeouts and dead letters through SIGKILL: nothing lost, nothing early, attempts kept. G3, G16."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.verify import verify_store
+from tests.channels.child import CHANNEL, DEAD, TOPIC
+from tests.channels.support import soon
+from tests.system.support import ROOT, WATCHDOG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SLACK_NS = 5_000_000
+"""What the wall clock may differ from the monotonic one while a process lives."""
+
+
+def run_and_kill(store: Path, notes: Path, rng: random.Random) -> None:
+    calls = rng.choice((0, rng.randint(1, 60), rng.randint(1, 1500)))
+    arguments = (str(store), str(notes), str(rng.getrandbits(32)), str(calls))
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.channels.child", *arguments], cwd=ROOT, stderr=subprocess.PIPE
+    ) as child:
+        try:
+            if calls:
+                child.wait(WATCHDOG)
+            else:
+                time.sleep(0.3 + rng.random() * 0.7)
+        finally:
+            child.kill()
+        assert child.stderr is not None
+        assert child.wait() == -signal.SIGKILL, child.stderr.read().decode()
+
+
+def read_notes(path: Path) -> list[list[Any]]:
+    """Return all notes. The last line may have been cut by the kill."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    return [json.loads(line) for line in lines[:-1]]
+
+
+class Told:
+    """What the processes noted, looked through in order."""
+
+    def __init__(self, notes: list[list[Any]]) -> None:
+        self.attempts: defaultdict[str, int] = defaultdict(int)
+        self.due: dict[str, int] = {}
+        self.of: defaultdict[str, set[str]] = defaultdict(set)
+        for kind, body, *rest in notes:
+            self.of[kind].add(body)
+            if kind == "got":
+                self.got(body, *rest)
+            elif kind == "nacked":
+                self.attempts[body] = max(self.attempts[body], rest[0])
+                self.due[body] = rest[1]
+
+    def got(self, body: str, attempts: int, now: int) -> None:
+        """A delivery: not early, counted on, and not of what had ended."""
+        due = max(int(body.split()[1]), self.due.get(body, 0))
+        assert now >= due - SLACK_NS, f"{body} came {due - now} ns early"
+        assert attempts > self.attempts[body], f"{body}: attempt {attempts} after {self.attempts[body]}"
+        assert body not in self.of["acked"] | self.of["rejected"], f"{body} came again"
+
+
+async def kill_and_check(directory: Path, seed: int, kills: int) -> int:
+    """Kill it so many times, then see where each message is; return how many there are."""
+    rng, store, notes = random.Random(seed), directory / "store", directory / "notes"
+    for _ in range(kills):
+        run_and_kill(store, notes, rng)
+    told = Told(read_notes(notes))
+    async with aiodq.open(store) as opened:
+        channel, dead = opened.topic(TOPIC).channel(CHANNEL), opened.topic(DEAD)
+        await opened.topic(TOPIC).settle_in()
+        waiting: dict[str, int] = {}
+        for _ in range(channel.depth):
+            message = await soon(channel.get())
+            waiting[message.body.decode()] = message.attempts
+        buried = {message.body.decode() async for message in dead.scan()}
+    assert not verify_store(str(store), OsFileSystem()).damages
+    of = told.of
+    assert waiting.keys() <= of["putting"]
+    assert buried <= of["got"]
+    assert not waiting.keys() & (of["acked"] | of["rejected"]), "ended, and there again"
+    lost = of["put"] - waiting.keys() - buried - of["acking"]
+    assert not lost, f"lost: {sorted(lost)}"
+    assert of["rejected"] <= buried
+    short = {body: n for body, n in waiting.items() if n <= told.attempts[body]}
+    assert not short, f"attempts forgotten: {short}"
+    shutil.rmtree(store)
+    return len(of["put"])
+
+
+async def test_nothing_is_lost_early_or_forgotten_through_sigkill(
+    tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
+) -> None:
+    assert await kill_and_check(tmp_path, seed, kills=5)
+    record_property("trials", 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(10))
+async def test_nothing_is_lost_early_or_forgotten_through_two_hundred_kills(
+    number: int, tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
+) -> None:
+    """Ten kills each of twenty stores, half of them under each loop."""
+    assert await kill_and_check(tmp_path, seed + number, kills=10)
+    record_property("trials", 10)
