@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +15,7 @@ from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.verify import verify_store
 from tests.channels.child import CHANNEL, DEAD, TOPIC
 from tests.channels.support import soon
-from tests.system.support import ROOT, WATCHDOG
+from tests.system.support import run_until_killed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,18 +28,8 @@ SLACK_NS = 5_000_000
 def run_and_kill(store: Path, notes: Path, rng: random.Random) -> None:
     calls = rng.choice((0, rng.randint(1, 60), rng.randint(1, 1500)))
     arguments = (str(store), str(notes), str(rng.getrandbits(32)), str(calls))
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.channels.child", *arguments], cwd=ROOT, stderr=subprocess.PIPE
-    ) as child:
-        try:
-            if calls:
-                child.wait(WATCHDOG)
-            else:
-                time.sleep(0.3 + rng.random() * 0.7)
-        finally:
-            child.kill()
-        assert child.stderr is not None
-        assert child.wait() == -signal.SIGKILL, child.stderr.read().decode()
+    seconds = 0.3 + rng.random() * 0.7
+    run_until_killed("tests.channels.child", *arguments, kills_itself=calls > 0, seconds=seconds)
 
 
 def read_notes(path: Path) -> list[list[Any]]:

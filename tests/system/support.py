@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +38,21 @@ def run_on(loop: str, main: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - 
     """As `asyncio.run`, on that kind of loop."""
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         return runner.run(main)
+
+
+def run_until_killed(module: str, *arguments: str, kills_itself: bool, seconds: float) -> None:
+    """Run a module that never ends: until it kills itself, or for that long."""
+    command = [sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as child:
+        try:
+            if kills_itself:
+                child.wait(WATCHDOG)
+            else:
+                time.sleep(seconds)
+        finally:
+            child.kill()
+        assert child.stderr is not None
+        assert child.wait() == -signal.SIGKILL, child.stderr.read().decode()
 
 
 def run_script(script: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:

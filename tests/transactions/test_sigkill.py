@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from itertools import product
 from typing import TYPE_CHECKING
@@ -17,7 +13,7 @@ import pytest
 import aiodq
 from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.verify import verify_store
-from tests.system.support import ROOT, WATCHDOG
+from tests.system.support import run_until_killed
 from tests.transactions.child import COPIES, STEPS, run
 
 if TYPE_CHECKING:
@@ -30,25 +26,9 @@ POLICIES = ("always", "interval", "os")
 def run_and_kill(store: Path, policy: str, rng: random.Random) -> None:
     """Let a child work until it is killed: after a while, or at a call of the file system."""
     calls = rng.choice((0, rng.randint(1, 80), rng.randint(1, 2000)))
-    command = [
-        sys.executable,
-        "-m",
-        "tests.transactions.child",
-        str(store),
-        policy,
-        str(rng.getrandbits(32)),
-        str(calls),
-    ]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as child:
-        try:
-            if calls:
-                child.wait(WATCHDOG)
-            else:
-                time.sleep(0.3 + rng.random() * 0.7)
-        finally:
-            child.kill()
-        assert child.stderr is not None
-        assert child.wait() == -signal.SIGKILL, child.stderr.read().decode()
+    arguments = (str(store), policy, str(rng.getrandbits(32)), str(calls))
+    module, seconds = "tests.transactions.child", 0.3 + rng.random() * 0.7
+    run_until_killed(module, *arguments, kills_itself=calls > 0, seconds=seconds)
 
 
 def kill_and_check(store: Path, policy: str, seed: int, kills: int) -> int:
