@@ -282,6 +282,7 @@ class Channel:
 
         Raises:
             OffsetError: beyond the log, or before what is still kept; nothing changed.
+            DiskFullError: what a transaction has put into some topic finds no room there yet; nothing changed.
             InvalidOptionError: no position.
             StoreFailedError: the store has stopped.
 

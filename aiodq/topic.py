@@ -221,7 +221,7 @@ class Topic:
         Cancellation: it is done all the same.
         """
         self._ioloop.check()
-        await self._runtime.delete_channel(self._ioloop, name)
+        await self._runtime.deletions.channel(self._ioloop, name)
 
     # --- looking
 

@@ -103,6 +103,13 @@ class Feeder:
         for item in self._waiting:
             item.tell()
 
+    def forget(self) -> None:
+        """Give up what waits for room."""
+        self._tell_all()
+        self._waiting.clear()
+        if not self._under_way:
+            self._error = None
+
     async def idle(self) -> None:
         """Wait until everything is in the log.
 

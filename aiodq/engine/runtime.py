@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import anyio
 
 from aiodq.engine.burial import DeadLetterOffice
-from aiodq.engine.channels import create_channel, delete_channel
+from aiodq.engine.channels import create_channel
+from aiodq.engine.deletions import Deletions
 from aiodq.engine.ioloop import IoLoop
 from aiodq.engine.offload import Offload
 from aiodq.engine.opening import open_store, open_topic
@@ -25,7 +26,6 @@ from aiodq.errors import AiodqError, StoreFailedError, WrongContextError
 from aiodq.format.codecs import codec_number
 from aiodq.names import is_ephemeral
 from aiodq.options import ephemeral
-from aiodq.storage.layout import delete_topic
 from aiodq.storage.log import LogOptions, TopicLog
 from aiodq.storage.memory import MemoryFileSystem
 
@@ -63,6 +63,7 @@ class Runtime:
         options: the store's.
         fs, clock, offload: the seams, and the threads.
         topics: running ioLoops by topic.
+        deletions: of topics and channels.
         failure: why the store stopped, or None.
     """
 
@@ -86,7 +87,7 @@ class Runtime:
         self._wanted: asyncio.Queue[IoLoop | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._closed: asyncio.Future[None] | None = None
-        self._deletions: dict[str, asyncio.Task[None]] = {}
+        self.deletions: Deletions = Deletions(self)
         self._post = DeadLetterOffice(self.clock)
 
     # --- opening
@@ -175,7 +176,7 @@ class Runtime:
 
     def _add(self, ioloop: IoLoop) -> IoLoop:
         self.topics[ioloop.name] = ioloop
-        deletion = self._deletions.get(ioloop.name)
+        deletion = self.deletions.under_way(ioloop.name)
         if deletion is None:
             self._wanted.put_nowait(ioloop)
         else:
@@ -196,32 +197,11 @@ class Runtime:
         return self._memory if any(map(is_ephemeral, names)) else self.fs
 
     async def delete_topic(self, name: str) -> None:
-        """End a topic and delete its files.
-
-        Raises:
-            StorageError: as mapped from the system's error.
+        """See `Deletions.topic`.
 
         Cancellation: it is done all the same.
         """
-        ioloop = self.topics.pop(name, None)
-        if ioloop is not None:
-            for outlet in ioloop.outlets.values():
-                outlet.shut_down(immediate=True)
-            self._deletions[name] = self.loop.create_task(self._delete(ioloop, self._deletions.get(name)))
-        deletion = self._deletions.get(name)
-        if deletion is not None:
-            await asyncio.shield(deletion)
-
-    async def _delete(self, ioloop: IoLoop, earlier: asyncio.Task[None] | None) -> None:
-        if earlier is not None:
-            await asyncio.wait([earlier])
-        try:
-            async with self.alone():
-                await ioloop.close()
-                await self.offload.call(delete_topic, self.fs_of(ioloop.name), self.path, ioloop.name)
-        finally:
-            if self._deletions.get(ioloop.name) is asyncio.current_task():
-                del self._deletions[ioloop.name]
+        await self.deletions.topic(name, self.topics.pop(name, None))
 
     def make_log(self, name: str, options: StoreOptions) -> TopicLog:
         """Make a topic's files. Blocking."""
@@ -239,20 +219,6 @@ class Runtime:
     def create_channel(self, ioloop: IoLoop, outlet: Outlet[Any], start: Callable[[TopicLog], int]) -> None:
         """See `aiodq.engine.channels.create_channel`."""
         create_channel(self.fs_of(ioloop.name, outlet.name), ioloop, outlet, start)
-
-    async def delete_channel(self, ioloop: IoLoop, name: str) -> None:
-        """See `aiodq.engine.channels.delete_channel`.
-
-        Cancellation: it is done all the same.
-        """
-        deletion = self.loop.create_task(self._delete_channel(ioloop, name))
-        self._deletions[f"{ioloop.name}/{name}"] = deletion
-        deletion.add_done_callback(lambda _: self._deletions.pop(f"{ioloop.name}/{name}", None))
-        await asyncio.shield(deletion)
-
-    async def _delete_channel(self, ioloop: IoLoop, name: str) -> None:
-        async with self.alone():
-            await delete_channel(self.fs_of(ioloop.name, name), ioloop, name)
 
     def bury(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
         """See `IoLoopHost.bury`."""
@@ -370,7 +336,7 @@ class Runtime:
 
     async def _close(self) -> None:
         results: list[BaseException | None] = []
-        await asyncio.gather(*self._deletions.values(), return_exceptions=True)
+        await self.deletions.end()
         await self._post.close()
         if self.failure is None:
             results += await asyncio.gather(self.committer.close(), return_exceptions=True)

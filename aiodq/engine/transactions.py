@@ -57,7 +57,7 @@ class Settlement:
     delivery: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Entry:
     """A transaction that is to be committed.
 
@@ -131,11 +131,6 @@ class Committer:
         self._due = False
         if file.stale:
             self._arm()
-
-    @property
-    def pending(self) -> int:
-        """Bytes of transactions that only their file holds durably."""
-        return self._file.size
 
     # --- recovery
 
@@ -228,6 +223,11 @@ class Committer:
         async with self._turn:
             await self._empty()
             yield
+
+    def forget(self, ioloop: IoLoop) -> None:
+        """A topic is being deleted: what waits for room in it never comes."""
+        if ioloop in self._feeders:
+            self._feeders[ioloop].forget()
 
     # --- the task
 
@@ -361,10 +361,6 @@ class Committer:
         _refuse(entries, error)
         if self._timer is not None:
             self._timer.cancel()
-
-    def release(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 def _refuse(entries: Sequence[_Entry], error: Exception) -> None:

@@ -1,0 +1,94 @@
+"""Deleting topics and channels: in tasks of their own, as a caller that is cancelled must not leave half of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from aiodq.engine.channels import delete_channel
+from aiodq.errors import DiskFullError
+from aiodq.storage.layout import delete_topic
+
+if TYPE_CHECKING:
+    from aiodq.engine.ioloop import IoLoop
+    from aiodq.engine.runtime import Runtime
+
+__all__ = ["Deletions"]
+
+_PATIENCE: Final = 0.25
+"""Seconds after which a deletion looks again whether the disk has room for what transactions put elsewhere."""
+
+
+class Deletions:
+    """One per store."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Begin with nothing to do."""
+        self._runtime = runtime
+        self._topics: dict[str, asyncio.Task[None]] = {}
+        self._channels: set[asyncio.Task[None]] = set()
+
+    def under_way(self, topic: str) -> asyncio.Task[None] | None:
+        """Return the task that deletes a topic of that name, if there is one."""
+        return self._topics.get(topic)
+
+    async def topic(self, name: str, ioloop: IoLoop | None) -> None:
+        """End a topic and delete its files, or wait until somebody who does so already is done.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+
+        Cancellation: it is done all the same.
+        """
+        if ioloop is not None:
+            for outlet in ioloop.outlets.values():
+                outlet.shut_down(immediate=True)
+            task = self._runtime.loop.create_task(self._delete(ioloop, self._topics.get(name)))
+            self._topics[name] = task
+            task.add_done_callback(lambda done: self._ended(name, done))
+        if name in self._topics:
+            await asyncio.shield(self._topics[name])
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._topics.get(name) is task:
+            del self._topics[name]
+
+    async def _delete(self, ioloop: IoLoop, earlier: asyncio.Task[None] | None) -> None:
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        while True:
+            try:
+                await self._delete_now(ioloop)
+            except DiskFullError:
+                # What transactions have put elsewhere finds no room there. To delete may be what makes it, but not
+                # before nothing in their file could bring the topic back.
+                if ioloop.closed or self._runtime.closing:
+                    raise
+                await asyncio.sleep(_PATIENCE)
+            else:
+                return
+
+    async def _delete_now(self, ioloop: IoLoop) -> None:
+        runtime = self._runtime
+        runtime.committer.forget(ioloop)
+        async with runtime.alone():
+            await ioloop.close()
+            await runtime.offload.call(delete_topic, runtime.fs_of(ioloop.name), runtime.path, ioloop.name)
+
+    async def channel(self, ioloop: IoLoop, name: str) -> None:
+        """See `aiodq.engine.channels.delete_channel`.
+
+        Cancellation: it is done all the same.
+        """
+        task = self._runtime.loop.create_task(self._delete_channel(ioloop, name))
+        self._channels.add(task)
+        task.add_done_callback(self._channels.discard)
+        await asyncio.shield(task)
+
+    async def _delete_channel(self, ioloop: IoLoop, name: str) -> None:
+        async with self._runtime.alone():
+            await delete_channel(self._runtime.fs_of(ioloop.name, name), ioloop, name)
+
+    async def end(self) -> None:
+        """Wait for everything that is under way."""
+        await asyncio.gather(*self._topics.values(), *self._channels, return_exceptions=True)
