@@ -58,6 +58,7 @@ class Topic:
         leaving: what may be in a dead-letter topic instead, with that topic, by channel.
         arriving: what may have come here so, and more than once.
         closing: channels that may be gone.
+        making: channels that may not be there yet, with what may have been put before.
         sought: a channel has gone back, so that what it settled may come again.
     """
 
@@ -72,6 +73,7 @@ class Topic:
     leaving: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     arriving: set[str] = field(default_factory=set)
     closing: set[str] = field(default_factory=set)
+    making: dict[str, frozenset[str]] = field(default_factory=dict)
     sought: bool = False
 
 
@@ -111,6 +113,7 @@ class Created(OfTopic):
 
     def post(self, of: Topic) -> None:
         of.channels[self.channel] = (set(), set(), set() if self.earliest else set(of.possible))
+        of.making[self.channel] = frozenset(of.possible)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,8 @@ class Put(OfTopic):
 
     def post(self, of: Topic) -> None:
         of.promised.update(zip(self.names, self.offsets, strict=True))
+        # A channel is there for good before a put returns that came after it.
+        of.making = {channel: before for channel, before in of.making.items() if before >= set(self.names)}
 
 
 class Settling(OfMessage):
@@ -154,6 +159,7 @@ class Settled(OfMessage):
 
     def post(self, of: Topic) -> None:
         of.channels[self.channel][1].add(self.name)
+        of.making.pop(self.channel, None)
 
 
 class Deferred(OfMessage):

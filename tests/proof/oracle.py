@@ -180,7 +180,8 @@ def _holes(topic: Topic, offsets: list[int], released: set[str]) -> Iterator[str
 
 def _released(topic: Topic) -> set[str]:
     """Return what retention may have deleted: what every channel has settled, and what was purged."""
-    everywhere = [may | unseen for name, (may, _, unseen) in topic.channels.items() if name not in topic.closing]
+    unsure = topic.closing | topic.making.keys()
+    everywhere = [may | unseen for name, (may, _, unseen) in topic.channels.items() if name not in unsure]
     return topic.purging | (set.intersection(*everywhere) if everywhere else set())
 
 
@@ -189,11 +190,8 @@ def _channels(topic: Topic, seen: TopicFound) -> Iterator[str]:
     for channel, (may, has, unseen) in topic.channels.items():
         ready = seen.channels.get(channel)
         if ready is None:
-            if (
-                not topic.deleting
-                and channel not in topic.closing
-                and (lost := set(topic.promised) - may - unseen - topic.purging)
-            ):
+            gone = topic.deleting or channel in topic.closing or channel in topic.making
+            if not gone and (lost := set(topic.promised) - may - unseen - topic.purging):
                 yield f"lost: {sorted(lost)} with channel {channel}"
             continue
         later = seen.deferred.get(channel, frozenset())
