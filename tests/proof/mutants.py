@@ -185,7 +185,7 @@ def what_a_failed_sync_forgot_is_not_written_again() -> Patch:
 
 @mutant("the first message")
 def the_store_has_no_durable_name_before_its_topics() -> Patch:
-    return mock.patch("aiodq.engine.runtime.sync_directory", return_value=None)
+    return mock.patch("aiodq.engine.opening.sync_directory", return_value=None)
 
 
 @mutant("delays and requeues")
