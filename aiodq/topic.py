@@ -319,8 +319,11 @@ class Topic:
         """
         self._ioloop.check()
         wanted = time_ns(moment)
-        found = await self._ioloop.look(partial(LogReader.offset_at, view=self._ioloop.view(), time_ns=wanted))
-        return max(found, self.begin_offset)
+        begin, found = -1, 0
+        while begin != self.begin_offset:  # else retention may have taken what was found
+            begin = self.begin_offset
+            found = await self._ioloop.look(partial(LogReader.offset_at, view=self._ioloop.view(), time_ns=wanted))
+        return max(found, begin)
 
     # --- the rest
 
