@@ -211,7 +211,7 @@ class Channel:
         self._ioloop.check()
         while self._ioloop.intake.pending or self.depth or self._outlet.state is None:
             if self._ioloop.intake.pending or self._outlet.state is None:
-                await self._ioloop.settle_in()
+                await self._ioloop.settle_in(self.name)
             await self._outlet.join()
             if self._outlet.shut_now:
                 return
@@ -228,7 +228,7 @@ class Channel:
         return await asyncio.shield(asyncio.ensure_future(self._purge()))
 
     async def _purge(self) -> int:
-        await self._ioloop.settle_in()
+        await self._ioloop.settle_in(self.name)
         state = self._outlet.state
         count = 0 if state is None else state.purge()
         self._outlet.reset()
@@ -297,7 +297,7 @@ class Channel:
             await self._move(position)
 
     async def _move(self, position: Start) -> None:
-        await self._ioloop.settle_in()
+        await self._ioloop.settle_in(self.name)
         begin, end = self._ioloop.log.begin, self._ioloop.visible
         if isinstance(position, datetime):
             wanted = time_ns(position)

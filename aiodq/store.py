@@ -83,7 +83,7 @@ class Store:
 
     def topics(self) -> list[str]:
         """Return the names of the topics that have a message or a channel, or had one."""
-        return sorted(name for name, ioloop in self._runtime.topics.items() if ioloop.exists)
+        return sorted(name for name, ioloop in self._runtime.topics.items() if ioloop.making.exists)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with its channels and everything in it. One that does not exist is fine.
@@ -114,7 +114,7 @@ class Store:
         topics = {
             name: Topic(self._runtime, ioloop).stats()
             for name, ioloop in sorted(self._runtime.topics.items())
-            if ioloop.exists
+            if ioloop.making.exists
         }
         return StoreStats(
             self.path, None if failure is None else str(failure), topics, self._runtime.committer.committed
@@ -134,12 +134,13 @@ class Store:
             Whether nothing is ready or in flight any more, in any channel.
 
         Raises:
+            StorageError: the files of a topic or a channel could not be made.
             StoreFailedError: the store has stopped.
 
         Cancellation: puts stay refused.
         """
         self._runtime.check()
-        ioloops = [ioloop for ioloop in self._runtime.topics.values() if ioloop.exists]
+        ioloops = [ioloop for ioloop in self._runtime.topics.values() if ioloop.making.exists]
         for ioloop in ioloops:
             ioloop.intake.shut_down()
         try:

@@ -331,6 +331,7 @@ class Topic:
         """Wait until everything accepted before is visible to channels, and channels named before are durable.
 
         Raises:
+            StorageError: the files of the topic or of a channel could not be made; the next put tries again.
             StoreFailedError: the store has stopped.
 
         Cancellation: nothing changes.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiodq.engine.opening import open_channel
 from aiodq.engine.signals import QueueShutDown
+from aiodq.errors import AiodqError
 from aiodq.names import is_ephemeral
 from aiodq.storage.channels import channel_directory
 from aiodq.storage.delayed import delayed
@@ -28,17 +29,22 @@ __all__ = ["create_channel", "delete_channel", "pause_channel", "pause_topic"]
 def create_channel(fs: FileSystem, ioloop: IoLoop, outlet: Outlet[Any], start: Callable[[TopicLog], int]) -> None:
     """Make a new channel durable; it delivers from then on, and no later put returns before.
 
+    Where that fails and may pass, what is put meanwhile is refused, the next put tries again, and nothing that the
+    channel is to see is deleted.
+
     Args:
         fs: where the channel's files are to be; where not with the topic's, nothing of it is durable.
         ioloop: the topic's.
         outlet: the channel's, without a state.
         start: tells the offset at which it begins.
     """
-    ioloop.be_born()
+    ioloop.making.be_born()
+    begin: int | None = None
 
     def work() -> tuple[ChannelJournal, ChannelState]:
+        nonlocal begin
         log = ioloop.real_log()
-        begin = start(log)
+        begin = start(log) if begin is None else max(begin, log.begin)
         if outlet.name not in log.meta.channels:
             # CRASH: of one that was deleted, or half made, the files may be there; what they say is not of this one.
             remove_channel_files(fs, channel_directory(log.directory, outlet.name))
@@ -56,10 +62,17 @@ def create_channel(fs: FileSystem, ioloop: IoLoop, outlet: Outlet[Any], start: C
         if error is None:
             outlet.attach(*opened)
             ioloop.settled(outlet)
+        elif isinstance(error, AiodqError) and error.retriable:
+            outlet.end_getters(error)
+            ioloop.making.put_off(outlet.name, again, error)
         else:
             # The next who names the channel tries again; who holds this one is told whenever it asks.
             ioloop.outlets.pop(outlet.name, None)
             outlet.end(error)
+
+    def again() -> None:
+        if ioloop.outlets.get(outlet.name) is outlet:
+            ioloop.submit(work, finish, after=0)
 
     ioloop.submit(work, finish)
 
@@ -70,10 +83,11 @@ async def delete_channel(fs: FileSystem, ioloop: IoLoop, name: str) -> None:
     Raises:
         StorageError: as mapped from the system's error. The channel is gone at the next open if not now.
     """
-    await ioloop.settle_in()
     outlet = ioloop.outlets.get(name)
     if outlet is None:
         return
+    await ioloop.operate(lambda: None)
+    ioloop.making.forget(name)
     outlet.shut_down(immediate=True)
     outlet.refuse(QueueShutDown(f"channel {name!r} was deleted"))
 
@@ -101,7 +115,7 @@ def pause_topic(ioloop: IoLoop, *, paused: bool) -> Awaitable[None]:
     ioloop.paused = paused
     for outlet in ioloop.outlets.values():
         outlet.pause()
-    ioloop.be_born()
+    ioloop.making.be_born()
     return _noted(ioloop, "", paused=paused)
 
 

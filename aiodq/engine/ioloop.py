@@ -9,6 +9,7 @@ import anyio
 
 from aiodq.engine.inbox import Inbox
 from aiodq.engine.intake import Intake
+from aiodq.engine.making import Making
 from aiodq.engine.operations import OperationQueue
 from aiodq.engine.persister import Job, MetadataPersister, fold_all
 from aiodq.engine.publisher import Publisher
@@ -31,7 +32,6 @@ from aiodq.engine.syncer import Syncer
 from aiodq.engine.tail import TailCache
 from aiodq.engine.unborn import UnbornLog
 from aiodq.engine.writer import SegmentWriter
-from aiodq.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -61,9 +61,9 @@ class IoLoop:
 
     Attributes:
         name: the topic's.
-        exists: it has files, or will have.
         log: its files; an empty stand-in until the first message or channel makes them.
         retainer: gives up segments and messages.
+        making: makes its files and its channels.
         intake: the open batch and those who wait for room.
         outlets: its channels, by name.
         tail: the newest messages in memory.
@@ -93,7 +93,7 @@ class IoLoop:
         self._durably = options.sync == "always"
         self._inbox = Inbox()
         self._writer = SegmentWriter(log, host.clock, host.offload, self._inbox)
-        self.exists: bool = log is not None
+        self.making: Making = Making(self, lambda: host.make_log(name, self.options), exists=log is not None)
         self.reader: PrefetchingReader = PrefetchingReader(host.fs_of(name), host.offload, self.view)
         self._persister = MetadataPersister(host.offload, self.secure, durable=self._durably)
         self.intake: Intake = Intake(self)
@@ -120,7 +120,8 @@ class IoLoop:
         """The open batch is no longer empty."""
         self._serial += 1
         self.intake.batch.serial = self._serial
-        self.be_born()
+        self.making.be_born()
+        self.making.again()
         self._inbox.put_nowait(BatchOpen())
 
     def retain_soon(self) -> None:
@@ -129,40 +130,41 @@ class IoLoop:
             self._retain_queued = True
             self._inbox.put_nowait(Retain())
 
-    def be_born(self) -> None:
-        """Have the topic's files made, if that was not asked for yet."""
-        if not self.exists:
-            self.exists = True
-            self.submit(lambda: self._host.make_log(self.name, self.options), self._born, after=0)
+    def born(self, log: TopicLog) -> None:
+        """The topic has files now."""
+        self.log = log
+        self.visible = log.end
+        self._writer.log = log
 
-    def _born(self, log: TopicLog, error: Exception | None) -> None:
-        if error is None:
-            self.log = log
-            self.visible = log.end
-            self._writer.log = log
-        else:
-            # The next put or channel tries again.
-            self.exists = False
-            self._taken = self._serial
-            self.syncer.skip(self._serial)
-            self.intake.refuse_batch(error)
+    def refuse(self, error: Exception) -> None:
+        """Refuse what was accepted and is not written yet."""
+        self._taken = self._serial
+        self.syncer.wrote(self._serial, 0, pressing=False)
+        if isinstance(self.log, UnbornLog):
+            self.syncer.nothing_to_sync()
+        self.intake.refuse_batch(error)
 
     def real_log(self) -> TopicLog:
         """Return the log for work on its files.
 
         Raises:
-            StorageError: the topic's files could not be made.
+            StorageError: why the topic's files could not be made.
         """
         if isinstance(self.log, UnbornLog):
-            raise StorageError("the topic's files could not be made", self.name, retriable=True)
+            raise self.making.error
         return self.log
 
-    async def settle_in(self) -> None:
+    async def settle_in(self, channel: str | None = None) -> None:
         """Wait until everything accepted before is visible to channels, and new channels are there.
+
+        Raises:
+            StorageError: this channel could not be made, or where none is named, some channel.
 
         Cancellation: nothing changes.
         """
+        self.making.again()
         await self.operate(lambda: None)
+        self.making.check(channel)
 
     @property
     def pending(self) -> int:

@@ -176,7 +176,7 @@ class Outlet(Settling, Generic[M]):
 
         Raises:
             QueueShutDown: shut down, and nothing is ready.
-            StorageError: it could not be read.
+            StorageError: it could not be read, or the channel's files could not be made.
 
         Cancellation: nothing is taken, and the wake-up goes to the next who waits.
         """
@@ -191,6 +191,8 @@ class Outlet(Settling, Generic[M]):
             if item is not None:
                 return item
             self._raise_if_over()
+            if self.state is None:
+                self._host.making.again()
             await self._getters.wait()
             self._turn_began = now = self._clock.monotonic()
 

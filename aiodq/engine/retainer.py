@@ -119,7 +119,7 @@ class Retainer:
 
         Cancellation: it is done all the same.
         """
-        if not self._ioloop.exists:
+        if not self._ioloop.making.exists:
             return 0
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel import ChannelState
+    from aiodq.engine.making import Making
     from aiodq.engine.reader import PrefetchingReader
     from aiodq.engine.tail import TailCache
     from aiodq.storage.journal import ChannelJournal
@@ -38,6 +39,7 @@ class OutletHost(Protocol):
     paused: bool
     tail: TailCache
     reader: PrefetchingReader
+    making: Making
 
     @property
     def pending(self) -> int:

@@ -62,10 +62,6 @@ class Syncer:
         """Let everything written be synced at once, whatever the policy."""
         self.due = True
 
-    def skip(self, serial: int) -> None:
-        """Everything up to this batch came to nothing."""
-        self.written = self._synced = serial
-
     def nothing_to_sync(self) -> None:
         """What was written last added no bytes."""
         if not self.busy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ from tests.queue.support import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+EARLIEST = aiodq.ChannelOptions(start="earliest")
 
 
 class TestFanOut:
@@ -224,3 +227,93 @@ class TestState:
             await turns()
             await topic.put(b"a")
             assert [message.body for message in await soon(asyncio.gather(*getting))] == [b"a"] * 5
+
+
+class TestThatCannotBeMade:
+    """The disk is full while a channel is to be made."""
+
+    async def test_a_put_is_refused_and_the_next_makes_it(self, path: Path, tasks: Tasks) -> None:
+        fs = SpyFileSystem()
+        async with store(path, fs=fs, segment_bytes=500) as opened:
+            topic = opened.topic("a")
+            other = topic.channel("other")
+            await fill(topic, numbered(40))
+            fs.fail(errno.ENOSPC, "write", match="late", times=1)
+            late = topic.channel("late", EARLIEST)
+            waiting = tasks.start(late.get())
+            with pytest.raises(aiodq.DiskFullError):
+                await soon(topic.put(b"refused"))
+            with pytest.raises(aiodq.DiskFullError):
+                await soon(waiting)
+            assert await drain(other) == numbered(40)
+            await topic.put(b"40")
+            assert await drain(late) == numbered(41)
+        async with store(path) as opened:
+            assert opened.topic("a").channels() == ["late", "other"]
+            assert ready_now(opened.topic("a").channel("late")) == []
+
+    async def test_what_waits_for_it_tries_again_and_is_told(self, path: Path) -> None:
+        fs = SpyFileSystem()
+        async with store(path, fs=fs, segment_bytes=500) as opened:
+            topic = opened.topic("a")
+            other = topic.channel("other")
+            await fill(topic, numbered(40))
+            fs.fail(errno.ENOSPC, "write", "create", match="late")
+            late = topic.channel("late", EARLIEST)
+            for waiting in (topic.settle_in, late.join, late.purge, topic.settle_in):
+                with pytest.raises(aiodq.DiskFullError):
+                    await soon(waiting())
+            for _ in range(3):
+                with pytest.raises(aiodq.DiskFullError):
+                    await soon(topic.put(b"refused"))
+            assert await soon(other.purge()) == 40
+            fs.heal()
+            await soon(topic.settle_in())
+            assert late.depth == 40
+            assert await drain(late) == numbered(40)
+
+    async def test_one_that_is_deleted_is_not_made(self, path: Path) -> None:
+        fs = SpyFileSystem()
+        async with store(path, fs=fs) as opened:
+            topic = opened.topic("a")
+            await fill(topic, numbered(3))
+            fs.fail(errno.ENOSPC, "write", "create", match="late")
+            topic.channel("late")
+            with pytest.raises(aiodq.DiskFullError):
+                await soon(topic.settle_in())
+            await soon(topic.delete_channel("late"))
+            await soon(topic.put(b"3"))
+            fs.heal()
+            await soon(topic.put(b"4"))
+            assert topic.channels() == []
+        async with store(path) as opened:
+            assert opened.topic("a").channels() == []
+
+    async def test_a_topic_and_its_channel(self, path: Path) -> None:
+        fs = SpyFileSystem()
+        async with store(path, fs=fs) as opened:
+            fs.fail(errno.ENOSPC, "write", "create", match="/a/")
+            topic = opened.topic("a")
+            channel = topic.channel("c")
+            for body in numbered(3):
+                with pytest.raises(aiodq.DiskFullError):
+                    await soon(topic.put(body))
+            fs.heal()
+            await soon(fill(topic, numbered(3)))
+            assert await drain(channel) == numbered(3)
+
+    async def test_closing_leaves_the_topic_as_it_is(self, path: Path) -> None:
+        fs = SpyFileSystem()
+        async with store(path, fs=fs) as opened:
+            topic = opened.topic("a")
+            await fill(topic, numbered(3))
+            fs.fail(errno.ENOSPC, "write", "create", match="late")
+            topic.channel("late")
+            with pytest.raises(aiodq.DiskFullError):
+                await soon(opened.drain())
+        async with store(path) as opened:
+            topic = opened.topic("a")
+            assert topic.channels() == []
+            late = topic.channel("late", EARLIEST)
+            await topic.settle_in()
+            assert await drain(late) == numbered(3)

@@ -202,7 +202,7 @@ class TestIssue6:
                     await soon(lame.get())
             assert len(odd_files(path)) <= 1
             fs.heal()
-            assert (await soon(topic.channel("c").get())).body == b"a"
+            assert (await soon(topic.channel("c0").get())).body == b"a"
         assert odd_files(path) == []
 
     async def test_those_of_a_crash_go_at_the_next_open(self, path: Path) -> None:
