@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiodq.engine.opening import open_channel
 from aiodq.engine.signals import QueueShutDown
-from aiodq.errors import AiodqError
+from aiodq.errors import AiodqError, StoreFailedError
 from aiodq.names import is_ephemeral
 from aiodq.storage.channels import channel_directory
 from aiodq.storage.delayed import delayed
@@ -29,7 +29,7 @@ __all__ = ["create_channel", "delete_channel", "pause_channel", "pause_topic"]
 def create_channel(fs: FileSystem, ioloop: IoLoop, outlet: Outlet[Any], start: Callable[[TopicLog], int]) -> None:
     """Make a new channel durable; it delivers from then on, and no later put returns before.
 
-    Where that fails and may pass, what is put meanwhile is refused, the next put tries again, and nothing that the
+    Where that fails, what is put meanwhile is refused, the next put tries again, and nothing that the
     channel is to see is deleted.
 
     Args:
@@ -62,11 +62,10 @@ def create_channel(fs: FileSystem, ioloop: IoLoop, outlet: Outlet[Any], start: C
         if error is None:
             outlet.attach(*opened)
             ioloop.settled(outlet)
-        elif isinstance(error, AiodqError) and error.retriable:
+        elif isinstance(error, AiodqError) and not isinstance(error, StoreFailedError):
             outlet.end_getters(error)
             ioloop.making.put_off(outlet.name, again, error)
         else:
-            # The next who names the channel tries again; who holds this one is told whenever it asks.
             ioloop.outlets.pop(outlet.name, None)
             outlet.end(error)
 

@@ -230,20 +230,24 @@ class TestState:
 
 
 class TestThatCannotBeMade:
-    """The disk is full while a channel is to be made."""
+    """Something is refused while a channel is to be made."""
 
-    async def test_a_put_is_refused_and_the_next_makes_it(self, path: Path, tasks: Tasks) -> None:
+    @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.EMFILE])
+    @pytest.mark.parametrize("kind", ["write", "create", "make_directory", "rename"])
+    async def test_a_put_is_refused_and_the_next_makes_it(
+        self, path: Path, tasks: Tasks, error: int, kind: str
+    ) -> None:
         fs = SpyFileSystem()
         async with store(path, fs=fs, segment_bytes=500) as opened:
             topic = opened.topic("a")
             other = topic.channel("other")
             await fill(topic, numbered(40))
-            fs.fail(errno.ENOSPC, "write", match="late", times=1)
+            fs.fail(error, kind, match="topic.json" if kind == "rename" else "late", times=1)
             late = topic.channel("late", EARLIEST)
             waiting = tasks.start(late.get())
-            with pytest.raises(aiodq.DiskFullError):
+            with pytest.raises(aiodq.StorageError):
                 await soon(topic.put(b"refused"))
-            with pytest.raises(aiodq.DiskFullError):
+            with pytest.raises(aiodq.StorageError):
                 await soon(waiting)
             assert await drain(other) == numbered(40)
             await topic.put(b"40")
