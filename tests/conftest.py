@@ -61,7 +61,7 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
     """Run every async test once on each loop there is."""
     if sys.platform == "win32":
         return {"asyncio": asyncio.new_event_loop}
-    import uvloop  # noqa: PLC0415  there is none on Windows
+    import uvloop  # noqa: PLC0415 - there is none on Windows
 
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 

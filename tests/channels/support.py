@@ -26,12 +26,12 @@ class Machine:
         self.clock = FakeClock()
 
     @asynccontextmanager
-    async def store(self, **options: Any) -> AsyncIterator[aiodq.Store]:  # noqa: ANN401 - options of many types
+    async def store(self, **options: Any) -> AsyncIterator[aiodq.Store]:
         async with aiodq.open("/s", aiodq.StoreOptions(**options), fs=self.fs, clock=self.clock) as store:
             yield store
 
     @asynccontextmanager
-    async def jobs(self, **options: Any) -> AsyncIterator[aiodq.Queue]:  # noqa: ANN401 - options of many types
+    async def jobs(self, **options: Any) -> AsyncIterator[aiodq.Queue]:
         """Open a queue with channel options."""
         async with self.store() as store:
             jobs = store.queue("jobs", aiodq.ChannelOptions(**options))

@@ -285,7 +285,7 @@ class TestSeek:
             with pytest.raises(aiodq.InvalidOptionError):
                 await jobs.seek(nowhere)
             with pytest.raises(aiodq.InvalidOptionError):
-                await jobs.seek(datetime(2026, 1, 1))  # noqa: DTZ001 - without a zone, as a user may
+                await jobs.seek(datetime(2026, 1, 1))  # noqa: DTZ001 - a time without a zone is what is refused
             assert counts(jobs) == (2, 0, 0)
 
     async def test_segments_that_are_wanted_again_stay(self, machine: Machine) -> None:

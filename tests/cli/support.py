@@ -43,7 +43,7 @@ class Done(NamedTuple):
         return self.out.splitlines()
 
     @property
-    def json(self) -> Any:  # noqa: ANN401 - JSON may be anything
+    def json(self) -> Any:
         """What was written, as one JSON document."""
         return json.loads(self.out)
 

@@ -95,7 +95,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.flight)
     @rule(data=st.data(), counted=st.booleans())
-    def nack(self, data: st.DataObject, counted: bool) -> None:  # noqa: FBT001 - drawn
+    def nack(self, data: st.DataObject, counted: bool) -> None:
         offset = data.draw(st.sampled_from(sorted(self.flight)))
         attempts, _ = self.flight.pop(offset)
         self.deadlines.pop(offset, None)

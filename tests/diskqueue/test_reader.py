@@ -59,7 +59,7 @@ def test_reading_goes_on_behind_a_file_that_was_read_to_its_end() -> None:
 
 @pytest.mark.parametrize("said", [True, False])
 @pytest.mark.parametrize("size", range(len(FILES[2])))
-def test_the_last_file_cut_anywhere(size: int, said: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_the_last_file_cut_anywhere(size: int, said: bool) -> None:
     at = starts(BODIES[8:])
     whole = sum(end <= size for end in at[1:])
     fs = disk({**FILES, 2: FILES[2][:size], **(GOOD if said else {})})
@@ -257,7 +257,7 @@ def test_sizes_that_are_none(least: int, most: int) -> None:
         (Fault("listdir", 1, "EIO"), False),
     ],
 )
-def test_what_the_system_refuses_is_never_damage(fault: Fault, retriable: bool) -> None:  # noqa: FBT001 - see above
+def test_what_the_system_refuses_is_never_damage(fault: Fault, retriable: bool) -> None:
     fs = disk({**FILES, **GOOD})
     fs.plan.add(fault)
     with pytest.raises(StorageError) as raised:

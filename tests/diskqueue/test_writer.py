@@ -150,7 +150,7 @@ def test_a_message_of_a_wrong_size_is_refused_and_the_rest_goes_on(size: int) ->
 
 @pytest.mark.parametrize("short", [0, 1, 4, 6])
 @pytest.mark.parametrize("more", [True, False])
-def test_a_put_refused_by_a_full_disk_leaves_no_trace(short: int, more: bool) -> None:  # noqa: FBT001 - a parameter
+def test_a_put_refused_by_a_full_disk_leaves_no_trace(short: int, more: bool) -> None:
     fs = disk({})
     fs.plan.add(Fault("write", 2, "ENOSPC", short=short))
     with DiskQueueWriter(AT, NAME, fs=fs) as queue:

@@ -160,7 +160,7 @@ async def calling(
         ):
             yield client, app.state.orders
     else:
-        from aiohttp.test_utils import TestServer  # noqa: PLC0415 - an extra
+        from aiohttp.test_utils import TestServer  # noqa: PLC0415 - an extra that may be missing
 
         async with TestServer(app) as server, httpx.AsyncClient(base_url=str(server.make_url("/"))) as client:
             yield client, app[module.ORDERS]

@@ -213,7 +213,7 @@ async def test_an_order_that_always_fails_is_set_aside(
     module = load(example)
     tried: list[int] = []
 
-    async def fail(_: Any, message: aiodq.Message) -> None:  # noqa: ANN401 - the example's class
+    async def fail(_: Any, message: aiodq.Message) -> None:
         tried.append(message.attempts)
         raise ValueError
 
@@ -234,7 +234,7 @@ async def test_a_worker_that_ends_by_itself_ends_the_service(
     module, ended = load(example), asyncio.Event()
     monkeypatch.setattr(module.signal, "raise_signal", lambda number: ended.set() if number == signal.SIGTERM else None)
 
-    async def fail(_: Any, __: aiodq.Message) -> None:  # noqa: ANN401 - the example's class
+    async def fail(_: Any, __: aiodq.Message) -> None:
         raise aiodq.StoreFailedError("fsync failed")
 
     monkeypatch.setattr(module.WorkShop, "_work_off", fail)

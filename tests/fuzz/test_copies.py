@@ -174,7 +174,7 @@ def test_many_copies_beside_the_owner_have_no_damage(tmp_path: Path, record_prop
 
 
 def check_any_order(tmp_path: Path, times: int, record: Recorder) -> None:
-    for target, found in copy_often(tmp_path, times, lambda a, b: subprocess.run(["cp", "-r", a, b], check=True)):  # noqa: S607 - the user's cp
+    for target, found in copy_often(tmp_path, times, lambda a, b: subprocess.run(["cp", "-r", a, b], check=True)):  # noqa: S607 - the cp that users have first on their PATH
         # Files of different moments: what a later watermark promises is not in segments that were copied before.
         assert all(os.path.basename(one.path) == "watermark" and one.stop > one.first for one in found), found
         before = messages(target)

@@ -296,7 +296,7 @@ class FakeClock:
 # ------------------------------------------------------------------------------------------------------------ queues
 
 
-def options(**given: Any) -> aiodq.StoreOptions:  # noqa: ANN401 - fields of many types
+def options(**given: Any) -> aiodq.StoreOptions:
     """Return options with small segments unless something else is asked for."""
     return aiodq.StoreOptions(**given)
 

@@ -421,7 +421,7 @@ class TestShutdown:
                 jobs.get_nowait()
 
     @pytest.mark.parametrize("immediate", [False, True])
-    async def test_getters_that_wait_are_told(self, path: Path, tasks: Tasks, immediate: bool) -> None:  # noqa: FBT001 - a parameter
+    async def test_getters_that_wait_are_told(self, path: Path, tasks: Tasks, immediate: bool) -> None:
         async with queue(path) as jobs:
             getting = [tasks.start(jobs.get()), tasks.start(jobs.get()), tasks.start(jobs.get(3600))]
             await turns()
@@ -430,7 +430,7 @@ class TestShutdown:
             assert all(isinstance(outcome(task), aiodq.QueueShutDown) for task in getting)
 
     @pytest.mark.parametrize("immediate", [False, True])
-    async def test_putters_that_wait_are_told(self, path: Path, tasks: Tasks, immediate: bool) -> None:  # noqa: FBT001 - a parameter
+    async def test_putters_that_wait_are_told(self, path: Path, tasks: Tasks, immediate: bool) -> None:
         async with queue(path, max_messages=1) as jobs:
             await jobs.put(b"a")
             putting = [tasks.start(jobs.put(b"b")), tasks.start(jobs.put_many([b"c", b"d"]))]

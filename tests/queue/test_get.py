@@ -277,7 +277,7 @@ class TestGetMany:
         self,
         path: Path,
         tasks: Tasks,
-        auto_ack: bool,  # noqa: FBT001 - a parameter
+        auto_ack: bool,
     ) -> None:
         async with queue(path, channel=aiodq.ChannelOptions(auto_ack=auto_ack)) as jobs:
             await jobs.put_many(numbered(3))

@@ -172,7 +172,7 @@ class TestScan:
         [(None, None), (0, 30), (5, 9), (5, None), (None, 4), (29, 30), (7, 7), (9, 5), (25, 999), (99, None)],
     )
     @pytest.mark.parametrize("reverse", [False, True])
-    async def test_a_range(self, path: Path, start: int | None, stop: int | None, reverse: bool) -> None:  # noqa: FBT001 - a parameter
+    async def test_a_range(self, path: Path, start: int | None, stop: int | None, reverse: bool) -> None:
         async with queue(path, segment_bytes=300) as jobs:
             await fill(jobs, numbered(10))
             await jobs.put_many(numbered(10, start=10))
@@ -182,7 +182,7 @@ class TestScan:
             assert jobs.depth == 30
 
     @pytest.mark.parametrize("reverse", [False, True])
-    async def test_much(self, path: Path, reverse: bool) -> None:  # noqa: FBT001 - a parameter - a parameter
+    async def test_much(self, path: Path, reverse: bool) -> None:
         bodies = [b"%d" % number * 2000 for number in range(400)]
         async with queue(path, segment_bytes=1 << 20, sync="os") as jobs:
             await jobs.put_many(bodies[:200])
@@ -217,7 +217,7 @@ class TestScan:
                 await until(lambda: fs.open_files == before)
 
     @pytest.mark.parametrize("reverse", [False, True])
-    async def test_damage_is_stepped_over(self, path: Path, reverse: bool) -> None:  # noqa: FBT001 - a parameter - a parameter
+    async def test_damage_is_stepped_over(self, path: Path, reverse: bool) -> None:
         async with queue(path, segment_bytes=300) as jobs:
             await fill(jobs, [b"<%03d>" % number for number in range(30)])
         for number in (0, 3, 17, 18):
@@ -227,7 +227,7 @@ class TestScan:
             assert await scanned(jobs, reverse=reverse) == (expected[::-1] if reverse else expected)
 
     @pytest.mark.parametrize("reverse", [False, True])
-    async def test_a_missing_segment_is_stepped_over(self, path: Path, reverse: bool) -> None:  # noqa: FBT001 - a parameter
+    async def test_a_missing_segment_is_stepped_over(self, path: Path, reverse: bool) -> None:
         async with queue(path, segment_bytes=300) as jobs:
             await fill(jobs, numbered(30))
         gone = segments(path)[1]
@@ -328,7 +328,7 @@ class TestOffsetAt:
     async def test_without_a_zone(self, path: Path) -> None:
         async with queue(path) as jobs:
             with pytest.raises(aiodq.InvalidOptionError):
-                await jobs.offset_at(datetime(2023, 1, 1))  # noqa: DTZ001 - that is the point
+                await jobs.offset_at(datetime(2023, 1, 1))  # noqa: DTZ001 - a time without a zone is what is refused
 
     async def test_through_damage(self, path: Path) -> None:
         clock = FakeClock()

@@ -27,6 +27,8 @@ from tests.queue.support import PATIENCE, SpyFileSystem
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from aiodq.options import SyncPolicy
+
 MAX_IN_FLIGHT = 5
 
 
@@ -45,8 +47,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner(loop_factory=type(self).loop_factory)
         self.lives = 0
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - whatever it returns
-        async def bounded() -> Any:  # noqa: ANN401 - likewise
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        async def bounded() -> Any:
             async with asyncio.timeout(PATIENCE):
                 return await coroutine
 
@@ -56,9 +58,9 @@ class QueueMachine(RuleBasedStateMachine):
         policy=st.sampled_from(["always", "interval", "os"]),
         segment_bytes=st.sampled_from([100, 200, 700, 100_000]),
     )
-    def begin(self, policy: str, segment_bytes: int) -> None:
+    def begin(self, policy: SyncPolicy, segment_bytes: int) -> None:
         self.options = aiodq.StoreOptions(
-            sync=policy,  # type: ignore[arg-type]  # one of the three
+            sync=policy,
             sync_every=4,
             sync_interval=3600,
             segment_bytes=segment_bytes,
@@ -162,7 +164,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.flight)
     @rule(data=st.data(), waited=st.booleans())
-    def ack(self, data: st.DataObject, waited: bool) -> None:  # noqa: FBT001 - drawn
+    def ack(self, data: st.DataObject, waited: bool) -> None:
         async def run() -> None:
             if waited:
                 await message.ack()
@@ -183,7 +185,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.flight)
     @rule(data=st.data(), counted=st.booleans())
-    def nack(self, data: st.DataObject, counted: bool) -> None:  # noqa: FBT001 - drawn
+    def nack(self, data: st.DataObject, counted: bool) -> None:
         message = self.drawn(data)
         self.run(message.nack(count_attempt=counted))
         del self.flight[message.offset]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -85,12 +85,12 @@ async def test_bad_names(path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [None, 1, b"a", ["a"], object()], ids=repr)
-async def test_what_is_no_text(path: Path, name: object) -> None:
+async def test_what_is_no_text(path: Path, name: Any) -> None:
     async with store(path) as opened:
         with pytest.raises(aiodq.InvalidNameError):
-            opened.topic(name)  # type: ignore[arg-type]  # that is the point
+            opened.topic(name)
         with pytest.raises(aiodq.InvalidNameError):
-            opened.topic("a").channel(name)  # type: ignore[arg-type]  # that is the point
+            opened.topic("a").channel(name)
 
 
 @given(st.text(max_size=80))

@@ -9,7 +9,7 @@ import os
 import subprocess
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -228,14 +228,14 @@ class TestReadOnly:
 
     async def test_a_directory_that_may_not_be_changed(self, path: Path) -> None:
         path.mkdir()
-        immutable = subprocess.run(["chattr", "+i", path], check=False, capture_output=True)  # noqa: S607 - wherever the system has it
+        immutable = subprocess.run(["chattr", "+i", path], check=False, capture_output=True)  # noqa: S607 - its place differs between systems
         if immutable.returncode:
             pytest.skip("this file system or user cannot make a directory immutable, and root may write anywhere")
         try:
             with pytest.raises(aiodq.ReadOnlyError):
                 await aiodq.open(path)
         finally:
-            subprocess.run(["chattr", "-i", path], check=True)  # noqa: S607 - likewise
+            subprocess.run(["chattr", "-i", path], check=True)  # noqa: S607 - its place differs between systems
         async with queue(path) as jobs:
             await jobs.put(b"a")
 
@@ -342,14 +342,14 @@ class TestOptions:
         ],
         ids=str,
     )  # fmt: skip
-    def test_out_of_range(self, wrong: dict[str, object]) -> None:
+    def test_out_of_range(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(aiodq.InvalidOptionError):
-            aiodq.StoreOptions(**wrong)  # type: ignore[arg-type]  # that is the point
+            aiodq.StoreOptions(**wrong)
 
     @pytest.mark.parametrize("wrong", [{"max_in_flight": 0}, {"start": "soon"}, {"start": -1}], ids=str)
-    def test_of_a_channel_out_of_range(self, wrong: dict[str, object]) -> None:
+    def test_of_a_channel_out_of_range(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(aiodq.InvalidOptionError):
-            aiodq.ChannelOptions(**wrong)  # type: ignore[arg-type]  # that is the point
+            aiodq.ChannelOptions(**wrong)
 
     async def test_a_topics_own_options(self, path: Path) -> None:
         async with store(path) as opened:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -354,8 +355,9 @@ class TestMemory:
         limit = 1 << 16
         async with queue(path, fs=fs, memory_bytes=limit) as jobs:
             gate = fs.gate("sync", match=".seg")
-            extras = [{"tag": "t" * 10_000}, {"key": b"k" * 10_000}, {"headers": {"h": "v" * 10_000}}]
-            putting = [tasks.start(jobs.put(b"", **given)) for given in extras * 10]  # type: ignore[arg-type]  # put's own keywords
+            long = "x" * 10_000
+            extras: list[dict[str, Any]] = [{"tag": long}, {"key": long.encode()}, {"headers": {"h": long}}]
+            putting = [tasks.start(jobs.put(b"", **given)) for given in extras * 10]
             await gate.wait()
             await turns(20)
             assert jobs.topic_stats().pending <= limit // 2 // 10_000 + 1
@@ -369,19 +371,17 @@ class TestMemory:
             assert [message.body for message in await take(jobs, 5)] == bodies
 
     async def test_the_count_is_exact_whatever_becomes_of_them(self, path: Path, tasks: Tasks, seed: int) -> None:
-        import errno  # noqa: PLC0415 - only here
-
         rng = random.Random(seed)
         fs = SpyFileSystem()
         async with queue(path, fs=fs, segment_bytes=20_000, memory_bytes=1 << 16) as jobs:
             fault = fs.fail(errno.ENOSPC, "write", "create", match=".seg", at=30, times=15)
-            running = []
+            running: list[asyncio.Task[Any]] = []
             for number in range(300):
                 size = rng.choice([0, 10, 1000, 5000])
                 if rng.random() < 0.3:
                     running.append(tasks.start(jobs.put_many([bytes(size)] * rng.randrange(1, 4))))
                 else:
-                    running.append(tasks.start(jobs.put(bytes(size))))  # type: ignore[arg-type]  # int or range
+                    running.append(tasks.start(jobs.put(bytes(size))))
                 await turns(rng.randrange(2))
                 if rng.random() < 0.2:
                     rng.choice(running).cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from tests.queue.support import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.queue.support import Call
@@ -59,14 +61,14 @@ class TestOne:
             assert jobs.get_nowait().body == b"before"
 
     @pytest.mark.parametrize("wrong", ["text", 1, None, [1], object()], ids=repr)
-    async def test_what_is_not_bytes_like(self, path: Path, wrong: object) -> None:
+    async def test_what_is_not_bytes_like(self, path: Path, wrong: Any) -> None:
         async with queue(path) as jobs:
             with pytest.raises(TypeError):
-                await jobs.put(wrong)  # type: ignore[arg-type]  # that is the point
+                await jobs.put(wrong)
             with pytest.raises(TypeError):
-                jobs.put_nowait(wrong)  # type: ignore[arg-type]  # that is the point
+                jobs.put_nowait(wrong)
             with pytest.raises(TypeError):
-                await jobs.put_many([b"ok", wrong])  # type: ignore[list-item]  # that is the point
+                await jobs.put_many([b"ok", wrong])
             assert (jobs.end_offset, jobs.topic_stats().pending) == (0, 0)
 
     async def test_large_and_small_together(self, path: Path) -> None:
@@ -141,13 +143,13 @@ class TestMany:
             assert (jobs.end_offset, jobs.topic_stats().pending) == (0, 0)
 
     async def test_an_iterable_that_raises_puts_nothing(self, path: Path) -> None:
-        def bodies() -> object:
+        def bodies() -> Iterator[bytes]:
             yield b"a"
             raise KeyError("mine")
 
         async with queue(path) as jobs:
             with pytest.raises(KeyError):
-                await jobs.put_many(bodies())  # type: ignore[arg-type]  # it is one
+                await jobs.put_many(bodies())
             assert (jobs.end_offset, jobs.topic_stats().pending) == (0, 0)
 
     async def test_all_of_it_or_nothing_at_every_byte(self, path: Path, tmp_path: Path) -> None:
@@ -267,12 +269,12 @@ class TestExtras:
     )  # fmt: skip
 
     @pytest.mark.parametrize("given", GOOD, ids=lambda given: repr(given)[:40])
-    async def test_round_trip_in_memory_and_from_disk(self, path: Path, given: dict[str, object]) -> None:
+    async def test_round_trip_in_memory_and_from_disk(self, path: Path, given: dict[str, Any]) -> None:
         async with queue(path) as jobs:
             await jobs.put(b"plain")
-            await jobs.put(b"body", **given)  # type: ignore[arg-type]  # as they come
-            await jobs.put_nowait(b"body", **given)  # type: ignore[arg-type]  # as they come
-            await jobs.put_many([b"body", b"body"], **given)  # type: ignore[arg-type]  # as they come
+            await jobs.put(b"body", **given)
+            await jobs.put_nowait(b"body", **given)
+            await jobs.put_many([b"body", b"body"], **given)
             assert [await jobs.get() for _ in range(3)]
         async with queue(path) as jobs:
             for number in range(5):
@@ -286,16 +288,14 @@ class TestExtras:
                     assert (found.tag, found.key, dict(found.headers)) == expected
 
     @pytest.mark.parametrize("given", BAD, ids=lambda given: repr(given)[:40])
-    async def test_what_cannot_be_stored_is_refused_before_anything_is(
-        self, path: Path, given: dict[str, object]
-    ) -> None:
+    async def test_what_cannot_be_stored_is_refused_before_anything_is(self, path: Path, given: dict[str, Any]) -> None:
         async with queue(path) as jobs:
             with pytest.raises(aiodq.InvalidMessageError):
-                await jobs.put(b"body", **given)  # type: ignore[arg-type]  # that is the point
+                await jobs.put(b"body", **given)
             with pytest.raises(aiodq.InvalidMessageError):
-                jobs.put_nowait(b"body", **given)  # type: ignore[arg-type]  # that is the point
+                jobs.put_nowait(b"body", **given)
             with pytest.raises(aiodq.InvalidMessageError):
-                await jobs.put_many([b"body"], **given)  # type: ignore[arg-type]  # that is the point
+                await jobs.put_many([b"body"], **given)
             assert (jobs.end_offset, jobs.topic_stats().pending) == (0, 0)
             assert await jobs.put(b"next") == 0
 
@@ -326,8 +326,6 @@ class TestSyncAlways:
             # Hold each sync up until others have put something: the case in which a put could join too late.
             if call.kind == "sync" and call.segment:
                 pause.wait(0.002)
-
-        import threading  # noqa: PLC0415 - only here
 
         pause = threading.Event()
         async with queue(path, fs=fs, segment_bytes=3000) as jobs:
@@ -448,7 +446,7 @@ class TestSyncInterval:
             await jobs.put(b"a")
             await until(lambda: jobs.durable_offset == 1)
             since, ticks = len(fs.calls), []
-            jobs._ioloop.retainer.retain = lambda: ticks.append(1)  # type: ignore[method-assign]  # every tick ends there
+            jobs._ioloop.retainer.retain = lambda: ticks.append(1)  # type: ignore[method-assign]  # a spy: every tick ends there
             await until(lambda: len(ticks) >= 5)
             assert log_syncs(fs, since) == 0
 
@@ -481,7 +479,7 @@ class TestSyncOs:
         async with queue(path, fs=fs, sync="os", sync_interval=0.001) as jobs:
             since, ticks = len(fs.calls), []
             retain = jobs._ioloop.retainer.retain
-            jobs._ioloop.retainer.retain = lambda: ticks.append(1) or retain()  # type: ignore[method-assign, func-returns-value]  # counts, then goes on
+            jobs._ioloop.retainer.retain = lambda: ticks.append(1) or retain()  # type: ignore[method-assign, func-returns-value]  # a spy that counts, then goes on
             await fill(jobs, numbered(50))
             for _ in range(10):
                 await (await jobs.get()).ack()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,8 +166,8 @@ class TestConsumed:
 
 
 class TestBounds:
-    def opening(self, path: Path, clock: FakeClock, **bounds: object) -> aiodq.QueueOpening:
-        retention = Retention(**bounds)  # type: ignore[arg-type]  # as each test says
+    def opening(self, path: Path, clock: FakeClock, **bounds: Any) -> aiodq.QueueOpening:
+        retention = Retention(**bounds)
         options = aiodq.StoreOptions(segment_bytes=SMALL, sync_interval=0.005, retention=retention)
         return aiodq.open_queue(path, options, fs=SpyFileSystem(), clock=clock)
 
@@ -291,6 +292,6 @@ class TestBounds:
         ],
         ids=str,
     )
-    def test_out_of_range(self, wrong: dict[str, object]) -> None:
+    def test_out_of_range(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(aiodq.InvalidOptionError):
-            Retention(**wrong)  # type: ignore[arg-type]  # that is the point
+            Retention(**wrong)

@@ -26,13 +26,13 @@ DAY: Final = 24 * HOUR
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def options(**retention: Any) -> StoreOptions:  # noqa: ANN401 - as `Retention` takes them
+def options(**retention: Any) -> StoreOptions:
     return aiodq.StoreOptions(
         segment_bytes=2_000, sync="interval", sync_interval=0.005, retention=aiodq.Retention(**retention)
     )
 
 
-def opening(path: Path, clock: FakeClock, **retention: Any) -> aiodq.QueueOpening:  # noqa: ANN401 - see above
+def opening(path: Path, clock: FakeClock, **retention: Any) -> aiodq.QueueOpening:
     return aiodq.open_queue(path, options(**retention), fs=QuickFileSystem(), clock=clock)
 
 

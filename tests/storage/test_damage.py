@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
 import tracemalloc
+import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -374,8 +376,6 @@ def a_journal(directory: Path) -> ChannelJournal:
 
 def newer(path: Path) -> None:
     """Raise a file's version beyond what is known, with its checksum right."""
-    import json  # noqa: PLC0415 - only here
-    import zlib  # noqa: PLC0415 - likewise
 
     data = bytearray(path.read_bytes())
     if path.name == "topic.json":

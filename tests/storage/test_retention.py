@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -62,8 +62,7 @@ def test_the_segment_being_written_never_goes() -> None:
 
 
 def test_kept_for_replay_until_a_bound_asks() -> None:
-    keep = {"consumed": "keep"}
-    assert going(6, Retention(**keep), range(6)) == ([], 0)  # type: ignore[arg-type]  # its own options
+    assert going(6, Retention(consumed="keep"), range(6)) == ([], 0)
     assert going(6, Retention(consumed="keep", max_segments=4), range(6)) == ([0, 1], 0)
     assert going(6, Retention(consumed="keep", max_bytes=250), range(6)) == ([0, 1, 2, 3], 0)
     assert going(6, Retention(consumed="keep", max_age=timedelta(seconds=3.5)), range(6)) == ([0, 1, 2], 0)
@@ -81,8 +80,8 @@ def test_a_bound_that_may_takes_that_as_well_and_says_up_to_where() -> None:
 
 
 @pytest.mark.parametrize("bound", [{"max_bytes": 300}, {"max_segments": 3}, {"max_age": timedelta(seconds=3.5)}])
-def test_at_the_bound_nothing_goes(bound: dict[str, object]) -> None:
-    policy = Retention(consumed="keep", unconsumed="delete", **bound)  # type: ignore[arg-type]  # one of its bounds
+def test_at_the_bound_nothing_goes(bound: dict[str, Any]) -> None:
+    policy = Retention(consumed="keep", unconsumed="delete", **bound)
     assert going(3, policy) == ([], 0)
     assert going(4, policy) == ([0], 10)
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aiodq.errors import FormatVersionError, NotAStoreError, StorageError, StoreNotFoundError
+from aiodq.format.journal import Op, OpKind
 from aiodq.format.segment import SegmentHeader
 from aiodq.storage import verify_segment
+from aiodq.storage.journal import ChannelJournal
 from aiodq.storage.segments import list_segments
 from aiodq.storage.verify import StoreReport, verify_store
 from tests.storage.faults import FaultyFileSystem
@@ -191,7 +193,7 @@ def test_damage_that_recovery_left_in_place_is_still_damage(store: Path) -> None
 def test_frames_are_walked_backward_too(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     walked: list[int] = []
 
-    def walk_back(*args: Any) -> int:  # noqa: ANN401 - passed on
+    def walk_back(*args: Any) -> int:
         walked.append(real(*args))
         return walked[-1]
 
@@ -249,8 +251,6 @@ def test_what_retention_deleted_is_no_loss(store: Path) -> None:
     log = open_log(store / "t", segment_bytes=300)
     put_each(log, [b"y" * 60] * 10)
     log.close()
-    from aiodq.format.journal import Op, OpKind  # noqa: PLC0415 - only here
-    from aiodq.storage.journal import ChannelJournal  # noqa: PLC0415 - only here
 
     middle = log.segments[5]
     for name in ("one", "two"):

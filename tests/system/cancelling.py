@@ -88,11 +88,11 @@ class Case:
         self.number = number
         self.others: list[asyncio.Task[Any]] = []
 
-    def open(self, **fields: Any) -> aiodq.StoreOpening:  # noqa: ANN401 - of StoreOptions
+    def open(self, **fields: Any) -> aiodq.StoreOpening:
         """Open the store."""
         return aiodq.open(self.path, aiodq.StoreOptions(**fields), fs=QuickFileSystem())
 
-    def open_queue(self, channel: ChannelOptions | None = None, **fields: Any) -> aiodq.QueueOpening:  # noqa: ANN401 - likewise
+    def open_queue(self, channel: ChannelOptions | None = None, **fields: Any) -> aiodq.QueueOpening:
         """Open a queue."""
         return aiodq.open_queue(self.path, aiodq.StoreOptions(**fields), channel, fs=QuickFileSystem())
 

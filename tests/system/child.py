@@ -15,17 +15,18 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import aiodq
 from aiodq.storage.filesystem import OsFileSystem
 from tests.system.support import LOOPS, WrappedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from aiodq import Channel, Draft, Message, StoreOptions, Topic
     from aiodq.format.layout import BytesLike
+    from aiodq.options import SyncPolicy
     from aiodq.storage.filesystem import File
 
 TOPIC: Final = "t"
@@ -36,10 +37,10 @@ _LARGEST: Final = 100 * 1024
 _MOST_AT_ONCE: Final = 12
 
 
-def options(policy: str) -> StoreOptions:
+def options(policy: SyncPolicy) -> StoreOptions:
     """Return options under which segments roll and go often, and the backlog's bound is reached."""
     return aiodq.StoreOptions(
-        sync=policy,  # type: ignore[arg-type]  # one of the three
+        sync=policy,
         sync_interval=0.05,
         sync_every=50,
         segment_bytes=300_000,
@@ -48,9 +49,9 @@ def options(policy: str) -> StoreOptions:
     )
 
 
-def digest(body: bytes, tag: str | None, key: bytes | None, headers: object) -> str:
+def digest(body: bytes, tag: str | None, key: bytes | None, headers: Mapping[str, str] | None) -> str:
     """Return what tells one message from another; of those under 8 bytes there may be several."""
-    text = repr((body, tag, key, dict(headers or {})))  # type: ignore[call-overload]  # a mapping
+    text = repr((body, tag, key, dict(headers or {})))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -68,7 +69,7 @@ class Killer(OsFileSystem):
         self._calls -= 1
         return self._moment if self._calls == 0 else None
 
-    def around(self, call: Any, *args: Any) -> None:  # noqa: ANN401 - any method
+    def around(self, call: Any, *args: Any) -> None:
         due = self.due()
         if due == "before":
             kill()
@@ -200,7 +201,7 @@ class Worker:
             self.note("purged")
 
 
-async def main(path: str, policy: str, seed: int, notes: int, fs: OsFileSystem | None) -> None:
+async def main(path: str, policy: SyncPolicy, seed: int, notes: int, fs: OsFileSystem | None) -> None:
     """Work until killed."""
     async with aiodq.open(path, options(policy), fs=fs) as store:
         topic = store.topic(TOPIC)
@@ -216,7 +217,7 @@ async def main(path: str, policy: str, seed: int, notes: int, fs: OsFileSystem |
             tasks.create_task(worker.purge())
 
 
-def run(path: str, policy: str, seed: int, notes_path: str, calls: int) -> None:
+def run(path: str, policy: SyncPolicy, seed: int, notes_path: str, calls: int) -> None:
     """Run on either loop; with `calls` above 0, the end comes at that call of the file system."""
     rng = random.Random(seed)
     notes = os.open(notes_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -226,4 +227,4 @@ def run(path: str, policy: str, seed: int, notes_path: str, calls: int) -> None:
 
 
 if __name__ == "__main__":
-    run(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]))
+    run(sys.argv[1], cast("SyncPolicy", sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5]))

@@ -74,7 +74,7 @@ class Simulation:
 
     # --- doing
 
-    async def attempt(self, operation: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - its result
+    async def attempt(self, operation: Callable[[], Awaitable[Any]]) -> Any:
         """Run an operation, perhaps cancelled in one of three ways after some time."""
         self.trials += 1
         way = self.rng.choice(("run", "run", "task", "timeout", "scope"))
@@ -92,7 +92,7 @@ class Simulation:
             raise _Cancelled from None
 
     @staticmethod
-    async def _in_task(operation: Callable[[], Awaitable[Any]], after: float) -> Any:  # noqa: ANN401 - its result
+    async def _in_task(operation: Callable[[], Awaitable[Any]], after: float) -> Any:
         task = asyncio.ensure_future(operation())
         try:
             await asyncio.sleep(after)
@@ -205,7 +205,8 @@ class Simulation:
         message.ack_nowait()
         self.acked[message.body] += 1
         # What `ack` waits for.
-        await message._outlet.committed()  # type: ignore[union-attr]  # it was handed out
+        assert message._outlet is not None
+        await message._outlet.committed()
 
     async def in_context(self, message: Message) -> None:
         async with message:

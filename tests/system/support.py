@@ -34,7 +34,7 @@ WATCHDOG: Final = 60.0
 # --- running
 
 
-def run_on(loop: str, main: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - whatever `main` returns
+def run_on(loop: str, main: Coroutine[Any, Any, Any]) -> Any:
     """As `asyncio.run`, on that kind of loop."""
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         return runner.run(main)
@@ -149,7 +149,7 @@ class InlineOffload:
         self._loop = loop
         self.workers = workers
 
-    async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the original
+    async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         done = self._loop.create_future()
 
         def report(result: object, error: BaseException | None) -> None:
@@ -170,7 +170,7 @@ class InlineOffload:
         result, error = None, None
         try:
             result = function()
-        except Exception as raised:  # noqa: BLE001 - handed on, as the original does
+        except Exception as raised:  # noqa: BLE001 - handed on whatever it is, as `Offload` does
             error = raised
         self._loop.call_soon(report, result, error)
 

@@ -32,7 +32,7 @@ HOUR = 3600.0
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-async def after_steps(number: int, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever `call` gives
+async def after_steps(number: int, call: Callable[[], Any]) -> Any:
     await steps(number)
     result = call()
     return await result if asyncio.iscoroutine(result) else result

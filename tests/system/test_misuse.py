@@ -57,7 +57,7 @@ async def outcome(call: Callable[[], Any]) -> object:
         if inspect.isawaitable(result):
             async with asyncio.timeout(WATCHDOG):
                 result = await result
-    except Exception as error:  # noqa: BLE001 - it is what is looked at
+    except Exception as error:  # noqa: BLE001 - the test looks at whatever was raised
         return error
     return result
 
@@ -296,7 +296,7 @@ def answers_questions(surface: Surface) -> None:
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-async def test_scan_ends_with_its_store(reverse: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter
+async def test_scan_ends_with_its_store(reverse: bool, tmp_path: Path) -> None:
     with nothing_left():
         async with aiodq.open_queue(tmp_path, fs=QuickFileSystem()) as queue:
             for _ in range(4):
@@ -446,7 +446,7 @@ def without_a_loop(call: Callable[[], Any]) -> object:
     def main() -> None:
         try:
             results.append(call())
-        except Exception as error:  # noqa: BLE001 - it is what is looked at
+        except Exception as error:  # noqa: BLE001 - the test looks at whatever was raised
             results.append(error)
 
     thread = threading.Thread(target=main, daemon=True)

@@ -38,7 +38,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SMALL_SEGMENTS = aiodq.StoreOptions(segment_bytes=2_000)
 
 
-async def use(path: Path, options: aiodq.StoreOptions | None = None, fs: Any = None) -> None:  # noqa: ANN401 - any file system
+async def use(path: Path, options: aiodq.StoreOptions | None = None, fs: Any = None) -> None:
     """Do a little of everything: roll, ack, fold, delete segments, read by offset."""
     async with aiodq.open(path, options or SMALL_SEGMENTS, fs=fs or QuickFileSystem()) as store:
         queue = store.queue("t")
@@ -304,7 +304,7 @@ VICTIMS = (
 
 @pytest.mark.parametrize("dangling", [False, True], ids=["target", "dangling"])
 @pytest.mark.parametrize("victim", VICTIMS)
-async def test_no_planted_link_is_followed(victim: str, dangling: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter
+async def test_no_planted_link_is_followed(victim: str, dangling: bool, tmp_path: Path) -> None:
     """A link in the place of each file and directory: refused with a typed error, or replaced; never followed."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     outside.mkdir()

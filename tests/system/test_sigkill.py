@@ -23,7 +23,9 @@ from tests.system.support import ROOT, WATCHDOG, QuickFileSystem, drain
 if TYPE_CHECKING:
     from pathlib import Path
 
-POLICIES = ("always", "interval", "os")
+    from aiodq.options import SyncPolicy
+
+POLICIES: tuple[SyncPolicy, ...] = ("always", "interval", "os")
 SEVERAL = aiodq.ChannelOptions(start="earliest", max_in_flight=1_000_000)
 
 
@@ -35,7 +37,7 @@ def read_notes(path: Path) -> list[list[Any]]:
     return [json.loads(line) for line in lines[:-1]]
 
 
-def run_and_kill(store: Path, policy: str, rng: random.Random, notes: Path) -> list[list[Any]]:
+def run_and_kill(store: Path, policy: SyncPolicy, rng: random.Random, notes: Path) -> list[list[Any]]:
     """Let a child work on the store until it is killed: by the clock, or at a call of the file system."""
     calls = rng.choice((0, rng.randint(1, 60), rng.randint(1, 1500)))
     seed = rng.getrandbits(32)
@@ -60,7 +62,7 @@ def wait_for_notes(notes: Path, child: subprocess.Popen[bytes]) -> None:
         time.sleep(0.001)
 
 
-async def look(path: Path, policy: str) -> dict[str, dict[int, str]]:
+async def look(path: Path, policy: SyncPolicy) -> dict[str, dict[int, str]]:
     """Open the store, unaided, and return what each channel would deliver."""
     found: dict[str, dict[int, str]] = {}
     async with aiodq.open(path, options(policy), fs=QuickFileSystem()) as store:
@@ -87,7 +89,7 @@ def look_beside(path: Path) -> dict[int, str]:
     return {m.offset: digest(m.body, m.tag, m.key, m.headers) for m in reader.topic(TOPIC).scan(strict=True)}
 
 
-def kill_and_check(tmp_path: Path, policy: str, seed: int, kills: int) -> Ledger:
+def kill_and_check(tmp_path: Path, policy: SyncPolicy, seed: int, kills: int) -> Ledger:
     """Kill the owner of one store so many times. A copy is looked at, so that the next owner recovers itself."""
     rng = random.Random(seed)
     store, ledger = tmp_path / "store", Ledger()
@@ -109,7 +111,7 @@ def kill_and_check(tmp_path: Path, policy: str, seed: int, kills: int) -> Ledger
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_was_acknowledged_outlives_sigkill(policy: str, tmp_path: Path, seed: int) -> None:
+def test_what_was_acknowledged_outlives_sigkill(policy: SyncPolicy, tmp_path: Path, seed: int) -> None:
     ledger = kill_and_check(tmp_path, policy, seed, kills=3)
     assert ledger.order
 

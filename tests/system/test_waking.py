@@ -13,15 +13,17 @@ from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, run
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aiodq.options import SyncPolicy
+
 HOUR = 3600.0
 MOST_STEPS = 60
-POLICIES = ("always", "interval", "os")
+POLICIES: tuple[SyncPolicy, ...] = ("always", "interval", "os")
 
 
-async def opened(policy: str) -> aiodq.Store:
+async def opened(policy: SyncPolicy) -> aiodq.Store:
     fs = SimulatedFileSystem()
     executor = SimulatedExecutor(asyncio.get_running_loop(), fs, 1)
-    options = aiodq.StoreOptions(sync=policy, sync_interval=HOUR)  # type: ignore[arg-type]  # one of the three
+    options = aiodq.StoreOptions(sync=policy, sync_interval=HOUR)
     return await aiodq.open("/store", options, fs=fs, clock=FakeClock(), executor=executor)
 
 
@@ -36,7 +38,7 @@ def takes_no_time(work: Callable[[], Awaitable[object]]) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_closing_beside_a_cancelled_first_put_does_not_wait_for_the_tick(policy: str) -> None:
+def test_closing_beside_a_cancelled_first_put_does_not_wait_for_the_tick(policy: SyncPolicy) -> None:
     async def work() -> None:
         for number in range(MOST_STEPS):
             store = await opened(policy)
@@ -51,7 +53,7 @@ def test_closing_beside_a_cancelled_first_put_does_not_wait_for_the_tick(policy:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_wants_the_log_for_itself_follows_a_put_without_waiting_for_the_tick(policy: str) -> None:
+def test_what_wants_the_log_for_itself_follows_a_put_without_waiting_for_the_tick(policy: SyncPolicy) -> None:
     async def work() -> None:
         store = await opened(policy)
         topic = store.topic("t")

@@ -49,7 +49,7 @@ def disk_after(operations: Iterable[Operation], ordering: Ordering) -> Disk:
     return disk
 
 
-def key(image: Image) -> Any:  # noqa: ANN401 - a hashable form
+def key(image: Image) -> Any:
     return tuple(sorted(image.items()))
 
 
@@ -360,7 +360,7 @@ def resulting(trace: Sequence[Operation], choice: Sequence[bool], ordering: Orde
         yield key(dict(listing(names, files, ROOT, "")))
 
 
-def written(old: bytes, position: int, data: bytes, arrived: bool, fill: bytes) -> bytes:  # noqa: FBT001 - of `choice`
+def written(old: bytes, position: int, data: bytes, arrived: bool, fill: bytes) -> bytes:
     if not arrived and data.startswith(fill):
         data = fill if position <= len(old) else b""
     elif not arrived:

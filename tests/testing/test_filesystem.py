@@ -30,7 +30,7 @@ PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 SIZES = st.sampled_from((0, 1, 3, 511, 512, 5000))
 
 
-def outcome(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the call gives
+def outcome(call: Callable[[], Any]) -> Any:
     """Return what a call gives, or the name of its errno."""
     try:
         return call()
@@ -90,7 +90,7 @@ class FileSystemMachine(RuleBasedStateMachine):
     # --- files
 
     @rule(path=PATHS, write=st.booleans(), create=st.booleans())
-    def open(self, path: str, write: bool, create: bool) -> None:  # noqa: FBT001 - drawn
+    def open(self, path: str, write: bool, create: bool) -> None:
         directory = self.real.is_directory(f"{self.root}/{path}")
         real, simulated = self.both(lambda fs, root: fs.open(f"{root}/{path}", write=write, create=create))
         if isinstance(real, str) or isinstance(simulated, str):
@@ -157,7 +157,7 @@ class FileSystemMachine(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
 
-def run_machine(base: Path, **profile: Any) -> None:  # noqa: ANN401 - hypothesis's settings
+def run_machine(base: Path, **profile: Any) -> None:
     machine = type("FileSystemMachine", (FileSystemMachine,), {"base": base})
     # What the calls answer is compared; nothing has to reach the device for that.
     with mock.patch("os.fsync"), mock.patch("os.fdatasync"):

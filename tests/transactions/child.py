@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import aiodq
 from tests.system.child import Killer
 from tests.system.support import run_on
+
+if TYPE_CHECKING:
+    from aiodq.options import SyncPolicy
 
 __all__ = ["COPIES", "STEPS", "options"]
 
@@ -21,10 +24,10 @@ _JOBS: Final = 40
 _WORKERS: Final = 4
 
 
-def options(policy: str) -> aiodq.StoreOptions:
+def options(policy: SyncPolicy) -> aiodq.StoreOptions:
     """Return options that keep everything, in segments that roll often."""
     keep = aiodq.Retention(consumed="keep")
-    return aiodq.StoreOptions(sync=policy, sync_interval=0.05, segment_bytes=4096, retention=keep)  # type: ignore[arg-type]  # one of the three
+    return aiodq.StoreOptions(sync=policy, sync_interval=0.05, segment_bytes=4096, retention=keep)
 
 
 async def work(store: aiodq.Store, source: aiodq.Channel, target: str) -> None:
@@ -36,7 +39,7 @@ async def work(store: aiodq.Store, source: aiodq.Channel, target: str) -> None:
                 tx.put(target, message.body + b".%d" % number)
 
 
-async def main(path: str, policy: str, seed: int, calls: int, *, finish: bool) -> None:
+async def main(path: str, policy: SyncPolicy, seed: int, calls: int, *, finish: bool) -> None:
     """Put new jobs and work until killed, or, with `finish`, until nothing is left to do."""
     rng = random.Random(seed)
     fs = Killer(calls, rng.choice(("before", "amid", "after"))) if calls else None
@@ -58,10 +61,10 @@ async def main(path: str, policy: str, seed: int, calls: int, *, finish: bool) -
             worker.cancel()
 
 
-def run(path: str, policy: str, seed: int, calls: int, *, finish: bool = False) -> Any:  # noqa: ANN401 - nothing
+def run(path: str, policy: SyncPolicy, seed: int, calls: int, *, finish: bool = False) -> Any:
     """Run it on one loop or the other."""
     run_on(("asyncio", "uvloop")[seed % 2], main(path, policy, seed, calls, finish=finish))
 
 
 if __name__ == "__main__":
-    run(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    run(sys.argv[1], cast("SyncPolicy", sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

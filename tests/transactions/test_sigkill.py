@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-POLICIES = ("always", "interval", "os")
+    from aiodq.options import SyncPolicy
+
+POLICIES: tuple[SyncPolicy, ...] = ("always", "interval", "os")
 
 
-def run_and_kill(store: Path, policy: str, rng: random.Random) -> None:
+def run_and_kill(store: Path, policy: SyncPolicy, rng: random.Random) -> None:
     """Let a child work until it is killed: after a while, or at a call of the file system."""
     calls = rng.choice((0, rng.randint(1, 80), rng.randint(1, 2000)))
     arguments = (str(store), policy, str(rng.getrandbits(32)), str(calls))
@@ -31,7 +33,7 @@ def run_and_kill(store: Path, policy: str, rng: random.Random) -> None:
     run_until_killed(module, *arguments, kills_itself=calls > 0, seconds=seconds)
 
 
-def kill_and_check(store: Path, policy: str, seed: int, kills: int) -> int:
+def kill_and_check(store: Path, policy: SyncPolicy, seed: int, kills: int) -> int:
     """Kill it so many times, let it finish, and count what was made; return how much that is."""
     rng = random.Random(seed)
     for _ in range(kills):
@@ -52,7 +54,7 @@ def kill_and_check(store: Path, policy: str, seed: int, kills: int) -> int:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_each_is_made_once_through_sigkill(
-    policy: str, tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
+    policy: SyncPolicy, tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
 ) -> None:
     assert kill_and_check(tmp_path / "store", policy, seed, kills=4)
     record_property("trials", 4)
