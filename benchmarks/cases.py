@@ -73,6 +73,11 @@ async def _put_get(trial: Trial) -> Sample:
     return await _rate(trial.count, trial.session.put_get(trial.body, trial.count))
 
 
+async def _move(trial: Trial, tasks: int) -> Sample:
+    share = trial.count // tasks
+    return await _rate(share * tasks, asyncio.gather(*(trial.session.move(share) for _ in range(tasks))))
+
+
 def _spread(elapsed: float, latencies: list[float]) -> Sample:
     rate = len(latencies) / elapsed
     return Sample(elapsed, {"p50": percentile(latencies, 0.5), "p99": percentile(latencies, 0.99), "ops/s": rate})
@@ -150,6 +155,18 @@ def _put_case(producers: int) -> Case:
     )
 
 
+def _move_case(tasks: int) -> Case:
+    return Case(
+        name=f"transaction: ack and put, {tasks} task{'s' * (tasks > 1)}",
+        summary="Take a message of a backlog, settle it and put it into another queue, both or neither. aiodq syncs that "
+        "under every policy. A connection of SQLite has one transaction at a time, so its tasks take turns.",
+        operation=Operation.MOVE,
+        run=partial(_move, tasks=tasks),
+        unit=tasks,
+        prefilled=True,
+    )
+
+
 def _busy_case(producers: int) -> Case:
     return Case(
         name=f"put on a busy loop, {producers} producer{'s' * (producers > 1)}",
@@ -194,6 +211,7 @@ CASES: tuple[Case, ...] = (
         operation=Operation.PUT_GET,
         run=_put_get,
     ),
+    *(_move_case(tasks) for tasks in (1, 100)),
     Case(
         name="put latency, paced",
         summary="Time of a put; one producer that rests 1 ms between two puts.",

@@ -72,6 +72,7 @@ class Operation(enum.Enum):
     GET = enum.auto()
     ITERATE = enum.auto()
     PUT_GET = enum.auto()
+    MOVE = enum.auto()
     TIMED_PUT = enum.auto()
     LAG = enum.auto()
 
@@ -111,6 +112,14 @@ class Session(ABC):
         for _ in range(count):
             await self.put(body)
             await self.take()
+
+    async def move(self, count: int) -> None:
+        """Take a message, settle it and put another into a second queue, all or nothing, `count` times.
+
+        Raises:
+            NotImplementedError: the library has nothing for it; its subject does not name the operation.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

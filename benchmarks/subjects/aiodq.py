@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from aiodq import Queue, StoreOptions, open_queue
+import aiodq
+from aiodq import Store, StoreOptions
 from benchmarks.harness import Durability, Operation, Session, Subject
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ Sync = Literal["always", "interval", "os"]
 
 
 class _Session(Session):
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._queue = store.queue("queue")
 
     async def put(self, body: bytes) -> None:
         await self._queue.put(body)
@@ -58,11 +60,19 @@ class _Session(Session):
             message = await queue.get()
             message.ack_nowait()
 
+    async def move(self, count: int) -> None:
+        store, queue = self._store, self._queue
+        for _ in range(count):
+            message = await queue.get()
+            async with store.transaction() as transaction:
+                transaction.ack(message)
+                transaction.put("moved", message.body)
+
 
 @asynccontextmanager
 async def _open(path: Path, sync: Sync) -> AsyncIterator[Session]:
-    async with open_queue(path, StoreOptions(sync=sync)) as queue:
-        yield _Session(queue)
+    async with aiodq.open(path, StoreOptions(sync=sync)) as store:
+        yield _Session(store)
 
 
 def _subject(sync: Sync, durability: Durability, promise: str) -> Subject:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -18,8 +19,9 @@ __all__ = ["SUBJECTS"]
 
 Synchronous = Literal["FULL", "NORMAL"]
 
-CREATE = "CREATE TABLE IF NOT EXISTS queue (id INTEGER PRIMARY KEY, body BLOB NOT NULL)"
+CREATE = "CREATE TABLE IF NOT EXISTS {} (id INTEGER PRIMARY KEY, body BLOB NOT NULL)"
 INSERT = "INSERT INTO queue (body) VALUES (?)"
+INSERT_MOVED = "INSERT INTO moved (body) VALUES (?)"
 OLDEST = "SELECT id, body FROM queue ORDER BY id LIMIT 1"
 DELETE = "DELETE FROM queue WHERE id = ?"
 
@@ -29,6 +31,7 @@ class _Session(Session):
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
         self._connection = connection
+        self._one_at_a_time = asyncio.Lock()
 
     async def put(self, body: bytes) -> None:
         await self._connection.execute(INSERT, (body,))
@@ -44,13 +47,24 @@ class _Session(Session):
         await self._connection.execute(DELETE, (number,))
         await self._connection.commit()
 
+    async def move(self, count: int) -> None:
+        connection = self._connection
+        for _ in range(count):
+            # A connection has one transaction at a time.
+            async with self._one_at_a_time:
+                ((number, body),) = await connection.execute_fetchall(OLDEST)
+                await connection.execute(DELETE, (number,))
+                await connection.execute(INSERT_MOVED, (body,))
+                await connection.commit()
+
 
 @asynccontextmanager
 async def _open(path: Path, synchronous: Synchronous) -> AsyncIterator[Session]:
     async with aiosqlite.connect(path / "queue.db") as connection:
         await connection.execute("PRAGMA journal_mode=WAL")
         await connection.execute(f"PRAGMA synchronous={synchronous}")
-        await connection.execute(CREATE)
+        for table in ("queue", "moved"):
+            await connection.execute(CREATE.format(table))
         await connection.commit()
         yield _Session(connection)
 

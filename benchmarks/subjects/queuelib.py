@@ -67,7 +67,7 @@ SUBJECTS = [
         durability=Durability.KERNEL,
         promise="in the kernel, but the index is saved at close: a kill loses its place",
         blocking=True,
-        operations=frozenset(Operation) - {Operation.TIMED_PUT, Operation.LAG},
+        operations=frozenset(Operation) - {Operation.TIMED_PUT, Operation.LAG, Operation.MOVE},
         open=_open,
     ),
 ]
