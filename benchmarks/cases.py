@@ -158,8 +158,8 @@ def _put_case(producers: int) -> Case:
 def _move_case(tasks: int) -> Case:
     return Case(
         name=f"transaction: ack and put, {tasks} task{'s' * (tasks > 1)}",
-        summary="Take a message of a backlog, settle it and put it into another queue, both or neither. aiodq syncs that "
-        "under every policy. A connection of SQLite has one transaction at a time, so its tasks take turns.",
+        summary="Take a message of a backlog, settle it and put it into another queue, both or neither. aiodq syncs "
+        "that under every policy. A connection of SQLite has one transaction at a time, so its tasks take turns.",
         operation=Operation.MOVE,
         run=partial(_move, tasks=tasks),
         unit=tasks,

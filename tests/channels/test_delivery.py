@@ -14,11 +14,6 @@ from aiodq.testing import Fault
 from tests.channels.support import Machine, counts, ready, soon, until
 
 
-@pytest.fixture
-def machine() -> Machine:
-    return Machine()
-
-
 class TestDeadLetters:
     @pytest.mark.parametrize("way", ["nack", "timeout", "raise"])
     async def test_after_so_many_attempts_it_goes_to_the_dead_letter_topic(self, machine: Machine, way: str) -> None:

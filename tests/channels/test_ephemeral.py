@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 import aiodq
 from aiodq.testing import Fault, FaultPlan
 from tests.channels.support import Machine, counts, ready, soon, until
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 SMALL = aiodq.StoreOptions(memory_bytes=1 << 18)
-
-
-@pytest.fixture
-def machine() -> Machine:
-    return Machine()
-
-
-@pytest.fixture
-async def store(machine: Machine) -> AsyncIterator[aiodq.Store]:
-    async with machine.store() as store:
-        yield store
 
 
 class TestTopics:

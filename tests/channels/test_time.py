@@ -11,11 +11,6 @@ import aiodq
 from tests.channels.support import Machine, counts, ready, soon, until
 
 
-@pytest.fixture
-def machine() -> Machine:
-    return Machine()
-
-
 class TestDelayedPuts:
     async def test_nobody_sees_it_early_and_who_waits_gets_it_when_it_is_due(self, machine: Machine) -> None:
         async with machine.jobs() as jobs:

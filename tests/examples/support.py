@@ -164,3 +164,18 @@ async def calling(
 
         async with TestServer(app) as server, httpx.AsyncClient(base_url=str(server.make_url("/"))) as client:
             yield client, app[module.ORDERS]
+
+
+def run_example(name: str, *arguments: str | Path) -> list[str]:
+    """Run an example with all warnings as errors; return the lines it prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name), *map(str, arguments)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.splitlines()

@@ -7,30 +7,15 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from tests.examples.support import EXAMPLES, PATIENCE, environment
+from tests.examples.support import EXAMPLES, PATIENCE, environment, run_example
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def run(name: str, *arguments: str | Path) -> list[str]:
-    """Run an example with all warnings as errors; return the lines it prints."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / name), *map(str, arguments)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout.splitlines()
-
-
 def test_what_fails_is_tried_again_and_what_fails_for_good_is_a_dead_letter(tmp_path: Path) -> None:
     for _ in range(2):
-        lines = run("retrying_worker.py", tmp_path)
+        lines = run_example("retrying_worker.py", tmp_path)
         assert sorted(lines[:3]) == [
             "sent to ann@example.org, attempt 1",
             "sent to bob@example.org, attempt 2",
@@ -40,7 +25,7 @@ def test_what_fails_is_tried_again_and_what_fails_for_good_is_a_dead_letter(tmp_
 
 
 def test_what_is_due_later_comes_after_a_restart_when_it_is_due() -> None:
-    assert run("scheduler.py") == ["1 now, 3 later", "good morning", "call Ann", "stretch", "tea is ready"]
+    assert run_example("scheduler.py") == ["1 now, 3 later", "good morning", "call Ann", "stretch", "tea is ready"]
 
 
 def test_every_order_has_one_invoice_though_the_worker_is_killed(tmp_path: Path) -> None:
@@ -50,7 +35,7 @@ def test_every_order_has_one_invoice_though_the_worker_is_killed(tmp_path: Path)
         wait_for(tmp_path / "invoices", calls, child)
         child.kill()
         child.wait(PATIENCE)
-    assert run("pipeline.py", tmp_path) == ["1000 orders, 1000 invoices, 0 of them twice"]
+    assert run_example("pipeline.py", tmp_path) == ["1000 orders, 1000 invoices, 0 of them twice"]
 
 
 def wait_for(directory: Path, growth: int, child: subprocess.Popen[bytes]) -> None:

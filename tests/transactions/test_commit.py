@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import aiodq
 from aiodq.testing import SimulatedFileSystem
 from tests.channels.support import Machine, counts, ready, soon, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-
-@pytest.fixture
-def machine() -> Machine:
-    return Machine()
-
-
-@pytest.fixture
-async def store(machine: Machine) -> AsyncIterator[aiodq.Store]:
-    async with machine.store() as store:
-        yield store
 
 
 async def transact(store: aiodq.Store, puts: dict[str, list[bytes]], *messages: aiodq.Message) -> None:

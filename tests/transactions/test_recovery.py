@@ -14,11 +14,6 @@ from tests.channels.support import Machine, counts, ready, soon, until
 from tests.transactions.test_commit import transact
 
 
-@pytest.fixture
-def machine() -> Machine:
-    return Machine()
-
-
 async def started(store: aiodq.Store, count: int = 3) -> aiodq.Queue:
     """Put messages that are to be worked off."""
     jobs, made = store.queue("jobs"), store.queue("made")
