@@ -125,6 +125,15 @@ class Batch:
         """The offset behind the last record."""
         return self.first + len(self.columns.bodies)
 
+    def cut(self, start: int, stop: int) -> Batch:
+        """Return the part between two offsets."""
+        if self.first >= start and self.stop <= stop:
+            return self
+        low, high = max(start - self.first, 0), min(stop, self.stop) - self.first
+        columns = self.columns.slice(low, high)
+        time_ns = self.time_ns if columns.times is None else columns.times[0]
+        return Batch(self.first + low, time_ns, columns, self.position, self.length)
+
 
 def encode_frames(
     columns: Columns,

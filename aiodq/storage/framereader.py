@@ -1,0 +1,333 @@
+"""Reading whole frames of a log by offset, whatever their rows are made into; damage is stepped over and told."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
+
+from aiodq.errors import CorruptionError, StoreNotFoundError
+from aiodq.format.columns import Flags
+from aiodq.format.footer import SegmentIndex
+from aiodq.format.layout import FRAME_PREFIX, FRAME_START, TRAILER
+from aiodq.storage.contents import index_unit
+from aiodq.storage.damage import Damage
+from aiodq.storage.oserrors import storage_error
+from aiodq.storage.scan import Bad, Unit, scan_units
+from aiodq.storage.segments import load_index
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiodq.format.frames import FrameContext
+    from aiodq.storage.filesystem import File, FileSystem
+    from aiodq.storage.segments import Segment
+
+__all__ = ["Decode", "FrameReader", "FramesRead", "LogView", "OpenSegment", "Rows", "lost_segment"]
+
+_OPEN_FILES: Final = 4
+_CHUNK: Final = 256 * 1024
+
+
+class Rows(Protocol):
+    """Records with consecutive offsets, made of one frame or of several."""
+
+    @property
+    def first(self) -> int:
+        """The first record's offset."""
+        ...
+
+    @property
+    def stop(self) -> int:
+        """The offset behind the last record."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """The first frame's place in its segment, bytes."""
+        ...
+
+    def cut(self, start: int, stop: int) -> Self:
+        """Return the part between two offsets."""
+        ...
+
+
+R = TypeVar("R", bound=Rows)
+
+
+class Decode(Protocol[R]):
+    """See `aiodq.format.decode.decode_stretch`."""
+
+    def __call__(
+        self, data: bytes, context: FrameContext, *, position: int, limit: int, skip_below: int, path: str
+    ) -> tuple[list[R], int, CorruptionError | None]:
+        """Decode whole frames from the start of `data`."""
+        ...
+
+
+class LogView(NamedTuple):
+    """A log at one moment.
+
+    Attributes:
+        segments: in order.
+        stop: the offset up to which may be read.
+        data_end: where the last segment's frames ended then, bytes.
+    """
+
+    segments: tuple[Segment, ...]
+    stop: int
+    data_end: int
+
+
+@dataclass(slots=True)
+class FramesRead(Generic[R]):
+    """What one read gave.
+
+    Attributes:
+        batches: in order of their offsets.
+        next: the offset to go on with.
+        damages: what could not be read on the way, with the offsets it cost. One without bytes is a gap: offsets that
+            no message has any more.
+        bytes_read: from disk.
+    """
+
+    batches: list[R] = field(default_factory=list)
+    next: int = 0
+    damages: list[Damage] = field(default_factory=list)
+    bytes_read: int = 0
+
+
+@dataclass(slots=True)
+class OpenSegment:
+    """A segment that is open for reading.
+
+    Attributes:
+        ahead: where the next sequential read begins: (offset, position).
+        whole: between these positions every run is known to be whole.
+    """
+
+    file: File
+    segment: Segment
+    index: SegmentIndex
+    ahead: tuple[int, int] = (-1, 0)
+    whole: tuple[int, int] = (0, 0)
+
+
+class FrameReader(Generic[R]):
+    """A reader with a few open files. One caller at a time."""
+
+    def __init__(self, fs: FileSystem, decode: Decode[R]) -> None:
+        """Read through `fs`; `decode` makes rows of frames."""
+        self._fs = fs
+        self._decode = decode
+        self._open: dict[str, OpenSegment] = {}
+
+    def close(self) -> None:
+        """Close the files; a later read opens them again."""
+        for opened in self._open.values():
+            opened.file.close()
+        self._open.clear()
+
+    def forget(self, paths: Sequence[str]) -> None:
+        """Close these files, so that their space comes back once they are removed."""
+        for path in paths:
+            opened = self._open.pop(path, None)
+            if opened is not None:
+                opened.file.close()
+
+    def read(self, view: LogView, offset: int, max_bytes: int) -> FramesRead[R]:
+        """Return batches from `offset` on: at least one record, unless there is none or damage took it.
+
+        Args:
+            view: what may be read.
+            offset: where to begin.
+            max_bytes: how much to read at once; a larger frame is read all the same.
+
+        Raises:
+            StorageError: the system refused; never for damage, which the result reports.
+        """
+        if offset >= view.stop:
+            return FramesRead(next=offset)
+        segment = _segment_for(view, offset)
+        if segment is None or segment.base > offset:
+            path = view.segments[-1].path if segment is None else segment.path
+            return _gap(path, offset, view.stop if segment is None else min(segment.base, view.stop))
+        try:
+            opened = self.opened(segment)
+        except (CorruptionError, StoreNotFoundError) as error:
+            return lost_segment(segment, error, view)
+        limit = view.data_end if segment is view.segments[-1] and not segment.sealed else segment.data_end
+        start = opened.ahead[1] if opened.ahead[0] == offset else opened.index.position_of(offset - segment.base)
+        return self._read_stretch(opened, view, offset, start, limit=limit, max_bytes=max_bytes)
+
+    def _read_stretch(
+        self, opened: OpenSegment, view: LogView, offset: int, start: int, *, limit: int, max_bytes: int
+    ) -> FramesRead[R]:
+        segment = opened.segment
+        result: FramesRead[R] = FramesRead(next=offset)
+        position = start
+        while position < limit:
+            size = min(max_bytes, limit - position)
+            data = self._read(opened, position, size)
+            result.bytes_read += len(data)
+            batches, used, error = self._decode(
+                data, segment.context, position=position, limit=limit, skip_below=offset, path=segment.path
+            )
+            if not used and error is None:
+                if size == limit - position:
+                    error = CorruptionError("the segment ends in the middle of a frame", segment.path, position)
+                elif self._plausible(opened, position, data):
+                    max_bytes = max(size * 2, _frame_need(data))
+                    continue
+                else:
+                    error = CorruptionError("the frame's two lengths differ", segment.path, position)
+            batches, used, error = self._whole_runs(opened, position, batches, used, error, limit=limit)
+            _add_batches(result, batches, view.stop, segment.path)
+            position += used
+            if error is not None:
+                position = self._step_over(opened, position, result, error.message, view, limit=limit)
+            # A batch that the view cuts in two has to be read again, as the rest of it comes next.
+            cut = bool(batches) and batches[-1].stop > view.stop
+            opened.ahead = (-1, 0) if cut else (result.next, position)
+            if result.batches or result.damages or result.next >= view.stop:
+                break
+        if position >= limit and not result.batches and not result.damages:
+            # The footer promises more than the frames hold: what lies between was set aside before.
+            return _gap(segment.path, result.next, min(segment.end, view.stop), result.bytes_read)
+        return result
+
+    def _plausible(self, opened: OpenSegment, position: int, data: bytes) -> bool:
+        """Look at a large frame's other end before that much memory is spent on a length that one bit may have made."""
+        need = _frame_need(data)
+        if need <= _CHUNK or len(data) < FRAME_START.size:
+            return True
+        return self._read(opened, position + need - TRAILER.size, TRAILER.size) == data[: TRAILER.size]
+
+    def _whole_runs(
+        self,
+        opened: OpenSegment,
+        position: int,
+        batches: list[R],
+        used: int,
+        error: CorruptionError | None,
+        *,
+        limit: int,
+    ) -> tuple[list[R], int, CorruptionError | None]:
+        """Make sure that every run that begins here is whole before any of it is given out."""
+        segment, end = opened.segment, position + used
+        if not opened.index.flags & Flags.CONTINUED:
+            return batches, used, error
+        low, high = opened.whole
+        if not low <= position <= high:
+            low = high = position
+        for item in scan_units(opened.file, segment.context, segment.path, limit=limit, start=high):
+            if isinstance(item, Bad):
+                if item.position > end:
+                    break
+                kept = [batch for batch in batches if batch.position < item.position]
+                return kept, item.position - position, CorruptionError(item.reason, segment.path, item.position)
+            high = item.end
+            if high >= end:
+                break
+        opened.whole = (low, high)
+        return batches, used, error
+
+    def _step_over(
+        self, opened: OpenSegment, position: int, result: FramesRead[R], reason: str, view: LogView, *, limit: int
+    ) -> int:
+        """Report the bytes at `position` that are no put, and return where the next one begins."""
+        segment = opened.segment
+        stop = min(segment.end, view.stop)
+        end = limit
+        items = scan_units(opened.file, segment.context, segment.path, limit=limit, start=position)
+        for item in items:
+            # A frame whose checksum is right and whose content is not is at `position` itself: a unit, and no put.
+            if isinstance(item, Unit) and item.frames[0].position > position:
+                stop = min(item.first, view.stop)
+                end = item.frames[0].position
+                break
+        first = max(result.next, segment.base)
+        if stop > first:
+            result.damages.append(Damage(segment.path, position, end, reason, first, stop))
+        result.next = max(result.next, stop)
+        return end
+
+    def opened(self, segment: Segment) -> OpenSegment:
+        """Return a segment with its file open and its index at hand."""
+        opened = self._open.get(segment.path)
+        if opened is not None and opened.segment.base == segment.base:
+            return opened
+        try:
+            file = self._fs.open(segment.path)
+        except OSError as cause:
+            raise storage_error(cause, segment.path) from cause
+        try:
+            opened = OpenSegment(file, segment, _index_of(file, segment))
+        except BaseException:
+            file.close()
+            raise
+        while len(self._open) >= _OPEN_FILES:
+            self._open.pop(next(iter(self._open))).file.close()
+        self._open[segment.path] = opened
+        return opened
+
+    def _read(self, opened: OpenSegment, position: int, size: int) -> bytes:
+        try:
+            return opened.file.read_at(size, position)
+        except OSError as cause:
+            raise storage_error(cause, opened.segment.path, position) from cause
+
+
+def _index_of(file: File, segment: Segment) -> SegmentIndex:
+    """Return the index, found again by walking the frames where the footer's is damaged."""
+    try:
+        return load_index(file, segment)
+    except CorruptionError:
+        index = SegmentIndex()
+        for item in scan_units(file, segment.context, segment.path, limit=segment.data_end):
+            if isinstance(item, Unit):
+                index_unit(index, item, segment.base)
+            else:
+                index.flags |= Flags.CONTINUED
+        return index
+
+
+def _segment_for(view: LogView, offset: int) -> Segment | None:
+    """Return the segment that holds `offset`, or the next one with records behind a gap."""
+    number = max(bisect_right(view.segments, offset, key=lambda segment: segment.base) - 1, 0)
+    for segment in view.segments[number:]:
+        if segment.end > offset and not segment.empty:
+            return segment
+    return None
+
+
+def lost_segment(segment: Segment, error: CorruptionError | StoreNotFoundError, view: LogView) -> FramesRead[Any]:
+    """Return that nothing of a segment can be read."""
+    stop = min(segment.end, view.stop)
+    damage = Damage(segment.path, error.position or 0, segment.size, error.message, segment.base, stop)
+    return FramesRead(next=stop, damages=[damage])
+
+
+def _frame_need(data: bytes) -> int:
+    return max(int.from_bytes(data[: TRAILER.size], "little"), FRAME_PREFIX.size)
+
+
+def _gap(path: str, first: int, stop: int, bytes_read: int = 0) -> FramesRead[Any]:
+    """Return that no message has these offsets: deleted by retention, or lost and reported before."""
+    result: FramesRead[Any] = FramesRead(next=max(first, stop), bytes_read=bytes_read)
+    if stop > first:
+        result.damages.append(Damage(path, 0, 0, f"no message has the offsets {first} to {stop - 1}", first, stop))
+    return result
+
+
+def _add_batches(result: FramesRead[R], batches: list[R], stop: int, path: str) -> None:
+    for batch in batches:
+        if batch.first >= stop:
+            break
+        if batch.stop <= result.next:
+            continue  # a forged frame may repeat offsets; no reader goes back
+        part = batch.cut(result.next, stop)
+        if part.first > result.next:
+            result.damages += _gap(path, result.next, part.first).damages
+        result.batches.append(part)
+        result.next = part.stop
