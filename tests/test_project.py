@@ -25,7 +25,14 @@ EXTRAS = {
     "zstandard",
 }
 # The modules that exist for the sake of an extra, with all that is below them.
-MAY_IMPORT_EXTRAS = ("aiodq.cli", "aiodq.format.codecs", "aiodq.integrations", "aiodq.spark")
+MAY_IMPORT_EXTRAS = (
+    "aiodq.cli",
+    "aiodq.format.arrow",
+    "aiodq.format.codecs",
+    "aiodq.integrations",
+    "aiodq.spark",
+    "aiodq.storage.arrow",
+)
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
 

@@ -29,7 +29,7 @@ class Making:
 
     def __init__(self, ioloop: IoLoop, make_log: Callable[[], TopicLog], *, exists: bool) -> None:
         """Make what is missing of this topic; `make_log` makes its files."""
-        self.exists = exists
+        self.exists: bool = exists
         self.error: Exception = StorageError("the topic has no files yet", ioloop.name, retriable=True)
         self._ioloop = ioloop
         self._make_log = make_log

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntFlag
 from itertools import accumulate
 from operator import add
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from aiodq.errors import CorruptionError
 from aiodq.format.layout import NULL_LENGTH
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from aiodq.format.layout import BytesLike
 
-__all__ = ["Columns", "Flags", "decode_columns", "encode_columns"]
+__all__ = ["ColumnPlaces", "Columns", "Flags", "column_places", "decode_columns", "decode_headers", "encode_columns"]
 
 T = TypeVar("T")
 
@@ -179,34 +179,57 @@ def decode_columns(payload: BytesLike, count: int, flags: int, *, path: str = ""
         raise CorruptionError(message, path, position) from cause
 
 
-def _decode(view: memoryview, count: int, flags: int) -> Columns:
+class ColumnPlaces(NamedTuple):
+    """Where in a payload each column begins, bytes; None for one that is not there.
+
+    Of `bodies`, `tags`, `keys` and `headers` it is the lengths, u32; from `values` on come the tags, keys, headers and
+    bodies themselves. `times`, `dues` and `expiries` are i64.
+    """
+
+    times: int | None
+    dues: int | None
+    expiries: int | None
+    bodies: int
+    tags: int | None
+    keys: int | None
+    headers: int | None
+    values: int
+
+
+def column_places(size: int, count: int, flags: int) -> ColumnPlaces:
+    """Return the places in a payload of `size` bytes.
+
+    Raises:
+        ValueError: a flag is unknown, or that many columns of `count` records do not fit.
+    """
     if flags & ~_KNOWN_FLAGS:
         message = f"unknown flags {flags:#x}"
         raise ValueError(message)
-    if count * 4 > len(view):
-        message = f"{count} records in {len(view)} bytes"
+    cursor = _NUMBER.size if flags & _TRANSACTION else 0
+    places: list[int | None] = []
+    for flag, width in ((_TIMES, 8), (_DUES, 8), (_EXPIRIES, 8), (-1, 4), (_TAGS, 4), (_KEYS, 4), (_HEADERS, 4)):
+        there = flag < 0 or flags & flag
+        places.append(cursor if there else None)
+        cursor += width * count if there else 0
+    if cursor > size:
+        message = f"the columns of {count} records in {size} bytes"
         raise ValueError(message)
-    cursor, transaction = 0, None
-    if flags & _TRANSACTION:
-        (transaction,) = _NUMBER.unpack_from(view)
-        cursor = _NUMBER.size
-    numbers: list[list[int] | None] = []
-    for flag in (_TIMES, _DUES, _EXPIRIES):
-        values = None
-        if flags & flag:
-            values = list(struct.unpack_from(f"<{count}q", view, cursor))
-            cursor += 8 * count
-        numbers.append(values)
-    length_columns: list[Sequence[int] | None] = []
-    for flag in (0, _TAGS, _KEYS, _HEADERS):
-        lengths = None
-        if flag == 0 or flags & flag:
-            lengths = struct.unpack_from(f"<{count}I", view, cursor)
-            cursor += 4 * count
-        length_columns.append(lengths)
-    times, dues, expiries = numbers
-    body_lengths, tag_lengths, key_lengths, header_lengths = length_columns
-    tags, cursor = _cut(view, cursor, tag_lengths)
+    times, dues, expiries, bodies, tags, keys, headers = places
+    return ColumnPlaces(times, dues, expiries, bodies or 0, tags, keys, headers, cursor)
+
+
+def _decode(view: memoryview, count: int, flags: int) -> Columns:
+    places = column_places(len(view), count, flags)
+    transaction = _NUMBER.unpack_from(view)[0] if flags & _TRANSACTION else None
+    times, dues, expiries = (
+        None if at is None else list(struct.unpack_from(f"<{count}q", view, at))
+        for at in (places.times, places.dues, places.expiries)
+    )
+    body_lengths, tag_lengths, key_lengths, header_lengths = (
+        None if at is None else struct.unpack_from(f"<{count}I", view, at)
+        for at in (places.bodies, places.tags, places.keys, places.headers)
+    )
+    tags, cursor = _cut(view, places.values, tag_lengths)
     keys, cursor = _cut(view, cursor, key_lengths)
     headers, cursor = _cut(view, cursor, header_lengths)
     return Columns(
@@ -216,7 +239,7 @@ def _decode(view: memoryview, count: int, flags: int) -> Columns:
         expiries,
         None if tags is None else [None if tag is None else tag.decode() for tag in tags],
         keys,
-        None if headers is None else [_decode_headers(blob) for blob in headers],
+        None if headers is None else [decode_headers(blob) for blob in headers],
         transaction,
     )
 
@@ -269,7 +292,12 @@ def _encode_headers(headers: Mapping[str, str]) -> bytes | None:
     return b"".join(parts)
 
 
-def _decode_headers(blob: bytes | None) -> Mapping[str, str]:
+def decode_headers(blob: bytes | None) -> Mapping[str, str]:
+    """Return the headers of one record.
+
+    Raises:
+        ValueError, struct.error: they are not what was written.
+    """
     if blob is None:
         return {}
     (count,) = _HEADER_COUNT.unpack_from(blob)

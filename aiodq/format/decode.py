@@ -13,7 +13,7 @@ from aiodq.format.layout import ALIGNMENT, COMPACT_MIN, FRAME_PREFIX, FRAME_STAR
 if TYPE_CHECKING:
     from aiodq.format.frames import Frame, FrameContext
 
-__all__ = ["decode_stretch"]
+__all__ = ["decode_stretch", "whole_frame"]
 
 _START: Final = FRAME_START.size
 _PREFIX: Final = FRAME_PREFIX.size
@@ -49,7 +49,7 @@ def decode_stretch(
                 if batch.stop > skip_below:
                     batches.append(batch)
                 continue
-            frame = _whole_frame(view, at, context, position=position, limit=limit, path=path)
+            frame = whole_frame(view, at, context, position=position, limit=limit, path=path)
             if frame is None:
                 break
             if frame.records and frame.stop > skip_below:
@@ -63,7 +63,7 @@ def decode_stretch(
     return batches, at, None
 
 
-def _whole_frame(
+def whole_frame(
     view: memoryview, at: int, context: FrameContext, *, position: int, limit: int, path: str
 ) -> Frame | None:
     """Return the frame's prefix, or None where `view` ends before the frame does and the file does not."""

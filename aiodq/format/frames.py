@@ -41,6 +41,7 @@ __all__ = [
     "check_frame",
     "decode_frame",
     "encode_frames",
+    "frame_payload",
     "read_prefix",
     "slice_frames",
 ]
@@ -304,8 +305,22 @@ def decode_frame(view: memoryview, at: int, frame: Frame, context: FrameContext,
         return Batch(frame.first, frame.time_ns, Columns([body]), frame.position, frame.length)
     if frame.kind != KIND_BATCH:
         return Batch(frame.first, frame.time_ns, Columns([]), frame.position, frame.length)
-    count, stored, raw = _COUNTS.unpack_from(view, at + _PREFIX)
-    start = at + _BATCH
+    columns = decode_columns(
+        frame_payload(view, at, frame, path=path), frame.records, frame.flags, path=path, position=frame.position
+    )
+    return Batch(frame.first, frame.time_ns, columns, frame.position, frame.length)
+
+
+def frame_payload(view: memoryview, at: int, frame: Frame, *, path: str = "") -> BytesLike:
+    """Return the payload of the batch at `view[at]`, decompressed; its columns are what `decode_columns` reads.
+
+    Raises:
+        CorruptionError: its sizes do not fit.
+        FormatVersionError: it uses a codec this version does not know.
+        MissingExtraError: it is compressed and the codec's package is not installed.
+    """
+    _, stored, raw = _COUNTS.unpack_from(view, at + _PREFIX)
+    start, end = at + _BATCH, at + frame.length - TRAILER.size
     if not 0 <= end - start - stored < ALIGNMENT or raw > raw_limit(stored):
         message = f"a payload of {stored} bytes stored and {raw} raw does not fit a frame of {frame.length}"
         raise CorruptionError(message, path, frame.position)
@@ -313,5 +328,4 @@ def decode_frame(view: memoryview, at: int, frame: Frame, context: FrameContext,
     if len(payload) != raw:
         message = f"a payload of {len(payload)} bytes claims to be {raw}"
         raise CorruptionError(message, path, frame.position)
-    columns = decode_columns(payload, count, frame.flags, path=path, position=frame.position)
-    return Batch(frame.first, frame.time_ns, columns, frame.position, frame.length)
+    return payload

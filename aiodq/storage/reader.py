@@ -9,29 +9,34 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from aiodq.errors import CorruptionError, StoreNotFoundError
+from aiodq.errors import CorruptionError, InvalidOptionError, MissingExtraError, StoreNotFoundError
 from aiodq.names import check_name
 from aiodq.stats import HeldSegment
 from aiodq.storage.channels import channel_images, unsettled
 from aiodq.storage.delayed import delayed
 from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.framereader import Rows
 from aiodq.storage.layout import check_store_directory, list_topics
 from aiodq.storage.logreader import LogReader
 from aiodq.storage.record import records_of
 from aiodq.storage.snapshot import LogSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
+    from types import ModuleType
 
     from aiodq.format.journal import ChannelImage
     from aiodq.storage.damage import Damage
     from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.framereader import FrameReader
     from aiodq.storage.logreader import LogView
     from aiodq.storage.record import StoredMessage
 
 __all__ = ["ChannelSummary", "StoreReader", "StoreSummary", "TopicReader", "TopicSummary"]
+
+R = TypeVar("R", bound=Rows)
 
 _CHUNK: Final = 1 << 20
 
@@ -172,20 +177,77 @@ class TopicReader:
             CorruptionError: with `strict`, messages are damaged or missing.
             StorageError: as mapped from the system's error.
         """
+        for batch in self._rows(LogReader(self._fs), start, stop, strict=strict):
+            yield from records_of(batch, self.name)
+
+    def record_batches(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        columns: Collection[str] | None = None,
+        most_rows: int = 65_536,
+        verify: bool = True,
+        strict: bool = False,
+    ) -> Iterator[Any]:
+        """Yield the messages there are now, in order, as Arrow.
+
+        Args:
+            start: as for `scan`.
+            stop: as for `scan`.
+            columns: which of `topic`, `offset`, `timestamp`, `tag`, `key`, `headers` and `body`; all where None. What
+                is not named is not decoded.
+            most_rows: the largest batch.
+            verify: compare checksums; without, damage in bodies is not noticed.
+            strict: as for `scan`.
+
+        Yields:
+            `pyarrow.RecordBatch` objects. `offset` is int64, `timestamp` microseconds in UTC, `headers` a map; `tag`,
+            `key` and `headers` are null where a message has none.
+
+        Raises:
+            InvalidOptionError: there is no such column, or `most_rows` is below 1.
+            MissingExtraError: pyarrow is not installed.
+            CorruptionError: with `strict`, messages are damaged or missing.
+            StorageError: as mapped from the system's error.
+        """
+        arrow = _arrow()
+        wanted = arrow.columns_of(columns)
+        if most_rows < 1:
+            raise InvalidOptionError(f"most_rows must be at least 1, not {most_rows}")
+        rows = self._rows(arrow.arrow_reader(self._fs, wanted, verify=verify), start, stop, strict=strict)
+        found: Iterator[Any] = arrow.as_record_batches(rows, self.name, wanted, most_rows)
+        return found
+
+    def to_arrow(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        columns: Collection[str] | None = None,
+        verify: bool = True,
+        strict: bool = False,
+    ) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Return the messages there are now as a `pyarrow.Table`, which pandas, Polars and DuckDB take.
+
+        Args and *Raises* as for `record_batches`.
+        """
+        batches = self.record_batches(start, stop, columns=columns, verify=verify, strict=strict)
+        return _arrow().as_table(batches, _arrow().columns_of(columns))
+
+    def _rows(self, reader: FrameReader[R], start: int | None, stop: int | None, *, strict: bool) -> Iterator[R]:
         view = self.refresh()
         at = self._log.begin if start is None else max(start, self._log.begin)
         end = view.stop if stop is None else min(stop, view.stop)
-        reader = LogReader(self._fs)
         try:
             while at < end:
                 result = reader.read(view, at, _CHUNK)
                 for damage in result.damages:
                     self._met(damage, strict=strict)
-                for batch in result.batches:
-                    for message in records_of(batch, self.name):
-                        if message.offset >= end:
-                            return
-                        yield message
+                for rows in result.batches:
+                    if rows.first >= end:
+                        return
+                    yield rows.cut(at, end)
                 at = result.next
         finally:
             reader.close()
@@ -266,6 +328,14 @@ class TopicReader:
         finally:
             reader.close()
         return None
+
+
+def _arrow() -> ModuleType:
+    try:
+        from aiodq.storage import arrow  # noqa: PLC0415 - it imports pyarrow, which is an extra
+    except ImportError as cause:
+        raise MissingExtraError("Arrow needs the extra 'arrow': pip install 'aiodq[arrow]'") from cause
+    return arrow
 
 
 class StoreReader:

@@ -1,0 +1,70 @@
+"""Stretches of a log as Arrow record batches: what readers beside the owner give, and what Spark's tasks read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from aiodq.errors import InvalidOptionError
+from aiodq.format.arrow import COLUMNS, ArrowDecoder, joined, schema_of
+from aiodq.storage.framereader import FrameReader
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from aiodq.format.arrow import ArrowRows
+    from aiodq.storage.filesystem import FileSystem
+
+__all__ = ["arrow_reader", "as_record_batches", "as_table", "columns_of"]
+
+_MOST_BYTES: Final = 64 << 20
+"""A record batch is closed at this many body bytes, however few rows it has."""
+
+
+def columns_of(columns: Collection[str] | None) -> tuple[str, ...]:
+    """Return the columns in their own order; all where None.
+
+    Raises:
+        InvalidOptionError: there is no such column, or none is named.
+    """
+    wanted = COLUMNS if columns is None else columns
+    unknown = [name for name in wanted if name not in COLUMNS]
+    if unknown or isinstance(columns, str) or not wanted:
+        raise InvalidOptionError(f"columns are some of {', '.join(COLUMNS)}, not {columns!r}")
+    return tuple(name for name in COLUMNS if name in wanted)
+
+
+def arrow_reader(fs: FileSystem, columns: Collection[str], *, verify: bool) -> FrameReader[ArrowRows]:
+    """Return a reader of rows with these columns."""
+    return FrameReader(fs, ArrowDecoder(columns, verify=verify))
+
+
+def as_record_batches(found: Iterable[ArrowRows], topic: str, columns: Sequence[str], most_rows: int) -> Iterator[Any]:
+    """Yield `pyarrow.RecordBatch` objects of up to `most_rows` rows, each as full as it can be."""
+    pending: list[ArrowRows] = []
+    count = size = 0
+    for each in found:
+        rows: ArrowRows | None = each
+        while rows is not None:
+            here = rows.cut(rows.first, rows.first + most_rows - count)
+            rows = rows.cut(here.stop, rows.stop) if here.stop < rows.stop else None
+            pending.append(here)
+            count += here.stop - here.first
+            size += here.bytes
+            if count >= most_rows or size >= _MOST_BYTES:
+                yield _joined(pending, topic, columns)
+                pending = []
+                count = size = 0
+    if pending:
+        yield _joined(pending, topic, columns)
+
+
+def _joined(rows: Sequence[ArrowRows], topic: str, columns: Sequence[str]) -> Any:  # noqa: ANN401 - no types
+    arrays = [joined(rows, name, topic) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
+
+
+def as_table(batches: Iterable[Any], columns: Sequence[str]) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """Return the record batches as one `pyarrow.Table`."""
+    return pa.Table.from_batches(batches, schema_of(columns))

@@ -1,0 +1,170 @@
+"""Arrow gives the rows that `decode_stretch` gives, and refuses the same frames at the same place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiodq.errors import CorruptionError
+from aiodq.format.arrow import COLUMNS, ArrowDecoder, ArrowRows, joined, schema_of
+from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
+from aiodq.format.columns import Columns
+from aiodq.format.decode import decode_stretch
+from aiodq.format.segment import SegmentHeader
+from tests.format import make_golden
+from tests.format.support import (
+    BASE,
+    CONTEXT,
+    START,
+    Put,
+    columns_strategy,
+    encode_puts,
+    flipped,
+    hostile_u32,
+    mixed_stream,
+    patched,
+    puts_strategy,
+    records_in,
+    reseal,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from aiodq.format.frames import FrameContext
+
+MIXED = mixed_stream()
+GOLDEN = sorted(make_golden.DIRECTORY.parent.glob("v*/*.seg"))
+
+
+def rows_of(found: Iterable[ArrowRows]) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for one in found:
+        count = one.stop - one.first
+        times = [one.times] * count if isinstance(one.times, int) else one.times.tolist()
+        columns = [joined([one], name, "t") for name in ("tag", "key", "headers", "body")]
+        for column in columns:
+            column.validate(full=True)
+        lists = [column.to_pylist() for column in columns]
+        rows += zip(range(one.first, one.stop), times, *lists, strict=True)
+    return rows
+
+
+def expected(
+    data: bytes, context: FrameContext, limit: int, skip_below: int = 0
+) -> tuple[list[tuple[object, ...]], int, int | None]:
+    batches, used, error = decode_stretch(data, context, position=START, limit=limit, skip_below=skip_below)
+    rows: list[tuple[object, ...]] = [
+        (row.offset, row.time_ns, row.tag, row.key, list(row.headers.items()) if row.headers else None, row.body)
+        for row in records_in(batches)
+    ]
+    return rows, used, None if error is None else error.position
+
+
+def found(
+    data: bytes, context: FrameContext, limit: int, skip_below: int = 0, *, verify: bool = True
+) -> tuple[list[tuple[object, ...]], int, int | None]:
+    decode = ArrowDecoder(verify=verify)
+    batches, used, error = decode(data, context, position=START, limit=limit, skip_below=skip_below)
+    return rows_of(batches), used, None if error is None else error.position
+
+
+def assert_alike(
+    data: bytes, *, context: FrameContext = CONTEXT, limit: int | None = None, skip_below: int = 0
+) -> None:
+    limit = START + len(data) if limit is None else limit
+    assert found(data, context, limit, skip_below) == expected(data, context, limit, skip_below)
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_golden_files(path: Path) -> None:
+    data = path.read_bytes()
+    assert_alike(data[START:], context=SegmentHeader.decode(data).context)
+
+
+def test_cut_at_every_byte_by_the_end_of_the_file_of_the_data_or_of_what_may_be_read() -> None:
+    for cut in range(len(MIXED.data)):
+        assert_alike(MIXED.data[:cut])
+        assert_alike(MIXED.data[:cut], limit=MIXED.limit)
+        assert_alike(MIXED.data, limit=START + cut)
+
+
+def test_every_bit_turned_round() -> None:
+    for bit in range(len(MIXED.data) * 8):
+        assert_alike(flipped(MIXED.data, bit))
+
+
+@given(puts_strategy, st.integers(0, 40))
+def test_random_puts(puts: list[Put], skipped: int) -> None:
+    assert_alike(encode_puts(puts).data, skip_below=BASE + skipped)
+
+
+@given(columns_strategy(), st.sampled_from([CODEC_NONE, CODEC_ZSTD]), st.data())
+def test_changes_under_a_right_checksum(columns: Columns, codec: int, data: st.DataObject) -> None:
+    frame = encode_puts([Put(columns, codec=codec)]).data
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(2, len(frame) // 4 - 2)) * 4
+        frame = patched(frame, at, data.draw(hostile_u32.map(lambda word: word.to_bytes(4, "little"))))
+    assert_alike(reseal(frame))
+
+
+def test_compact_records_that_repeat_an_offset_or_leave_some_out() -> None:
+    one = encode_puts([Put(Columns([b"%d" % n])) for n in range(5)]).frames
+    assert_alike(b"".join([*one[:3], one[1], *one[1:2], *one[4:]]))
+
+
+def test_without_checksums_only_what_holds_the_frames_together_is_looked_at() -> None:
+    stream = encode_puts([Put(Columns([b"a" * 20])), Put(Columns([b"b" * 20])), Put(Columns([b"c"] * 9))])
+    body = stream.data.index(b"a" * 20)
+    changed = patched(stream.data, body, b"x")
+    assert found(changed, CONTEXT, stream.limit)[0] == []
+    rows, used, position = found(changed, CONTEXT, stream.limit, verify=False)
+    assert ([row[-1] for row in rows][:2], used, position) == ([b"x" + b"a" * 19, b"b" * 20], len(stream.data), None)
+    trailer = stream.positions[1] - 4
+    assert found(patched(stream.data, trailer, b"\x01"), CONTEXT, stream.limit, verify=False) == ([], 0, START)
+
+
+def test_a_text_that_is_none() -> None:
+    frame = encode_puts([Put(Columns([b"a"], tags=["tag"]))]).data
+    bad = reseal(patched(frame, frame.index(b"tag"), b"\xff"))
+    assert_alike(bad)
+    rows, _, error = ArrowDecoder()(bad, CONTEXT, position=START, limit=START + len(bad))
+    assert rows == []
+    assert isinstance(error, CorruptionError)
+
+
+def test_only_what_is_wanted_is_made() -> None:
+    batches, used, error = ArrowDecoder(["offset", "tag"])(MIXED.data, CONTEXT, position=START, limit=MIXED.limit)
+    assert (used, error) == (len(MIXED.data), None)
+    assert all(one.arrays.get("body") is None and one.arrays.get("headers") is None for one in batches)
+    assert [tag for one in batches for tag in joined([one], "tag", "t").to_pylist()] == [
+        row[2] for row in expected_rows()
+    ]
+
+
+def expected_rows() -> list[tuple[object, ...]]:
+    return expected(MIXED.data, CONTEXT, MIXED.limit)[0]
+
+
+@given(puts_strategy, st.integers(0, 30), st.integers(0, 30))
+def test_a_part_between_two_offsets(puts: list[Put], start: int, length: int) -> None:
+    stream = encode_puts(puts)
+    batches, _, _ = ArrowDecoder()(stream.data, CONTEXT, position=START, limit=stream.limit)
+    whole = expected(stream.data, CONTEXT, stream.limit)[0]
+    low, high = BASE + start, BASE + start + length
+    parts = [one.cut(low, high) for one in batches if one.first < high and one.stop > low]
+    assert rows_of(parts) == [row for row in whole if isinstance(row[0], int) and low <= row[0] < high]
+
+
+def test_the_schema() -> None:
+    schema = schema_of()
+    assert schema.names == list(COLUMNS)
+    assert schema.field("timestamp").type == pa.timestamp("us", tz="UTC")
+    assert schema.field("headers").type == pa.map_(pa.string(), pa.string())
+    assert [field.name for field in schema if field.nullable] == ["tag", "key", "headers"]
+    assert schema_of(["body", "offset"]).names == ["offset", "body"]

@@ -1,0 +1,148 @@
+"""A topic as Arrow: the messages that `scan` gives, whatever the state of the files, beside an owner or without one."""
+
+from __future__ import annotations
+
+import random
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import aiodq
+from aiodq.format.arrow import COLUMNS
+from aiodq.storage.reader import StoreReader
+from tests.storage.faults import FaultyFileSystem
+from tests.storage.logs import flip, open_log, put, put_each, segments
+from tests.storage.stores import BREAKS, LEFTOVERS, a_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from aiodq.storage.reader import TopicReader
+    from aiodq.storage.record import StoredMessage
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    directory = tmp_path / "store"
+    directory.mkdir()
+    (directory / "LOCK").touch()
+    return directory
+
+
+def topic_of(store: Path) -> TopicReader:
+    return StoreReader(str(store), FaultyFileSystem()).topic("t")
+
+
+def as_rows(messages: Iterable[StoredMessage]) -> list[dict[str, object]]:
+    return [
+        {
+            "topic": m.topic,
+            "offset": m.offset,
+            "timestamp": m.timestamp,
+            "tag": m.tag,
+            "key": m.key,
+            "headers": list(m.headers.items()) or None,
+            "body": m.body,
+        }
+        for m in messages
+    ]
+
+
+@pytest.mark.parametrize("change", [*BREAKS.values(), *LEFTOVERS.values()], ids=[*BREAKS, *LEFTOVERS])
+def test_the_messages_and_the_damages_of_a_scan(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    store = tmp_path / "store"
+    a_store(store)
+    change(store)
+    one, other = topic_of(store), topic_of(store)
+    rows = as_rows(one.scan())
+    assert other.to_arrow().to_pylist() == rows
+    assert other.damages == one.damages
+
+
+async def test_everything_that_a_message_has_beside_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    options = aiodq.StoreOptions(segment_bytes=4096, retention=aiodq.Retention(consumed="keep"))
+    async with aiodq.open(path, options) as store:
+        topic, seen = store.topic("orders"), 0
+        for number in range(60):
+            await topic.put(b"%d" % number, tag=None if number % 3 else "t", key=b"k" * (number % 2))
+            await topic.put_many([b"a", aiodq.Draft(b"b" * number, headers={"n": str(number), "": "x"}), b""])
+            await topic.put(b"plain")
+            reader = aiodq.open_reader(path).topic("orders")
+            table = reader.to_arrow(seen)
+            assert table.to_pylist() == as_rows(reader.scan(seen))
+            assert table.num_rows == 5
+            seen = reader.end_offset
+    reader = aiodq.open_reader(path).topic("orders")
+    rows = reader.to_arrow()
+    assert rows.num_rows == 300
+    assert rows.schema.names == list(COLUMNS)
+    assert abs(rows["timestamp"][0].as_py() - datetime.now(UTC)).total_seconds() < 3600
+
+
+async def test_compressed(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(compression="zstd")) as store:
+        await store.topic("t").put_many([b"abc" * 50] * 100)
+        await store.topic("t").put(b"xyz" * 50)
+    reader = aiodq.open_reader(tmp_path).topic("t")
+    assert reader.to_arrow().to_pylist() == as_rows(reader.scan())
+
+
+def test_between_two_offsets_in_batches_of_any_size(store: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    log = open_log(store / "t", segment_bytes=2000)
+    for _ in range(40):
+        put(log, [bytes(rng.randrange(60)) for _ in range(rng.randrange(1, 9))])
+    log.close()
+    reader = topic_of(store)
+    bodies = [message.body for message in reader.scan()]
+    for _ in range(60):
+        start, stop, most = rng.randrange(len(bodies) + 9), rng.randrange(len(bodies) + 9), rng.randrange(1, 30)
+        batches = list(reader.record_batches(start, stop, columns=["body", "offset"], most_rows=most))
+        assert all(batch.num_rows == most for batch in batches[:-1])
+        assert all(0 < batch.num_rows <= most for batch in batches)
+        rows = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+        assert rows == list(enumerate(bodies))[start:stop]
+
+
+def test_strict_raises_where_damage_is_met_and_without_checksums_it_is_not(store: Path) -> None:
+    log = open_log(store / "t")
+    put_each(log, [bytes([65 + n]) * 50 for n in range(8)])
+    log.close()
+    path = segments(store / "t")[0]
+    flip(path, path.read_bytes().index(b"C" * 50) + 10, 1)
+    reader = topic_of(store)
+    assert [row["offset"] for row in reader.to_arrow().to_pylist()] == [0, 1, 3, 4, 5, 6, 7]
+    assert len(reader.damages) == 1
+    with pytest.raises(aiodq.CorruptionError):
+        topic_of(store).to_arrow(strict=True)
+    assert topic_of(store).to_arrow(verify=False).num_rows == 8
+
+
+def test_nothing(store: Path) -> None:
+    open_log(store / "t").close()
+    table = topic_of(store).to_arrow(columns=["tag", "body"])
+    assert (table.num_rows, table.schema.names) == (0, ["tag", "body"])
+    assert isinstance(table, pa.Table)
+
+
+@pytest.mark.parametrize("columns", [[], ["bodies"], ["body", "x"], "body"], ids=repr)
+def test_columns_that_there_are_not(store: Path, columns: list[str]) -> None:
+    open_log(store / "t").close()
+    with pytest.raises(aiodq.InvalidOptionError, match="topic, offset, timestamp"):
+        topic_of(store).to_arrow(columns=columns)
+    with pytest.raises(aiodq.InvalidOptionError):
+        topic_of(store).record_batches(most_rows=0)
+
+
+def test_without_pyarrow_the_error_names_the_extra(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_log(store / "t").close()
+    monkeypatch.delitem(sys.modules, "aiodq.storage.arrow", raising=False)
+    monkeypatch.delattr(sys.modules["aiodq.storage"], "arrow", raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(aiodq.MissingExtraError, match=r"aiodq\[arrow\]"):
+        topic_of(store).to_arrow()
