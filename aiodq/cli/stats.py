@@ -17,13 +17,14 @@ from aiodq.store import open_reader
 __all__ = ["stat"]
 
 _INTERVAL: Final = 1.0
+_COUNTS: Final = ("ready", "in flight", "deferred", "came back", "timed out", "dead")
 
 
 def stat(store: str, /, *, json: bool = False, watch: bool = False) -> int:
     """Show what a store holds, by topic and channel.
 
-    The store may be open in another process meanwhile. What is in flight there counts as not acked: only that process
-    knows it, and tells it by `Store.stats`.
+    The store may be open in another process meanwhile. What is in flight, has timed out or was given up since it was
+    opened, that process shows about once a second; without one there is "-".
 
     Args:
         store: the store's directory.
@@ -107,14 +108,14 @@ def _figures(topic: TopicSummary) -> tuple[int, ...]:
 
 def _channels(summary: StoreSummary, before: StoreSummary | None, seconds: float) -> Table:
     table = Table("topic", "channel")
-    for name in ("not acked", "deferred", "came back", "oldest", "all acked below", "holds segments"):
+    for name in (*_COUNTS, "oldest", "all acked below", "holds segments"):
         table.add_column(name, justify="right")
     if before is not None:
         table.add_column("acked/s", justify="right")
     for name, topic in summary.topics.items():
         for channel in topic.channels.values():
             held = [segment for segment in topic.held if channel.name in segment.by]
-            row = [name, channel.name, *(f"{number:,}" for number in _waiting(channel)), _age(channel.oldest_ns)]
+            row = [name, channel.name, *map(_number, _counts(channel)), _age(channel.oldest_ns)]
             row += [f"{channel.floor:,}", f"{len(held):,}"]
             if before is not None:
                 row.append(
@@ -124,8 +125,20 @@ def _channels(summary: StoreSummary, before: StoreSummary | None, seconds: float
     return table
 
 
-def _waiting(channel: ChannelSummary) -> tuple[int, ...]:
-    return channel.depth, channel.deferred, channel.redelivered
+def _counts(channel: ChannelSummary) -> tuple[int | None, ...]:
+    """Return what stands under `_COUNTS`."""
+    return (
+        channel.ready,
+        channel.in_flight,
+        channel.deferred,
+        channel.redelivered,
+        channel.timed_out,
+        channel.dead,
+    )
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
 
 
 def _age(put_ns: int | None) -> str:

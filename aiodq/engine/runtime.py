@@ -20,6 +20,7 @@ from aiodq.engine.offload import Offload
 from aiodq.engine.opening import open_store, open_topic
 from aiodq.engine.outlet import Outlet
 from aiodq.engine.rescue import abandon, rescue
+from aiodq.engine.showing import Showing
 from aiodq.engine.signals import QueueShutDown
 from aiodq.engine.transactions import Committer
 from aiodq.errors import AiodqError, StoreFailedError, WrongContextError
@@ -89,6 +90,7 @@ class Runtime:
         self._closed: asyncio.Future[None] | None = None
         self.deletions: Deletions = Deletions(self)
         self._post = DeadLetterOffice(self.clock)
+        self._showing = Showing(self.fs, path, self.topics, self.offload, self.clock)
 
     # --- opening
 
@@ -274,6 +276,7 @@ class Runtime:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self.committer.run)
+                tasks.start_soon(self._showing.run)
                 while (ioloop := await self._wanted.get()) is not None:
                     tasks.start_soon(ioloop.run)
                 tasks.cancel_scope.cancel()
@@ -289,6 +292,7 @@ class Runtime:
         for ioloop in self.topics.values():
             if not ioloop.closed:
                 self._rescue(ioloop)
+        self._showing.end()
         self._unlock()
         _LIVE.discard(self)
 

@@ -11,6 +11,7 @@ from aiodq.names import check_name
 from aiodq.storage.atomic import TEMPORARY
 from aiodq.storage.channels import CHANNELS
 from aiodq.storage.damage import is_quarantined
+from aiodq.storage.figures import FIGURES
 from aiodq.storage.lock import LOCK_NAME
 from aiodq.storage.meta import TOPIC_FILE
 from aiodq.storage.oserrors import storage_error
@@ -32,7 +33,7 @@ __all__ = [
 _DELETED: Final = "#deleted"
 """No topic may be called so; two deletions of one name never meet, as the first is swept before the second."""
 
-_HARMLESS: Final = frozenset({LOCK_NAME, TRANSACTIONS, "lost+found"})
+_HARMLESS: Final = frozenset({LOCK_NAME, TRANSACTIONS, FIGURES, "lost+found"})
 _TOPIC_ENTRIES: Final = frozenset({TOPIC_FILE, WATERMARK, CHANNELS, "staging", "commits"})
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiodq.errors import CorruptionError, InvalidOptionError, MissingExtraError, StoreNotFoundError
@@ -16,12 +15,14 @@ from aiodq.names import check_name
 from aiodq.stats import HeldSegment
 from aiodq.storage.channels import channel_images, unsettled
 from aiodq.storage.delayed import delayed
+from aiodq.storage.figures import ChannelFigures, read_figures
 from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.framereader import Rows
 from aiodq.storage.layout import check_store_directory, list_topics
 from aiodq.storage.logreader import LogReader
 from aiodq.storage.record import records_of
 from aiodq.storage.snapshot import LogSnapshot
+from aiodq.storage.summaries import ChannelSummary, StoreSummary, TopicSummary
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -39,70 +40,6 @@ __all__ = ["ChannelSummary", "StoreReader", "StoreSummary", "TopicReader", "Topi
 R = TypeVar("R", bound=Rows)
 
 _CHUNK: Final = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelSummary:
-    """A channel as its files tell it.
-
-    Attributes:
-        name: its name.
-        floor: every message below this offset is settled.
-        depth: messages that are not settled: ready, in flight or deferred. What damage took counts until the channel
-            has come past it.
-        deferred: those of them that are not due yet, by the wall clock.
-        redelivered: those of them that were delivered before and came back.
-        oldest_ns: when the oldest of them was put, nanoseconds since the epoch; None where there is none.
-    """
-
-    name: str
-    floor: int
-    depth: int
-    deferred: int
-    redelivered: int
-    oldest_ns: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSummary:
-    """A topic as its files tell it.
-
-    Attributes:
-        name: its name.
-        begin_offset: the oldest message's offset.
-        end_offset: the offset behind the newest message.
-        durable_offset: everything below this was noted to be on the device; the truth may be ahead of it.
-        segments: how many files.
-        bytes: their size together.
-        records: the messages in them.
-        damages: what was found wrong so far.
-        channels: by name.
-        held: full segments that channels hold back; `by` names them.
-    """
-
-    name: str
-    begin_offset: int
-    end_offset: int
-    durable_offset: int
-    segments: int
-    bytes: int
-    records: int
-    damages: tuple[Damage, ...]
-    channels: Mapping[str, ChannelSummary]
-    held: tuple[HeldSegment, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StoreSummary:
-    """A store as its files tell it.
-
-    Attributes:
-        path: its directory.
-        topics: by name.
-    """
-
-    path: str
-    topics: Mapping[str, TopicSummary]
 
 
 class TopicReader:
@@ -289,7 +226,9 @@ class TopicReader:
         view, log = self.refresh(), self._log
         images = channel_images(self._fs, log.directory, log.meta)
         dues = dict(self._dues(view))
-        channels = {name: self._channel(name, image, view, dues) for name, image in images.items()}
+        shown = read_figures(self._fs, os.path.dirname(log.directory))
+        known = None if shown is None else shown.get(self.name, {})
+        channels = {name: self._channel(name, image, view, dues, known) for name, image in images.items()}
         held = [(s, tuple(sorted(n for n, i in images.items() if unsettled(i, s.base, s.end)))) for s in view.segments]
         return TopicSummary(
             self.name,
@@ -309,14 +248,22 @@ class TopicReader:
         now = time.time_ns()
         return ((offset, due) for offset, _, due in delayed(self._fs, view) if due > now)
 
-    def _channel(self, name: str, image: ChannelImage, view: LogView, dues: Mapping[int, int]) -> ChannelSummary:
+    def _channel(
+        self,
+        name: str,
+        image: ChannelImage,
+        view: LogView,
+        dues: Mapping[int, int],
+        known: Mapping[str, ChannelFigures] | None,
+    ) -> ChannelSummary:
         stretches = [(max(segment.base, self._log.begin), segment.end) for segment in view.segments]
         depth = sum(unsettled(image, start, stop) for start, stop in stretches)
         now = time.time_ns()
         deferred = {offset for offset, due in image.deferred.items() if due > now}
         deferred |= {o for o in dues if o not in image.attempts and unsettled(image, o, o + 1)}
         redelivered = sum(offset < view.stop for offset in image.attempts)
-        return ChannelSummary(name, image.floor, depth, len(deferred), redelivered, self._oldest(image, view))
+        figures = (None, None, None) if known is None else known.get(name, (0, 0, 0))
+        return ChannelSummary(name, image.floor, depth, len(deferred), redelivered, self._oldest(image, view), *figures)
 
     def _oldest(self, image: ChannelImage, view: LogView) -> int | None:
         """Return when the message at a channel's floor, or the first that is there behind it, was put."""

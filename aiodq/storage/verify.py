@@ -11,6 +11,7 @@ from aiodq.format.segment import topic_salt
 from aiodq.storage.atomic import TEMPORARY, read_file
 from aiodq.storage.channels import CHANNELS, channel_directory, is_loss, is_loss_in_front
 from aiodq.storage.damage import is_quarantined
+from aiodq.storage.figures import FIGURES
 from aiodq.storage.journal import CHECKPOINT, JOURNAL, read_channel
 from aiodq.storage.layout import check_store_directory, list_topics
 from aiodq.storage.lock import LOCK_NAME
@@ -44,6 +45,7 @@ Kind: TypeAlias = Literal[
 ]
 
 _LARGEST_NOTED: Final = 1 << 24
+_OWN: Final = frozenset({TRANSACTIONS, FIGURES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def verify_store(path: str, fs: FileSystem) -> StoreReport:
     try:
         names = fs.listdir(path)
         topics = list_topics(fs, path)
-        files = [_other(fs, f"{path}/{name}", "") for name in names if name not in {*topics, TRANSACTIONS}]
+        files = [_other(fs, f"{path}/{name}", "") for name in names if name not in {*topics, *_OWN}]
         if TRANSACTIONS in names:
             files.append(_transactions(fs, path))
     except OSError as cause:

@@ -157,12 +157,17 @@ async def main(path, name):
         channel = topic.channel("default")
         await topic.settle_in()
         print("open", flush=True)
-        for line in sys.stdin.buffer:
+        held = []
+        while line := await asyncio.to_thread(sys.stdin.buffer.readline):
             word, _, rest = line.rstrip(b"\\n").partition(b" ")
             if word == b"put":
                 await topic.put(rest)
             elif word == b"ack":
                 await (await channel.get()).ack()
+            elif word == b"reject":
+                await (await channel.get()).reject()
+            elif word == b"hold":
+                held.append(await channel.get())
             print("done", flush=True)
 
 asyncio.run(main(*sys.argv[1:]))
@@ -170,7 +175,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 class Owner:
-    """Another process that has a store open and does what it is told: `put …` or `ack`."""
+    """Another process that has a store open and does what it is told: `put …`, `ack`, `reject` or `hold`."""
 
     def __init__(self, store: Path, topic: str) -> None:
         self.process = subprocess.Popen(

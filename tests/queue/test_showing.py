@@ -1,0 +1,114 @@
+"""What the owner of a store shows of its channels to those who look on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.engine import showing
+from aiodq.storage.figures import FIGURES, ChannelFigures, read_figures, write_figures
+from tests.queue.support import SpyFileSystem, fill, numbered, store, take, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(showing, "_INTERVAL", 0.002)
+
+
+async def test_it_follows_the_channels_and_is_gone_at_the_end(path: Path) -> None:
+    fs = SpyFileSystem()
+
+    def shown() -> object:
+        return read_figures(fs, str(path))
+
+    async with store(path, fs=fs) as opened:
+        await until(lambda: shown() == {})
+        topic = opened.topic("a")
+        channel = topic.channel("c", aiodq.ChannelOptions(visibility_timeout=0.01))
+        await fill(topic, numbered(5))
+        held = await take(channel, 3)
+        await held[0].reject()
+        await until(lambda: shown() == {"a": {"c": ChannelFigures(0, 2, 1)}})
+        topic.channel("c", aiodq.ChannelOptions())
+        await take(channel, 1)
+        await until(lambda: shown() == {"a": {"c": ChannelFigures(1, 2, 1)}})
+        assert aiodq.open_reader(path).topic("a").stats().channels["c"].in_flight == 1
+    assert FIGURES not in os.listdir(path)
+    assert shown() is None
+    assert aiodq.open_reader(path).topic("a").stats().channels["c"].in_flight is None
+
+
+async def test_nothing_is_written_while_nothing_changes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fs = SpyFileSystem()
+    look, looks = showing.Showing._look, 0
+
+    def count(one: showing.Showing) -> object:
+        nonlocal looks
+        looks += 1
+        return look(one)
+
+    async with store(path, fs=fs) as opened:
+        topic = opened.topic("a")
+        await fill(topic, numbered(5))
+        await take(topic.channel("c"), 2)
+        await until(lambda: read_figures(fs, str(path)) == {"a": {"c": ChannelFigures(2, 0, 0)}})
+        written = len(fs.named("write", match=FIGURES))
+        monkeypatch.setattr(showing.Showing, "_look", count)
+        await until(lambda: looks > 5)
+        assert len(fs.named("write", match=FIGURES)) == written
+        assert fs.named("sync", match=FIGURES) == []
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EMFILE])
+async def test_where_it_cannot_be_shown_all_else_goes_on(path: Path, error: int) -> None:
+    fs = SpyFileSystem()
+    fs.fail(error, "create", "write", match=FIGURES)
+    async with store(path, fs=fs) as opened:
+        topic = opened.topic("a")
+        await fill(topic, numbered(5))
+        await until(lambda: len(fs.named("create", match=FIGURES)) > 3)
+        assert len(await take(topic.channel("c"), 5)) == 5
+        fs.heal()
+        await until(lambda: read_figures(fs, str(path)) == {"a": {"c": ChannelFigures(5, 0, 0)}})
+        fs.fail(error, "remove", match=FIGURES)
+    async with store(path, fs=fs):
+        await until(lambda: read_figures(fs, str(path)) == {})
+
+
+@pytest.mark.parametrize("junk", [b"", b"x", b"00000000 ", b"zzzzzzzz {}", os.urandom(100)], ids=range(5))
+def test_junk_shows_nothing(path: Path, junk: bytes) -> None:
+    path.mkdir()
+    (path / FIGURES).write_bytes(junk)
+    assert read_figures(SpyFileSystem(), str(path)) is None
+
+
+def test_what_is_cut_off_or_changed_shows_nothing(path: Path) -> None:
+    path.mkdir()
+    write_figures(SpyFileSystem(), str(path), {"t": {"c": ChannelFigures(1, 2, 3)}})
+    data = (path / FIGURES).read_bytes()
+    assert read_figures(SpyFileSystem(), str(path)) == {"t": {"c": ChannelFigures(1, 2, 3)}}
+    for cut in range(len(data)):
+        (path / FIGURES).write_bytes(data[:cut])
+        assert read_figures(SpyFileSystem(), str(path)) is None
+        (path / FIGURES).write_bytes(data[:cut] + bytes([data[cut] ^ 1]) + data[cut + 1 :])
+        assert read_figures(SpyFileSystem(), str(path)) is None
+
+
+def test_what_an_owner_that_is_gone_left_behind_shows_nothing(path: Path) -> None:
+    path.mkdir()
+    program = (
+        "import sys; from aiodq.storage.figures import write_figures;"
+        "from aiodq.storage.filesystem import OsFileSystem; write_figures(OsFileSystem(), sys.argv[1], {})"
+    )
+    subprocess.run([sys.executable, "-c", program, str(path)], check=True)
+    assert (path / FIGURES).exists()
+    assert read_figures(SpyFileSystem(), str(path)) is None
