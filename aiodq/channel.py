@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +13,7 @@ from aiodq.engine.channels import pause_channel
 from aiodq.engine.figures import channel_stats
 from aiodq.engine.signals import QueueEmpty, QueueShutDown
 from aiodq.errors import AiodqError, InvalidOptionError, NotInFlightError, OffsetError
-from aiodq.options import ChannelOptions
+from aiodq.options import ChannelOptions, time_ns
 from aiodq.storage.logreader import LogReader
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.log import TopicLog
 
-__all__ = ["Channel", "start_offset", "time_ns"]
+__all__ = ["Channel", "start_offset"]
 
 _LOG: Final = logging.getLogger("aiodq")
 
@@ -348,15 +348,3 @@ def start_offset(fs: FileSystem, start: Start, log: TopicLog, *, first: bool) ->
         finally:
             reader.close()
     return min(max(int(start), log.begin), log.end)
-
-
-def time_ns(moment: datetime) -> int:
-    """Return nanoseconds since the epoch, exact to the microsecond.
-
-    Raises:
-        InvalidOptionError: the time has no zone.
-    """
-    if moment.tzinfo is None:
-        raise InvalidOptionError("the time needs a zone, for example datetime.now(timezone.utc)")
-    delta = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return (delta.days * 86_400 + delta.seconds) * 1_000_000_000 + delta.microseconds * 1000

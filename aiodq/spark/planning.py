@@ -1,0 +1,142 @@
+"""Which stretches of which segments a read is made of: decided once, beside the driver, and each read by one task."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import CorruptionError, OffsetError, StoreNotFoundError
+from aiodq.names import check_name
+from aiodq.storage.layout import check_store_directory, list_topics
+from aiodq.storage.logreader import LogReader, LogView
+from aiodq.storage.snapshot import LogSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from aiodq.spark.options import Bound, ReadOptions
+    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.segments import Segment
+
+__all__ = ["Split", "plan", "topics_of"]
+
+_MAGIC: Final = frozenset("*?[")
+
+
+@dataclass(frozen=True)
+class Split:
+    """What one task reads.
+
+    Attributes:
+        topic: the topic's name.
+        view: its segments.
+        start, stop: the offsets from which and up to which.
+    """
+
+    topic: str
+    view: LogView
+    start: int
+    stop: int
+
+
+def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
+    """Return the splits, in the order of their offsets, topic by topic, as the stores are now. Blocking.
+
+    Raises:
+        StoreNotFoundError: there is no such store or topic.
+        OffsetError: offsets that were asked for by number are not there, or not any more, with `strict`.
+        CorruptionError: messages in between are missing, with `strict`.
+        StorageError: as mapped from the system's error.
+    """
+    splits: list[Split] = []
+    for store in options.stores:
+        for topic in topics_of(fs, store, options.topics):
+            log = LogSnapshot(fs, os.path.join(store, topic))
+            log.refresh()
+            start, stop = _range(fs, log, topic, options)
+            if options.strict:
+                _refuse_gaps(log, start, stop)
+            splits += _splits(fs, Split(topic, log.view, start, stop), options.split_bytes)
+    return splits
+
+
+def topics_of(fs: FileSystem, store: str, wanted: Sequence[str] | None) -> list[str]:
+    """Return the names of a store's topics that are wanted, sorted.
+
+    Raises:
+        NotAStoreError: the directory holds something else.
+        StoreNotFoundError: there is no such store, or no topic of a name that was given in full.
+        InvalidNameError: no topic can have that name.
+    """
+    check_store_directory(fs, store)
+    there = list_topics(fs, store)
+    if wanted is None:
+        return there
+    for name in wanted:
+        if not _MAGIC & set(name) and check_name(name) not in there:
+            raise StoreNotFoundError(f"there is no topic {name!r}; there are: {', '.join(there) or 'none'}", store)
+    return [name for name in there if any(fnmatchcase(name, one) for one in wanted)]
+
+
+def _range(fs: FileSystem, log: LogSnapshot, topic: str, options: ReadOptions) -> tuple[int, int]:
+    begin, end = log.begin, log.view.stop
+    start = _offset(options.starting, topic, begin, end, default=begin)
+    stop = _offset(options.ending, topic, begin, end, default=end)
+    if options.strict and not begin <= start <= end:
+        raise OffsetError(f"topic {topic!r} has the offsets {begin} to {end - 1}; the read is to start at {start}")
+    if options.strict and stop > end:
+        raise OffsetError(f"topic {topic!r} has the offsets {begin} to {end - 1}; the read is to end before {stop}")
+    reader = LogReader(fs)
+    try:
+        if options.starting_ns is not None:
+            start = max(start, reader.offset_at(log.view, options.starting_ns))
+        if options.ending_ns is not None:
+            stop = min(stop, reader.offset_at(log.view, options.ending_ns))
+    finally:
+        reader.close()
+    return max(start, begin), min(stop, end)
+
+
+def _offset(bound: Bound, topic: str, begin: int, end: int, *, default: int) -> int:
+    if isinstance(bound, dict):
+        return bound.get(topic, default)
+    if isinstance(bound, int):
+        return bound
+    return begin if bound == "earliest" else end
+
+
+def _refuse_gaps(log: LogSnapshot, start: int, stop: int) -> None:
+    for gap in log.gaps:
+        if gap.first < stop and start < gap.stop:
+            raise CorruptionError(f"{gap.reason}; failOnDataLoss=false goes on without them", gap.path, gap.position)
+
+
+def _splits(fs: FileSystem, whole: Split, size: int) -> Iterator[Split]:
+    """Cut a split wherever the segments' indexes can, about every `size` bytes."""
+    reader, start = LogReader(fs), whole.start
+    parts: list[Segment] = []
+    taken = 0
+    try:
+        for segment in whole.view.segments:
+            if segment.end <= whole.start or segment.base >= whole.stop or segment.empty:
+                continue
+            for first, length in reader.stretches(segment, whole.view):
+                if taken >= size and start < first < whole.stop:
+                    yield _part(whole, parts, start, first)
+                    start, parts, taken = first, [], 0
+                if not parts or parts[-1] is not segment:
+                    parts.append(segment)
+                taken += length
+    finally:
+        reader.close()
+    if parts and start < whole.stop:
+        yield _part(whole, parts, start, whole.stop)
+
+
+def _part(whole: Split, parts: Sequence[Segment], start: int, stop: int) -> Split:
+    """Return a split that is small where it travels to its task: an index can be read again."""
+    segments = tuple(replace(segment, index=None) if segment.sealed else segment for segment in parts)
+    data_end = whole.view.data_end if parts[-1] is whole.view.segments[-1] else parts[-1].data_end
+    return Split(whole.topic, LogView(segments, stop, data_end), start, stop)

@@ -1,0 +1,59 @@
+"""What a task does: a stretch of a log, decoded to Arrow batch by batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aiodq.errors import CorruptionError
+from aiodq.storage.arrow import arrow_reader, as_record_batches, columns_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.format.arrow import ArrowRows
+    from aiodq.spark.options import ReadOptions
+    from aiodq.spark.planning import Split
+    from aiodq.storage.filesystem import FileSystem
+
+__all__ = ["record_batches"]
+
+_CHUNK: Final = 4 << 20
+_MOST_ROWS: Final = 65_536
+
+
+def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterator[Any]:
+    """Yield `pyarrow.RecordBatch` objects with the columns that were asked for. Blocking.
+
+    Raises:
+        CorruptionError: messages are damaged, or were deleted after the read was planned, and `options.strict`.
+        StorageError: as mapped from the system's error.
+    """
+    columns = options.columns
+    if options.tags is None:
+        yield from as_record_batches(_rows(fs, split, options, columns), split.topic, columns, _MOST_ROWS)
+        return
+    decoded = columns_of({*columns, "tag"})
+    wanted = pa.array(sorted(options.tags), pa.string())
+    for batch in as_record_batches(_rows(fs, split, options, decoded), split.topic, decoded, _MOST_ROWS):
+        found = batch.filter(pc.is_in(batch.column("tag"), wanted))
+        if found.num_rows:
+            yield found.select(list(columns))
+
+
+def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str, ...]) -> Iterator[ArrowRows]:
+    reader, at = arrow_reader(fs, columns, verify=options.verify), split.start
+    try:
+        while at < split.stop:
+            result = reader.read(split.view, at, _CHUNK)
+            for damage in result.damages:
+                # Without bytes it is offsets that no message has any more, which planning has judged.
+                if options.strict and damage.end > damage.position:
+                    reason = f"{damage.reason}; failOnDataLoss=false goes on behind it"
+                    raise CorruptionError(reason, damage.path, damage.position)
+            yield from (rows.cut(split.start, split.stop) for rows in result.batches)
+            at = result.next
+    finally:
+        reader.close()

@@ -1,0 +1,77 @@
+"""The format `"aiodq"`: what `spark.read.format("aiodq").option("path", STORE).load()` is made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from aiodq.spark.options import read_options
+from aiodq.spark.planning import plan
+from aiodq.spark.reading import record_batches
+from aiodq.storage.filesystem import OsFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql.types import StructType
+
+    from aiodq.spark.options import ReadOptions
+    from aiodq.spark.planning import Split
+
+__all__ = ["AiodqDataSource"]
+
+_TYPES: Final = {
+    "topic": "STRING",
+    "offset": "BIGINT",
+    "timestamp": "TIMESTAMP",
+    "tag": "STRING",
+    "key": "BINARY",
+    "headers": "MAP<STRING, STRING>",
+    "body": "BINARY",
+}
+
+
+class AiodqDataSource(DataSource):
+    """Topics as rows. It is made anew in several processes, so making it does nothing."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what stands in `format(…)`."""
+        return "aiodq"
+
+    def schema(self) -> str:
+        """Return the columns that the option `columns` names, all of them by default.
+
+        Raises:
+            InvalidOptionError: an option is unknown, or has a value that it cannot have.
+        """
+        return ", ".join(f"{name} {_TYPES[name]}" for name in read_options(self.options).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - a user cannot ask for another
+        """Return a reader of what there is now.
+
+        Raises:
+            InvalidOptionError: an option is unknown, or has a value that it cannot have.
+        """
+        return _Reader(read_options(self.options))
+
+
+class _Partition(InputPartition):
+    def __init__(self, split: Split) -> None:
+        super().__init__((split.topic, split.start, split.stop))
+        self.split = split
+
+
+class _Reader(DataSourceReader):
+    """A snapshot: what is put after `partitions` is not in it."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [_Partition(split) for split in plan(OsFileSystem(), self._options)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        if isinstance(partition, _Partition):  # Spark makes one that is None of no partitions at all
+            yield from record_batches(OsFileSystem(), partition.split, self._options)

@@ -1,0 +1,57 @@
+"""What these tests share: a store with everything in it, and what a reader beside it sees."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import aiodq
+from aiodq.format.arrow import COLUMNS
+from aiodq.spark.options import read_options
+from aiodq.spark.planning import plan
+from aiodq.spark.reading import record_batches
+from aiodq.storage.filesystem import OsFileSystem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aiodq.storage.record import StoredMessage
+
+KEEP = aiodq.Retention(consumed="keep")
+
+
+async def fill(path: Path, topic: str = "orders", rounds: int = 40, segment_bytes: int = 4096) -> None:
+    """Put batches, single messages, and all that a message may have; over several segments."""
+    options = aiodq.StoreOptions(segment_bytes=segment_bytes, retention=KEEP)
+    async with aiodq.open(path, options) as store:
+        target = store.topic(topic)
+        for number in range(rounds):
+            await target.put_many([b"%d" % number, aiodq.Draft(b"x" * number, headers={"n": str(number)}), b""])
+            await target.put(b"plain %d" % number)
+            await target.put(b"red", tag="red" if number % 3 else "blue", key=b"k" * (number % 2))
+
+
+def as_row(message: StoredMessage) -> dict[str, Any]:
+    """Return a message as a row."""
+    return {
+        "topic": message.topic,
+        "offset": message.offset,
+        "timestamp": message.timestamp,
+        "tag": message.tag,
+        "key": message.key,
+        "headers": list(message.headers.items()) or None,
+        "body": message.body,
+    }
+
+
+def scanned(path: Path, topic: str = "orders") -> list[dict[str, Any]]:
+    """Return a topic's messages as a reader beside its owner gives them."""
+    return [as_row(message) for message in aiodq.open_reader(path).topic(topic).scan()]
+
+
+def read(path: Path | str, **options: str) -> list[dict[str, Any]]:
+    """Return the rows of all splits, without Spark."""
+    wanted = read_options({"path": str(path), **options})
+    fs = OsFileSystem()
+    batches = [batch for split in plan(fs, wanted) for batch in record_batches(fs, split, wanted)]
+    assert all(batch.schema.names == [name for name in COLUMNS if name in wanted.columns] for batch in batches)
+    return [row for batch in batches for row in batch.to_pylist()]

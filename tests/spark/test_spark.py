@@ -1,0 +1,147 @@
+"""Batch reads in a local session."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import UTC
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+
+import aiodq
+from tests.spark.support import KEEP, fill, scanned
+from tests.storage.logs import flip, segments
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# What pyspark and py4j leave to the garbage collector is theirs.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> Path:
+    await fill(tmp_path / "store")
+    return tmp_path / "store"
+
+
+def load(spark: SparkSession, path: Path | str, **options: str) -> DataFrame:
+    return spark.read.format("aiodq").options(**options).load(str(path))
+
+
+def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
+    """Return the rows as those of a scan."""
+    rows = [row.asDict() for row in frame.orderBy("offset").collect()]
+    for row in rows:
+        row["timestamp"] = row["timestamp"].astimezone(UTC)
+        row["key"] = None if row["key"] is None else bytes(row["key"])
+        row["headers"] = list(row["headers"].items()) if row["headers"] else None
+        row["body"] = bytes(row["body"])
+    return rows
+
+
+def test_the_rows_of_a_scan(spark: SparkSession, store: Path) -> None:
+    frame = load(spark, store)
+    assert frame.schema.simpleString() == (
+        "struct<topic:string,offset:bigint,timestamp:timestamp,tag:string,key:binary,"
+        "headers:map<string,string>,body:binary>"
+    )
+    assert rows_of(frame) == scanned(store)
+    assert rows_of(load(spark, store, splitBytes="2k")) == scanned(store)
+
+
+def test_a_filtered_query_and_then_an_unfiltered_one(spark: SparkSession, store: Path) -> None:
+    frame = load(spark, store)
+    assert frame.where("offset < 5").count() == 5
+    assert frame.count() == 200
+    assert frame.where("tag = 'red'").limit(3).count() == 3
+    assert frame.count() == 200
+
+
+def test_columns_and_nothing_at_all(spark: SparkSession, store: Path) -> None:
+    frame = load(spark, store, columns="body,offset", tags="red")
+    assert frame.columns == ["offset", "body"]
+    assert frame.count() == sum(row["tag"] == "red" for row in scanned(store))
+    assert load(spark, store, startingOffsets="200").count() == 0
+    assert load(spark, store, topics="none*").collect() == []
+
+
+async def test_beside_a_live_owner(spark: SparkSession, tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s", aiodq.StoreOptions(retention=KEEP, segment_bytes=2000)) as owner:
+        for rounds in range(1, 3):
+            await owner.topic("t").put_many([b"%d" % number for number in range(100)])
+            assert load(spark, tmp_path / "s").count() == 100 * rounds
+
+
+def test_several_stores(spark: SparkSession, store: Path) -> None:
+    (store.parent / "link").symlink_to(store)
+    assert load(spark, f"{store},{store.parent}/link").count() == 400
+    frame = spark.read.format("aiodq").load([str(store), str(store.parent / "link")])
+    assert frame.count() == 400
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"pth": "x"}, "unknown option 'pth'"),
+        ({"topic": "nope"}, "there is no topic 'nope'"),
+        ({"startingOffsets": "201"}, "the read is to start at 201"),
+        ({"columns": "bodies"}, "columns are some of"),
+        ({"splitBytes": "many"}, "splitBytes is bytes"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_told(spark: SparkSession, store: Path, options: dict[str, str], told: str) -> None:
+    with pytest.raises(AnalysisException) as caught:
+        load(spark, store, **options).count()
+    assert told in str(caught.value)
+
+
+def test_a_path_that_is_no_store(spark: SparkSession, store: Path) -> None:
+    with pytest.raises(AnalysisException, match="it is no aiodq store"):
+        load(spark, store.parent).count()
+    with pytest.raises(AnalysisException, match="StoreNotFoundError"):
+        load(spark, store / "nowhere").count()
+
+
+def test_damage_is_told(spark: SparkSession, store: Path) -> None:
+    path = segments(store / "orders")[0]
+    flip(path, path.read_bytes().index(b"plain 3"), 1)
+    with pytest.raises(PySparkException, match="failOnDataLoss=false") as caught:
+        load(spark, store).count()
+    assert path.name in str(caught.value)
+    assert load(spark, store, failOnDataLoss="false").count() == 199
+
+
+PROGRAM = """
+import sys
+from aiodq.spark.java import prepare
+prepare("local[1]")
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+print(spark.read.format("aiodq").load(sys.argv[1]).count())
+"""
+
+
+def test_with_an_empty_environment_and_no_other_java(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("bash", "sh", "dirname", "env", "ps", "uname", "nice", "rm", "ls", "cat", "readlink", "python3"):
+        for place in os.defpath.split(os.pathsep):
+            if (Path(place) / name).exists() and not (tmp_path / "bin" / name).exists():
+                (tmp_path / "bin" / name).symlink_to(Path(place) / name)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(store)],
+        env={"PATH": str(tmp_path / "bin"), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "200"
