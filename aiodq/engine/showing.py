@@ -37,6 +37,7 @@ class Showing:
         self._offload = offload
         self._clock = clock
         self._shown: Figures | None = None
+        self._there = False
 
     async def run(self) -> None:
         """Look about once a second, and show what has changed."""
@@ -47,6 +48,7 @@ class Showing:
             figures = self._look()
             pause = max(_INTERVAL, _SHARE * (self._clock.monotonic() - began))
             if figures != self._shown:
+                self._there = True
                 # On a full or failing disk the last figures stand, and the next look tries again.
                 with suppress(OSError, AiodqError, QueueShutDown):
                     await self._offload.call(write_figures, self._fs, self._path, figures)
@@ -54,7 +56,7 @@ class Showing:
 
     def end(self) -> None:
         """Show nothing any more. Blocking."""
-        if self._shown is not None:
+        if self._there:
             with suppress(OSError):  # readers see that the owner is gone
                 remove_figures(self._fs, self._path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 import aiodq
 from aiodq.engine import showing
 from aiodq.storage.figures import FIGURES, ChannelFigures, read_figures, write_figures
-from tests.queue.support import SpyFileSystem, fill, numbered, store, take, until
+from tests.queue.support import SpyFileSystem, fill, numbered, soon, store, take, turns, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +83,19 @@ async def test_where_it_cannot_be_shown_all_else_goes_on(path: Path, error: int)
         fs.fail(error, "remove", match=FIGURES)
     async with store(path, fs=fs):
         await until(lambda: read_figures(fs, str(path)) == {})
+
+
+async def test_closing_while_it_is_written_leaves_nothing(path: Path) -> None:
+    fs = SpyFileSystem()
+    gate = fs.gate("write", match=FIGURES)
+    async with store(path, fs=fs) as opened:
+        await opened.topic("a").put(b"a")
+        await gate.wait()
+        closing = asyncio.ensure_future(opened.aclose())
+        await turns(20)
+        gate.open()
+        await soon(closing)
+    assert FIGURES not in os.listdir(path)
 
 
 @pytest.mark.parametrize("junk", [b"", b"x", b"00000000 ", b"zzzzzzzz {}", os.urandom(100)], ids=range(5))
