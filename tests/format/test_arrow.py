@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.errors import CorruptionError
-from aiodq.format.arrow import COLUMNS, ArrowDecoder, ArrowRows, joined, schema_of
+from aiodq.format.arrow import COLUMNS, ArrowDecoder, joined, schema_of
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
 from aiodq.format.columns import Columns
 from aiodq.format.decode import decode_stretch
 from aiodq.format.segment import SegmentHeader
 from tests.format import make_golden
+from tests.format.arrows import rows_expected, rows_of
 from tests.format.support import (
     BASE,
     CONTEXT,
@@ -28,12 +29,10 @@ from tests.format.support import (
     mixed_stream,
     patched,
     puts_strategy,
-    records_in,
     reseal,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from aiodq.format.frames import FrameContext
@@ -42,28 +41,11 @@ MIXED = mixed_stream()
 GOLDEN = sorted(make_golden.DIRECTORY.parent.glob("v*/*.seg"))
 
 
-def rows_of(found: Iterable[ArrowRows]) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
-    for one in found:
-        count = one.stop - one.first
-        times = [one.times] * count if isinstance(one.times, int) else one.times.tolist()
-        columns = [joined([one], name, "t") for name in ("tag", "key", "headers", "body")]
-        for column in columns:
-            column.validate(full=True)
-        lists = [column.to_pylist() for column in columns]
-        rows += zip(range(one.first, one.stop), times, *lists, strict=True)
-    return rows
-
-
 def expected(
     data: bytes, context: FrameContext, limit: int, skip_below: int = 0
 ) -> tuple[list[tuple[object, ...]], int, int | None]:
     batches, used, error = decode_stretch(data, context, position=START, limit=limit, skip_below=skip_below)
-    rows: list[tuple[object, ...]] = [
-        (row.offset, row.time_ns, row.tag, row.key, list(row.headers.items()) if row.headers else None, row.body)
-        for row in records_in(batches)
-    ]
-    return rows, used, None if error is None else error.position
+    return rows_expected(batches), used, None if error is None else error.position
 
 
 def found(

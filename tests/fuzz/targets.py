@@ -14,6 +14,7 @@ from uuid import UUID
 from aiodq.diskqueue import DiskQueueReader
 from aiodq.engine.opening import open_topic
 from aiodq.errors import AiodqError, CorruptionError, FormatVersionError
+from aiodq.format.arrow import ArrowDecoder
 from aiodq.format.columns import decode_columns, encode_columns
 from aiodq.format.decode import decode_stretch
 from aiodq.format.footer import FooterTail, SegmentIndex
@@ -45,6 +46,7 @@ from aiodq.storage.transactions import TRANSACTIONS, TransactionFile, read_trans
 from aiodq.storage.verify import verify_store
 from aiodq.storage.verify_segment import check_segment
 from aiodq.testing import FakeClock, SimulatedFileSystem
+from tests.format.arrows import rows_expected, rows_of
 from tests.fuzz import mend
 from tests.fuzz.stores import STORE, TOPICS, from_row, image_of
 
@@ -91,6 +93,8 @@ def frames(data: bytes) -> bool:
     assert 0 <= used <= len(data)
     for batch in batches:
         _same_again(batch)
+    rows, end, refusal = ArrowDecoder()(data, CONTEXT, position=START, limit=limit)
+    assert (rows_of(rows), end, refusal is None) == (rows_expected(batches), used, error is None)
     _, skipped, _ = decode_stretch(data, CONTEXT, position=START, limit=limit, skip_below=1 << 63)
     assert skipped >= used
     found = find_frame(data, 0, CONTEXT, position=START, limit=limit)
