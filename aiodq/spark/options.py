@@ -16,7 +16,7 @@ from aiodq.storage.arrow import columns_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Bound", "ReadOptions", "read_options"]
+__all__ = ["Bound", "ReadOptions", "read_options", "stream_options"]
 
 Bound = int | Literal["earliest", "latest"] | dict[str, int]
 """An offset for every topic, or one by topic."""
@@ -37,6 +37,8 @@ _NAMES: Final = (
     "splitBytes",
     "verify",
     "failOnDataLoss",
+    "maxRecordsPerTrigger",
+    "maxBytesPerTrigger",
 )
 _SPLIT_BYTES: Final = 32 << 20
 
@@ -55,6 +57,7 @@ class ReadOptions:
         split_bytes: about how much one task reads.
         verify: compare checksums.
         strict: fail where messages are missing or damaged, instead of going on behind them.
+        most_records, most_bytes: how much one batch of a stream takes in, about; None for all there is.
     """
 
     stores: tuple[str, ...]
@@ -68,6 +71,8 @@ class ReadOptions:
     split_bytes: int
     verify: bool
     strict: bool
+    most_records: int | None
+    most_bytes: int | None
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -93,7 +98,25 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         split_bytes=_size(options, "splitBytes", _SPLIT_BYTES),
         verify=_choice(options, "verify", {"batch": True, "none": False}, default=True),
         strict=_choice(options, "failOnDataLoss", {"true": True, "false": False}, default=True),
+        most_records=_count(options, "maxRecordsPerTrigger"),
+        most_bytes=_size(options, "maxBytesPerTrigger", 0) or None,
     )
+
+
+def stream_options(given: Mapping[str, str]) -> ReadOptions:
+    """Return the options of a stream.
+
+    Raises:
+        InvalidOptionError: one is unknown, or has a value that it cannot have, or makes no sense for a stream.
+    """
+    options = read_options(given)
+    if options.ending != "latest" or options.ending_ns is not None:
+        raise InvalidOptionError("a stream has no end: endingOffsets and endingTimestamp are for batch reads")
+    if options.most_records is not None and options.most_bytes is not None:
+        raise InvalidOptionError("'maxRecordsPerTrigger' and 'maxBytesPerTrigger' exclude each other")
+    if len(options.stores) != 1:
+        raise InvalidOptionError(f"a stream reads one store, not {len(options.stores)}: union several streams")
+    return options
 
 
 def _stores(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -162,6 +185,15 @@ def _size(options: Mapping[str, str], name: str, default: int) -> int:
     if match is None or not int(match[1]):
         raise InvalidOptionError(f"{name} is bytes, as 33554432 or 32m, not {value!r}")
     return int(match[1]) * _UNITS[match[2].lower()]
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if not value.isdecimal() or not int(value):
+        raise InvalidOptionError(f"{name} is a number of messages, not {value!r}")
+    return int(value)
 
 
 def _choice(options: Mapping[str, str], name: str, choices: Mapping[str, bool], *, default: bool) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.segments import Segment
 
-__all__ = ["Split", "plan", "topics_of"]
+__all__ = ["Split", "bound_offset", "plan", "snapshot", "splits_of", "topics_of"]
 
 _MAGIC: Final = frozenset("*?[")
 
@@ -53,13 +53,34 @@ def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
     splits: list[Split] = []
     for store in options.stores:
         for topic in topics_of(fs, store, options.topics):
-            log = LogSnapshot(fs, os.path.join(store, topic))
-            log.refresh()
+            log = snapshot(fs, store, topic)
             start, stop = _range(fs, log, topic, options)
-            if options.strict:
-                _refuse_gaps(log, start, stop)
-            splits += _splits(fs, Split(topic, log.view, start, stop), options.split_bytes)
+            splits += splits_of(fs, log, Split(topic, log.view, start, stop), options)
     return splits
+
+
+def snapshot(fs: FileSystem, store: str, topic: str) -> LogSnapshot:
+    """Return a topic's log as it is now. Blocking.
+
+    Raises:
+        FormatVersionError: written by a newer aiodq.
+        StorageError: as mapped from the system's error.
+    """
+    log = LogSnapshot(fs, os.path.join(store, topic))
+    log.refresh()
+    return log
+
+
+def splits_of(fs: FileSystem, log: LogSnapshot, whole: Split, options: ReadOptions) -> Iterator[Split]:
+    """Cut what is to be read of a topic into splits. Blocking.
+
+    Raises:
+        CorruptionError: messages in between are missing, with `options.strict`.
+        StorageError: as mapped from the system's error.
+    """
+    if options.strict:
+        _refuse_gaps(log, whole.start, whole.stop)
+    return _splits(fs, whole, options.split_bytes)
 
 
 def topics_of(fs: FileSystem, store: str, wanted: Sequence[str] | None) -> list[str]:
@@ -82,8 +103,8 @@ def topics_of(fs: FileSystem, store: str, wanted: Sequence[str] | None) -> list[
 
 def _range(fs: FileSystem, log: LogSnapshot, topic: str, options: ReadOptions) -> tuple[int, int]:
     begin, end = log.begin, log.view.stop
-    start = _offset(options.starting, topic, begin, end, default=begin)
-    stop = _offset(options.ending, topic, begin, end, default=end)
+    start = bound_offset(options.starting, topic, begin, end, default=begin)
+    stop = bound_offset(options.ending, topic, begin, end, default=end)
     if options.strict and not begin <= start <= end:
         raise OffsetError(f"topic {topic!r} has the offsets {begin} to {end - 1}; the read is to start at {start}")
     if options.strict and stop > end:
@@ -99,7 +120,8 @@ def _range(fs: FileSystem, log: LogSnapshot, topic: str, options: ReadOptions) -
     return max(start, begin), min(stop, end)
 
 
-def _offset(bound: Bound, topic: str, begin: int, end: int, *, default: int) -> int:
+def bound_offset(bound: Bound, topic: str, begin: int, end: int, *, default: int) -> int:
+    """Return the offset that an option means for a topic with the offsets `begin` to `end`."""
     if isinstance(bound, dict):
         return bound.get(topic, default)
     if isinstance(bound, int):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
 
 from aiodq.errors import CorruptionError
 from aiodq.storage.arrow import arrow_reader, as_record_batches, columns_of
@@ -18,10 +19,19 @@ if TYPE_CHECKING:
     from aiodq.spark.planning import Split
     from aiodq.storage.filesystem import FileSystem
 
-__all__ = ["record_batches"]
+__all__ = ["Partition", "record_batches"]
 
 _CHUNK: Final = 4 << 20
 _MOST_ROWS: Final = 65_536
+
+
+class Partition(InputPartition):
+    """A split on its way to a task."""
+
+    def __init__(self, split: Split) -> None:
+        """Carry this split."""
+        super().__init__((split.topic, split.start, split.stop))
+        self.split: Split = split
 
 
 def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterator[Any]:

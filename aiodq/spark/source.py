@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader
 
-from aiodq.spark.options import read_options
+from aiodq.spark.options import read_options, stream_options
 from aiodq.spark.planning import plan
-from aiodq.spark.reading import record_batches
+from aiodq.spark.reading import Partition, record_batches
+from aiodq.spark.streaming import StreamReader
 from aiodq.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
     from pyspark.sql.types import StructType
 
     from aiodq.spark.options import ReadOptions
-    from aiodq.spark.planning import Split
 
 __all__ = ["AiodqDataSource"]
 
@@ -56,11 +57,13 @@ class AiodqDataSource(DataSource):
         """
         return _Reader(read_options(self.options))
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's
+        """Return a reader of what there is and what comes.
 
-class _Partition(InputPartition):
-    def __init__(self, split: Split) -> None:
-        super().__init__((split.topic, split.start, split.stop))
-        self.split = split
+        Raises:
+            InvalidOptionError: an option is unknown, or has a value that it cannot have.
+        """
+        return StreamReader(stream_options(self.options))
 
 
 class _Reader(DataSourceReader):
@@ -70,8 +73,8 @@ class _Reader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [_Partition(split) for split in plan(OsFileSystem(), self._options)]
+        return [Partition(split) for split in plan(OsFileSystem(), self._options)]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        if isinstance(partition, _Partition):  # Spark makes one that is None of no partitions at all
+        if isinstance(partition, Partition):  # Spark makes one that is None of no partitions at all
             yield from record_batches(OsFileSystem(), partition.split, self._options)

@@ -1,0 +1,185 @@
+"""Topics as a stream: offsets `{"v": 1, "topics": {"orders": 123}}`, each the one behind the last message taken in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from aiodq.errors import OffsetError
+from aiodq.spark.planning import Split, bound_offset, snapshot, splits_of, topics_of
+from aiodq.spark.reading import Partition, record_batches
+from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.logreader import LogReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql.datasource import InputPartition
+
+    from aiodq.spark.options import ReadOptions
+    from aiodq.storage.snapshot import LogSnapshot
+
+__all__ = ["StreamReader"]
+
+_VERSION: Final = 1
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One per query, in a process beside the driver; another, that only reads, in each task."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        """Read with these options; it is made in several processes, so nothing is looked at yet."""
+        self._options = options
+        self._target: Mapping[str, int] | None = None
+        self._known: dict[str, LogSnapshot] = {}
+
+    def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
+        """Travel to tasks without what is only known here."""
+        return StreamReader, (self._options,)
+
+    # Spark's names
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return where a new query begins: at the oldest messages, unless options say otherwise."""
+        return _offsets({topic: self._start(topic, log) for topic, log in self._logs().items()})
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return what `maxRecordsPerTrigger` or `maxBytesPerTrigger` say."""
+        if self._options.most_records is not None:
+            return ReadMaxRows(self._options.most_records)
+        if self._options.most_bytes is not None:
+            return ReadMaxBytes(self._options.most_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Take in nothing that comes after this moment."""
+        self._target = {topic: log.view.stop for topic, log in self._logs().items()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return up to where the next batch may go. Each topic gets a share of the limit by what waits in it.
+
+        Raises:
+            OffsetError: a topic ends before what was taken in already: it was deleted and made anew.
+        """
+        logs = self._logs()
+        taken = {topic: _taken(start, topic, log) for topic, log in logs.items()}
+        ends = {topic: self._end(topic, log, taken[topic]) for topic, log in logs.items()}
+        waiting = {topic: ends[topic] - taken[topic] for topic in logs}
+        found = dict(start["topics"])
+        left = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        for topic, log in logs.items():
+            if not waiting[topic]:
+                found[topic] = taken[topic]
+            elif isinstance(limit, ReadMaxRows):
+                share = min(-(-limit.max_rows * waiting[topic] // sum(waiting.values())), left)
+                found[topic] = min(taken[topic] + share, ends[topic])
+                left -= share
+            elif isinstance(limit, ReadMaxBytes):
+                share = limit.max_bytes * waiting[topic] // sum(waiting.values())
+                found[topic] = _within(log, taken[topic], ends[topic], share)
+            else:
+                found[topic] = ends[topic]
+        return _offsets(found)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return where the topics end now."""
+        return _offsets({topic: log.view.stop for topic, log in self._logs().items()})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return what lies between two offsets.
+
+        Raises:
+            OffsetError: messages in between were deleted, and `failOnDataLoss` is not `false`.
+            CorruptionError: messages in between are missing, likewise.
+        """
+        fs, options = OsFileSystem(), self._options
+        found: list[InputPartition] = []
+        for topic, stop in end["topics"].items():
+            if start["topics"].get(topic) == stop:
+                continue
+            log = self._log(topic)
+            first = _taken(start, topic, log)
+            if options.strict and not log.begin <= first <= stop <= log.view.stop:
+                raise OffsetError(
+                    f"the query is to read the messages {first} to {stop - 1} of topic {topic!r}, which has "
+                    f"{log.begin} to {log.view.stop - 1}: let its retention keep them, or set failOnDataLoss=false"
+                )
+            whole = Split(topic, log.view, max(first, log.begin), min(stop, log.view.stop))
+            found += [Partition(split) for split in splits_of(fs, log, whole, options)]
+        return found
+
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """Yield the messages of a partition as `pyarrow.RecordBatch` objects."""
+        if isinstance(partition, Partition):  # Spark makes one that is None of no partitions at all
+            yield from record_batches(OsFileSystem(), partition.split, self._options)
+
+    # ---
+
+    def _logs(self) -> dict[str, LogSnapshot]:
+        names = topics_of(OsFileSystem(), self._options.stores[0], self._options.topics)
+        return {topic: self._log(topic) for topic in names}
+
+    def _log(self, topic: str) -> LogSnapshot:
+        """Return a topic's log as it is now; only what is new is looked at."""
+        log = self._known.get(topic)
+        if log is None:
+            log = self._known[topic] = snapshot(OsFileSystem(), self._options.stores[0], topic)
+        else:
+            log.refresh()
+        return log
+
+    def _start(self, topic: str, log: LogSnapshot) -> int:
+        options, begin, end = self._options, log.begin, log.view.stop
+        start = bound_offset(options.starting, topic, begin, end, default=begin)
+        if options.strict and not begin <= start <= end:
+            raise OffsetError(f"topic {topic!r} has the offsets {begin} to {end - 1}; the query is to start at {start}")
+        if options.starting_ns is not None:
+            reader = LogReader(OsFileSystem())
+            try:
+                start = max(start, reader.offset_at(log.view, options.starting_ns))
+            finally:
+                reader.close()
+        return min(max(start, begin), end)
+
+    def _end(self, topic: str, log: LogSnapshot, taken: int) -> int:
+        end = log.view.stop
+        if end < taken and self._options.strict:
+            raise OffsetError(f"topic {topic!r} ends at {end}, and {taken} messages of it were read: it was made anew")
+        if self._target is not None:
+            end = min(end, self._target.get(topic, taken))
+        return max(end, taken)
+
+
+def _offsets(topics: Mapping[str, int]) -> dict[str, Any]:
+    return {"v": _VERSION, "topics": dict(sorted(topics.items()))}
+
+
+def _taken(start: Mapping[str, Any], topic: str, log: LogSnapshot) -> int:
+    """Return up to where a topic was taken in; one that came after the query began is taken in from its beginning."""
+    found = start["topics"].get(topic)
+    return log.begin if found is None else int(found)
+
+
+def _within(log: LogSnapshot, start: int, end: int, size: int) -> int:
+    """Return up to where about `size` bytes go, to the precision of the segments' indexes; further than `start`."""
+    reader = LogReader(OsFileSystem())
+    taken = 0
+    try:
+        for segment in log.view.segments:
+            if segment.end <= start or segment.empty:
+                continue
+            for first, length in reader.stretches(segment, log.view):
+                if first >= end or (taken >= size and first > start):
+                    return min(first, end)
+                taken += length if first >= start else 0
+    finally:
+        reader.close()
+    return end

@@ -1,0 +1,211 @@
+"""A topic as a stream: each message once, in batches of the size that was asked for, over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+
+import aiodq
+from aiodq.spark.options import stream_options
+from aiodq.spark.streaming import StreamReader
+from tests.spark.support import KEEP, fill
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+SMALL = aiodq.StoreOptions(segment_bytes=3000, retention=KEEP)
+pytest_spark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+
+
+def reader_of(path: Path, **options: str) -> StreamReader:
+    return StreamReader(stream_options({"path": str(path), **options}))
+
+
+def read(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, int]]:
+    """Return (topic, offset) of a batch, read as tasks do, by a copy of the reader."""
+    rows: list[tuple[str, int]] = []
+    for partition in reader.partitions(start, end):
+        task, there = pickle.loads(pickle.dumps((reader, partition)))  # noqa: S301 - dumped in this very line
+        for batch in task.read(there):
+            rows += zip(batch["topic"].to_pylist(), batch["offset"].to_pylist(), strict=True)
+    return rows
+
+
+def batches(reader: StreamReader, start: dict[str, Any], limit: ReadLimit) -> list[list[tuple[str, int]]]:
+    """Read until nothing is left; every offset goes through JSON, as Spark's log does."""
+    found: list[list[tuple[str, int]]] = []
+    while (end := json.loads(json.dumps(reader.latestOffset(start, limit)))) != start:
+        found.append(read(reader, start, end))
+        assert read(reader, start, end) == found[-1], "a batch that is tried again is another"
+        start = end
+    return found
+
+
+async def two_topics(path: Path) -> None:
+    async with aiodq.open(path, SMALL) as store:
+        await store.topic("a").put_many([b"x" * 50] * 300)
+        for _ in range(100):
+            await store.topic("b").put(b"y" * 90)
+
+
+ALL = [("a", n) for n in range(300)] + [("b", n) for n in range(100)]
+
+
+async def test_everything_once_whatever_the_limit(tmp_path: Path) -> None:
+    await two_topics(tmp_path)
+    reader = reader_of(tmp_path, splitBytes="1k")
+    start = reader.initialOffset()
+    assert start == {"v": 1, "topics": {"a": 0, "b": 0}}
+    for limit in (
+        ReadAllAvailable(),
+        ReadMaxRows(1),
+        ReadMaxRows(37),
+        ReadMaxRows(10**6),
+        ReadMaxBytes(1),
+        ReadMaxBytes(5000),
+    ):
+        found = batches(reader, start, limit)
+        assert sorted(row for batch in found for row in batch) == ALL
+        if isinstance(limit, ReadMaxRows):
+            assert all(len(batch) <= limit.max_rows for batch in found)
+            assert all(len(batch) == limit.max_rows for batch in found[:-1])
+        if isinstance(limit, ReadMaxBytes):
+            assert len(found) > 2
+    assert len(batches(reader, start, ReadAllAvailable())) == 1
+
+
+async def test_both_topics_move_on(tmp_path: Path) -> None:
+    await two_topics(tmp_path)
+    reader = reader_of(tmp_path)
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(40))
+    assert end == {"v": 1, "topics": {"a": 30, "b": 10}}
+
+
+async def test_what_comes_and_topics_that_come(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    async with aiodq.open(tmp_path, SMALL) as store:
+        await store.topic("a0").put(b"first")
+        reader, seen, put = reader_of(tmp_path, topics="a*", maxRecordsPerTrigger="50"), [], [("a0", 0)]
+        limit = reader.getDefaultReadLimit()
+        assert limit == ReadMaxRows(50)
+        at = reader.initialOffset()
+        for number in range(40):
+            topic = store.topic(f"a{rng.randrange(1 + number // 10)}")
+            offsets = await topic.put_many([b"x" * rng.randrange(200)] * rng.randrange(1, 20))
+            put += [(topic.name, offset) for offset in offsets]
+            await store.topic("other").put(b"not wanted")
+            if rng.random() < 0.3:
+                reader = reader_of(tmp_path, topics="a*")
+            end = reader.latestOffset(at, limit)
+            seen += read(reader, at, end)
+            at = end
+        seen += [row for batch in batches(reader, at, limit) for row in batch]
+    assert sorted(seen) == sorted(put)
+
+
+async def test_available_now_ends_where_it_began(tmp_path: Path) -> None:
+    await two_topics(tmp_path)
+    reader = reader_of(tmp_path)
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    await fill(tmp_path, "a", rounds=3)
+    await fill(tmp_path, "c", rounds=3)
+    found = batches(reader, start, ReadMaxRows(90))
+    assert sorted(row for batch in found for row in batch) == ALL
+    assert reader.reportLatestOffset()["topics"] == {"a": 315, "b": 100, "c": 15}
+
+
+async def test_from_where_it_is_told(tmp_path: Path) -> None:
+    await two_topics(tmp_path)
+    assert reader_of(tmp_path, startingOffsets="latest").initialOffset()["topics"] == {"a": 300, "b": 100}
+    assert reader_of(tmp_path, startingOffsets='{"a": 7}').initialOffset()["topics"] == {"a": 7, "b": 0}
+    late = reader_of(tmp_path, startingTimestamp="2199-01-01T00:00:00+00:00")
+    assert late.initialOffset()["topics"] == {"a": 300, "b": 100}
+    with pytest.raises(aiodq.OffsetError, match="to start at 200"):
+        reader_of(tmp_path, startingOffsets="200").initialOffset()
+
+
+async def test_what_retention_deleted_is_told_or_left_out(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(segment_bytes=1000)) as store:
+        queue = store.queue("q")
+        for _ in range(60):
+            await queue.put(b"x" * 50)
+        reader = reader_of(tmp_path)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        for _ in range(50):
+            await (await queue.get()).ack()
+        while queue.begin_offset < 20:
+            await queue.sync()
+            await asyncio.sleep(0.01)
+        with pytest.raises(aiodq.OffsetError, match="let its retention keep them"):
+            reader.partitions(start, end)
+        begin = queue.begin_offset
+        assert read(reader_of(tmp_path, failOnDataLoss="false"), start, end) == [("q", n) for n in range(begin, 60)]
+
+
+async def test_a_topic_that_was_made_anew(tmp_path: Path) -> None:
+    await two_topics(tmp_path)
+    reader = reader_of(tmp_path)
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    async with aiodq.open(tmp_path, SMALL) as store:
+        await store.delete_topic("b")
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+        await store.topic("b").put(b"new")
+        with pytest.raises(aiodq.OffsetError, match="made anew"):
+            reader_of(tmp_path).latestOffset(end, ReadAllAvailable())
+        assert reader_of(tmp_path, failOnDataLoss="false").latestOffset(end, ReadAllAvailable()) == end
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"endingOffsets": "5"},
+        {"endingTimestamp": "5"},
+        {"maxRecordsPerTrigger": "5", "maxBytesPerTrigger": "1m"},
+        {"maxRecordsPerTrigger": "0"},
+        {"maxBytesPerTrigger": "x"},
+        {"path": "/a,/b"},
+    ],
+    ids=str,
+)
+def test_mistakes(wrong: dict[str, str]) -> None:
+    with pytest.raises(aiodq.InvalidOptionError):
+        stream_options({"path": "/a", **wrong})
+
+
+@pytest.mark.timeout(300)
+@pytest_spark
+def test_a_query_that_is_stopped_and_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    path, target = tmp_path / "store", str(tmp_path / "out")
+
+    def run() -> None:
+        stream = spark.readStream.format("aiodq").option("maxRecordsPerTrigger", "80").load(str(path))
+        query = (
+            stream.selectExpr("topic", "offset", "CAST(body AS STRING) AS text")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(target)
+        )
+        assert query.awaitTermination(250)
+        assert query.exception() is None
+
+    expected: list[tuple[str, int]] = []
+    for _ in range(2):
+        asyncio.run(fill(path, "orders", rounds=20))
+        asyncio.run(fill(path, f"more{len(expected)}", rounds=2))
+        run()
+        store = aiodq.open_reader(path)
+        expected = sorted((topic, message.offset) for topic in store.topics() for message in store.topic(topic).scan())
+        rows = spark.read.parquet(target).select("topic", "offset").collect()
+        assert sorted((row["topic"], row["offset"]) for row in rows) == expected
+    assert len(expected) == 220
