@@ -152,9 +152,11 @@ def read_file(fs: FileSystem, path: str, limit: int = 1 << 24) -> bytes | None:
         StorageError: it is there and cannot be read.
     """
     try:
+        if not fs.exists(path):
+            return None
         file = fs.open(path)
     except FileNotFoundError:
-        return None
+        return None  # somebody deleted it just now
     except OSError as cause:
         raise storage_error(cause, path) from cause
     try:
