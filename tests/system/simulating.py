@@ -170,7 +170,7 @@ class Simulation:
         late = self.advanced > asked
         assert body not in self.acked or late, f"{body!r} came again after its ack"
         assert body not in self.held or self.purges or late, f"{body!r} was handed out twice"
-        assert self.clock.monotonic() >= self.due.get(body, 0), f"{body!r} came early"
+        assert self.clock.monotonic() >= self.due.get(body, 0) or late, f"{body!r} came early"
         ended = self.put_at.get(body, (0, self._events + 1))[1]
         assert not any(ended < began and end < asked for began, end in self.purges), f"{body!r} was purged"
         if not late:
