@@ -114,7 +114,11 @@ async def mixed(job: Job, notes: int) -> None:
     rng = random.Random(job.seed)
     try:
         async with aiodq.open(job.store, OPTIONS, executor=ThreadPoolExecutor(1)) as store:
-            worker = Careful(notes, rng, store.topic(TOPIC), count())
+            topic = store.topic(TOPIC)
+            # A channel that is named later does not see what the others have consumed by then.
+            for name in CHANNELS:
+                topic.channel(name, ALL_MESSAGES)
+            worker = Careful(notes, rng, topic, count())
             for _ in range(job.operations):
                 await (worker.put_once() if rng.random() < 0.5 else worker.consume_once())
     except aiodq.AiodqError as error:
