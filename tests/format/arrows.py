@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiodq.format.arrow import joined
-from tests.format.support import records_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +29,12 @@ def rows_of(found: Iterable[ArrowRows]) -> list[tuple[object, ...]]:
 
 def rows_expected(batches: Iterable[Batch]) -> list[tuple[object, ...]]:
     """Return the rows that Arrow should give."""
-    return [
-        (row.offset, row.time_ns, row.tag, row.key, list(row.headers.items()) if row.headers else None, row.body)
-        for row in records_in(batches)
-    ]
+    rows: list[tuple[object, ...]] = []
+    for batch in batches:
+        columns, count = batch.columns, len(batch.columns.bodies)
+        headers = [list(one.items()) or None for one in columns.headers or [{}] * count]
+        times = columns.times or [batch.time_ns] * count
+        nothing = [None] * count
+        texts, keys = columns.tags or nothing, columns.keys or nothing
+        rows += zip(range(batch.first, batch.stop), times, texts, keys, headers, columns.bodies, strict=True)
+    return rows
