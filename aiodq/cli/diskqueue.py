@@ -16,11 +16,11 @@ from aiodq.names import check_name
 from aiodq.store import open_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from aiodq.diskqueue import DiskQueueReader
 
-__all__ = ["export_diskqueue", "import_diskqueue"]
+__all__ = ["export_diskqueue", "import_diskqueue", "taken_over"]
 
 _AT_ONCE = 500
 
@@ -36,7 +36,8 @@ def import_diskqueue(
 ) -> int:
     """Put what a go-diskqueue holds unread into a topic. Its files are only read.
 
-    What is wrong with them is said, and where; the exit code is 1 if messages are lost by it.
+    What is wrong with them is said, and where; the exit code is 1 if messages are lost by it. If the import is cut
+    short, the topic holds the first of the messages, in order; the next import begins at the first again.
 
     Args:
         directory: where the queue's files are.
@@ -53,16 +54,24 @@ def import_diskqueue(
 async def _import(queue: DiskQueueReader, store: str, topic: str) -> int:
     number = 0
     async with open_store(store) as opened:
-        target, messages = opened.topic(topic), iter(queue)
         with Meter(f"importing {queue.name}") as meter:
-            while bodies := [message.body for message in islice(messages, _AT_ONCE)]:
-                await target.put_many(bodies)
+            async for bodies in taken_over(queue, opened.topic(topic).put_many):
                 number += len(bodies)
                 meter.advance(sum(map(len, bodies)), counted(number, "message"))
     for finding in queue.findings:
         complain(f"{finding.kind}: {finding.path} at byte {finding.position}: {finding.reason}")
     stdout().print(f"imported {counted(number, 'message')}")
     return WRONG if any(finding.loses for finding in queue.findings) else DONE
+
+
+async def taken_over(
+    queue: DiskQueueReader, put_many: Callable[[list[bytes]], Awaitable[object]], at_once: int = _AT_ONCE
+) -> AsyncIterator[list[bytes]]:
+    """Put a queue's messages in its order, and yield what was put, as soon as it is on disk."""
+    messages = iter(queue)
+    while bodies := [message.body for message in islice(messages, at_once)]:
+        await put_many(bodies)
+        yield bodies
 
 
 def export_diskqueue(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from unittest import mock
 
 import aiodq
+from aiodq import diskqueue
+from aiodq.cli.diskqueue import taken_over
 from aiodq.testing import Fault
 
 if TYPE_CHECKING:
@@ -376,3 +379,17 @@ async def _take(world: World, channel: aiodq.Channel, count: int) -> None:
     for _ in range(count):
         await world.ack(await channel.get())
         await world.rest()
+
+
+@workload
+async def an_import(world: World) -> None:
+    """What a go-diskqueue on the same disk holds is written and taken over, while a consumer acks."""
+    directory = f"/queue{world.life}"
+    world.fs.make_directory(directory)
+    bodies = [world.message("i")[1] for _ in range(9)]
+    diskqueue.write(directory, "jobs", bodies, max_bytes_per_file=400, fs=world.fs)
+    found = diskqueue.read(directory, "jobs", fs=world.fs)
+    async with world.store(SMALL) as store:
+        queue = world.queue(store, "jobs")
+        async for taken in taken_over(found, partial(world.put_bodies, queue), at_once=4):
+            await _consume(world, queue, len(taken))

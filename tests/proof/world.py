@@ -128,10 +128,13 @@ class World:
 
     async def put_many(self, topic: aiodq.Topic | aiodq.Queue, producer: object, count: int, size: int) -> None:
         """Put several at once."""
-        made = [self.message(producer, size) for _ in range(count)]
-        names = tuple(name for name, _ in made)
+        await self.put_bodies(topic, [self.message(producer, size)[1] for _ in range(count)])
+
+    async def put_bodies(self, topic: aiodq.Topic | aiodq.Queue, bodies: list[bytes]) -> None:
+        """Put at once what was made up before."""
+        names = tuple(map(name_in, bodies))
         self.note(Putting(_name(topic), names, atomic=True))
-        offsets = await topic.put_many([body for _, body in made])
+        offsets = await topic.put_many(bodies)
         self.note(Put(_name(topic), names, tuple(offsets)))
 
     async def ack(self, message: aiodq.Message) -> None:
@@ -240,9 +243,7 @@ class World:
     @staticmethod
     def name_of(message: aiodq.Message) -> str:
         """Return a message's name."""
-        name = id_of(message.body)
-        assert name is not None, f"wrong bytes were delivered: {message.body!r}"
-        return name
+        return name_in(message.body)
 
     async def rest(self) -> None:
         """Let a little time go by, or a few turns of the loop."""
@@ -250,6 +251,13 @@ class World:
             await asyncio.sleep(self.random.random() * 0.02)
         for _ in range(self.random.randrange(12)):
             await asyncio.sleep(0)
+
+
+def name_in(body: bytes) -> str:
+    """Return the name in a body that has to be as it was made up."""
+    name = id_of(body)
+    assert name is not None, f"wrong bytes were delivered: {body!r}"
+    return name
 
 
 def _name(topic: aiodq.Topic | aiodq.Queue) -> str:
