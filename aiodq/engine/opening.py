@@ -10,12 +10,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiodq.delivery.channel import ChannelState
+from aiodq.engine.adopting import adopt_pending
 from aiodq.engine.alarm import monotonic_ns
 from aiodq.engine.batch import Part
 from aiodq.engine.writer import write_blocking
 from aiodq.errors import DiskFullError
 from aiodq.format.codecs import codec_number
 from aiodq.options import ChannelOptions
+from aiodq.storage.adoption import finish_adoptions
 from aiodq.storage.atomic import ensure_directory, sync_directory
 from aiodq.storage.delayed import delayed
 from aiodq.storage.journal import ChannelJournal
@@ -109,6 +111,7 @@ def open_store(fs: FileSystem, clock: Clock, path: str, options: StoreOptions) -
         lock = fs.lock(path)
         undo.callback(lock.release)
         sweep_deleted(fs, path)
+        finish_adoptions(fs, path)
         transactions = TransactionFile(fs, path)
         undo.callback(transactions.close)
         brought = brought_by(transactions.found)
@@ -124,6 +127,17 @@ def open_store(fs: FileSystem, clock: Clock, path: str, options: StoreOptions) -
             with suppress(DiskFullError):
                 topics[name] = open_topic(fs, clock, path, name, options, brought[name])
                 undo.callback(topics[name].abandon)
+
+        def opened(name: str) -> OpenedTopic:
+            if name not in topics:
+                topics[name] = open_topic(fs, clock, path, name, options)
+                undo.callback(topics[name].abandon)
+            return topics[name]
+
+        adopt_pending(fs, clock, path, lambda name: opened(name).log)
+        for topic in topics.values():
+            for _, state in topic.channels.values():
+                state.extend(topic.log.end)
         undo.pop_all()
     return OpenedStore(lock, transactions, topics, brought)
 

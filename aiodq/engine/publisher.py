@@ -79,6 +79,17 @@ class Publisher:
         part.resolve()
         ioloop.intake.done(part)
 
+    def adopted(self) -> None:
+        """Show what the log holds now that did not come through here: channels read it from disk."""
+        ioloop = self._ioloop
+        ioloop.visible = ioloop.log.end
+        ioloop.tail.clear()  # it is one stretch without a gap
+        for outlet in ioloop.outlets.values():
+            if outlet.state is not None:
+                outlet.state.extend(ioloop.visible)
+                outlet.wake()
+        ioloop.retain_soon()
+
     def fail(self, error: Exception) -> None:
         """Tell everybody who waits."""
         for part, _ in self.unsynced:

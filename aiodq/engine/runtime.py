@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 
+from aiodq.engine.adopting import Adopting
 from aiodq.engine.burial import DeadLetterOffice
 from aiodq.engine.channels import create_channel
 from aiodq.engine.deletions import Deletions
@@ -90,6 +91,7 @@ class Runtime:
         self._closed: asyncio.Future[None] | None = None
         self.deletions: Deletions = Deletions(self)
         self._post = DeadLetterOffice(self.clock)
+        self._adopting = Adopting(self, path)
         self._showing = Showing(self.fs, path, self.topics, self.offload, self.clock)
 
     # --- opening
@@ -276,6 +278,7 @@ class Runtime:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self.committer.run)
+                tasks.start_soon(self._adopting.run)
                 tasks.start_soon(self._showing.run)
                 while (ioloop := await self._wanted.get()) is not None:
                     tasks.start_soon(ioloop.run)

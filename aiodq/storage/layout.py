@@ -10,6 +10,7 @@ from aiodq.errors import InvalidNameError, NotAStoreError
 from aiodq.names import check_name
 from aiodq.storage.atomic import TEMPORARY
 from aiodq.storage.channels import CHANNELS
+from aiodq.storage.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.damage import is_quarantined
 from aiodq.storage.figures import FIGURES
 from aiodq.storage.lock import LOCK_NAME
@@ -33,8 +34,8 @@ __all__ = [
 _DELETED: Final = "#deleted"
 """No topic may be called so; two deletions of one name never meet, as the first is swept before the second."""
 
-_HARMLESS: Final = frozenset({LOCK_NAME, TRANSACTIONS, FIGURES, "lost+found"})
-_TOPIC_ENTRIES: Final = frozenset({TOPIC_FILE, WATERMARK, CHANNELS, "staging", "commits"})
+_HARMLESS: Final = frozenset({LOCK_NAME, TRANSACTIONS, FIGURES, COMMITS, STAGING, "lost+found"})
+_TOPIC_ENTRIES: Final = frozenset({TOPIC_FILE, WATERMARK, CHANNELS})
 
 
 def check_store_directory(fs: FileSystem, path: str) -> None:
@@ -113,6 +114,7 @@ def sweep_deleted(fs: FileSystem, path: str) -> None:
     """
     try:
         refuse_newer_transactions(fs, path)
+        read_commits(fs, path)
         for name in list_topics(fs, path):
             refuse_newer(fs, os.path.join(path, name))
         for name in fs.listdir(path):

@@ -6,13 +6,15 @@ import os
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from aiodq.errors import DiskFullError, StorageError
+from aiodq.errors import DiskFullError, StorageError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE
 from aiodq.format.footer import SegmentIndex
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.active import ActiveSegment
+from aiodq.storage.adoption import move_in, place, placed
 from aiodq.storage.atomic import ensure_directory, read_file, sweep_temporaries
 from aiodq.storage.channels import is_loss, is_loss_in_front
 from aiodq.storage.damage import Damage, quarantine
@@ -24,7 +26,7 @@ from aiodq.storage.segments import Segment, load_index, segment_path
 from aiodq.storage.slots import SLOT_FILE_BYTES, WATERMARK, SlotFile, check_slots, noted_watermark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from aiodq.clock import Clock
     from aiodq.format.columns import Columns
@@ -145,15 +147,9 @@ class TopicLog:
         if is_loss(self.fs, self.directory, self.meta, first, promised):
             reason = f"acknowledged messages are missing: offsets {first} to {promised - 1}"
             self.damages.append(Damage(self.directory, 0, 0, reason, first, promised))
-        try:
-            active = self._create(max(end, promised))
-        except DiskFullError:
-            if not segments or promised > end:
-                raise
-            # Everything can be read and settled; the first put that finds space rolls.
-            self.segments = tuple(segments)
-            return self._reopen(segments[-1])
-        self.segments = (*segments, active.segment)
+        fits = segments and promised <= end
+        active = self._after(segments[-1]) if fits else self._create(max(end, promised))
+        self.segments = (*segments[:-1], *_once(segments[-1:], active))
         return active
 
     def _seal_last(self, segment: Segment) -> None:
@@ -272,6 +268,41 @@ class TopicLog:
         self._active = following
         active.close()
 
+    def adopt(self, staged: Sequence[tuple[str, int]], note: Callable[[int], None]) -> None:
+        """Take over whole segments that somebody else has written, behind everything there is.
+
+        Args:
+            staged: their paths, and how many records each holds.
+            note: called with the offset of their first record; what it makes durable stands from then on.
+
+        Raises:
+            StorageError: it was not noted, and the log is as before.
+            StoreFailedError: it is noted, and not done.
+        """
+        self.roll()
+        bases = list(accumulate((records for _, records in staged), initial=self.end))
+        for (path, records), base in zip(staged, bases, strict=False):
+            place(self.fs, path, self.meta.uuid, base, records)
+        note(bases[0])
+        try:
+            self._active.close()
+            move_in(self.fs, self.directory, [(path, base) for (path, _), base in zip(staged, bases, strict=False)])
+            adopted = [placed(self.fs, self.directory, self.meta.uuid, base) for base in bases[:-1]]
+            self._active = self._after(adopted[-1])
+        except StorageError as cause:
+            raise StoreFailedError(f"{cause.message}; open the store again", cause.path) from cause
+        self.segments = (*self.segments[:-1], *adopted[:-1], *_once(adopted[-1:], self._active))
+        self.durable = bases[-1]
+        self._note()
+
+    def _after(self, segment: Segment) -> ActiveSegment:
+        """Return the segment that follows a full one, or that one itself while the disk has no room for another."""
+        try:
+            return self._create(segment.end)
+        except DiskFullError:
+            # Everything can be read and settled; the first put that finds space rolls.
+            return self._reopen(segment)
+
     def give_up(self, begin: int) -> None:
         """Note durably that everything below `begin` is gone on purpose.
 
@@ -358,3 +389,8 @@ class TopicLog:
             self._active.close()
         finally:
             self._slots.close()
+
+
+def _once(last: Sequence[Segment], active: ActiveSegment) -> Sequence[Segment]:
+    """Return a log's last segments, of which the one being written may be the last of those there were."""
+    return last if last and last[0] is active.segment else (*last, active.segment)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import zlib
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
-from aiodq.errors import CorruptionError, FormatVersionError, InvalidNameError
+from aiodq.errors import CorruptionError, InvalidNameError
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.names import check_name
 from aiodq.storage.atomic import read_file, replace_file
+from aiodq.storage.checked import UNREADABLE, decode_checked, encode_checked
 from aiodq.storage.damage import Damage, quarantine
 from aiodq.storage.segments import list_segments
 from aiodq.storage.slots import WATERMARK, read_slot_file
@@ -54,16 +53,10 @@ def save_meta(fs: FileSystem, directory: str, meta: TopicMeta) -> None:
     Raises:
         StorageError: the old one stands.
     """
-    topic: dict[str, object] = {
-        "version": _VERSION,
-        "uuid": str(meta.uuid),
-        "begin": meta.begin,
-        "channels": meta.channels,
-    }
+    topic: dict[str, object] = {"uuid": str(meta.uuid), "begin": meta.begin, "channels": meta.channels}
     if meta.paused:
         topic["paused"] = sorted(meta.paused)
-    text = json.dumps({"topic": topic, "crc32": _crc(topic)}, indent=1, sort_keys=True)
-    replace_file(fs, os.path.join(directory, TOPIC_FILE), text.encode() + b"\n")
+    replace_file(fs, os.path.join(directory, TOPIC_FILE), encode_checked("topic", _VERSION, topic))
 
 
 def read_meta(fs: FileSystem, directory: str) -> TopicMeta | None:
@@ -78,18 +71,12 @@ def read_meta(fs: FileSystem, directory: str) -> TopicMeta | None:
     data = read_file(fs, path)
     if data is None:
         return None
+    topic = decode_checked(data, "topic", _VERSION, path, "the topic's description")
     try:
-        outer = json.loads(data)
-        topic = outer["topic"]
-        if outer["crc32"] != _crc(topic):
-            raise CorruptionError("the topic's description has a wrong checksum", path, 0)
-        if topic["version"] != _VERSION:
-            message = f"topic format version {topic['version']}; this aiodq reads {_VERSION}: upgrade to open it"
-            raise FormatVersionError(message, path, 0)
         channels = {check_name(name, "channel"): int(start) for name, start in topic["channels"].items()}
         paused = frozenset(str(name) for name in topic.get("paused", ()))
         return TopicMeta(UUID(topic["uuid"]), int(topic["begin"]), channels, paused)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, InvalidNameError) as cause:
+    except (*UNREADABLE, InvalidNameError) as cause:
         raise CorruptionError(f"the topic's description cannot be read: {cause}", path, 0) from cause
 
 
@@ -164,7 +151,3 @@ def _rebuilt(fs: FileSystem, directory: str) -> TopicMeta:
                 if fs.is_directory(os.path.join(channels, name)):
                     meta.channels[check_name(name, "channel")] = meta.begin
     return meta
-
-
-def _crc(topic: object) -> str:
-    return f"{zlib.crc32(json.dumps(topic, sort_keys=True, separators=(',', ':')).encode()):08x}"

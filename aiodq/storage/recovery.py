@@ -22,6 +22,12 @@ commit points, in the order in which an owner passes them:
    after: what is left of it is swept. (`delete_topic`)
 9. *A channel is deleted*: `topic.json` does not name it any more, durably; then its files go. Before: the channel is
    there, whole; after: what is left of the files goes when a channel of that name is made. (`TopicLog.remove_channel`)
+10. *A bulk load is committed*: the staged segments synced, with their names, then the commit's record (as 6). Before:
+   nobody's files, to be swept; after: an owner will adopt them. (`commit_staged`)
+11. *Staged segments are adopted*: their headers written and synced, then the offset noted in the record, then the files
+   moved, both directories synced. Before the note: still to be adopted; after: moved by the next owner, before it opens
+   the topic. Nothing is appended to the topic in between. (`adopt`, `move_in`)
+12. *A commit is done with*: its record says so, or goes. Before: it is done with once more. (`finish_commit`)
 
 Whether bytes that do not check are an unfinished write or damage is decided by what was promised: the watermark noted
 in 3, the watermark each later frame carries, and, for any but the last segment, the existence of the next one, which

@@ -26,7 +26,7 @@ _SETTLING: Final = frozenset(
     {
         "puts and acks", "roll and retention", "purging", "checkpoints", "several topics", "reopening",
         "a failed sync", "delays and requeues", "dead letters", "seeking", "transactions",
-        "transactions among others", "channels come and go", "times to live",
+        "transactions among others", "channels come and go", "times to live", "an import", "bulk loads",
     }
 )  # fmt: skip
 """Workloads in which messages are acked, requeued or purged."""

@@ -60,6 +60,7 @@ class Topic:
         closing: channels that may be gone.
         making: channels that may not be there yet, with what may have been put before.
         sought: a channel has gone back, so that what it settled may come again.
+        gone: offsets between others that were missing when the store was opened, and were judged then.
     """
 
     possible: dict[str, None] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class Topic:
     closing: set[str] = field(default_factory=set)
     making: dict[str, frozenset[str]] = field(default_factory=dict)
     sought: bool = False
+    gone: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +385,7 @@ class Ledger:
             topic = self.topics[name]
             topic.promised = {of: offset for offset, of in found.log.items()}
             topic.possible = dict.fromkeys(topic.promised)
+            topic.gone = frozenset(range(min(found.log, default=0), max(found.log, default=0))) - found.log.keys()
             topic.arriving = {of for offset, of in found.log.items() if topic.promised[of] != offset}
             for channel, ready in found.channels.items():
                 later = found.deferred.get(channel, frozenset())

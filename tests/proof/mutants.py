@@ -15,7 +15,7 @@ from aiodq.engine.publisher import Publisher
 from aiodq.engine.transactions import Committer
 from aiodq.format.journal import OpKind, encode_checkpoint
 from aiodq.storage import recovery
-from aiodq.storage.atomic import sync_directory, write_all
+from aiodq.storage.atomic import replace_file, sync_directory, write_all
 from aiodq.storage.journal import ChannelJournal
 from aiodq.storage.log import TopicLog
 from aiodq.testing import SimulatedFileSystem
@@ -25,7 +25,7 @@ from tests.proof.workloads import WORKLOADS
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from aiodq.engine.burial import DeadLetter
@@ -283,3 +283,34 @@ def what_is_acked_while_a_checkpoint_is_written_counts_as_in_it() -> Patch:
 @mutant("channels come and go")
 def a_channel_made_again_has_what_its_namesake_settled() -> Patch:
     return mock.patch("aiodq.engine.channels.remove_channel_files")
+
+
+@mutant("bulk loads")
+def staged_segments_are_moved_in_before_it_is_noted_where() -> Patch:
+    adopt = TopicLog.adopt
+
+    def hasty(log: TopicLog, staged: Sequence[tuple[str, int]], note: Callable[[int], None]) -> None:
+        bases: list[int] = []
+        adopt(log, staged, bases.append)
+        note(bases[0])
+
+    return mock.patch.object(TopicLog, "adopt", hasty)
+
+
+@mutant("bulk loads")
+def what_was_staged_is_committed_before_it_is_synced() -> Patch:
+    return mock.patch("aiodq.storage.recovery.sync_file")
+
+
+@mutant("bulk loads")
+def what_was_begun_to_be_adopted_is_not_finished_at_open() -> Patch:
+    return mock.patch("aiodq.engine.opening.finish_adoptions")
+
+
+@mutant("bulk loads")
+def a_commit_is_not_synced() -> Patch:
+    def quick(fs: FileSystem, path: str, data: bytes) -> None:
+        with mock.patch.object(SimulatedFileSystem, "sync_directory"), mock.patch.object(SimulatedFile, "sync"):
+            replace_file(fs, path, data)
+
+    return mock.patch("aiodq.storage.commits.replace_file", quick)

@@ -12,7 +12,9 @@ from unittest import mock
 import aiodq
 from aiodq import diskqueue
 from aiodq.cli.diskqueue import taken_over
+from aiodq.storage.commits import CommitKey
 from aiodq.testing import Fault
+from tests.proof.world import PATH
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -393,3 +395,25 @@ async def an_import(world: World) -> None:
         queue = world.queue(store, "jobs")
         async for taken in taken_over(found, partial(world.put_bodies, queue), at_once=4):
             await _consume(world, queue, len(taken))
+
+
+@workload
+async def bulk_loads(world: World) -> None:
+    """Segments that a writer beside the store has staged are committed, and adopted between puts and acks."""
+    if not world.life:
+        world.fs.make_directory(PATH)
+    async with world.store(SMALL) as store:
+        queue, other = world.queue(store, "jobs"), world.queue(store, "made")
+        await world.put(queue, "p")
+        await world.put(other, "p")
+        for number in range(2):
+            puts = world.load(CommitKey("stream", 2 * world.life + number), {"jobs": 12, "made": 2, "new": 1}, 100)
+            await asyncio.gather(_produce(world, queue, 3), _consume(world, queue, 2), asyncio.sleep(2.5))
+            await world.find(store, puts)
+            await _take(world, other, 2)
+        await _consume(world, queue, min(9, queue.qsize()))
+    world.load(CommitKey(f"single {world.life}"), {"jobs": 2})
+    world.load(CommitKey(f"once {world.life}", once=True), {"jobs": 2, "later": 1})
+    async with world.store(SMALL) as store:
+        await world.put(world.queue(store, "jobs"), "p")
+        await _consume(world, store.queue("jobs"), 2)

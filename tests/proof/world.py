@@ -10,6 +10,9 @@ from unittest import mock
 from uuid import UUID
 
 import aiodq
+from aiodq.format.columns import Columns
+from aiodq.storage.commits import Commit, commit_staged
+from aiodq.storage.staging import StagingWriter
 from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, SimulatedLoop
 from tests.proof.bodies import body_of, id_of
 from tests.proof.ledger import (
@@ -40,6 +43,7 @@ from tests.proof.ledger import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from aiodq.storage.commits import CommitKey
     from aiodq.testing import FaultPlan, Image, Ordering
 
 __all__ = ["PATH", "SAFETY", "Program", "World", "found_in", "run_world"]
@@ -163,6 +167,27 @@ class World:
         self.note(Committed(note.acks, note.puts))
         for topic in puts:
             await self._find(store.topic(topic), {name for at, name, _ in bodies if at == topic})
+
+    def load(self, key: CommitKey, puts: dict[str, int], size: int | None = None) -> list[tuple[str, str]]:
+        """Stage so many messages for each topic and commit them, as a writer beside the store does."""
+        bodies = [(topic, *self.message(f"b-{topic}", size)) for topic, count in puts.items() for _ in range(count)]
+        writer = StagingWriter(self.fs, self.clock, PATH, key.name, segment_bytes=700)
+        for topic, _, body in bodies:
+            writer.put(topic, Columns([body]))
+        note = Committing((), tuple((topic, name) for topic, name, _ in bodies))
+        self.note(note)
+        staged = {topic: tuple(files) for topic, files in writer.finish().items()}
+        self.clock.advance(0.001)  # in the order of their times they are adopted
+        commit = Commit(key, staged, self.clock.now_ns())
+        assert commit_staged(self.fs, PATH, commit)
+        assert not commit_staged(self.fs, PATH, commit)
+        self.note(Committed(note.acks, note.puts))
+        return list(note.puts)
+
+    async def find(self, store: aiodq.Store, puts: list[tuple[str, str]]) -> None:
+        """Note where messages are that may have come by now."""
+        for topic in {topic for topic, _ in puts}:
+            await self._find(store.topic(topic), {name for at, name in puts if at == topic})
 
     async def _find(self, topic: aiodq.Topic, names: set[str]) -> None:
         """Note where messages are, as soon as they can be seen."""
@@ -310,6 +335,7 @@ def run_world(world: World, program: Callable[[World], Awaitable[None]]) -> None
 
     with (
         mock.patch("aiodq.storage.meta.uuid4", made_up),
+        mock.patch("aiodq.storage.staging.uuid4", made_up),
         asyncio.Runner(loop_factory=SimulatedLoop) as runner,
     ):
         runner.run(main())

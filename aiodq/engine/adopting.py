@@ -1,0 +1,131 @@
+"""Taking over what was written beside a store and committed (`aiodq.storage.commits`), at open and afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from aiodq.engine.settle import settle
+from aiodq.engine.signals import QueueShutDown
+from aiodq.errors import AiodqError, CorruptionError, DiskFullError, StoreFailedError, StoreNotFoundError
+from aiodq.storage.adoption import adopt
+from aiodq.storage.commits import finish_commit, read_commits, sweep_staged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.clock import Clock
+    from aiodq.engine.ioloop import IoLoop
+    from aiodq.engine.offload import Offload
+    from aiodq.storage.commits import Commit, CommitKey
+    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.log import TopicLog
+
+__all__ = ["Adopting", "AdoptingHost", "adopt_pending"]
+
+_INTERVAL: Final = 1.0
+_DAMAGED: Final = (CorruptionError, StoreNotFoundError)
+
+
+def adopt_pending(fs: FileSystem, clock: Clock, store: str, log_of: Callable[[str], TopicLog]) -> None:
+    """Let a store that is being opened take over all that was committed. Blocking.
+
+    What the disk has no room for now, or what is damaged, is left as it is.
+
+    Args:
+        fs: the store's.
+        clock: likewise.
+        store: its directory.
+        log_of: opens a topic, or makes it.
+
+    Raises:
+        StoreFailedError: it has to be opened again.
+        StorageError: as mapped from the system's error.
+    """
+    for pending in read_commits(fs, store).pending:
+        commit = pending
+        with suppress(DiskFullError, *_DAMAGED):
+            for topic in _left(commit):
+                commit = adopt(log_of(topic), store, commit, topic)
+            finish_commit(fs, store, commit)
+    sweep_staged(fs, store, clock.now_ns())
+
+
+def _left(commit: Commit) -> list[str]:
+    return sorted(commit.topics.keys() - commit.bases.keys())
+
+
+class AdoptingHost(Protocol):
+    """What is needed of the store around it."""
+
+    fs: FileSystem
+    offload: Offload
+
+    def ioloop(self, name: str) -> IoLoop:
+        """Return a topic's ioLoop, started if it is new."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Stop the whole store for this reason."""
+        ...
+
+
+class Adopting:
+    """One per store.
+
+    A commit that is damaged is left alone until the store is opened again; whatever else goes wrong is tried again.
+    """
+
+    def __init__(self, host: AdoptingHost, path: str) -> None:
+        """Adopt for the store at `path`; `run` does it."""
+        self._host = host
+        self._path = path
+        self._damaged: set[CommitKey] = set()
+
+    async def run(self) -> None:
+        """Look about once a second for what was committed."""
+        while True:
+            await asyncio.sleep(_INTERVAL)
+            try:
+                await self._look()
+            except StoreFailedError as error:
+                self._host.fail(error)
+                return
+            except (AiodqError, QueueShutDown):
+                continue
+
+    async def _look(self) -> None:
+        found = await self._host.offload.call(read_commits, self._host.fs, self._path)
+        for commit in found.pending:
+            if commit.key not in self._damaged:
+                try:
+                    await self._adopt(commit)
+                except _DAMAGED:
+                    self._damaged.add(commit.key)
+
+    async def _adopt(self, commit: Commit) -> None:
+        for topic in _left(commit):
+            commit = await self._adopt_into(self._host.ioloop(topic), commit, topic)
+        await self._host.offload.call(finish_commit, self._host.fs, self._path, commit)
+
+    async def _adopt_into(self, ioloop: IoLoop, commit: Commit, topic: str) -> Commit:
+        """Have a topic take its part over.
+
+        Cancellation: it does all the same.
+        """
+        done: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
+
+        def work() -> Commit:
+            log = ioloop.real_log()
+            ioloop.reader.forget([log.segments[-1].path])  # the first that is adopted takes its name if it is empty
+            return adopt(log, self._path, commit, topic)
+
+        def finish(adopted: Commit, error: Exception | None) -> None:
+            if error is None:
+                ioloop.publisher.adopted()
+            settle(done, adopted, error)
+
+        ioloop.making.be_born()
+        ioloop.submit(work, finish)
+        return await done

@@ -1,0 +1,122 @@
+"""Taking over segments that somebody else has written and committed (`aiodq.storage.commits`)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from aiodq.errors import CorruptionError
+from aiodq.format.footer import FooterTail
+from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
+from aiodq.format.segment import SegmentHeader
+from aiodq.storage.atomic import sync_directory, sync_file, write_all
+from aiodq.storage.commits import Commit, finish_commit, read_commits, staging_directory, write_commit
+from aiodq.storage.oserrors import storage_error
+from aiodq.storage.segments import inspect_file, sealed_segment, segment_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.log import TopicLog
+    from aiodq.storage.segments import Segment
+
+__all__ = ["adopt", "finish_adoptions", "move_in", "place", "placed"]
+
+
+def adopt(log: TopicLog, store: str, commit: Commit, topic: str) -> Commit:
+    """Let a topic take over what a commit brings it; return the record as it is then. The log is at rest. Blocking.
+
+    Raises:
+        CorruptionError: a staged segment is not what was written; nothing was taken over.
+        StorageError: nothing was taken over; it may be repeated.
+        StoreFailedError: it will be when the store is opened again.
+    """
+    directory = staging_directory(store, commit.key.name)
+    placed = commit
+
+    def note(base: int) -> None:
+        nonlocal placed
+        # CRASH: 11. From here on these messages have these offsets, and no others ever will.
+        write_commit(log.fs, store, commit.at(topic, base))
+        placed = commit.at(topic, base)
+
+    log.adopt([(os.path.join(directory, staged.file), staged.records) for staged in commit.topics[topic]], note)
+    return placed
+
+
+def finish_adoptions(fs: FileSystem, store: str) -> None:
+    """Put in its place what an owner before had decided to: before any topic is opened. Blocking.
+
+    Raises:
+        FormatVersionError: a record is of a newer version.
+        StorageError: as mapped from the system's error; it may be repeated.
+    """
+    for commit in read_commits(fs, store).pending:
+        for topic in commit.bases:
+            staging = staging_directory(store, commit.key.name)
+            move_in(fs, os.path.join(store, topic), [(os.path.join(staging, f), at) for f, at in commit.placed(topic)])
+        if commit.bases.keys() == commit.topics.keys():
+            finish_commit(fs, store, commit)
+
+
+def place(fs: FileSystem, path: str, topic: UUID, base: int, records: int) -> None:
+    """Let a staged segment say that it is a topic's, and where it begins. Blocking.
+
+    Its frames say everything relative to that, and its checksums go on from a salt of its own.
+
+    Raises:
+        CorruptionError: it is not what was written.
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        file = fs.open(path, write=True)
+        try:
+            size = file.size()
+            header = SegmentHeader.decode(file.read_at(SEGMENT_HEADER.size, 0), path)
+            end = file.read_at(FOOTER_TAIL.size, size - FOOTER_TAIL.size) if size >= FOOTER_TAIL.size else b""
+            tail = FooterTail.decode(end, size, path)
+            if tail is None or tail.end != records or tail.records != records or tail.salt != header.salt:
+                raise CorruptionError(f"the staged segment does not hold the {records} messages committed", path, size)
+            write_all(file, [replace(header, topic=topic, base=base).encode()], 0)
+            sync_file(file, path)
+        finally:
+            file.close()
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+
+
+def placed(fs: FileSystem, directory: str, topic: UUID, base: int) -> Segment:
+    """Return a segment that was moved in. Blocking.
+
+    Raises:
+        CorruptionError: it is not what was staged.
+        StorageError: as mapped from the system's error.
+    """
+    path = segment_path(directory, base)
+    found = inspect_file(fs, path, base, topic)
+    if found.tail is None or found.header_error is not None:
+        raise CorruptionError("the segment is not what was staged", path)
+    return sealed_segment(path, found, found.tail)
+
+
+def move_in(fs: FileSystem, directory: str, staged: Sequence[tuple[str, int]]) -> None:
+    """Move staged segments to their places, durably. One that is no longer staged is in its place, or was. Blocking.
+
+    Raises:
+        StorageError: as mapped from the system's error; it may be repeated.
+    """
+    moving = [(path, base) for path, base in staged if fs.exists(path)]
+    try:
+        for path, base in moving:
+            # The first takes the name of the empty segment that the log would have gone on with.
+            fs.rename(path, segment_path(directory, base))
+        if moving:
+            # CRASH: 11. Nothing else is appended before both names are durable: no power cut brings a staged one back
+            # once retention may have deleted what it became.
+            sync_directory(fs, directory)
+            sync_directory(fs, os.path.dirname(moving[0][0]))
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause

@@ -1,0 +1,54 @@
+"""Small files of JSON that say what they are, in which version, and carry their checksum."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import TYPE_CHECKING, Any, Final
+
+from aiodq.errors import CorruptionError, FormatVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["UNREADABLE", "decode_checked", "encode_checked"]
+
+UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What taking apart a file raises that is whole and not what was expected."""
+
+
+def encode_checked(name: str, version: int, content: Mapping[str, object]) -> bytes:
+    """Return a file's bytes: its content under `name`, with its version, and the checksum beside it."""
+    inner = {"version": version, **content}
+    return json.dumps({name: inner, "crc32": _crc(inner)}, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def decode_checked(data: bytes, name: str, version: int, path: str, what: str) -> dict[str, Any]:
+    """Return the content of a file's bytes.
+
+    Args:
+        data: the bytes.
+        name: under which the content stands.
+        version: the only one that is read.
+        path: the file's, for errors.
+        what: the file, in words, likewise.
+
+    Raises:
+        CorruptionError: not what was written.
+        FormatVersionError: another version.
+    """
+    try:
+        outer = json.loads(data)
+        inner = outer[name]
+        if outer["crc32"] != _crc(inner):
+            raise CorruptionError(f"{what} has a wrong checksum", path, 0)
+        if inner["version"] != version:
+            message = f"{name} format version {inner['version']}; this aiodq reads {version}: upgrade to open it"
+            raise FormatVersionError(message, path, 0)
+    except UNREADABLE as cause:
+        raise CorruptionError(f"{what} cannot be read: {cause}", path, 0) from cause
+    return dict(inner)
+
+
+def _crc(content: object) -> str:
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True, separators=(',', ':')).encode()):08x}"
