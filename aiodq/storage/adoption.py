@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aiodq.errors import CorruptionError
+from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.footer import FooterTail
 from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.filesystem import File, FileSystem
     from aiodq.storage.log import TopicLog
     from aiodq.storage.segments import Segment
 
-__all__ = ["adopt", "finish_adoptions", "move_in", "place", "placed"]
+__all__ = ["adopt", "check_staged", "finish_adoptions", "move_in", "place", "placed", "unadoptable"]
 
 
 def adopt(log: TopicLog, store: str, commit: Commit, topic: str) -> Commit:
@@ -74,18 +74,57 @@ def place(fs: FileSystem, path: str, topic: UUID, base: int, records: int) -> No
     try:
         file = fs.open(path, write=True)
         try:
-            size = file.size()
-            header = SegmentHeader.decode(file.read_at(SEGMENT_HEADER.size, 0), path)
-            end = file.read_at(FOOTER_TAIL.size, size - FOOTER_TAIL.size) if size >= FOOTER_TAIL.size else b""
-            tail = FooterTail.decode(end, size, path)
-            if tail is None or tail.end != records or tail.records != records or tail.salt != header.salt:
-                raise CorruptionError(f"the staged segment does not hold the {records} messages committed", path, size)
+            header = _checked(file, path, records)
             write_all(file, [replace(header, topic=topic, base=base).encode()], 0)
             sync_file(file, path)
         finally:
             file.close()
     except OSError as cause:
         raise storage_error(cause, path) from cause
+
+
+def check_staged(fs: FileSystem, path: str, records: int) -> None:
+    """Make sure that both ends of a staged segment say that it holds so many messages. Blocking.
+
+    Raises:
+        CorruptionError: they do not.
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        file = fs.open(path)
+        try:
+            _checked(file, path, records)
+        finally:
+            file.close()
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+
+
+def unadoptable(fs: FileSystem, store: str, commit: Commit) -> list[str]:
+    """Return why an owner cannot adopt a commit, in words. Blocking.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    reasons: list[str] = []
+    directory = staging_directory(store, commit.key.name)
+    for topic in commit.topics.keys() - commit.bases.keys():
+        for staged in commit.topics[topic]:
+            try:
+                check_staged(fs, os.path.join(directory, staged.file), staged.records)
+            except (CorruptionError, StoreNotFoundError) as error:
+                reasons.append(f"{staged.records} messages for topic {topic!r} are not what was staged: {error}")
+    return reasons
+
+
+def _checked(file: File, path: str, records: int) -> SegmentHeader:
+    size = file.size()
+    header = SegmentHeader.decode(file.read_at(SEGMENT_HEADER.size, 0), path)
+    end = file.read_at(FOOTER_TAIL.size, size - FOOTER_TAIL.size) if size >= FOOTER_TAIL.size else b""
+    tail = FooterTail.decode(end, size, path)
+    if tail is None or tail.end != records or tail.records != records or tail.salt != header.salt:
+        raise CorruptionError(f"the staged segment does not hold the {records} messages committed", path, size)
+    return header
 
 
 def placed(fs: FileSystem, directory: str, topic: UUID, base: int) -> Segment:

@@ -23,7 +23,7 @@ from aiodq.errors import CorruptionError, InvalidNameError, InvalidOptionError
 from aiodq.names import check_name, is_ephemeral
 from aiodq.storage.atomic import TEMPORARY, ensure_directory, read_file, replace_file
 from aiodq.storage.checked import UNREADABLE, decode_checked, encode_checked
-from aiodq.storage.damage import Damage
+from aiodq.storage.damage import Damage, quarantined
 from aiodq.storage.oserrors import storage_error
 
 if TYPE_CHECKING:
@@ -293,7 +293,8 @@ def sweep_staged(fs: FileSystem, store: str, now_ns: int) -> None:
 
 def _remove_staged(fs: FileSystem, store: str, writer: str, before_ns: int | None) -> None:
     found = read_commits(fs, store)
-    if found.damages:
+    commits = os.path.join(store, COMMITS)
+    if found.damages or (fs.is_directory(commits) and quarantined(fs, commits)):
         return  # any of it may be what a record that cannot be read speaks of
     used = {staged.file for commit in found.pending for files in commit.topics.values() for staged in files}
     directory = os.path.join(store, STAGING, writer)

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aiodq.format.segment import topic_salt
+from aiodq.storage.adoption import unadoptable
 from aiodq.storage.atomic import TEMPORARY, read_file, replace_file, sweep_temporaries
 from aiodq.storage.channels import CHANNELS, applied, channel_directory, is_loss, is_loss_in_front
+from aiodq.storage.commits import COMMITS, read_commits
 from aiodq.storage.damage import quarantine, set_aside
 from aiodq.storage.journal import CHECKPOINT, JOURNAL, ChannelJournal, read_channel
 from aiodq.storage.layout import check_store_directory, list_topics
@@ -66,7 +68,7 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
     try:
         # Every file is looked at before any is touched: one of them may be of a newer version.
         verify_store(path, fs)
-        actions = [*_sweep(fs, path), *_transactions(fs, path)]
+        actions = [*_sweep(fs, path), *_transactions(fs, path), *_commits(fs, path)]
         for topic in list_topics(fs, path):
             actions += _TopicRepair(fs, os.path.join(path, topic)).run()
     finally:
@@ -83,6 +85,20 @@ def _transactions(fs: FileSystem, store: str) -> Iterator[RepairAction]:
         kept = [quarantine(fs, path, 0, found.size)]
         replace_file(fs, path, mended(found))
         yield from (RepairAction(path, f"took out what cannot be read: {d.reason}", kept[0]) for d in found.damages)
+
+
+def _commits(fs: FileSystem, store: str) -> Iterator[RepairAction]:
+    """Leave no record of a bulk load that cannot be read, or of one that cannot be adopted whole.
+
+    What is staged stays: nobody sweeps beside a record that was set aside.
+    """
+    found = read_commits(fs, store)
+    for damage in found.damages:
+        yield RepairAction(damage.path, f"set the record aside: {damage.reason}", set_aside(fs, damage.path))
+    for commit in found.pending:
+        for reason in unadoptable(fs, store, commit)[:1]:
+            path = os.path.join(store, COMMITS, commit.key.file)
+            yield RepairAction(path, f"set the record aside: {reason}", set_aside(fs, path))
 
 
 def _sweep(fs: FileSystem, directory: str) -> list[RepairAction]:

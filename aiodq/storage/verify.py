@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from aiodq.errors import StoreNotFoundError
 from aiodq.format.segment import topic_salt
+from aiodq.storage.adoption import unadoptable
 from aiodq.storage.atomic import TEMPORARY, read_file
 from aiodq.storage.channels import CHANNELS, channel_directory, is_loss, is_loss_in_front
+from aiodq.storage.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.damage import is_quarantined
 from aiodq.storage.figures import FIGURES
 from aiodq.storage.journal import CHECKPOINT, JOURNAL, read_channel
@@ -23,6 +25,8 @@ from aiodq.storage.transactions import TRANSACTIONS, read_transactions
 from aiodq.storage.verify_segment import SegmentCheck, check_segment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aiodq.storage.filesystem import FileSystem
 
 __all__ = ["FileReport", "Finding", "Kind", "Severity", "StoreReport", "verify_store"]
@@ -38,6 +42,8 @@ Kind: TypeAlias = Literal[
     "checkpoint",
     "journal",
     "transactions",
+    "commit",
+    "staged",
     "lock",
     "temporary",
     "quarantined",
@@ -45,7 +51,7 @@ Kind: TypeAlias = Literal[
 ]
 
 _LARGEST_NOTED: Final = 1 << 24
-_OWN: Final = frozenset({TRANSACTIONS, FIGURES})
+_OWN: Final = frozenset({TRANSACTIONS, FIGURES, COMMITS, STAGING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +156,7 @@ def verify_store(path: str, fs: FileSystem) -> StoreReport:
         files = [_other(fs, f"{path}/{name}", "") for name in names if name not in {*topics, *_OWN}]
         if TRANSACTIONS in names:
             files.append(_transactions(fs, path))
+        files += [*_commits(fs, path), *_staged(fs, path)]
     except OSError as cause:
         raise storage_error(cause, path) from cause
     for topic in topics:
@@ -280,6 +287,34 @@ def _transactions(fs: FileSystem, store: str) -> FileReport:
         reason = f"{len(found.blocks)} committed transactions are for the next owner to put where they belong"
         findings.append(Finding("note", path, 0, reason))
     return FileReport(path, "transactions", "", found.size, len(found.blocks), tuple(findings))
+
+
+def _commits(fs: FileSystem, store: str) -> Iterator[FileReport]:
+    """Report the records of bulk loads."""
+    found, directory = read_commits(fs, store), os.path.join(store, COMMITS)
+    for damage in found.damages:
+        finding = Finding("damage", damage.path, damage.position, damage.reason)
+        yield FileReport(damage.path, "commit", "", damage.end, 0, (finding,))
+    for commit in found.commits:
+        path = os.path.join(directory, commit.key.file)
+        findings = [Finding("damage", path, 0, reason) for reason in unadoptable(fs, store, commit)]
+        if not commit.done and not findings:
+            findings = [Finding("note", path, 0, "committed; the next owner takes over what is staged")]
+        records = sum(staged.records for files in commit.topics.values() for staged in files)
+        yield FileReport(path, "commit", "", _size(fs, path), 0 if commit.done else records, tuple(findings))
+    known = {commit.key.file for commit in found.commits} | {os.path.basename(damage.path) for damage in found.damages}
+    for name in fs.listdir(directory) if fs.is_directory(directory) else ():
+        if name not in known:
+            yield _other(fs, os.path.join(directory, name), "")
+
+
+def _staged(fs: FileSystem, store: str) -> Iterator[FileReport]:
+    """Report what lies staged, whether it was committed or not."""
+    directory = os.path.join(store, STAGING)
+    for writer in fs.listdir(directory) if fs.is_directory(directory) else ():
+        for name in fs.listdir(os.path.join(directory, writer)):
+            path = os.path.join(directory, writer, name)
+            yield FileReport(path, "staged", "", _size(fs, path))
 
 
 def _other(fs: FileSystem, path: str, topic: str) -> FileReport:

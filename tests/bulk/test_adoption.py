@@ -1,0 +1,247 @@
+"""What is staged and committed beside a store comes to its channels, once, whoever owns the store and when."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.storage.checked import encode_checked
+from aiodq.storage.commits import COMMITS, CommitKey, commit_staged, read_commits
+from aiodq.storage.reader import TopicReader
+from aiodq.storage.repair import repair_store
+from aiodq.storage.verify import verify_store
+from aiodq.testing import Fault
+from tests.bulk.support import STORE, STREAM, adopted, eventually, left, load, numbered, shown, staged
+from tests.channels.support import Machine, counts, ready, soon
+
+if TYPE_CHECKING:
+    from aiodq.testing.faults import Call
+
+ONCE = CommitKey("once", once=True)
+DAY = 86_400
+
+
+async def test_a_running_owners_consumers_receive_it(machine: Machine, store: aiodq.Store) -> None:
+    queue = store.queue("jobs")
+    await queue.put(b"before")
+    waiting = asyncio.create_task(queue.get_many(13, linger=20))
+    assert load(machine, ONCE, {"jobs": numbered(12)})
+    messages = await soon(waiting)
+    assert [message.body for message in messages] == [b"before", *numbered(12)]
+    assert [message.offset for message in messages] == list(range(13))
+    assert await queue.put(b"after") == 13
+    assert (await soon(queue.get())).body == b"after"
+    await adopted(machine)
+    assert left(machine) == []
+
+
+async def test_without_an_owner_it_waits_for_the_next(machine: Machine) -> None:
+    async with machine.store() as store:
+        await store.queue("jobs").put(b"before")
+    assert load(machine, ONCE, {"jobs": numbered(12), "new": [b"x"]})
+    machine.crash()
+    async with machine.store() as store:
+        assert ready(store.queue("jobs")) == [b"before", *numbered(12)]
+        assert await shown(store.topic("new")) == [b"x"]
+        late = store.topic("new").channel("late", aiodq.ChannelOptions(start="earliest"))
+        await store.topic("new").settle_in()
+        assert ready(late) == [b"x"]
+    assert read_commits(machine.fs, STORE).commits == []
+
+
+async def test_a_store_may_begin_with_it(machine: Machine) -> None:
+    machine.fs.make_directory(STORE)
+    assert load(machine, ONCE, {"new": numbered(9)})
+    async with machine.store() as store:
+        assert store.topics() == ["new"]
+        assert await shown(store.topic("new")) == numbered(9)
+
+
+async def test_a_topic_in_memory_only_so_far_is_made(machine: Machine, store: aiodq.Store) -> None:
+    topic = store.topic("named")
+    assert load(machine, ONCE, {"named": numbered(3)})
+    await adopted(machine)
+    assert await shown(topic) == numbered(3)
+    assert topic.end_offset == 3
+
+
+async def test_a_key_adds_its_messages_once(machine: Machine, store: aiodq.Store) -> None:
+    for name in ("a", "b"):
+        assert load(machine, CommitKey(name), {"jobs": [name.encode()]})
+        assert not load(machine, CommitKey(name), {"jobs": [b"again"]})
+        await adopted(machine)
+        assert not load(machine, CommitKey(name), {"jobs": [b"again"]})
+    assert await shown(store.topic("jobs")) == [b"a", b"b"]
+    assert left(machine) == []
+
+
+async def test_of_a_stream_only_what_is_newer_counts(machine: Machine) -> None:
+    async with machine.store() as store:
+        for number in (0, 1, 5):
+            assert load(machine, CommitKey(STREAM, number), {"jobs": [b"%d" % number]})
+            await adopted(machine)
+        assert load(machine, CommitKey(STREAM, 6), {"jobs": [b"6"]})
+        for number in (0, 4, 5, 6):
+            assert not load(machine, CommitKey(STREAM, number), {"jobs": [b"again"]})
+        assert load(machine, CommitKey("other", 0), {"jobs": [b"other"]})
+        await adopted(machine)
+        assert await shown(store.topic("jobs")) == [b"0", b"1", b"5", b"6", b"other"]
+    assert [c.key.number for c in read_commits(machine.fs, STORE).commits if c.key.name == STREAM] == [6]
+
+
+async def test_nothing_at_all_is_committed_without_a_trace(machine: Machine, store: aiodq.Store) -> None:
+    assert store.topics() == []
+    assert commit_staged(machine.fs, STORE, staged(machine, "none", {}))
+    assert read_commits(machine.fs, STORE).commits == []
+
+
+async def test_commits_are_adopted_in_the_order_of_their_times(machine: Machine) -> None:
+    async with machine.store():
+        pass
+    for name, number in (("z", None), ("a", 1), ("a", 2), ("b", None)):
+        machine.clock.jump(1 if number != 2 else -100)
+        assert load(machine, CommitKey(name, number), {"jobs": [f"{name}{number}".encode()]})
+    async with machine.store() as store:
+        assert await shown(store.topic("jobs")) == [b"bNone", b"zNone", b"a1", b"a2"]
+
+
+async def test_what_is_consumed_goes_and_stays_away(machine: Machine) -> None:
+    async with machine.store() as store:
+        queue = store.queue("jobs")
+        await queue.put(b"first")
+        assert load(machine, ONCE, {"jobs": numbered(20)})
+        for message in await soon(queue.get_many(21, linger=20)):
+            await message.ack()
+        await queue.sync()
+        await eventually(lambda: len([n for n in machine.fs.listdir(f"{STORE}/jobs") if n.endswith(".seg")]) == 1)
+        machine.crash()
+    async with machine.store() as store:
+        assert counts(store.queue("jobs")) == (0, 0, 0)
+        assert await store.topic("jobs").put(b"next") == 21
+
+
+async def test_a_full_disk_puts_it_off(machine: Machine) -> None:
+    async with machine.store() as store:
+        queue = store.queue("jobs")
+        await queue.put(b"before")
+        assert load(machine, ONCE, {"jobs": numbered(5)})
+        machine.fs.plan.add(Fault("write", 1, "ENOSPC", lasting=True))
+        await asyncio.sleep(0.1)
+        assert ready(queue) == [b"before"]
+        machine.fs.plan.clear()
+        assert [message.body for message in await soon(queue.get_many(5, linger=20))] == numbered(5)
+
+
+@pytest.mark.parametrize("call", ["rename", "sync_directory"])
+@pytest.mark.parametrize("at", [1, 2, 3])
+async def test_cut_short_by_a_fault_it_is_finished_at_the_next_open(machine: Machine, call: Call, at: int) -> None:
+    async with machine.store() as store:
+        await store.queue("jobs").put(b"before")
+    assert load(machine, ONCE, {"jobs": numbered(12), "made": [b"x"]})
+    machine.fs.plan.add(Fault(call, at, "EIO"))
+    try:
+        async with machine.store():
+            pass
+    except aiodq.StorageError:
+        machine.crash()
+    machine.fs.plan.clear()
+    async with machine.store() as store:
+        assert await shown(store.topic("jobs")) == [b"before", *numbered(12)]
+        assert ready(store.queue("jobs")) == [b"before", *numbered(12)]
+        assert await shown(store.topic("made")) == [b"x"]
+
+
+async def test_beside_an_owner_a_reader_sees_it_as_it_comes(machine: Machine) -> None:
+    async with machine.store() as store:
+        queue = store.queue("jobs")
+        await queue.put(b"before")
+        reader = TopicReader(machine.fs, f"{STORE}/jobs", "jobs")
+        assert [message.body for message in reader.scan()] == [b"before"]
+        for round_ in range(3):
+            assert load(machine, CommitKey(STREAM, round_), {"jobs": numbered(9)})
+            await adopted(machine)
+            assert [message.body for message in reader.scan()] == await shown(queue)
+            await queue.put(b"between")
+            assert [message.body for message in reader.scan()] == await shown(queue)
+        assert len(await shown(queue)) == 31
+
+
+async def test_damage_to_what_is_staged_is_told_and_set_aside(machine: Machine) -> None:
+    async with machine.store() as store:
+        await store.topic("jobs").put(b"before")
+    commit = staged(machine, "damaged", {"jobs": numbered(12)})
+    assert commit_staged(machine.fs, STORE, commit)
+    second = f"{STORE}/#staging/damaged/{commit.topics['jobs'][1].file}"
+    file = machine.fs.open(second, write=True)
+    file.truncate(200)
+    file.close()
+    assert load(machine, ONCE, {"jobs": [b"whole"]})
+    async with machine.store() as store:
+        assert await shown(store.topic("jobs")) == [b"before", b"whole"]
+        await store.topic("jobs").put(b"after")
+    (damage,) = verify_store(STORE, machine.fs).damages
+    assert "messages for topic 'jobs' are not what was staged" in damage.reason
+    (action,) = repair_store(STORE, machine.fs)
+    assert action.kept
+    assert verify_store(STORE, machine.fs).ok
+    machine.clock.advance(3 * DAY)
+    async with machine.store() as store:
+        assert await shown(store.topic("jobs")) == [b"before", b"whole", b"after"]
+    assert len(left(machine)) == len(commit.topics["jobs"])
+
+
+async def test_a_record_that_cannot_be_read_is_told_and_set_aside(machine: Machine) -> None:
+    async with machine.store() as store:
+        await store.topic("jobs").put(b"before")
+    assert load(machine, CommitKey("junk"), {"jobs": numbered(2)})
+    file = machine.fs.open(f"{STORE}/{COMMITS}/junk.json", write=True)
+    file.write_at([b"#"], 30)
+    file.close()
+    machine.clock.advance(3 * DAY)
+    async with machine.store() as store:
+        assert await shown(store.topic("jobs")) == [b"before"]
+    assert [damage.path for damage in verify_store(STORE, machine.fs).damages] == [f"{STORE}/{COMMITS}/junk.json"]
+    assert len(repair_store(STORE, machine.fs)) == 1
+    assert verify_store(STORE, machine.fs).ok
+    assert repair_store(STORE, machine.fs) == []
+    assert len(left(machine)) == 1
+
+
+async def test_a_newer_record_keeps_the_store_shut_and_untouched(machine: Machine) -> None:
+    async with machine.store() as store:
+        await store.topic("jobs").put(b"before")
+    assert load(machine, ONCE, {"jobs": numbered(2)})
+    path = f"{STORE}/{COMMITS}/once.json"
+    file = machine.fs.open(path, write=True)
+    file.truncate(0)
+    file.write_at([encode_checked("commit", 2, {})], 0)
+    file.close()
+    before = machine.fs.image()
+    with pytest.raises(aiodq.FormatVersionError, match="upgrade"):
+        async with machine.store():
+            pass
+    after = machine.fs.image()
+    assert {path: data for path, data in after.items() if not path.endswith("LOCK")} == {
+        path: data for path, data in before.items() if not path.endswith("LOCK")
+    }
+
+
+async def test_what_nobody_committed_is_swept(machine: Machine) -> None:
+    async with machine.store():
+        pass
+    staged(machine, "gone", {"jobs": numbered(2)})
+    machine.clock.advance(DAY - 60)
+    staged(machine, "busy", {"jobs": numbered(2)})
+    machine.clock.advance(120)
+    async with machine.store() as store:
+        assert store.topics() == []
+    assert len(left(machine)) == 1
+    staged(machine, "busy", {"jobs": numbered(3)})
+    assert commit_staged(machine.fs, STORE, staged(machine, "busy", {"jobs": [b"x"]}))
+    assert len(left(machine)) == 1
+    async with machine.store() as store:
+        assert await shown(store.topic("jobs")) == [b"x"]
+    assert left(machine) == []
