@@ -14,11 +14,12 @@ from aiodq.engine.adopting import adopt_pending
 from aiodq.engine.alarm import monotonic_ns
 from aiodq.engine.batch import Part
 from aiodq.engine.writer import write_blocking
-from aiodq.errors import DiskFullError
+from aiodq.errors import DiskFullError, StoreLockedError
 from aiodq.format.codecs import codec_number
 from aiodq.options import ChannelOptions
 from aiodq.storage.adoption import finish_adoptions
 from aiodq.storage.atomic import ensure_directory, sync_directory
+from aiodq.storage.commits import lock_commits, lock_store
 from aiodq.storage.delayed import delayed
 from aiodq.storage.journal import ChannelJournal
 from aiodq.storage.layout import check_store_directory, list_topics, sweep_deleted
@@ -26,7 +27,7 @@ from aiodq.storage.log import LogOptions, TopicLog
 from aiodq.storage.transactions import TransactionFile, transactions_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from aiodq.clock import Clock
     from aiodq.format.columns import Columns
@@ -34,7 +35,16 @@ if TYPE_CHECKING:
     from aiodq.options import StoreOptions
     from aiodq.storage.filesystem import FileSystem, Lock
 
-__all__ = ["Brought", "OpenedStore", "OpenedTopic", "brought_by", "open_channel", "open_store", "open_topic"]
+__all__ = [
+    "Brought",
+    "OpenedStore",
+    "OpenedTopic",
+    "adopt_without_owner",
+    "brought_by",
+    "open_channel",
+    "open_store",
+    "open_topic",
+]
 
 
 @dataclass(slots=True)
@@ -97,8 +107,21 @@ class OpenedStore(NamedTuple):
         self.lock.release()
 
 
-def open_store(fs: FileSystem, clock: Clock, path: str, options: StoreOptions) -> OpenedStore:
+def open_store(
+    fs: FileSystem,
+    clock: Clock,
+    path: str,
+    options: StoreOptions,
+    take: Callable[[FileSystem, str], Lock] = lock_store,
+) -> OpenedStore:
     """Take a store's lock, and open its files or make them. Blocking.
+
+    Args:
+        fs: the file system.
+        clock: for what is written.
+        path: the directory.
+        options: the store's.
+        take: takes the lock.
 
     Raises:
         StoreLockedError: another owner has it.
@@ -108,7 +131,7 @@ def open_store(fs: FileSystem, clock: Clock, path: str, options: StoreOptions) -
     ensure_directory(fs, path)
     check_store_directory(fs, path)
     with ExitStack() as undo:
-        lock = fs.lock(path)
+        lock = take(fs, path)
         undo.callback(lock.release)
         sweep_deleted(fs, path)
         finish_adoptions(fs, path)
@@ -140,6 +163,25 @@ def open_store(fs: FileSystem, clock: Clock, path: str, options: StoreOptions) -
                 state.extend(topic.log.end)
         undo.pop_all()
     return OpenedStore(lock, transactions, topics, brought)
+
+
+def adopt_without_owner(fs: FileSystem, clock: Clock, path: str, options: StoreOptions) -> bool:
+    """Own a store for a moment, so that it takes over what was committed; return whether nobody else owns it. Blocking.
+
+    Whoever wants to open it meanwhile waits.
+
+    Raises:
+        StoreLockedError: others were committing for many seconds.
+        StorageError: as mapped from the system's error.
+    """
+    lock = lock_commits(fs, path)
+    try:
+        open_store(fs, clock, path, options, lambda fs, path: fs.lock(path)).abandon()
+    except StoreLockedError:
+        return False
+    finally:
+        lock.release()
+    return True
 
 
 def brought_by(blocks: Iterable[Block]) -> dict[str, Brought]:

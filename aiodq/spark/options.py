@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from datetime import datetime
 from glob import glob, has_magic
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from uuid import NAMESPACE_URL, uuid5
 
 from aiodq.errors import InvalidOptionError
+from aiodq.format.codecs import codec_number
+from aiodq.names import check_name, is_ephemeral
 from aiodq.options import time_ns
 from aiodq.storage.arrow import columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Bound", "ReadOptions", "read_options", "stream_options"]
+__all__ = ["Bound", "ReadOptions", "WriteOptions", "check_topic", "read_options", "stream_options", "write_options"]
+
+T = TypeVar("T")
 
 Bound = int | Literal["earliest", "latest"] | dict[str, int]
 """An offset for every topic, or one by topic."""
@@ -40,6 +46,17 @@ _NAMES: Final = (
     "maxRecordsPerTrigger",
     "maxBytesPerTrigger",
 )
+_WRITE_NAMES: Final = (
+    "path",
+    "topic",
+    "txnId",
+    "txnAppId",
+    "segmentBytes",
+    "compression",
+    "checkpointLocation",
+)
+_CODECS: Final[Mapping[str, str | None]] = {"none": None, "zstd": "zstd"}
+_SEGMENT_BYTES: Final = 64 << 20
 _SPLIT_BYTES: Final = 32 << 20
 
 
@@ -75,17 +92,32 @@ class ReadOptions:
     most_bytes: int | None
 
 
+@dataclass(frozen=True)
+class WriteOptions:
+    """Where to write.
+
+    Attributes:
+        store: its directory.
+        topic: the topic of rows that name none; None where each has to.
+        name: by which a write, or a stream, is known again; None for a write that nobody repeats.
+        segment_bytes: how large a segment becomes, about.
+        compression: a codec's name, or None.
+    """
+
+    store: str
+    topic: str | None
+    name: str | None
+    segment_bytes: int
+    compression: str | None
+
+
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Return the options of a read. Names are compared without regard to case, as Spark does.
 
     Raises:
         InvalidOptionError: one is unknown, or has a value that it cannot have.
     """
-    known = {name.lower(): name for name in _NAMES}
-    unknown = sorted(name for name in given if name.lower() not in known)
-    if unknown:
-        raise InvalidOptionError(f"unknown option {unknown[0]!r}; there are {', '.join(_NAMES)}")
-    options = {known[name.lower()]: value for name, value in given.items()}
+    options = _known(given, _NAMES)
     return ReadOptions(
         stores=_stores(options),
         topics=_topics(options),
@@ -117,6 +149,73 @@ def stream_options(given: Mapping[str, str]) -> ReadOptions:
     if len(options.stores) != 1:
         raise InvalidOptionError(f"a stream reads one store, not {len(options.stores)}: union several streams")
     return options
+
+
+def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
+    """Return the options of a write.
+
+    Raises:
+        InvalidOptionError: one is unknown, or has a value that it cannot have, or a stream has no name to go by.
+        InvalidNameError: no topic can have that name.
+        MissingExtraError: a codec is not installed.
+    """
+    options = _known(given, _WRITE_NAMES)
+    if "path" not in options:
+        raise InvalidOptionError("the option 'path' is missing: a store's directory")
+    if not stream and "txnAppId" in options:
+        raise InvalidOptionError("'txnAppId' is for streams; a single write that may be repeated has a 'txnId'")
+    if stream and "txnId" in options:
+        raise InvalidOptionError("'txnId' is for single writes; a stream has a 'txnAppId'")
+    topic = options.get("topic")
+    if topic is not None:
+        check_topic(topic)
+    compression = _choice(options, "compression", _CODECS, default=None)
+    codec_number(compression)
+    return WriteOptions(
+        store=options["path"],
+        topic=topic,
+        name=_stream_name(options) if stream else options.get("txnId"),
+        segment_bytes=_size(options, "segmentBytes", _SEGMENT_BYTES),
+        compression=compression,
+    )
+
+
+def check_topic(topic: str) -> None:
+    """Make sure that a topic of that name can be written to from outside.
+
+    Raises:
+        InvalidNameError: no topic can have that name.
+        InvalidOptionError: it is ephemeral.
+    """
+    if is_ephemeral(check_name(topic)):
+        raise InvalidOptionError(f"the topic {topic!r} lives in its owner's memory; only its owner can put into it")
+
+
+def _stream_name(options: Mapping[str, str]) -> str:
+    """Return what tells a stream from all others, and from itself after its checkpoint was begun anew."""
+    if "txnAppId" in options:
+        return options["txnAppId"]
+    checkpoint = options.get("checkpointLocation")
+    if checkpoint is None:
+        raise InvalidOptionError(
+            "a stream is told by its checkpoint: give the option 'checkpointLocation', or a name as 'txnAppId'"
+        )
+    path = checkpoint.removeprefix("file://").removeprefix("file:")
+    try:
+        with open(os.path.join(path, "metadata"), encoding="utf-8") as file:
+            return str(json.load(file)["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        # It is not on a file system of this machine. Its place stands for it, in a form that any name may have.
+        return f"checkpoint-{uuid5(NAMESPACE_URL, checkpoint)}"
+
+
+def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    """Return options under the names that they are known by."""
+    known = {name.lower(): name for name in names}
+    unknown = sorted(name for name in given if name.lower() not in known)
+    if unknown:
+        raise InvalidOptionError(f"unknown option {unknown[0]!r}; there are {', '.join(names)}")
+    return {known[name.lower()]: value for name, value in given.items()}
 
 
 def _stores(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -196,7 +295,7 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     return int(value)
 
 
-def _choice(options: Mapping[str, str], name: str, choices: Mapping[str, bool], *, default: bool) -> bool:
+def _choice(options: Mapping[str, str], name: str, choices: Mapping[str, T], *, default: T) -> T:
     value = options.get(name)
     if value is None:
         return default

@@ -6,16 +6,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
-from aiodq.spark.options import read_options, stream_options
+from aiodq.errors import InvalidOptionError
+from aiodq.spark.options import read_options, stream_options, write_options
 from aiodq.spark.planning import plan
 from aiodq.spark.reading import Partition, record_batches
 from aiodq.spark.streaming import StreamReader
+from aiodq.spark.writing import BatchWriter, StreamWriter, check_schema
 from aiodq.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+    from pyspark.sql.datasource import (
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+        InputPartition,
+    )
     from pyspark.sql.types import StructType
 
     from aiodq.spark.options import ReadOptions
@@ -64,6 +71,32 @@ class AiodqDataSource(DataSource):
             InvalidOptionError: an option is unknown, or has a value that it cannot have.
         """
         return StreamReader(stream_options(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
+        """Return a writer that appends; what it wrote is there as a whole, or not at all.
+
+        Raises:
+            InvalidOptionError: as `write_options` says; or another mode than `append`.
+            InvalidMessageError: a column is missing, unknown, or has a type that it cannot have.
+        """
+        if overwrite:
+            raise InvalidOptionError("a topic is appended to: write with mode('append')")
+        options = write_options(self.options, stream=False)
+        check_schema(schema, options)
+        return BatchWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - likewise
+        """Return a writer that appends each batch once, as a whole.
+
+        Raises:
+            InvalidOptionError: as `write_options` says; or another output mode than `append`.
+            InvalidMessageError: a column is missing, unknown, or has a type that it cannot have.
+        """
+        if overwrite:
+            raise InvalidOptionError("a topic is appended to: write with outputMode('append') or 'update'")
+        options = write_options(self.options, stream=True)
+        check_schema(schema, options)
+        return StreamWriter(options)
 
 
 class _Reader(DataSourceReader):

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from aiodq.errors import CorruptionError, InvalidNameError, InvalidOptionError
+from aiodq.errors import CorruptionError, InvalidNameError, InvalidOptionError, StoreLockedError
 from aiodq.names import check_name, is_ephemeral
 from aiodq.storage.atomic import TEMPORARY, ensure_directory, read_file, replace_file
 from aiodq.storage.checked import UNREADABLE, decode_checked, encode_checked
@@ -29,7 +30,7 @@ from aiodq.storage.oserrors import storage_error
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.filesystem import FileSystem, Lock
 
 __all__ = [
     "COMMITS",
@@ -42,6 +43,8 @@ __all__ = [
     "decode_commit",
     "discard_staged",
     "finish_commit",
+    "lock_commits",
+    "lock_store",
     "read_commits",
     "staging_directory",
     "sweep_staged",
@@ -58,6 +61,8 @@ _SUFFIX: Final = ".json"
 _STAGED: Final = re.compile(r"([0-9]{20})-[0-9a-f]{32}\.seg")
 _KEY: Final = re.compile(r"([^,]+)(?:,([0-9]{20}))?\.json")
 _DAY: Final = 86_400 * 10**9
+_PAUSES: Final = (0.01,) * 100 + (0.05,) * 200
+"""Seconds between two attempts to have a lock."""
 
 
 class Staged(NamedTuple):
@@ -238,12 +243,11 @@ def commit_staged(fs: FileSystem, store: str, commit: Commit) -> bool:
     Whatever else its writer staged is removed.
 
     Raises:
-        StoreLockedError: another writer commits just now; it is over in a moment.
+        StoreLockedError: others were committing for many seconds.
         StorageError: nothing was committed.
         StoreFailedError: nobody knows whether it was; repeating it is safe.
     """
-    ensure_directory(fs, os.path.join(store, COMMITS))
-    lock = fs.lock(os.path.join(store, COMMITS))
+    lock = lock_commits(fs, store)
     try:
         # INVARIANT: two writers with one key never both find it new.
         new = not _is_known(fs, store, commit.key)
@@ -254,6 +258,50 @@ def commit_staged(fs: FileSystem, store: str, commit: Commit) -> bool:
         lock.release()
     discard_staged(fs, store, commit.key.name)
     return new
+
+
+def lock_commits(fs: FileSystem, store: str) -> Lock:
+    """Return a lock that one committer at a time has, waiting for others for some seconds. Blocking.
+
+    Raises:
+        StoreLockedError: they are not through yet.
+        StorageError: as mapped from the system's error.
+    """
+    directory = os.path.join(store, COMMITS)
+    ensure_directory(fs, directory)
+    for pause in _PAUSES:
+        with suppress(StoreLockedError):
+            return fs.lock(directory)
+        time.sleep(pause)
+    return fs.lock(directory)
+
+
+def lock_store(fs: FileSystem, store: str) -> Lock:
+    """Return the lock of a store's owner, waiting for a committer that is its owner for a moment. Blocking.
+
+    Raises:
+        StoreLockedError: another owner has it.
+        StorageError: as mapped from the system's error.
+    """
+    for pause in _PAUSES:
+        with suppress(StoreLockedError):
+            return fs.lock(store)
+        if not _is_committing(fs, store):
+            break
+        time.sleep(pause)
+    return fs.lock(store)
+
+
+def _is_committing(fs: FileSystem, store: str) -> bool:
+    try:
+        directory = os.path.join(store, COMMITS)
+        if fs.is_directory(directory):
+            fs.lock(directory).release()
+    except StoreLockedError:
+        return True
+    except OSError as cause:
+        raise storage_error(cause, store) from cause
+    return False
 
 
 def _is_known(fs: FileSystem, store: str, key: CommitKey) -> bool:

@@ -1,0 +1,219 @@
+"""Writing: tasks stage segments beside the store, and the driver's one record commits them (`aiodq.storage.commits`).
+
+Rows become messages in the order of the partitions, and within one in its own. A store that nobody owns takes them over
+within the commit; its owner, in this process or in another, within a second or two.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from aiodq.clock import SystemClock
+from aiodq.engine.opening import adopt_without_owner
+from aiodq.errors import AiodqError, InvalidMessageError
+from aiodq.format.codecs import codec_number
+from aiodq.format.columns import Columns
+from aiodq.options import StoreOptions
+from aiodq.spark.options import check_topic
+from aiodq.storage.atomic import ensure_directory
+from aiodq.storage.commits import Commit, CommitKey, Staged, commit_staged, discard_staged
+from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.layout import check_store_directory
+from aiodq.storage.staging import StagingWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql.types import StructType
+
+    from aiodq.spark.options import WriteOptions
+
+__all__ = ["BatchWriter", "StreamWriter", "check_schema", "columns_by_topic", "stage"]
+
+_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "body": ("binary", "string"),
+    "topic": ("string",),
+    "tag": ("string",),
+    "key": ("binary", "string"),
+    "headers": ("map<string,string>",),
+}
+_READ_ONLY: Final = frozenset({"offset", "timestamp"})
+"""Columns of what was read, which the topic gives anew."""
+
+
+def check_schema(schema: StructType, options: WriteOptions) -> None:
+    """Make sure that rows of this schema can be messages.
+
+    Raises:
+        InvalidMessageError: a column is missing, unknown, or has a type that it cannot have.
+    """
+    types = {column.name: column.dataType.simpleString() for column in schema}
+    for name, found in types.items():
+        if name in _READ_ONLY:
+            continue
+        if name not in _TYPES:
+            raise InvalidMessageError(
+                f"there is no place for the column {name!r} in a message; there are {', '.join(_TYPES)}"
+            )
+        if found not in _TYPES[name]:
+            raise InvalidMessageError(f"the column {name!r} is {' or '.join(_TYPES[name])}, not {found}: cast it")
+    if "body" not in types:
+        raise InvalidMessageError("the column 'body' is missing: the bytes or the text of each message")
+    if "topic" not in types and options.topic is None:
+        raise InvalidMessageError("whose messages are they? Give the option 'topic', or a column of that name")
+
+
+@dataclass
+class StagedByTask(WriterCommitMessage):
+    """What a task has staged, on its way to the driver."""
+
+    topics: dict[str, list[Staged]] = field(default_factory=dict)
+
+
+def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByTask:
+    """Stage the rows of `pyarrow.RecordBatch` objects, durably. Blocking.
+
+    Raises:
+        InvalidMessageError: a row has no body, or names no topic, or one that cannot be.
+        StorageError: as mapped from the system's error. What was staged is removed again.
+    """
+    codec = codec_number(options.compression)
+    writer = StagingWriter(
+        OsFileSystem(), SystemClock(), options.store, name, segment_bytes=options.segment_bytes, codec=codec
+    )
+    try:
+        for batch in batches:
+            for topic, columns in columns_by_topic(batch, options.topic):
+                writer.put(topic, columns)
+        return StagedByTask(writer.finish())
+    except BaseException:
+        writer.discard()
+        raise
+
+
+def columns_by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tuple[str, Columns]]:
+    """Yield a batch's rows by topic, in their order.
+
+    Raises:
+        InvalidMessageError: a row has no body, or names no topic, or one that cannot be.
+    """
+    names = set(batch.schema.names)
+    if "topic" not in names:
+        topics: list[str | None] = [default]
+    else:
+        topics = pc.unique(batch.column("topic")).to_pylist()
+    for found in topics:
+        topic = found if found is not None else default
+        if topic is None:
+            raise InvalidMessageError("a row names no topic: give the option 'topic' for such rows")
+        check_topic(topic)
+        rows = batch
+        if len(topics) > 1:
+            column = batch.column("topic")
+            rows = batch.filter(pc.is_null(column) if found is None else pc.equal(column, found))
+        yield topic, _columns(rows, names)
+
+
+def _columns(rows: pa.RecordBatch, names: set[str]) -> Columns:
+    bodies = rows.column("body")
+    if bodies.null_count:
+        raise InvalidMessageError("a row's body is null: a message has at least an empty one")
+    columns = Columns(bodies.cast(pa.binary()).to_pylist())
+    if "tag" in names:
+        columns.tags = _unless_null(rows.column("tag"))
+    if "key" in names:
+        columns.keys = _unless_null(rows.column("key").cast(pa.binary()))
+    if "headers" in names and (headers := _unless_null(rows.column("headers"))):
+        columns.headers = [dict(row or ()) for row in headers]
+    return columns
+
+
+def _unless_null(column: pa.Array) -> list[Any] | None:
+    return None if column.null_count == len(column) else column.to_pylist()
+
+
+def _commit(options: WriteOptions, key: CommitKey, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Make what the tasks staged part of their topics. Blocking.
+
+    Raises:
+        StorageError: nothing was committed.
+        StoreFailedError: nobody knows whether it was; repeating it is safe.
+    """
+    topics: dict[str, list[Staged]] = {}
+    for message in messages:
+        if isinstance(message, StagedByTask):
+            for topic, staged in message.topics.items():
+                topics.setdefault(topic, []).extend(staged)
+    fs, clock = OsFileSystem(), SystemClock()
+    commit_staged(fs, options.store, Commit(key, {t: tuple(s) for t, s in topics.items()}, clock.now_ns()))
+    try:
+        adopt_without_owner(fs, clock, options.store, StoreOptions(segment_bytes=options.segment_bytes))
+        discard_staged(fs, options.store, key.name)
+    except (AiodqError, OSError) as error:
+        # It is committed, and a job that fails now would be repeated, which adds it again where it has no name.
+        warning = f"the rows are committed; the next owner takes them over, as that failed now: {error}"
+        warnings.warn(warning, stacklevel=2)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """A single write."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        """Write with these options; made beside the driver, it travels to each task."""
+        _prepare(options.store)
+        self._options = options
+        name = options.name
+        self._key = CommitKey(uuid4().hex, once=True) if name is None else CommitKey(f"write {name}")
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Stage a task's rows."""
+        return stage(self._options, self._key.name, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit what all tasks staged; with a `txnId` that was committed before, nothing is added."""
+        _commit(self._options, self._key, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - a failed task sends none
+        """Remove what was staged; what was committed stays, whatever failed then."""
+        discard_staged(OsFileSystem(), self._options.store, self._key.name)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """A stream's writes, batch by batch."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        """Write with these options; made beside the driver, it travels to each task."""
+        _prepare(options.store)
+        self._options = options
+        self._name = f"stream {options.name}"
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Stage a task's rows."""
+        return stage(self._options, self._name, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        """Commit what all tasks staged; a batch that was committed before adds nothing."""
+        _commit(self._options, CommitKey(self._name, batchId), messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - likewise
+        """Remove what was staged; what was committed stays, whatever failed then."""
+        discard_staged(OsFileSystem(), self._options.store, self._name)
+
+
+def _prepare(store: str) -> None:
+    """Make sure that this is a store, or an empty directory that becomes one.
+
+    Raises:
+        NotAStoreError: it holds something else.
+        StorageError: as mapped from the system's error.
+    """
+    fs = OsFileSystem()
+    ensure_directory(fs, store)
+    check_store_directory(fs, store)

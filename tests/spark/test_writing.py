@@ -1,0 +1,258 @@
+"""Writing with Spark: all rows or none, once, to whoever owns the store."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+
+import aiodq
+from aiodq.spark.options import write_options
+from aiodq.spark.writing import BatchWriter, StagedByTask, StreamWriter, columns_by_topic
+from aiodq.storage.commits import COMMITS, STAGING, read_commits
+from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.verify import verify_store
+from tests.spark.support import fill, scanned
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+
+
+def bodies(path: Path, topic: str = "orders") -> list[bytes]:
+    return [message.body for message in aiodq.open_reader(path).topic(topic).scan()]
+
+
+def left(path: Path) -> list[Path]:
+    """Return what lies staged."""
+    return [found for found in (path / STAGING).rglob("*") if found.is_file()]
+
+
+def numbers(spark: SparkSession, count: int, start: int = 0) -> DataFrame:
+    return spark.range(start, start + count, numPartitions=3).selectExpr("cast(id as string) as body")
+
+
+def save(frame: DataFrame, path: Path, **options: str) -> None:
+    frame.write.format("aiodq").mode("append").options(**options).save(str(path))
+
+
+class TestABatch:
+    def test_rows_become_messages_in_their_order(self, spark: SparkSession, tmp_path: Path) -> None:
+        save(numbers(spark, 1000), tmp_path / "s", topic="orders")
+        save(numbers(spark, 10, 1000), tmp_path / "s", topic="orders", segmentBytes="1k", compression="zstd")
+        assert bodies(tmp_path / "s") == [b"%d" % number for number in range(1010)]
+        assert left(tmp_path / "s") == []
+        assert verify_store(str(tmp_path / "s"), OsFileSystem()).ok
+
+    def test_what_was_read_is_written_with_all_its_columns(self, spark: SparkSession, tmp_path: Path) -> None:
+        asyncio.run(fill(tmp_path / "a"))
+        asyncio.run(fill(tmp_path / "a", "other", rounds=3))
+        frame = spark.read.format("aiodq").load(str(tmp_path / "a"))
+        save(frame, tmp_path / "b")
+        for topic in ("orders", "other"):
+            copied, original = scanned(tmp_path / "b", topic), scanned(tmp_path / "a", topic)
+            for row in (*copied, *original):
+                del row["timestamp"]
+            assert copied == original
+
+    @staticmethod
+    def save_elsewhere(spark: SparkSession, path: Path) -> None:
+        """Save from a thread that is not the session's; Spark finds sources only from one that has used it."""
+        spark.createDataFrame([], "id INT")
+        save(numbers(spark, 500), path, topic="orders")
+
+    async def test_a_running_owner_delivers_it(self, spark: SparkSession, tmp_path: Path) -> None:
+        async with aiodq.open(tmp_path / "s") as store:
+            queue = store.queue("orders")
+            await queue.put(b"before")
+            await asyncio.to_thread(self.save_elsewhere, spark, tmp_path / "s")
+            messages = await asyncio.wait_for(queue.get_many(501, linger=30), 30)
+            assert [message.body for message in messages] == [b"before", *(b"%d" % number for number in range(500))]
+            assert await queue.put(b"after") == 501
+        assert left(tmp_path / "s") == []
+
+    def test_repeated_with_its_name_it_adds_nothing(self, spark: SparkSession, tmp_path: Path) -> None:
+        for start in (0, 100):
+            save(numbers(spark, 5, start), tmp_path / "s", topic="orders", txnId="load 2026-11-22/ü")
+        assert bodies(tmp_path / "s") == [b"%d" % number for number in range(5)]
+        save(numbers(spark, 2, 5), tmp_path / "s", topic="orders", txnId="another")
+        assert bodies(tmp_path / "s") == [b"%d" % number for number in range(7)]
+        assert left(tmp_path / "s") == []
+
+    def test_nothing_is_written_of_no_rows(self, spark: SparkSession, tmp_path: Path) -> None:
+        save(numbers(spark, 0), tmp_path / "s", topic="orders")
+        assert list(aiodq.open_reader(tmp_path / "s").topics()) == []
+
+    def test_a_task_that_fails_leaves_nothing(self, spark: SparkSession, tmp_path: Path) -> None:
+        frame = spark.range(0, 900, numPartitions=3).selectExpr("if(id = 700, null, cast(id as string)) as body")
+        with pytest.raises(PySparkException, match="a row's body is null"):
+            save(frame, tmp_path / "s", topic="orders")
+        assert left(tmp_path / "s") == []
+        assert read_commits(OsFileSystem(), str(tmp_path / "s")).commits == []
+        assert list(aiodq.open_reader(tmp_path / "s").topics()) == []
+
+    @pytest.mark.parametrize(
+        ("columns", "options", "message"),
+        [
+            ("id as number", {"topic": "t"}, "no place for the column 'number'"),
+            ("cast(id as string) as tag", {"topic": "t"}, "the column 'body' is missing"),
+            ("id as body", {"topic": "t"}, "the column 'body' is binary or string, not bigint"),
+            ("cast(id as string) as body", {}, "option 'topic', or a column of that name"),
+            ("cast(id as string) as body", {"topic": "a b"}, "is no name for a topic"),
+            ("cast(id as string) as body", {"topic": "t#ephemeral"}, "lives in its owner's memory"),
+            ("cast(id as string) as body", {"topic": "t", "topics": "u"}, "unknown option 'topics'"),
+            ("cast(id as string) as body", {"topic": "t", "compression": "lzo"}, "compression is one of none, zstd"),
+            ("cast(id as string) as body", {"topic": "t", "txnAppId": "x"}, "'txnAppId' is for streams"),
+            ("cast(id as string) as body, 'a b' as topic", {}, "is no name for a topic"),
+            ("cast(id as string) as body, cast(null as string) as topic", {}, "a row names no topic"),
+        ],
+    )
+    def test_what_cannot_be_is_said_in_the_first_lines(
+        self, spark: SparkSession, tmp_path: Path, columns: str, options: dict[str, str], message: str
+    ) -> None:
+        with pytest.raises(PySparkException) as caught:
+            save(spark.range(3).selectExpr(*columns.split(", ")), tmp_path / "s", **options)
+        assert message in str(caught.value)
+        assert "topic.json" not in {found.name for found in tmp_path.rglob("*")}
+
+    def test_another_mode_or_another_directory_is_refused(self, spark: SparkSession, tmp_path: Path) -> None:
+        with pytest.raises(PySparkException, match=r"mode\('append'\)"):
+            numbers(spark, 1).write.format("aiodq").mode("overwrite").option("topic", "t").save(str(tmp_path / "s"))
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "file").touch()
+        with pytest.raises(PySparkException, match="is no aiodq store"):
+            save(numbers(spark, 1), tmp_path / "other", topic="t")
+
+
+def record_batch(*rows: str) -> Any:
+    return pa.RecordBatch.from_pydict({"body": list(rows)})
+
+
+class TestTheCommit:
+    """Without Spark: what its driver and its tasks call, in the orders in which it may."""
+
+    @pytest.fixture
+    def writer(self, tmp_path: Path) -> BatchWriter:
+        return BatchWriter(write_options({"path": str(tmp_path / "s"), "topic": "orders"}, stream=False))
+
+    def test_only_the_attempts_that_succeeded_count(self, writer: BatchWriter, tmp_path: Path) -> None:
+        first = writer.write(iter([record_batch("a", "b")]))
+        writer.write(iter([record_batch("c", "stale")]))
+        second = writer.write(iter([record_batch("c")]))
+        writer.commit([first, second, writer.write(iter([]))])
+        assert bodies(tmp_path / "s") == [b"a", b"b", b"c"]
+        assert left(tmp_path / "s") == []
+
+    def test_aborted_after_the_record_it_is_there_all_the_same(
+        self, writer: BatchWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        messages = [writer.write(iter([record_batch("a")])), None]
+        monkeypatch.setattr("aiodq.spark.writing.adopt_without_owner", lambda *_: None)
+        writer.commit(messages)
+        writer.abort(messages)
+        assert len(left(tmp_path / "s")) == 1
+        monkeypatch.undo()
+        asyncio.run(_open_and_close(tmp_path / "s"))
+        assert bodies(tmp_path / "s") == [b"a"]
+        writer.abort(messages)
+        assert bodies(tmp_path / "s") == [b"a"]
+
+    def test_adoption_that_fails_does_not_fail_what_is_committed(
+        self, writer: BatchWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise aiodq.DiskFullError("no space", str(tmp_path))
+
+        monkeypatch.setattr("aiodq.spark.writing.adopt_without_owner", refuse)
+        with pytest.warns(UserWarning, match="the rows are committed; the next owner takes them over"):
+            writer.commit([writer.write(iter([record_batch("a")]))])
+        asyncio.run(_open_and_close(tmp_path / "s"))
+        assert bodies(tmp_path / "s") == [b"a"]
+
+    def test_aborted_before_it_nothing_is_left(self, writer: BatchWriter, tmp_path: Path) -> None:
+        writer.abort([writer.write(iter([record_batch("a")])), None])
+        assert left(tmp_path / "s") == []
+        assert not (tmp_path / "s" / COMMITS).exists()
+
+    def test_topics_are_told_apart_and_keep_their_order(self) -> None:
+        batch = pa.RecordBatch.from_pydict(
+            {"body": ["1", "2", "3", "4"], "topic": ["a", "b", None, "a"], "tag": [None, "x", None, None]}
+        )
+        found = {topic: (columns.bodies, columns.tags) for topic, columns in columns_by_topic(batch, "c")}
+        assert found == {"a": ([b"1", b"4"], None), "b": ([b"2"], ["x"]), "c": ([b"3"], None)}
+
+
+async def _open_and_close(path: Path) -> None:
+    async with aiodq.open(path):
+        pass
+
+
+class TestAStream:
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> Path:
+        asyncio.run(fill(tmp_path / "in", rounds=30))
+        return tmp_path / "in"
+
+    def copy(self, spark: SparkSession, tmp_path: Path, **options: str) -> None:
+        """Run one query from store to store to the end of what there is."""
+        stream = spark.readStream.format("aiodq").option("maxRecordsPerTrigger", "40").load(str(tmp_path / "in"))
+        writing = stream.writeStream.format("aiodq").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writing.options(**options).trigger(availableNow=True).start(str(tmp_path / "out"))
+        query.awaitTermination()
+
+    def test_each_message_comes_once_whatever_is_repeated(
+        self, spark: SparkSession, tmp_path: Path, source: Path
+    ) -> None:
+        self.copy(spark, tmp_path)
+        assert bodies(tmp_path / "out") == bodies(source)
+        commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+        assert len(commits) > 2
+        commits[-1].unlink()
+        commits[-1].with_name(f".{commits[-1].name}.crc").unlink(missing_ok=True)
+        self.copy(spark, tmp_path)
+        assert bodies(tmp_path / "out") == bodies(source)
+        asyncio.run(fill(source, rounds=2))
+        self.copy(spark, tmp_path)
+        assert bodies(tmp_path / "out") == bodies(source)
+        assert left(tmp_path / "out") == []
+        assert len(read_commits(OsFileSystem(), str(tmp_path / "out")).commits) == 1
+
+    def test_begun_anew_it_writes_everything_again(self, spark: SparkSession, tmp_path: Path, source: Path) -> None:
+        self.copy(spark, tmp_path)
+        shutil.rmtree(tmp_path / "checkpoint")
+        self.copy(spark, tmp_path)
+        assert bodies(tmp_path / "out") == 2 * bodies(source)
+        shutil.rmtree(tmp_path / "checkpoint")
+        self.copy(spark, tmp_path, txnAppId="named")
+        shutil.rmtree(tmp_path / "checkpoint")
+        self.copy(spark, tmp_path, txnAppId="named")
+        assert bodies(tmp_path / "out") == 3 * bodies(source)
+
+    def test_one_without_a_name_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(aiodq.InvalidOptionError, match="checkpointLocation"):
+            write_options({"path": str(tmp_path)}, stream=True)
+        with pytest.raises(aiodq.InvalidOptionError, match="'txnId' is for single writes"):
+            write_options({"path": str(tmp_path), "txnId": "x", "txnAppId": "y"}, stream=True)
+
+    def test_a_checkpoint_elsewhere_is_told_by_its_place(self, tmp_path: Path) -> None:
+        names = {
+            write_options({"path": str(tmp_path), "checkpointLocation": place}, stream=True).name
+            for place in ("s3://bucket/a", "s3://bucket/b", "s3://bucket/a")
+        }
+        assert len(names) == 2
+
+    def test_batches_before_the_last_are_old(self, tmp_path: Path) -> None:
+        writer = StreamWriter(
+            write_options({"path": str(tmp_path / "s"), "topic": "orders", "txnAppId": "x"}, stream=True)
+        )
+        for number in (0, 1, 1, 0, 2):
+            writer.commit([writer.write(iter([record_batch(str(number))]))], number)
+        writer.abort([StagedByTask()], 3)
+        assert bodies(tmp_path / "s") == [b"0", b"1", b"2"]
