@@ -34,6 +34,7 @@ _COMMANDS: Final = {
     "seek": ("aiodq.cli.channels:seek", "Let a channel go on from another place."),
     "requeue-dead": ("aiodq.cli.channels:requeue_dead", "Put dead letters back where they come from."),
     "stat": ("aiodq.cli.stats:stat", "Show what a store holds."),
+    "holds": ("aiodq.cli.holds:holds", "Show what readers ask to be kept, and release it."),
     "verify": ("aiodq.cli.check:verify", "Read every byte of a store and say what is wrong."),
     "repair": ("aiodq.cli.check:repair", "Settle what verify calls damage."),
     "import-diskqueue": ("aiodq.cli.diskqueue:import_diskqueue", "Put what a go-diskqueue holds into a topic."),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.persister import Job
 from aiodq.engine.settle import settle
 from aiodq.errors import StoreFailedError
 from aiodq.names import is_ephemeral
 from aiodq.stats import HeldSegment
-from aiodq.storage.retention import expired
+from aiodq.storage.holds import held_by, read_holds
+from aiodq.storage.retention import Verdict, expired
 
 if TYPE_CHECKING:
     from aiodq.engine.host import IoLoopHost
@@ -22,12 +24,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Retainer"]
 
+_LOOK_EVERY: Final = 1.0
+"""Seconds between two looks for holds where they keep all that might go."""
+
 
 class Retainer:
     """One per topic; called on the loop, by the ioLoop, while nothing else changes the list of segments.
 
     Attributes:
         pinned: what is stored from this offset on must stay: the file of transactions still speaks of it. Or None.
+        holds: by name, the first offset that one keeps, when something was last to be deleted.
     """
 
     def __init__(
@@ -39,6 +45,9 @@ class Retainer:
         self._persister = persister
         self._host = host
         self.pinned: int | None = None
+        self.holds: dict[str, int] = {}
+        self._looking = self._known = False
+        self._look_at = 0.0
 
     def holding(self) -> list[Outlet[Any]]:
         """Return the channels for which messages are kept: not those that end with the store, unless the topic does."""
@@ -46,21 +55,58 @@ class Retainer:
         return outlets if is_ephemeral(self._ioloop.name) else [one for one in outlets if not is_ephemeral(one.name)]
 
     def retain(self) -> None:
-        """Delete the segments that may go."""
+        """Delete the segments that may go, once it is known what holds say."""
         ioloop = self._ioloop
-        if ioloop.stopped:
+        if ioloop.stopped or self._looking:
             return
-        policy = ioloop.options.retention
-        verdict = expired(ioloop.log.segments, policy, self._host.clock.now_ns(), self._consumed)
+        if self._known:
+            self._known = False
+            self._retain(self._going(self.holds))
+        elif self._going({}) is not None and self._host.clock.monotonic() >= self._look_at:
+            self._looking = True
+            self._persister.submit(Job(self._look, self._looked))
+
+    def _look(self) -> dict[str, int]:
+        """Return by hold the first offset of this topic that it keeps. Blocking."""
+        holds = read_holds(self._host.fs_of(self._ioloop.name), os.path.dirname(self._ioloop.real_log().directory))
+        found = {name: hold.first(self._ioloop.name) for name, hold in holds.items()}
+        return {name: first for name, first in found.items() if first is not None}
+
+    def _looked(self, found: Any, error: Exception | None) -> None:  # noqa: ANN401 - a job's result
+        """Go on as soon as the log's segments are at rest; what cannot be known now is looked for again."""
+        self._looking = False
+        self._look_at = self._host.clock.monotonic() + _LOOK_EVERY
+        if error is not None:
+            self.ignore(None, error)
+            return
+        self.holds = found
+        if self._going(found) is not None:
+            self._known = True
+            self._look_at = 0.0
+            self._ioloop.retain_soon()
+
+    def _going(self, holds: dict[str, int]) -> Verdict | None:
+        """Return which segments may go now, or None for none."""
+        ioloop, policy = self._ioloop, self._ioloop.options.retention
+
+        def consumed(segment: Segment) -> bool:
+            return self._consumed(segment) and all(segment.end <= first for first in holds.values())
+
+        verdict = expired(ioloop.log.segments, policy, self._host.clock.now_ns(), consumed)
         segments = self._unpinned(verdict.segments)
         if not segments or (verdict.forced_to and segments != verdict.segments):
+            return None
+        return Verdict(segments, verdict.forced_to)
+
+    def _retain(self, verdict: Verdict | None) -> None:
+        if verdict is None:
             return
         if verdict.forced_to:
-            for outlet in ioloop.outlets.values():
+            for outlet in self._ioloop.outlets.values():
                 if outlet.state is not None and outlet.state.miss(0, verdict.forced_to):
                     self._ioloop.settled(outlet)
                     outlet.wake()
-        self._drop(segments, verdict.forced_to)
+        self._drop(verdict.segments, verdict.forced_to)
 
     def pin(self, offset: int) -> None:
         """Keep what is stored from this offset on, until `unpin`."""
@@ -81,6 +127,7 @@ class Retainer:
         for segment in self._ioloop.log.segments[:-1]:
             base, end = segment.base, segment.end
             by = [one.name for one in self.holding() if one.state and not one.state.settled_all(base, end)]
+            by += [held_by(name) for name, first in self.holds.items() if end > first]
             if by:
                 found.append(HeldSegment(base, end, segment.size, tuple(sorted(by))))
         return tuple(found)

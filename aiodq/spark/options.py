@@ -45,6 +45,7 @@ _NAMES: Final = (
     "failOnDataLoss",
     "maxRecordsPerTrigger",
     "maxBytesPerTrigger",
+    "hold",
 )
 _WRITE_NAMES: Final = (
     "path",
@@ -75,6 +76,7 @@ class ReadOptions:
         verify: compare checksums.
         strict: fail where messages are missing or damaged, instead of going on behind them.
         most_records, most_bytes: how much one batch of a stream takes in, about; None for all there is.
+        hold: the name under which a stream has kept what it has still to read; None for no hold.
     """
 
     stores: tuple[str, ...]
@@ -90,6 +92,7 @@ class ReadOptions:
     strict: bool
     most_records: int | None
     most_bytes: int | None
+    hold: str | None = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         strict=_choice(options, "failOnDataLoss", {"true": True, "false": False}, default=True),
         most_records=_count(options, "maxRecordsPerTrigger"),
         most_bytes=_size(options, "maxBytesPerTrigger", 0) or None,
+        hold=options.get("hold"),
     )
 
 

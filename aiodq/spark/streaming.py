@@ -17,6 +17,7 @@ from aiodq.errors import OffsetError
 from aiodq.spark.planning import Split, bound_offset, snapshot, splits_of, topics_of
 from aiodq.spark.reading import Partition, record_batches
 from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.holds import Hold, read_hold, write_hold
 from aiodq.storage.logreader import LogReader
 
 if TYPE_CHECKING:
@@ -49,7 +50,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a new query begins: at the oldest messages, unless options say otherwise."""
-        return _offsets({topic: self._start(topic, log) for topic, log in self._logs().items()})
+        start = {topic: self._start(topic, log) for topic, log in self._logs().items()}
+        if self._options.hold is not None:
+            # Kept first, and then looked at: what was deleted before the owner knew of the hold is not asked for.
+            self._keep(self._options.hold, start)
+            begins = {topic: log.begin for topic, log in self._logs().items()}
+            start = {topic: max(offset, begins.get(topic, 0)) for topic, offset in start.items()}
+        return _offsets(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return what `maxRecordsPerTrigger` or `maxBytesPerTrigger` say."""
@@ -67,8 +74,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return up to where the next batch may go. Each topic gets a share of the limit by what waits in it.
 
         Raises:
-            OffsetError: a topic ends before what was taken in already: it was deleted and made anew.
+            OffsetError: a topic ends before what was taken in already: it was deleted and made anew. Or the hold is
+                gone, and `failOnDataLoss` is not `false`.
         """
+        self._check_hold(start["topics"])
         logs = self._logs()
         taken = {topic: _taken(start, topic, log) for topic, log in logs.items()}
         ends = {topic: self._end(topic, log, taken[topic]) for topic, log in logs.items()}
@@ -121,7 +130,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(partition, Partition):  # Spark makes one that is None of no partitions at all
             yield from record_batches(OsFileSystem(), partition.split, self._options)
 
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let retention have what a finished batch has read, where the query has a hold."""
+        if self._options.hold is not None:
+            self._keep(self._options.hold, end["topics"])
+
     # ---
+
+    def _keep(self, hold: str, topics: Mapping[str, int]) -> None:
+        write_hold(OsFileSystem(), self._options.stores[0], hold, Hold(topics, self._options.topics))
+
+    def _check_hold(self, taken: Mapping[str, int]) -> None:
+        """Make sure that what the query has still to read is kept.
+
+        Raises:
+            OffsetError: somebody released the hold, and `failOnDataLoss` is not `false`.
+        """
+        hold, store = self._options.hold, self._options.stores[0]
+        if hold is None or read_hold(OsFileSystem(), store, hold) is not None:
+            return
+        if self._options.strict:
+            raise OffsetError(
+                f"the hold {hold!r} is gone, so that messages the query has still to read may be, too: "
+                f"with failOnDataLoss=false it goes on with what there is, and holds that"
+            )
+        self._keep(hold, taken)
 
     def _logs(self) -> dict[str, LogSnapshot]:
         names = topics_of(OsFileSystem(), self._options.stores[0], self._options.topics)

@@ -13,6 +13,7 @@ from aiodq.storage.channels import CHANNELS
 from aiodq.storage.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.damage import is_quarantined
 from aiodq.storage.figures import FIGURES
+from aiodq.storage.holds import HOLDS
 from aiodq.storage.lock import LOCK_NAME
 from aiodq.storage.meta import TOPIC_FILE
 from aiodq.storage.oserrors import storage_error
@@ -34,7 +35,7 @@ __all__ = [
 _DELETED: Final = "#deleted"
 """No topic may be called so; two deletions of one name never meet, as the first is swept before the second."""
 
-_HARMLESS: Final = frozenset({LOCK_NAME, TRANSACTIONS, FIGURES, COMMITS, STAGING, "lost+found"})
+_HARMLESS: Final = frozenset({LOCK_NAME, TRANSACTIONS, FIGURES, COMMITS, STAGING, HOLDS, "lost+found"})
 _TOPIC_ENTRIES: Final = frozenset({TOPIC_FILE, WATERMARK, CHANNELS})
 
 

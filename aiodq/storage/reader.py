@@ -18,6 +18,7 @@ from aiodq.storage.delayed import delayed
 from aiodq.storage.figures import ChannelFigures, read_figures
 from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.framereader import Rows
+from aiodq.storage.holds import held_by, read_holds
 from aiodq.storage.layout import check_store_directory, list_topics
 from aiodq.storage.logreader import LogReader
 from aiodq.storage.record import records_of
@@ -25,7 +26,7 @@ from aiodq.storage.snapshot import LogSnapshot
 from aiodq.storage.summaries import ChannelSummary, StoreSummary, TopicSummary
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from types import ModuleType
 
     from aiodq.format.journal import ChannelImage
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from aiodq.storage.framereader import FrameReader
     from aiodq.storage.logreader import LogView
     from aiodq.storage.record import StoredMessage
+    from aiodq.storage.segments import Segment
 
 __all__ = ["ChannelSummary", "StoreReader", "StoreSummary", "TopicReader", "TopicSummary"]
 
@@ -229,7 +231,7 @@ class TopicReader:
         shown = read_figures(self._fs, os.path.dirname(log.directory))
         known = None if shown is None else shown.get(self.name, {})
         channels = {name: self._channel(name, image, view, dues, known) for name, image in images.items()}
-        held = [(s, tuple(sorted(n for n, i in images.items() if unsettled(i, s.base, s.end)))) for s in view.segments]
+        holds = read_holds(self._fs, os.path.dirname(log.directory))
         return TopicSummary(
             self.name,
             log.begin,
@@ -240,7 +242,7 @@ class TopicReader:
             sum(segment.records for segment in view.segments),
             self.damages,
             channels,
-            tuple(HeldSegment(s.base, s.end, s.size, by) for s, by in held[:-1] if by),
+            tuple(_held(view.segments[:-1], images, {n: hold.first(self.name) for n, hold in holds.items()})),
         )
 
     def _dues(self, view: LogView) -> Iterator[tuple[int, int]]:
@@ -340,3 +342,14 @@ class StoreReader:
             StorageError: as mapped from the system's error.
         """
         return StoreSummary(self.path, {name: self.topic(name).stats() for name in self.topics()})
+
+
+def _held(
+    segments: Sequence[Segment], images: Mapping[str, ChannelImage], holds: Mapping[str, int | None]
+) -> Iterator[HeldSegment]:
+    """Yield the segments that channels or holds keep."""
+    for segment in segments:
+        by = sorted(name for name, image in images.items() if unsettled(image, segment.base, segment.end))
+        by += [held_by(name) for name, first in holds.items() if first is not None and segment.end > first]
+        if by:
+            yield HeldSegment(segment.base, segment.end, segment.size, tuple(by))

@@ -11,12 +11,14 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from aiodq.errors import CorruptionError
 from aiodq.format.segment import topic_salt
 from aiodq.storage.adoption import unadoptable
 from aiodq.storage.atomic import TEMPORARY, read_file, replace_file, sweep_temporaries
 from aiodq.storage.channels import CHANNELS, applied, channel_directory, is_loss, is_loss_in_front
 from aiodq.storage.commits import COMMITS, read_commits
 from aiodq.storage.damage import quarantine, set_aside
+from aiodq.storage.holds import hold_path, read_hold, read_holds
 from aiodq.storage.journal import CHECKPOINT, JOURNAL, ChannelJournal, read_channel
 from aiodq.storage.layout import check_store_directory, list_topics
 from aiodq.storage.meta import TOPIC_FILE, TopicMeta, describe, save_meta
@@ -68,7 +70,7 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
     try:
         # Every file is looked at before any is touched: one of them may be of a newer version.
         verify_store(path, fs)
-        actions = [*_sweep(fs, path), *_transactions(fs, path), *_commits(fs, path)]
+        actions = [*_sweep(fs, path), *_transactions(fs, path), *_commits(fs, path), *_holds(fs, path)]
         for topic in list_topics(fs, path):
             actions += _TopicRepair(fs, os.path.join(path, topic)).run()
     finally:
@@ -99,6 +101,16 @@ def _commits(fs: FileSystem, store: str) -> Iterator[RepairAction]:
         for reason in unadoptable(fs, store, commit)[:1]:
             path = os.path.join(store, COMMITS, commit.key.file)
             yield RepairAction(path, f"set the record aside: {reason}", set_aside(fs, path))
+
+
+def _holds(fs: FileSystem, store: str) -> Iterator[RepairAction]:
+    """Leave no hold that cannot be read: it would keep everything for ever."""
+    for name in read_holds(fs, store):
+        path = hold_path(store, name)
+        try:
+            read_hold(fs, store, name)
+        except CorruptionError as error:
+            yield RepairAction(path, f"set the hold aside: {error.message}", set_aside(fs, path))
 
 
 def _sweep(fs: FileSystem, directory: str) -> list[RepairAction]:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from aiodq.errors import StoreNotFoundError
+from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.segment import topic_salt
 from aiodq.storage.adoption import unadoptable
 from aiodq.storage.atomic import TEMPORARY, read_file
@@ -14,6 +14,7 @@ from aiodq.storage.channels import CHANNELS, channel_directory, is_loss, is_loss
 from aiodq.storage.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.damage import is_quarantined
 from aiodq.storage.figures import FIGURES
+from aiodq.storage.holds import HOLDS, decode_hold
 from aiodq.storage.journal import CHECKPOINT, JOURNAL, read_channel
 from aiodq.storage.layout import check_store_directory, list_topics
 from aiodq.storage.lock import LOCK_NAME
@@ -44,6 +45,7 @@ Kind: TypeAlias = Literal[
     "transactions",
     "commit",
     "staged",
+    "hold",
     "lock",
     "temporary",
     "quarantined",
@@ -51,7 +53,7 @@ Kind: TypeAlias = Literal[
 ]
 
 _LARGEST_NOTED: Final = 1 << 24
-_OWN: Final = frozenset({TRANSACTIONS, FIGURES, COMMITS, STAGING})
+_OWN: Final = frozenset({TRANSACTIONS, FIGURES, COMMITS, STAGING, HOLDS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def verify_store(path: str, fs: FileSystem) -> StoreReport:
         files = [_other(fs, f"{path}/{name}", "") for name in names if name not in {*topics, *_OWN}]
         if TRANSACTIONS in names:
             files.append(_transactions(fs, path))
-        files += [*_commits(fs, path), *_staged(fs, path)]
+        files += [*_commits(fs, path), *_staged(fs, path), *_holds(fs, path)]
     except OSError as cause:
         raise storage_error(cause, path) from cause
     for topic in topics:
@@ -315,6 +317,22 @@ def _staged(fs: FileSystem, store: str) -> Iterator[FileReport]:
         for name in fs.listdir(os.path.join(directory, writer)):
             path = os.path.join(directory, writer, name)
             yield FileReport(path, "staged", "", _size(fs, path))
+
+
+def _holds(fs: FileSystem, store: str) -> Iterator[FileReport]:
+    """Report holds. One that cannot be read costs nothing but space."""
+    directory = os.path.join(store, HOLDS)
+    for name in fs.listdir(directory) if fs.is_directory(directory) else ():
+        path = os.path.join(directory, name)
+        if not name.endswith(".json"):
+            yield _other(fs, path, "")
+            continue
+        findings: tuple[Finding, ...] = ()
+        try:
+            decode_hold(read_file(fs, path) or b"", path)
+        except CorruptionError as error:
+            findings = (Finding("damage", path, 0, f"{error.message}; until it is released it keeps everything"),)
+        yield FileReport(path, "hold", "", _size(fs, path), 0, findings)
 
 
 def _other(fs: FileSystem, path: str, topic: str) -> FileReport:

@@ -14,6 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 import aiodq
 from aiodq.spark.options import stream_options
 from aiodq.spark.streaming import StreamReader
+from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.holds import Hold, read_hold, release_hold
 from tests.spark.support import KEEP, fill
 
 if TYPE_CHECKING:
@@ -209,3 +211,33 @@ def test_a_query_that_is_stopped_and_goes_on(spark: SparkSession, tmp_path: Path
         rows = spark.read.parquet(target).select("topic", "offset").collect()
         assert sorted((row["topic"], row["offset"]) for row in rows) == expected
     assert len(expected) == 220
+
+
+async def test_what_a_hold_keeps_until_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiodq.engine.retainer._LOOK_EVERY", 0.0)
+    reader = reader_of(tmp_path, hold="daily")
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(segment_bytes=1000)) as store:
+        queue = store.queue("a")
+        await queue.put(b"first")
+        start = reader.initialOffset()
+        for number in range(40):
+            await queue.put(b"%d" % number + bytes(90))
+        for message in await queue.get_many(41, linger=20):
+            await message.ack()
+        end = reader.latestOffset(start, ReadMaxRows(20))
+        assert read(reader, start, end) == [("a", number) for number in range(20)]
+        reader.commit(end)
+        queue.topic._ioloop.retain_soon()
+        while queue.begin_offset == 0:
+            await queue.sync()
+            queue.topic._ioloop.retain_soon()
+        again = reader_of(tmp_path, hold="daily")
+        last = again.latestOffset(end, ReadAllAvailable())
+        assert read(again, end, last) == [("a", number) for number in range(20, 41)]
+    assert read_hold(OsFileSystem(), str(tmp_path), "daily") == Hold({"a": 20}, None)
+    release_hold(OsFileSystem(), str(tmp_path), "daily")
+    with pytest.raises(aiodq.OffsetError, match="the hold 'daily' is gone"):
+        again.latestOffset(end, ReadAllAvailable())
+    lenient = reader_of(tmp_path, hold="daily", failOnDataLoss="false")
+    assert lenient.latestOffset(end, ReadAllAvailable()) == last
+    assert read_hold(OsFileSystem(), str(tmp_path), "daily") == Hold({"a": 20}, None)

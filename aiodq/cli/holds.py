@@ -1,0 +1,43 @@
+"""`aiodq holds`: what readers that are no channels, Spark's streams for one, have a store keep for them."""
+
+from __future__ import annotations
+
+from aiodq.cli.exits import DONE, WRONG, complain
+from aiodq.cli.show import counted, print_json, stdout
+from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.holds import read_holds, release_hold
+from aiodq.storage.layout import check_store_directory
+
+__all__ = ["holds"]
+
+
+def holds(store: str, /, *, release: str | None = None, json: bool = False) -> int:
+    """Show a store's holds, or release one. The store may be open in another process meanwhile.
+
+    What only that hold kept is deleted then; a query that still needs it ends with an error.
+
+    Args:
+        store: the store's directory.
+        release: the name of the hold to release.
+        json: print them as JSON.
+    """
+    fs = OsFileSystem()
+    check_store_directory(fs, store)
+    if release is not None:
+        if release_hold(fs, store, release):
+            stdout().print(f"released {release}")
+            return DONE
+        complain(f"there is no hold {release!r}")
+        return WRONG
+    found = read_holds(fs, store)
+    if json:
+        print_json(found)
+        return DONE
+    for name, hold in sorted(found.items()):
+        for topic, offset in sorted(hold.offsets.items()):
+            stdout().print(f"{name}: keeps {topic} from offset {offset} on")
+        if hold.patterns is None:
+            stdout().print(f"{name}: keeps every {'other ' * bool(hold.offsets)}topic")
+        elif not hold.offsets:
+            stdout().print(f"{name}: keeps all of {counted(len(hold.patterns), 'pattern')}: {', '.join(hold.patterns)}")
+    return DONE

@@ -1,0 +1,141 @@
+"""What a reader that is no channel asks to be kept is kept, as long as it asks for it."""
+
+from __future__ import annotations
+
+import pytest
+
+import aiodq
+from aiodq.storage.holds import HOLDS, Hold, read_hold, read_holds, release_hold, write_hold
+from aiodq.storage.reader import TopicReader
+from aiodq.storage.repair import repair_store
+from aiodq.storage.verify import verify_store
+from aiodq.testing import Fault
+from tests.bulk.support import STORE, eventually, numbered, shown
+from tests.channels.support import Machine, soon
+
+NAME = "spark/daily"
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for holds whenever there is a reason."""
+    monkeypatch.setattr("aiodq.engine.retainer._LOOK_EVERY", 0.0)
+
+
+def held(machine: Machine, offsets: dict[str, int], patterns: tuple[str, ...] | None = ()) -> None:
+    write_hold(machine.fs, STORE, NAME, Hold(offsets, patterns))
+
+
+async def consumed(store: aiodq.Store, count: int = 40) -> aiodq.Queue:
+    """Put messages over several segments, and have all of them acked."""
+    queue = store.queue("jobs")
+    for body in numbered(count):
+        await queue.put(body)
+    for message in await soon(queue.get_many(count, linger=20)):
+        message.ack_nowait()
+    await queue.sync()
+    return queue
+
+
+async def nudged(queue: aiodq.Queue, count: int) -> None:
+    """Wait until no more than so many messages are left, giving retention occasion to delete."""
+
+    async def few() -> bool:
+        await queue.sync()
+        queue.topic._ioloop.retain_soon()
+        return len(await shown(queue)) <= count
+
+    for _ in range(200):
+        if await few():
+            return
+        await eventually(lambda: True)
+    raise AssertionError(f"{len(await shown(queue))} messages are left")
+
+
+SMALL = {"segment_bytes": 1000}
+
+
+async def test_what_it_keeps_outlives_the_channels(machine: Machine) -> None:
+    async with machine.store(**SMALL) as store:
+        held(machine, {"jobs": 12})
+        queue = await consumed(store)
+        await nudged(queue, 34)
+        kept = await shown(queue)
+        assert kept[-28:] == numbered(40)[12:]
+        assert len(kept) < 40
+        assert {name for segment in store.stats().topics["jobs"].held for name in segment.by} == {f"hold {NAME}"}
+        found = TopicReader(machine.fs, f"{STORE}/jobs", "jobs").stats().held
+        assert {name for segment in found for name in segment.by} == {f"hold {NAME}"}
+        held(machine, {"jobs": 30})
+        await nudged(queue, 16)
+        assert (await shown(queue))[-10:] == numbered(40)[30:]
+        assert release_hold(machine.fs, STORE, NAME)
+        assert not release_hold(machine.fs, STORE, NAME)
+        await nudged(queue, 8)
+    assert store.path == STORE
+
+
+@pytest.mark.parametrize(("offsets", "patterns"), [({}, None), ({"other": 3}, ("j*",)), ({"jobs": 0}, ())])
+async def test_a_topic_it_did_not_know_yet_is_kept_whole(
+    machine: Machine, offsets: dict[str, int], patterns: tuple[str, ...] | None
+) -> None:
+    async with machine.store(**SMALL) as store:
+        held(machine, offsets, patterns)
+        queue = await consumed(store)
+        with pytest.raises(AssertionError, match="40 messages are left"):
+            await nudged(queue, 39)
+    async with machine.store(**SMALL) as store:
+        assert len(await shown(store.topic("jobs"))) == 40
+
+
+async def test_another_topics_hold_keeps_nothing_here(machine: Machine) -> None:
+    async with machine.store(**SMALL) as store:
+        held(machine, {"other": 0}, ("x*",))
+        await nudged(await consumed(store), 8)
+
+
+async def test_a_purge_does_not_ask_it(machine: Machine) -> None:
+    async with machine.store(**SMALL) as store:
+        held(machine, {"jobs": 0})
+        queue = await consumed(store)
+        await queue.purge()
+        assert await shown(queue) == []
+
+
+async def test_one_that_cannot_be_read_keeps_everything_until_it_is_mended(machine: Machine) -> None:
+    async with machine.store(**SMALL) as store:
+        held(machine, {"other": 0})
+        (name,) = machine.fs.listdir(f"{STORE}/{HOLDS}")
+        file = machine.fs.open(f"{STORE}/{HOLDS}/{name}", write=True)
+        file.write_at([b"#"], 20)
+        file.close()
+        queue = await consumed(store)
+        with pytest.raises(AssertionError, match="40 messages are left"):
+            await nudged(queue, 39)
+    with pytest.raises(aiodq.CorruptionError):
+        read_hold(machine.fs, STORE, NAME)
+    assert [damage.path for damage in verify_store(STORE, machine.fs).damages] == [f"{STORE}/{HOLDS}/{name}"]
+    assert len(repair_store(STORE, machine.fs)) == 1
+    assert verify_store(STORE, machine.fs).ok
+    assert read_holds(machine.fs, STORE) == {}
+    async with machine.store(**SMALL) as store:
+        await nudged(store.queue("jobs"), 8)
+
+
+async def test_where_holds_cannot_be_looked_for_nothing_goes(machine: Machine) -> None:
+    async with machine.store(**SMALL) as store:
+        held(machine, {"jobs": 0})
+        machine.fs.plan.add(Fault("listdir", 1, "EIO", lasting=True, match=HOLDS))
+        queue = await consumed(store)
+        with pytest.raises(AssertionError, match="40 messages are left"):
+            await nudged(queue, 39)
+        machine.fs.plan.clear()
+        release_hold(machine.fs, STORE, NAME)
+        await nudged(queue, 8)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 200])
+def test_names_that_cannot_be(machine: Machine, name: str) -> None:
+    machine.fs.make_directory(STORE)
+    with pytest.raises(aiodq.InvalidOptionError):
+        write_hold(machine.fs, STORE, name, Hold())
