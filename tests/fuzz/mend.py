@@ -115,11 +115,12 @@ def mend_checkpoint(data: bytes) -> bytes:
     return data[:-4] + zlib.crc32(data[:-4]).to_bytes(4, "little")
 
 
-def mend_topic(data: bytes) -> bytes:
-    """A topic's description."""
+def mend_checked(data: bytes) -> bytes:
+    """A small file of JSON."""
     try:
         outer = json.loads(data)
-        text = json.dumps(outer["topic"], sort_keys=True, separators=(",", ":"))
+        (name,) = set(outer) - {"crc32"}
+        text = json.dumps(outer[name], sort_keys=True, separators=(",", ":"))
         return json.dumps({**outer, "crc32": f"{zlib.crc32(text.encode()):08x}"}).encode()
     except (ValueError, TypeError, KeyError, RecursionError):
         return data
@@ -136,7 +137,7 @@ def mend_slots(data: bytes) -> bytes:
 
 _BY_NAME: Final[tuple[tuple[str, Callable[[bytes], bytes]], ...]] = (
     (".seg", mend_segment),
-    ("topic.json", mend_topic),
+    (".json", mend_checked),
     ("watermark", mend_slots),
     ("journal", mend_journal),
     ("checkpoint", mend_checkpoint),

@@ -19,7 +19,10 @@ from aiodq.format.journal import (
 )
 from aiodq.format.layout import FRAME_PREFIX, KIND_BATCH, TRAILER
 from aiodq.format.segment import SegmentHeader
-from aiodq.format.transactions import Acks, Commit, Header, Puts, encode_commit, encode_header
+from aiodq.format.transactions import Acks, Header, Puts, encode_commit, encode_header
+from aiodq.format.transactions import Commit as Transaction
+from aiodq.storage.commits import COMMITS, Commit, CommitKey, Staged, write_commit
+from aiodq.storage.holds import HOLDS, Hold, write_hold
 from aiodq.storage.meta import TopicMeta, save_meta
 from aiodq.storage.slots import SlotFile
 from aiodq.testing import SimulatedFileSystem
@@ -128,6 +131,27 @@ def _topics() -> list[bytes]:
     return made
 
 
+def _commits() -> list[bytes]:
+    staged = [Staged(f"{TIME + number:020d}-{number:032x}.seg", 3 + number) for number in range(3)]
+    whole = Commit(CommitKey("once", once=True), {"a": (staged[0], staged[1]), "b": (staged[2],)}, TIME)
+    stream = CommitKey("stream x", 7)
+    fs = SimulatedFileSystem({f"/s/{COMMITS}": None})
+    made = []
+    for commit in (whole, whole.at("a", 12), Commit(stream, {"a": (staged[0],)}, TIME), Commit(stream, done=True)):
+        write_commit(fs, "/s", commit)
+        made.append(_file(f"/s/{COMMITS}/{commit.key.file}", fs))
+    return made
+
+
+def _holds() -> list[bytes]:
+    fs = SimulatedFileSystem({"/s": None})
+    made = []
+    for hold in (Hold({"a": 5, "b": 0}, None), Hold({}, ("a*", "b")), Hold({"c": 9})):
+        write_hold(fs, "/s", "h", hold)
+        made.append(_file(f"/s/{HOLDS}/h.json", fs))
+    return made
+
+
 def _slots() -> list[bytes]:
     fs = SimulatedFileSystem({"/t": None})
     slots = SlotFile(fs, "/t/watermark")
@@ -139,8 +163,12 @@ def _slots() -> list[bytes]:
 
 def _transactions() -> list[bytes]:
     header = Header(TIME, 99)
-    first = Commit([Acks("t", "c", [(1, 2), (5, 9)])], [Puts("u", 3, Columns([b"a", b"b"], tags=["x", None]))])
-    commits = [first, Commit([], [Puts("v", 0, Columns([b"c"])), Puts("u", 3, _full())]), Commit([Acks("t", "d", [])])]
+    first = Transaction([Acks("t", "c", [(1, 2), (5, 9)])], [Puts("u", 3, Columns([b"a", b"b"], tags=["x", None]))])
+    commits = [
+        first,
+        Transaction([], [Puts("v", 0, Columns([b"c"])), Puts("u", 3, _full())]),
+        Transaction([Acks("t", "d", [])]),
+    ]
     blocks = [encode_commit(commit, TIME + number, TIME, 99) for number, commit in enumerate(commits)]
     return [b"".join((encode_header(header), *blocks)), encode_header(header) + blocks[0] + bytes(64)]
 
@@ -167,6 +195,8 @@ def seeds(name: str) -> list[bytes]:
         "journal": _journals(),
         "checkpoint": _checkpoints(),
         "topic": _topics(),
+        "commit": _commits(),
+        "hold": _holds(),
         "slots": _slots(),
         "transactions": _transactions(),
         "diskqueue": _diskqueues(),

@@ -36,18 +36,17 @@ from aiodq.options import StoreOptions
 from aiodq.storage.channels import applied
 from aiodq.storage.contents import examine
 from aiodq.storage.logreader import LogReader, LogView
-from aiodq.storage.meta import read_meta, save_meta
 from aiodq.storage.reader import StoreReader
 from aiodq.storage.recovery import recover
 from aiodq.storage.repair import repair_store
 from aiodq.storage.scan import Unit, scan_units
-from aiodq.storage.slots import WATERMARK, SlotFile, check_slots, read_slots
 from aiodq.storage.transactions import TRANSACTIONS, TransactionFile, read_transactions
 from aiodq.storage.verify import verify_store
 from aiodq.storage.verify_segment import check_segment
 from aiodq.testing import FakeClock, SimulatedFileSystem
 from tests.format.arrows import rows_expected, rows_of
 from tests.fuzz import mend
+from tests.fuzz.small_targets import commit_record, hold, slots, topic
 from tests.fuzz.stores import STORE, TOPICS, from_row, image_of
 
 if TYPE_CHECKING:
@@ -183,33 +182,6 @@ def checkpoint(data: bytes) -> bool:
     settled = applied(image, ())
     assert all(start < stop for start, stop in settled.ranges)
     return True
-
-
-def topic(data: bytes) -> bool:
-    """A topic's description."""
-    fs = SimulatedFileSystem({"/t/topic.json": data})
-    try:
-        meta = read_meta(fs, "/t")
-    except (CorruptionError, FormatVersionError):
-        return False
-    assert meta is not None
-    save_meta(fs, "/t", meta)
-    assert read_meta(fs, "/t") == meta
-    return True
-
-
-def slots(data: bytes) -> bool:
-    """A topic's watermark."""
-    sequence, first, second = read_slots(data)
-    findings = check_slots(data)
-    assert len(findings) <= 2
-    fs = SimulatedFileSystem({f"/t/{WATERMARK}": data})
-    file = SlotFile(fs, f"/t/{WATERMARK}")
-    assert file.values == (first, second)
-    file.write(5, 6)
-    file.close()
-    assert read_slots(fs.image()[f"/t/{WATERMARK}"] or b"")[1:] == (5, 6)
-    return bool(sequence)
 
 
 def segment(data: bytes) -> bool:
@@ -356,7 +328,9 @@ TARGETS: Final = {
     "footer": Target(footer, mend.mend_footer),
     "journal": Target(journal, mend.mend_journal),
     "checkpoint": Target(checkpoint, mend.mend_checkpoint),
-    "topic": Target(topic, mend.mend_topic),
+    "topic": Target(topic, mend.mend_checked),
+    "commit": Target(commit_record, mend.mend_checked),
+    "hold": Target(hold, mend.mend_checked),
     "slots": Target(slots, mend.mend_slots),
     "transactions": Target(transactions, mend.mend_transactions),
     "diskqueue": Target(diskqueue, bytes),

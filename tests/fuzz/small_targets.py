@@ -1,0 +1,69 @@
+"""The targets for small files that are read whole: descriptions, records, holds, watermarks."""
+
+from __future__ import annotations
+
+from aiodq.errors import CorruptionError, FormatVersionError, InvalidOptionError
+from aiodq.storage import commits, holds
+from aiodq.storage.commits import COMMITS
+from aiodq.storage.meta import read_meta, save_meta
+from aiodq.storage.slots import WATERMARK, SlotFile, check_slots, read_slots
+from aiodq.testing import SimulatedFileSystem
+
+
+def topic(data: bytes) -> bool:
+    """A topic's description."""
+    fs = SimulatedFileSystem({"/t/topic.json": data})
+    try:
+        meta = read_meta(fs, "/t")
+    except (CorruptionError, FormatVersionError):
+        return False
+    assert meta is not None
+    save_meta(fs, "/t", meta)
+    assert read_meta(fs, "/t") == meta
+    return True
+
+
+def commit_record(data: bytes) -> bool:
+    """A bulk load's record."""
+    fs = SimulatedFileSystem({f"/s/{COMMITS}": None})
+    try:
+        found = commits.decode_commit(data, "c.json")
+    except (CorruptionError, FormatVersionError):
+        return False
+    for topic in found.bases:
+        assert [at for _, at in found.placed(topic)] == sorted({at for _, at in found.placed(topic)})
+    try:
+        commits.staging_directory("/s", found.key.name)
+    except InvalidOptionError:
+        return True
+    commits.write_commit(fs, "/s", found)
+    (path,) = (path for path in fs.image() if path.endswith(".json"))
+    assert commits.decode_commit(fs.image()[path] or b"", path) == found
+    return True
+
+
+def hold(data: bytes) -> bool:
+    """What a reader asks to be kept."""
+    try:
+        found = holds.decode_hold(data, "h.json")
+    except (CorruptionError, FormatVersionError):
+        return False
+    assert all(found.first(topic) == first for topic, first in found.offsets.items())
+    fs = SimulatedFileSystem({"/s": None})
+    holds.write_hold(fs, "/s", "name", found)
+    assert holds.read_holds(fs, "/s") == {"name": found}
+    return True
+
+
+def slots(data: bytes) -> bool:
+    """A topic's watermark."""
+    sequence, first, second = read_slots(data)
+    findings = check_slots(data)
+    assert len(findings) <= 2
+    fs = SimulatedFileSystem({f"/t/{WATERMARK}": data})
+    file = SlotFile(fs, f"/t/{WATERMARK}")
+    assert file.values == (first, second)
+    file.write(5, 6)
+    file.close()
+    assert read_slots(fs.image()[f"/t/{WATERMARK}"] or b"")[1:] == (5, 6)
+    return bool(sequence)
