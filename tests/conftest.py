@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,7 +36,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Draw the run's seed before Hypothesis's own plugin looks for one, and choose the profile."""
-    given = os.environ.get(SEED_VARIABLE)
+    # One of several processes that share a run has the run's seed from the first.
+    given = getattr(config, "workerinput", os.environ).get(SEED_VARIABLE)
     try:
         seed = config.stash[SEED] = random.SystemRandom().getrandbits(32) if given is None else int(given)
     except ValueError:
@@ -49,6 +50,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests interrupt.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand the run's seed to a process that is to share the run (a hook of pytest-xdist)."""
+    node.workerinput[SEED_VARIABLE] = node.config.stash[SEED]
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -6,9 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from filelock import FileLock
 
 from tests.real.support import Zygote
 
@@ -20,8 +23,12 @@ def strace_is_there() -> bool:
     """Return whether there is a strace, having installed it where that is easy."""
     if shutil.which("strace") is None and sys.platform == "linux" and os.geteuid() == 0 and shutil.which("apt-get"):
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["apt-get", "update"], ["apt-get", "install", "-y", "strace"]):
-            subprocess.run(command, env=environment, capture_output=True, timeout=100, check=False)
+        with FileLock(
+            Path(tempfile.gettempdir()) / "aiodq-tests-apt.lock"
+        ):  # of processes that share the run, one does
+            for command in (["apt-get", "update"], ["apt-get", "install", "-y", "strace"]):
+                if shutil.which("strace") is None:
+                    subprocess.run(command, env=environment, capture_output=True, timeout=100, check=False)
     return shutil.which("strace") is not None
 
 
