@@ -84,7 +84,7 @@ async def test_bad_names(path: Path, name: str) -> None:
     assert os.listdir(path.parent) == [path.name]
 
 
-@pytest.mark.parametrize("name", [None, 1, b"a", ["a"], object()], ids=repr)
+@pytest.mark.parametrize("name", [None, 1, b"a", ["a"], object()], ids=lambda name: type(name).__name__)
 async def test_what_is_no_text(path: Path, name: Any) -> None:
     async with store(path) as opened:
         with pytest.raises(aiodq.InvalidNameError):

@@ -44,7 +44,7 @@ class TestOne:
             assert await jobs.put(b"more") == 3
             assert (jobs.begin_offset, jobs.end_offset, jobs.durable_offset) == (0, 4, 4)
 
-    @pytest.mark.parametrize("body", [b"", b"a", b"\0\xff" * 9, bytearray(b"ab"), memoryview(b"abc")[1:]], ids=repr)
+    @pytest.mark.parametrize("body", [b"", b"a", b"\0\xff" * 9, bytearray(b"ab"), memoryview(b"abc")[1:]], ids=["empty", "bytes", "binary", "bytearray", "memoryview"])
     async def test_bytes_come_back_as_bytes(self, path: Path, body: bytes | bytearray | memoryview) -> None:
         async with queue(path) as jobs:
             await jobs.put(body)
@@ -60,7 +60,7 @@ class TestOne:
             await receipt
             assert jobs.get_nowait().body == b"before"
 
-    @pytest.mark.parametrize("wrong", ["text", 1, None, [1], object()], ids=repr)
+    @pytest.mark.parametrize("wrong", ["text", 1, None, [1], object()], ids=lambda wrong: type(wrong).__name__)
     async def test_what_is_not_bytes_like(self, path: Path, wrong: Any) -> None:
         async with queue(path) as jobs:
             with pytest.raises(TypeError):
