@@ -23,9 +23,8 @@ def strace_is_there() -> bool:
     """Return whether there is a strace, having installed it where that is easy."""
     if shutil.which("strace") is None and sys.platform == "linux" and os.geteuid() == 0 and shutil.which("apt-get"):
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        with FileLock(
-            Path(tempfile.gettempdir()) / "aiodq-tests-apt.lock"
-        ):  # of processes that share the run, one does
+        # Of the processes that share a run, one does it.
+        with FileLock(Path(tempfile.gettempdir()) / "aiodq-tests-apt.lock"):
             for command in (["apt-get", "update"], ["apt-get", "install", "-y", "strace"]):
                 if shutil.which("strace") is None:
                     subprocess.run(command, env=environment, capture_output=True, timeout=100, check=False)
