@@ -39,6 +39,7 @@ _COMMANDS: Final = {
     "repair": ("aiodq.cli.check:repair", "Settle what verify calls damage."),
     "import-diskqueue": ("aiodq.cli.diskqueue:import_diskqueue", "Put what a go-diskqueue holds into a topic."),
     "export-diskqueue": ("aiodq.cli.diskqueue:export_diskqueue", "Write a topic as the files of a go-diskqueue."),
+    "spark": ("aiodq.cli.spark:spark", "Read, write and process stores with Spark."),
     "dump": ("aiodq.cli.dump:dump", "Show one segment file, frame by frame."),
 }
 

@@ -44,7 +44,11 @@ class TestOne:
             assert await jobs.put(b"more") == 3
             assert (jobs.begin_offset, jobs.end_offset, jobs.durable_offset) == (0, 4, 4)
 
-    @pytest.mark.parametrize("body", [b"", b"a", b"\0\xff" * 9, bytearray(b"ab"), memoryview(b"abc")[1:]], ids=["empty", "bytes", "binary", "bytearray", "memoryview"])
+    @pytest.mark.parametrize(
+        "body",
+        [b"", b"a", b"\0\xff" * 9, bytearray(b"ab"), memoryview(b"abc")[1:]],
+        ids=["empty", "bytes", "binary", "bytearray", "memoryview"],
+    )
     async def test_bytes_come_back_as_bytes(self, path: Path, body: bytes | bytearray | memoryview) -> None:
         async with queue(path) as jobs:
             await jobs.put(body)

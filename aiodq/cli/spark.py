@@ -1,0 +1,302 @@
+"""`aiodq spark …`: ready-made jobs over stores, in a Spark session of their own."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import contextmanager
+from datetime import datetime  # noqa: TC003 - cyclopts reads what a command is annotated with
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter, validators
+from rich.console import Console
+from rich.table import Table
+
+from aiodq.cli.exits import DONE, WRONG, CommandError, complain
+from aiodq.cli.show import counted, human_bytes, print_json, rate, stdout
+from aiodq.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["spark"]
+
+spark = App(name="spark", help="Read, write and process stores with Spark (extra `spark`).")
+
+Master = Annotated[str, Parameter(help="where Spark runs: local[*] is all cores of this machine")]
+Conf = Annotated[list[str] | None, Parameter(help="a setting of Spark's, as KEY=VALUE; may be repeated", negative=())]
+Topics = Annotated[
+    list[str] | None, Parameter(name="--topic", help="a topic, or a pattern of names; may be repeated", negative=())
+]
+
+
+def _pipelines() -> ModuleType:
+    try:
+        from aiodq.spark import pipelines  # noqa: PLC0415 - an extra that may be missing
+    except ImportError as cause:
+        if (cause.name or "").partition(".")[0] not in {"numpy", "pandas", "pyarrow", "pyspark", "py4j"}:
+            raise
+        raise MissingExtraError(f"this needs {cause.name}: pip install 'aiodq[spark]'") from cause
+    return pipelines
+
+
+@contextmanager
+def _session(master: str, conf: list[str] | None, what: str) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
+    """Run Spark for a job; on a terminal, say how far it has come."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - likewise
+
+    settings: dict[str, str] = {}
+    for setting in conf or ():
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise CommandError(f"--conf takes KEY=VALUE, not {setting!r}")
+        settings[key] = value
+    status = Console(stderr=True).status(f"{what}: starting Spark")
+    if sys.stderr.isatty():
+        status.start()
+    session: SparkSession | None = None
+    over = threading.Event()
+    try:
+        session = _pipelines().start_session(master, settings, f"aiodq {what}")
+        status.update(what)
+        watcher = threading.Thread(target=_watch, args=(session, over, lambda text: status.update(f"{what}: {text}")))
+        watcher.start()
+        try:
+            yield session, lambda rows: status.update(f"{what}: {counted(rows, 'message')}")
+        finally:
+            over.set()
+            watcher.join()
+    except PySparkException as error:
+        raise CommandError(_cause(error), WRONG) from error
+    finally:
+        status.stop()
+        if session is not None:
+            session.stop()
+
+
+def _watch(session: SparkSession, over: threading.Event, tell: Callable[[str], None]) -> None:
+    """Tell of the tasks of the stages that run."""
+    tracker = session.sparkContext.statusTracker()
+    while not over.wait(0.3):
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        found = [stage for stage in stages if stage is not None]
+        if found:
+            done, tasks = sum(s.numCompletedTasks for s in found), sum(s.numTasks for s in found)
+            tell(f"{done} of {counted(tasks, 'task')}")
+
+
+def _cause(error: Exception) -> str:
+    """Return what went wrong in a few words, out of Spark's many: the last error of this side, or the first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith("aiodq.errors.")]
+    return own[-1].removeprefix("aiodq.errors.") if own else lines[0] if lines else type(error).__name__
+
+
+@spark.command
+def archive(  # noqa: PLR0913 - what there is to say
+    store: str,
+    target: str,
+    /,
+    *,
+    topic: Topics = None,
+    once: bool = False,
+    every: Annotated[float, Parameter(validator=validators.Number(gt=0))] = 10.0,
+    checkpoint: str | None = None,
+    hold: str | None = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+) -> int:
+    """Write topics to Parquet by topic and date, each message exactly once, until interrupted.
+
+    Args:
+        store: the store's directory. It may be open in another process.
+        target: a directory for the files.
+        topic: which.
+        once: end when all that is there is archived.
+        every: seconds between two batches.
+        checkpoint: where the state is kept; TARGET/_checkpoint if not said.
+        hold: the name under which what is not archived yet is kept from retention.
+        master: where Spark runs.
+        conf: Spark's settings.
+    """
+    wanted = {"topics": topic, "once": once, "every": every, "checkpoint": checkpoint, "hold": hold}
+    with _session(master, conf, "archive") as (session, tell):
+        done = _pipelines().archive(
+            session,
+            store,
+            target,
+            progress=tell,
+            **wanted,
+        )
+    amount = f"{counted(done.rows, 'message')} to {done.target}"
+    speed = f"{rate(done.rows, done.seconds):,.0f} a second"
+    stdout().print(f"archived {amount}: {done.seconds:.1f} s, {speed}, batches: {done.batches}")
+    return DONE
+
+
+@spark.command
+def replay(  # noqa: PLR0913 - likewise
+    source: str,
+    store: str,
+    /,
+    *,
+    into: str | None = None,
+    topic: Topics = None,
+    tag: Annotated[list[str] | None, Parameter(negative=())] = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    first: int | None = None,
+    stop: int | None = None,
+    txn_id: str | None = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+) -> int:
+    """Put archived messages into topics again, in their order: all of them or none.
+
+    Args:
+        source: a directory that `aiodq spark archive` wrote.
+        store: the store's directory; it may be open in another process, whose consumers receive them.
+        into: one topic for all of them; each goes into that of its name if not said.
+        topic: only messages of these topics.
+        tag: only messages with one of these tags; may be repeated.
+        since: only messages put at that time or later.
+        until: only messages put before that time.
+        first: only messages from that offset on.
+        stop: only messages before that offset.
+        txn_id: a name for this run; repeated under the same name, it adds nothing.
+        master: where Spark runs.
+        conf: Spark's settings.
+    """
+    wanted = {"into": into, "topics": topic, "tags": tag, "since": since, "until": until, "first": first, "stop": stop}
+    with _session(master, conf, "replay") as (session, _):
+        done = _pipelines().replay(session, source, store, txn_id=txn_id, **wanted)
+    stdout().print(f"replayed {counted(done.rows, 'message')} into {done.store}: {done.seconds:.1f} s")
+    return DONE
+
+
+@spark.command
+def query(
+    stores: str,
+    sql: str,
+    /,
+    *,
+    output: Literal["table", "json"] = "table",
+    parquet: str | None = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+) -> int:
+    """Ask the live backlog in SQL: the view `messages` is all of it, and each topic is a view of its own name.
+
+    Columns are topic, offset, timestamp, tag, key, headers, body, and text, which is the body as UTF-8.
+
+    Args:
+        stores: a store's directory, several with commas between, or a pattern.
+        sql: the query.
+        output: how the result is shown.
+        parquet: write the result to this directory instead.
+        master: where Spark runs.
+        conf: Spark's settings.
+    """
+    with _session(master, conf, "query") as (session, _):
+        result: DataFrame = _pipelines().query(session, stores, sql)
+        if parquet is not None:
+            result.write.parquet(parquet)
+            stdout().print(f"wrote {parquet}")
+        elif output == "json":
+            for line in result.toJSON().toLocalIterator():
+                sys.stdout.write(f"{line}\n")
+        else:
+            _print_table(result)
+    return DONE
+
+
+def _print_table(result: DataFrame) -> None:
+    table = Table(*result.columns)
+    for row in result.toLocalIterator():
+        table.add_row(*(_cell(value) for value in row))
+    stdout().print(table)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    return "" if value is None else str(value)
+
+
+@spark.command
+def report(store: str, path: str, /, *, topic: Topics = None, master: Master = "local[*]", conf: Conf = None) -> int:
+    """Describe a store in one HTML file with pictures: rates, sizes, tags, and what waits in each channel.
+
+    Args:
+        store: the store's directory. It may be open in another process.
+        path: the file.
+        topic: which.
+        master: where Spark runs.
+        conf: Spark's settings.
+    """
+    with _session(master, conf, "report") as (session, _):
+        done = _pipelines().report(session, store, path, topics=topic)
+    about = f"{counted(done.rows, 'message')} of {counted(done.topics, 'topic')}"
+    stdout().print(f"wrote {done.path}: {about}, {done.seconds:.1f} s")
+    return DONE
+
+
+@spark.command
+def audit(
+    stores: str, /, *, topic: Topics = None, json: bool = False, master: Master = "local[*]", conf: Conf = None
+) -> int:
+    """Read every byte of every segment, in parallel, and look for gaps and repetitions of offsets.
+
+    The exit code is 1 where something is not as it was written.
+
+    Args:
+        stores: a store's directory, several with commas between, or a pattern.
+        topic: which.
+        json: print the findings as JSON.
+        master: where Spark runs.
+        conf: Spark's settings.
+    """
+    with _session(master, conf, "audit") as (session, _):
+        done = _pipelines().audit(session, stores, topics=topic)
+    if json:
+        print_json(done)
+        return WRONG if done.findings else DONE
+    for found in done.findings:
+        lost = f" (messages {found.first} to {found.stop - 1})" if found.stop > found.first else ""
+        complain(f"{found.path} at byte {found.position}: {found.reason}{lost}")
+    amount = f"{counted(done.segments, 'segment')}, {counted(done.records, 'message')}, {human_bytes(done.bytes)}"
+    verdict = counted(len(done.findings), "finding") if done.findings else "no damage"
+    stdout().print(f"{amount}: {verdict}; {done.seconds:.1f} s, {human_bytes(rate(done.bytes, done.seconds))}/s")
+    return WRONG if done.findings else DONE
+
+
+@spark.command
+def compact(
+    store: str,
+    topic: str,
+    into: str,
+    /,
+    *,
+    target: str | None = None,
+    drop_empty: bool = False,
+    master: Master = "local[*]",
+    conf: Conf = None,
+) -> int:
+    """Put the latest message of each key into another topic.
+
+    Args:
+        store: the store's directory. It may be open in another process.
+        topic: the topic to read; it stays as it is.
+        into: the topic to write.
+        target: another store for it.
+        drop_empty: leave out keys whose latest message is empty.
+        master: where Spark runs.
+        conf: Spark's settings.
+    """
+    with _session(master, conf, "compact") as (session, _):
+        done = _pipelines().compact(session, store, topic, into, target=target, drop_empty=drop_empty)
+    stdout().print(f"kept {counted(done.kept, 'message')} of {done.read:,} in {done.into}: {done.seconds:.1f} s")
+    return DONE

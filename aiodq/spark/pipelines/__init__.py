@@ -1,0 +1,25 @@
+"""Ready-made jobs over stores, each a function of a Spark session and a command `aiodq spark …`."""
+
+from aiodq.spark.pipelines.archive import ArchiveSummary, archive
+from aiodq.spark.pipelines.audit import AuditSummary, audit
+from aiodq.spark.pipelines.compact import CompactSummary, compact
+from aiodq.spark.pipelines.query import prepare_views, query
+from aiodq.spark.pipelines.replay import ReplaySummary, replay
+from aiodq.spark.pipelines.report import ReportSummary, report
+from aiodq.spark.pipelines.session import start_session
+
+__all__ = [
+    "ArchiveSummary",
+    "AuditSummary",
+    "CompactSummary",
+    "ReplaySummary",
+    "ReportSummary",
+    "archive",
+    "audit",
+    "compact",
+    "prepare_views",
+    "query",
+    "replay",
+    "report",
+    "start_session",
+]

@@ -1,0 +1,139 @@
+"""Topics to Parquet, once each message: what nsq_to_file is for (SYSTEMS B.6), without its gaps and repetitions."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+from uuid import NAMESPACE_URL, uuid5
+
+from pyspark.sql import functions as f
+
+from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.holds import read_hold, write_hold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["ArchiveSummary", "archive"]
+
+_POLL: Final = 1
+"""Seconds between two looks at a query."""
+
+
+@dataclass(frozen=True)
+class ArchiveSummary:
+    """What one run did.
+
+    Attributes:
+        target: the directory.
+        rows: messages archived by this run.
+        batches: in so many batches.
+        seconds: it took.
+    """
+
+    target: str
+    rows: int
+    batches: int
+    seconds: float
+
+
+def archive(  # noqa: PLR0913 - what there is to say
+    spark: SparkSession,
+    store: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    topics: Sequence[str] | None = None,
+    once: bool = True,
+    every: float = 10.0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    hold: str | None = None,
+    most_records: int | None = None,
+    progress: Callable[[int], object] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> ArchiveSummary:
+    """Write messages to Parquet files, by topic and by the date they were put (UTC), each exactly once. Blocking.
+
+    A run goes on where the last one with the same checkpoint ended, even one that was killed. What is still to be
+    archived is held (`aiodq.storage.holds`): retention deletes it only afterwards. Read the directory with Spark, which
+    goes by its `_spark_metadata`; other readers may see files of a batch that did not come to its end.
+
+    Args:
+        spark: a session.
+        store: the store's directory.
+        target: a directory for the files; made if there is none.
+        topics: names or patterns; all topics where None.
+        once: end when all that was there at the beginning is archived; else go on until `stop`.
+        every: seconds between two batches where it goes on.
+        checkpoint: where the state is kept; `_checkpoint` in the target where None.
+        hold: the hold's name; one that stands for the target where None.
+        most_records: about so many messages a batch.
+        progress: called now and then with the number of messages so far.
+        stop: asked now and then whether to end.
+
+    Raises:
+        StreamingQueryException: Spark's, with the cause in its text.
+    """
+    began, path = time.monotonic(), os.path.abspath(target)
+    hold = hold or f"archive-{uuid5(NAMESPACE_URL, path)}"
+    reader = spark.readStream.format("aiodq").option("hold", hold)
+    if topics:
+        reader = reader.option("topics", ",".join(topics))
+    if most_records is not None:
+        reader = reader.option("maxRecordsPerTrigger", str(most_records))
+    rows = reader.load(os.fspath(store)).withColumn("date", f.to_date("timestamp"))
+    writer = rows.writeStream.format("parquet").partitionBy("topic", "date")
+    writer = writer.option("checkpointLocation", os.fspath(checkpoint or os.path.join(path, "_checkpoint")))
+    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every} seconds")
+    with closing(_Run(writer.start(path))) as run:
+        while not run.query.awaitTermination(_POLL):
+            run.look(progress)
+            if stop is not None and stop():
+                break
+        run.look(progress)
+    if once:
+        _let_go(os.fspath(store), hold, run.end)
+    return ArchiveSummary(path, run.rows, run.batches, time.monotonic() - began)
+
+
+def _let_go(store: str, hold: str, end: dict[str, int]) -> None:
+    """Let retention have what the last batch archived: Spark tells the source of a batch's end when the next begins."""
+    fs = OsFileSystem()
+    held = read_hold(fs, store, hold)
+    if held is not None and end:
+        write_hold(fs, store, hold, replace(held, offsets={**held.offsets, **end}))
+
+
+class _Run:
+    """A query, and how far it has come."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self.query = query
+        self.end: dict[str, int] = {}
+        self._seen: dict[int, int] = {}
+
+    @property
+    def rows(self) -> int:
+        return sum(self._seen.values())
+
+    @property
+    def batches(self) -> int:
+        return sum(1 for rows in self._seen.values() if rows)
+
+    def look(self, progress: Callable[[int], object] | None) -> None:
+        for batch in self.query.recentProgress:
+            self._seen[int(batch["batchId"])] = int(batch["numInputRows"])
+            reached = batch["sources"][0]["endOffset"]
+            if reached is not None:
+                self.end = (json.loads(reached) if isinstance(reached, str) else reached)["topics"]
+        if progress is not None:
+            progress(self.rows)
+
+    def close(self) -> None:
+        self.query.stop()

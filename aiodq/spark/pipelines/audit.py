@@ -1,0 +1,139 @@
+"""Every checksum of every segment, in parallel, and gaps and repetitions of offsets."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator  # noqa: TC003 - Spark reads what `_check_each` is annotated with
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from aiodq.spark.options import read_options
+from aiodq.spark.planning import snapshot, topics_of
+from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.verify_segment import check_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["AuditFinding", "AuditSummary", "audit"]
+
+_TO_CHECK: Final = "store STRING, topic STRING, uuid STRING, path STRING, base BIGINT, promised BIGINT, last BOOLEAN"
+_FOUND: Final = (
+    "store STRING, topic STRING, path STRING, position BIGINT, severity STRING, reason STRING, "
+    "first BIGINT, stop BIGINT, records BIGINT, bytes BIGINT"
+)
+_SCHEMA: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("store", "topic", "path")),
+        ("position", pa.int64()),
+        *((name, pa.string()) for name in ("severity", "reason")),
+        *((name, pa.int64()) for name in ("first", "stop", "records", "bytes")),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class AuditFinding:
+    """Something that is not as it was written.
+
+    Attributes:
+        store, topic: where.
+        path, position: the file, and the byte in it.
+        reason: in words.
+        first, stop: the offsets it costs; equal where none, or where they are not known.
+    """
+
+    store: str
+    topic: str
+    path: str
+    position: int
+    reason: str
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class AuditSummary:
+    """What one run found.
+
+    Attributes:
+        findings: by store, topic, file and position; none where all is well.
+        segments, records, bytes: what was read.
+        seconds: it took.
+    """
+
+    findings: tuple[AuditFinding, ...]
+    segments: int
+    records: int
+    bytes: int
+    seconds: float
+
+
+def audit(spark: SparkSession, stores: str | os.PathLike[str], *, topics: Sequence[str] | None = None) -> AuditSummary:
+    """Read every byte of every segment, a segment a task, beside live owners. Nothing is written. Blocking.
+
+    Messages that are missing because retention or a purge deleted them are no finding, nor is an unfinished write.
+
+    Args:
+        spark: a session.
+        stores: a store's directory, several with commas between, or a pattern.
+        topics: names or patterns; all topics where None.
+
+    Raises:
+        StoreNotFoundError: there is no such store or topic.
+        FormatVersionError: a file is of a newer version.
+        PySparkException: Spark's, with the cause in its text.
+    """
+    began, fs = time.monotonic(), OsFileSystem()
+    wanted = read_options({"path": os.fspath(stores), **({"topics": ",".join(topics)} if topics else {})})
+    findings: list[AuditFinding] = []
+    work: list[tuple[Any, ...]] = []
+    for store in wanted.stores:
+        for topic in topics_of(fs, store, wanted.topics):
+            log = snapshot(fs, store, topic)
+            findings += [
+                AuditFinding(store, topic, damage.path, damage.position, damage.reason, damage.first, damage.stop)
+                for damage in log.damages
+            ]
+            segments = log.view.segments
+            for number, segment in enumerate(segments):
+                last = number + 1 == len(segments)
+                promised = log.promised if last else segments[number + 1].base
+                work.append((store, topic, str(log.meta.uuid), segment.path, segment.base, promised, last))
+    records = size = 0
+    if work:
+        frame = spark.createDataFrame(work, _TO_CHECK).repartition(len(work))
+        for row in frame.mapInArrow(_check_each, _FOUND).collect():
+            records += row["records"]
+            size += row["bytes"]
+            if row["severity"] == "damage":
+                place = row["store"], row["topic"], row["path"], row["position"]
+                findings.append(AuditFinding(*place, row["reason"], row["first"], row["stop"]))
+    unique = {(finding.path, finding.position, finding.first): finding for finding in findings}
+    ordered = sorted(unique.values(), key=lambda found: (found.store, found.topic, found.path, found.position))
+    return AuditSummary(tuple(ordered), len(work), records, size, time.monotonic() - began)
+
+
+def _check_each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Check the segments that a task is given; the first row of each says how much was read."""
+    fs = OsFileSystem()
+    for batch in batches:
+        rows: list[dict[str, Any]] = []
+        for given in batch.to_pylist():
+            place = {name: given[name] for name in ("store", "topic", "path")}
+            blank = {**place, "position": 0, "severity": "", "reason": "", "first": 0, "stop": 0, "bytes": 0}
+            if not fs.exists(given["path"]):
+                continue  # its owner deleted it meanwhile
+            uuid = UUID(given["uuid"])
+            check = check_segment(fs, given["path"], given["base"], uuid, given["promised"], last=given["last"])
+            rows.append({**blank, "records": check.records, "bytes": check.size})
+            for severity, position, reason, first, stop in check.findings:
+                told = {"severity": severity, "position": position, "reason": reason, "first": first, "stop": stop}
+                rows.append({**blank, **told, "records": 0})
+        yield pa.RecordBatch.from_pylist(rows, _SCHEMA)

@@ -1,0 +1,58 @@
+"""SQL over the live backlog."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.spark.options import read_options
+from aiodq.spark.pipelines.session import load
+from aiodq.spark.planning import topics_of
+from aiodq.storage.filesystem import OsFileSystem
+
+if TYPE_CHECKING:
+    import os
+
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["prepare_views", "query"]
+
+
+def prepare_views(spark: SparkSession, stores: str | os.PathLike[str], **options: str) -> list[str]:
+    """Make views of what there is now: `messages` for all of it, and one for each topic; return their names. Blocking.
+
+    A view has the columns `topic`, `offset`, `timestamp`, `tag`, `key`, `headers` and `body`, and `text`, which is the
+    body as UTF-8. In SQL, a topic's name with `.` or `-` in it stands between backquotes. A topic that is itself called
+    `messages` is only in the view of all.
+
+    Args:
+        spark: a session.
+        stores: a store's directory, several with commas between, or a pattern.
+        options: of the data source.
+
+    Raises:
+        PySparkException: Spark's, with the cause in its text.
+        InvalidOptionError: an option is unknown, or has a value that it cannot have.
+        StoreNotFoundError: there is no such store.
+    """
+    fs = OsFileSystem()
+    wanted = read_options({"path": str(stores)})
+    topics = sorted({topic for store in wanted.stores for topic in topics_of(fs, store, None)})
+    for topic in topics:
+        _with_text(load(spark, stores, [topic], **options)).createOrReplaceTempView(f"`{topic}`")
+    _with_text(load(spark, stores, **options)).createOrReplaceTempView("messages")
+    return ["messages", *topics]
+
+
+def _with_text(frame: DataFrame) -> DataFrame:
+    return frame.selectExpr("*", "decode(body, 'UTF-8') AS text") if "body" in frame.columns else frame
+
+
+def query(spark: SparkSession, stores: str | os.PathLike[str], sql: str, **options: str) -> DataFrame:
+    """Return what a query over the views of `prepare_views` gives; its data is read when it is asked for.
+
+    Raises:
+        AnalysisException: Spark's: the query makes no sense.
+        StoreNotFoundError: there is no such store.
+    """
+    prepare_views(spark, stores, **options)
+    return spark.sql(sql)

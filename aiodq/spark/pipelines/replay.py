@@ -1,0 +1,84 @@
+"""Parquet, as `archive` writes it, back into topics."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["ReplaySummary", "replay"]
+
+
+@dataclass(frozen=True)
+class ReplaySummary:
+    """What one run did: so many messages into a store, in so many seconds."""
+
+    store: str
+    rows: int
+    seconds: float
+
+
+def replay(  # noqa: PLR0913 - what there is to say
+    spark: SparkSession,
+    source: str | os.PathLike[str],
+    store: str | os.PathLike[str],
+    *,
+    into: str | None = None,
+    topics: Sequence[str] | None = None,
+    tags: Sequence[str] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    first: int | None = None,
+    stop: int | None = None,
+    txn_id: str | None = None,
+) -> ReplaySummary:
+    """Put archived messages into topics again, in the order of their topics and offsets: all of them or none. Blocking.
+
+    They get new offsets and new times. The store may be open in another process, whose consumers receive them.
+
+    Args:
+        spark: a session.
+        source: a directory of Parquet files with `topic`, `offset`, `timestamp`, `tag`, `key`, `headers` and `body`.
+        store: the store's directory; made if there is none.
+        into: one topic for all of them; each goes into that of its name where None.
+        topics: only those of these topics.
+        tags: only those with one of these tags.
+        since: only those put at that time or later.
+        until: only those put before that time.
+        first: only those from that offset on.
+        stop: only those before that offset.
+        txn_id: a name for this run: repeated under the same name, it adds nothing.
+
+    Raises:
+        AnalysisException: Spark's: there is no such directory, or a column is missing.
+        PySparkException: Spark's, with the cause in its text.
+    """
+    began = time.monotonic()
+    rows = spark.read.parquet(os.fspath(source))
+    if topics:
+        rows = rows.where(f.col("topic").cast("string").isin(list(topics)))
+    if tags:
+        rows = rows.where(f.col("tag").isin(list(tags)))
+    for name, least, end in (("timestamp", since, until), ("offset", first, stop)):
+        if least is not None:
+            rows = rows.where(f.col(name) >= f.lit(least))
+        if end is not None:
+            rows = rows.where(f.col(name) < f.lit(end))
+    topic = f.lit(into) if into is not None else f.col("topic").cast("string")
+    wanted = rows.orderBy("topic", "offset").select(topic.alias("topic"), "tag", "key", "headers", "body")
+    counted = f.count(f.lit(1)).alias("rows")
+    number = wanted.select(counted).first()
+    writer = wanted.write.format("aiodq").mode("append")
+    if txn_id is not None:
+        writer = writer.option("txnId", txn_id)
+    writer.save(os.fspath(store))
+    return ReplaySummary(os.path.abspath(store), 0 if number is None else int(number["rows"]), time.monotonic() - began)

@@ -1,0 +1,60 @@
+"""A Spark session that finds its Java, and the format `"aiodq"`, by itself."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from aiodq.spark.java import prepare
+from aiodq.spark.source import AiodqDataSource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+__all__ = ["load", "start_session"]
+
+
+def start_session(master: str = "local[*]", conf: Mapping[str, str] | None = None, name: str = "aiodq") -> SparkSession:
+    """Return a session, started unless this process has one. Blocking.
+
+    On a cluster, the workers need aiodq and its extra `spark` installed, and a file system on which they see the stores
+    under the same paths.
+
+    Args:
+        master: as Spark names it: `local[*]` for all cores of this machine, `spark://host:7077`, `yarn`.
+        conf: Spark's own settings; they go before those made here.
+        name: what Spark's pages call the job.
+
+    Raises:
+        MissingExtraError: there is no Java.
+    """
+    prepare(master, os.environ)
+    builder = SparkSession.builder.master(master).appName(name)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        **(conf or {}),
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.dataSource.register(AiodqDataSource)
+    return session
+
+
+def load(
+    spark: SparkSession, stores: str | os.PathLike[str], topics: Sequence[str] | None = None, **options: str
+) -> DataFrame:
+    """Return a store's messages, or several stores', as they are now."""
+    reader = spark.read.format("aiodq")
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    if topics:
+        reader = reader.option("topics", ",".join(topics))
+    return reader.load(os.fspath(stores))

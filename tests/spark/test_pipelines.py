@@ -1,0 +1,168 @@
+"""The ready-made jobs, on stores with everything in them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+import aiodq
+from aiodq.spark.pipelines import archive, audit, compact, query, replay, report
+from aiodq.spark.pipelines.pictures import Bars, page
+from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.holds import read_holds
+from tests.spark.support import KEEP, fill, scanned
+from tests.storage.logs import flip, segments
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
+    pytest.mark.timeout(300),
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    asyncio.run(fill(tmp_path / "store", rounds=20, segment_bytes=1000))
+    return tmp_path / "store"
+
+
+def without_place(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows without what a topic gives anew."""
+    return [{name: value for name, value in row.items() if name not in {"offset", "timestamp"}} for row in rows]
+
+
+def test_each_message_is_archived_once(spark: SparkSession, tmp_path: Path, store: Path) -> None:
+    told: list[int] = []
+    first = archive(spark, store, tmp_path / "out", most_records=40, progress=told.append)
+    assert (first.rows, first.batches) == (100, 3)
+    assert told[-1] == 100
+    (hold,) = read_holds(OsFileSystem(), str(store)).values()
+    assert hold.offsets == {"orders": 100}
+    asyncio.run(fill(store, rounds=2))
+    asyncio.run(fill(store, "other", rounds=1))
+    assert archive(spark, store, tmp_path / "out").rows == 15
+    assert archive(spark, store, tmp_path / "out").rows == 0
+    rows = spark.read.parquet(str(tmp_path / "out"))
+    assert rows.count() == 115
+    assert [row["offset"] for row in rows.where("topic = 'orders'").orderBy("offset").collect()] == list(range(110))
+    assert len({row["date"] for row in rows.select("date").distinct().collect()}) <= 2
+
+
+def test_what_goes_on_ends_when_it_is_told(spark: SparkSession, tmp_path: Path, store: Path) -> None:
+    rows: list[int] = []
+    done = archive(
+        spark, store, tmp_path / "out", once=False, every=0.1, progress=rows.append, stop=lambda: rows[-1] >= 100
+    )
+    assert done.rows == 100
+
+
+def test_archived_and_replayed_it_is_what_it_was(spark: SparkSession, tmp_path: Path, store: Path) -> None:
+    archive(spark, store, tmp_path / "out")
+    for _ in range(2):
+        replay(spark, tmp_path / "out", tmp_path / "again", txn_id="once")
+    assert without_place(scanned(tmp_path / "again")) == without_place(scanned(store))
+    done = replay(spark, tmp_path / "out", tmp_path / "part", into="new", tags=["red"], first=10, stop=60)
+    expected = [row["body"] for row in scanned(store)[10:60] if row["tag"] == "red"]
+    assert [row["body"] for row in scanned(tmp_path / "part", "new")] == expected
+    assert done.rows == len(expected) > 0
+    half = scanned(store)[50]["timestamp"]
+    early = replay(spark, tmp_path / "out", tmp_path / "time", until=half, topics=["orders"])
+    late = replay(spark, tmp_path / "out", tmp_path / "time", since=half, topics=["orders"])
+    assert (early.rows > 0, early.rows + late.rows) == (True, 100)
+    assert replay(spark, tmp_path / "out", tmp_path / "time", topics=["none"]).rows == 0
+
+
+def test_questions_in_sql(spark: SparkSession, store: Path) -> None:
+    asyncio.run(fill(store, "a.b-c", rounds=1))
+    found = query(spark, store, "SELECT topic, count(*) AS n FROM messages GROUP BY topic ORDER BY topic").collect()
+    assert [tuple(row) for row in found] == [("a.b-c", 5), ("orders", 100)]
+    (row,) = query(spark, store, "SELECT text, offset FROM `a.b-c` WHERE tag = 'blue'").collect()
+    assert tuple(row) == ("red", 4)
+    with pytest.raises(aiodq.StoreNotFoundError):
+        query(spark, store / "none", "SELECT 1")
+
+
+async def _put_keys(path: Path) -> None:
+    async with aiodq.open(path, aiodq.StoreOptions(retention=KEEP)) as opened:
+        topic = opened.topic("prices")
+        for number, key in enumerate([b"a", b"b", None, b"a", b"c", None, b"c"]):
+            await topic.put(b"" if number == 6 else b"%d" % number, key=key, headers={"n": str(number)})
+
+
+def test_the_latest_of_each_key(spark: SparkSession, tmp_path: Path) -> None:
+    asyncio.run(_put_keys(tmp_path))
+    done = compact(spark, tmp_path, "prices", "newest")
+    assert (done.read, done.kept) == (7, 5)
+    assert [row["body"] for row in scanned(tmp_path, "newest")] == [b"1", b"2", b"3", b"5", b""]
+    assert scanned(tmp_path, "newest")[0]["headers"] == [("n", "1")]
+    compact(spark, tmp_path, "prices", "alive", drop_empty=True, target=tmp_path / "other")
+    assert [row["body"] for row in scanned(tmp_path / "other", "alive")] == [b"1", b"2", b"3", b"5"]
+
+
+def test_an_audit_finds_what_is_not_as_it_was(spark: SparkSession, store: Path) -> None:
+    asyncio.run(fill(store, "other", rounds=1))
+    clean = audit(spark, store)
+    assert (clean.findings, clean.records) == ((), 105)
+    assert clean.segments == len(segments(store / "orders")) + 1
+    paths = segments(store / "orders")
+    flip(paths[0], 300, 0)
+    flip(paths[1], 200, 0)
+    paths[2].unlink()
+    found = audit(spark, store, topics=["ord*"]).findings
+    assert [finding.path for finding in found] == [str(paths[0]), str(paths[1]), str(paths[3])]
+    assert 64 <= found[0].position <= 300
+    assert "are missing" in found[2].reason
+    assert audit(spark, store, topics=["other"]).findings == ()
+    assert audit(spark, f"{store.parent}/st*").findings == (*found,)
+
+
+async def _work(path: Path) -> None:
+    async with aiodq.open(path) as opened:
+        queue = opened.queue("jobs")
+        for number in range(30):
+            await queue.put(b"x" * number, tag="<b>" if number % 2 else None)
+        for message in await queue.get_many(10, linger=5):
+            await message.ack()
+
+
+def test_a_report_shows_topics_and_channels(spark: SparkSession, tmp_path: Path) -> None:
+    asyncio.run(_work(tmp_path / "s"))
+    done = report(spark, tmp_path / "s", tmp_path / "r.html")
+    assert (done.topics, done.rows) == (1, 30)
+    text = (tmp_path / "r.html").read_text()
+    for part in ("Messages a second", "Messages by size", "Messages by tag", "jobs / default", "Age of the oldest"):
+        assert part in text
+    assert "&lt;b&gt;: 15" in text
+    assert "jobs / default: 20" in text
+    for picture in re.findall(r"<svg.*?</svg>", text):
+        bars = ET.fromstring(picture).findall("rect")  # noqa: S314 - made here
+        assert all(float(bar.attrib["width"]) >= 0 and float(bar.attrib["height"]) >= 0 for bar in bars)
+    assert len(re.findall(r"<svg", text)) == 7
+
+
+def test_a_report_of_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    asyncio.run(_touched(tmp_path / "s"))
+    assert report(spark, tmp_path / "s", tmp_path / "r.html").rows == 0
+    assert "There is no topic yet" in (tmp_path / "r.html").read_text()
+
+
+async def _touched(path: Path) -> None:
+    async with aiodq.open(path):
+        pass
+
+
+def test_pictures_of_extremes() -> None:
+    for across in (True, False):
+        for bars in ([], [("a", 0.0)], [("a" * 99, 1e12), ("b", 0.001)]):
+            picture = Bars("<title>", bars, across=across).svg()
+            assert ET.fromstring(picture).tag == "svg"  # noqa: S314 - made here
+    assert "&lt;title&gt;" in page("x", datetime.now(UTC), [("y", [Bars("<title>", [])])])
