@@ -6,12 +6,14 @@ import asyncio
 import random
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from benchmarks.harness import BATCH, LATENCIES, RATE, Case, Durability, Metric, Operation, Sample, Trial, percentile
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from benchmarks.harness import MovingSession
 
 __all__ = ["CASES"]
 
@@ -74,8 +76,8 @@ async def _put_get(trial: Trial) -> Sample:
 
 
 async def _move(trial: Trial, tasks: int) -> Sample:
-    share = trial.count // tasks
-    return await _rate(share * tasks, asyncio.gather(*(trial.session.move(share) for _ in range(tasks))))
+    share, session = trial.count // tasks, cast("MovingSession", trial.session)
+    return await _rate(share * tasks, asyncio.gather(*(session.move(share) for _ in range(tasks))))
 
 
 def _spread(elapsed: float, latencies: list[float]) -> Sample:

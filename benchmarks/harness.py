@@ -113,13 +113,13 @@ class Session(ABC):
             await self.put(body)
             await self.take()
 
-    async def move(self, count: int) -> None:
-        """Take a message, settle it and put another into a second queue, all or nothing, `count` times.
 
-        Raises:
-            NotImplementedError: the library has nothing for it; its subject does not name the operation.
-        """
-        raise NotImplementedError
+class MovingSession(Session):
+    """A session of a library that has transactions over two queues."""
+
+    @abstractmethod
+    async def move(self, count: int) -> None:
+        """Take a message, settle it and put another into a second queue, all or nothing, `count` times."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -197,8 +197,15 @@ def ensure_directory(fs: FileSystem, path: str) -> bool:
             with suppress(PermissionError):
                 sync_names(fs, os.path.dirname(path) or ".")
             return False
-        fs.make_directory(path)
+        try:
+            fs.make_directory(path)
+            made = True
+        except FileExistsError:
+            # Another process that stages beside this one was faster; its sync may be still to come.
+            if not fs.is_directory(path):
+                raise
+            made = False
         sync_directory(fs, os.path.dirname(path) or ".")
     except OSError as cause:
         raise storage_error(cause, path) from cause
-    return True
+    return made

@@ -58,8 +58,10 @@ def _over_bounds(kept: list[Segment], policy: Retention, now_ns: int) -> list[Se
     total = sum(segment.size for segment in kept)
     number = len(kept)
     over: list[Segment] = []
+    times = _times(kept, now_ns)
+    oldest_ns = 0 if policy.max_age is None else now_ns - int(policy.max_age.total_seconds() * 1e9)
     for segment in kept[:-1]:
-        too_old = policy.max_age is not None and segment.newest_ns < now_ns - int(policy.max_age.total_seconds() * 1e9)
+        too_old = policy.max_age is not None and times[segment.base] < oldest_ns
         too_big = policy.max_bytes is not None and total > policy.max_bytes
         too_many = policy.max_segments is not None and number > policy.max_segments
         if not (too_old or too_big or too_many):
@@ -68,3 +70,17 @@ def _over_bounds(kept: list[Segment], policy: Retention, now_ns: int) -> list[Se
         total -= segment.size
         number -= 1
     return over
+
+
+def _times(kept: list[Segment], now_ns: int) -> dict[int, int]:
+    """Return by its base when a segment was written to last.
+
+    What a clock ahead of time has written is at least as old as what was written next.
+    """
+    times: dict[int, int] = {}
+    known = now_ns
+    for segment in reversed(kept):
+        if segment.newest_ns <= now_ns:
+            known = segment.newest_ns
+        times[segment.base] = known
+    return times

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import aiodq
 from aiodq import Store, StoreOptions
-from benchmarks.harness import Durability, Operation, Session, Subject
+from benchmarks.harness import Durability, MovingSession, Operation, Subject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ __all__ = ["SUBJECTS"]
 Sync = Literal["always", "interval", "os"]
 
 
-class _Session(Session):
+class _Session(MovingSession):
     def __init__(self, store: Store) -> None:
         self._store = store
         self._queue = store.queue("queue")
@@ -70,7 +70,7 @@ class _Session(Session):
 
 
 @asynccontextmanager
-async def _open(path: Path, sync: Sync) -> AsyncIterator[Session]:
+async def _open(path: Path, sync: Sync) -> AsyncIterator[MovingSession]:
     async with aiodq.open(path, StoreOptions(sync=sync)) as store:
         yield _Session(store)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import aiosqlite
 
-from benchmarks.harness import Durability, Operation, Session, Subject
+from benchmarks.harness import Durability, MovingSession, Operation, Subject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ OLDEST = "SELECT id, body FROM queue ORDER BY id LIMIT 1"
 DELETE = "DELETE FROM queue WHERE id = ?"
 
 
-class _Session(Session):
+class _Session(MovingSession):
     """Producers share the connection, so one commit covers all inserts before it: a group commit of sorts."""
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
@@ -59,7 +59,7 @@ class _Session(Session):
 
 
 @asynccontextmanager
-async def _open(path: Path, synchronous: Synchronous) -> AsyncIterator[Session]:
+async def _open(path: Path, synchronous: Synchronous) -> AsyncIterator[MovingSession]:
     async with aiosqlite.connect(path / "queue.db") as connection:
         await connection.execute("PRAGMA journal_mode=WAL")
         await connection.execute(f"PRAGMA synchronous={synchronous}")

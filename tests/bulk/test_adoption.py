@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.storage.atomic import ensure_directory
 from aiodq.storage.checked import encode_checked
 from aiodq.storage.commits import COMMITS, CommitKey, commit_staged, read_commits
+from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.reader import TopicReader
 from aiodq.storage.repair import repair_store
 from aiodq.storage.verify import verify_store
@@ -18,6 +20,8 @@ from tests.bulk.support import STORE, STREAM, adopted, eventually, left, load, n
 from tests.channels.support import Machine, counts, ready, soon
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from aiodq.testing.faults import Call
 
 ONCE = CommitKey("once", once=True)
@@ -245,3 +249,21 @@ async def test_what_nobody_committed_is_swept(machine: Machine) -> None:
     async with machine.store() as store:
         assert await shown(store.topic("jobs")) == [b"x"]
     assert left(machine) == []
+
+
+def test_tasks_that_begin_at_once_do_not_stand_in_each_others_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find that there is no directory yet; one makes it first."""
+    fs, made = OsFileSystem(), OsFileSystem.make_directory
+
+    def second(self: OsFileSystem, path: str) -> None:
+        made(self, path)
+        made(self, path)
+
+    monkeypatch.setattr(OsFileSystem, "make_directory", second)
+    assert not ensure_directory(fs, str(tmp_path / "a"))
+    assert (tmp_path / "a").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(aiodq.StorageError, match="File exists"):
+        ensure_directory(fs, str(tmp_path / "file"))

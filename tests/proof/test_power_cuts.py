@@ -25,6 +25,7 @@ def test_no_power_cut_breaks_a_promise(name: str, ordering: Ordering, seed: int)
     assert result.states
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_safeguard_taken_away_is_noticed(name: str) -> None:
     mutant = MUTANTS[name]

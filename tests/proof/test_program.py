@@ -37,7 +37,7 @@ def failing() -> Iterator[str]:
     path.write_text(
         "import pytest\n"
         "def test_wrong(seed):\n    assert seed != 7, 'as it should'\n"
-        "def test_elsewhere():\n    pytest.skip('made up, to be counted')\n"
+        "def test_elsewhere():\n    pytest.skip('this file exists to see failures and skips counted')\n"
         "def test_often(record_property):\n    record_property('trials', 40)\n"
     )
     try:
@@ -114,7 +114,7 @@ def test_tests_are_run_and_counted(failing: str, monkeypatch: pytest.MonkeyPatch
     tally = report.tallies["G13"]
     assert (tally.trials, tally.violations, tally.skipped) == (41, 1, 1)
     assert "as it should" in report.problems[0]
-    assert report.reasons == {"made up, to be counted"}
+    assert report.reasons == {"this file exists to see failures and skips counted"}
     again = Report()
     run_tests(again, tests=[failing], seed=8)
     assert not again.problems

@@ -186,7 +186,7 @@ class World:
 
     async def find(self, store: aiodq.Store, puts: list[tuple[str, str]]) -> None:
         """Note where messages are that may have come by now."""
-        for topic in {topic for topic, _ in puts}:
+        for topic in dict.fromkeys(topic for topic, _ in puts):
             await self._find(store.topic(topic), {name for at, name in puts if at == topic})
 
     async def _find(self, topic: aiodq.Topic, names: set[str]) -> None:
@@ -194,7 +194,8 @@ class World:
         for _ in range(20):
             found = {_read(message): message.offset async for message in topic.scan()}
             if names <= found.keys():
-                self.note(Put(topic.name, tuple(names), tuple(found[name] for name in names)))
+                ordered = sorted(names)
+                self.note(Put(topic.name, tuple(ordered), tuple(found[name] for name in ordered)))
                 return
             await self.rest()
 

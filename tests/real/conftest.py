@@ -43,7 +43,8 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
 def traced(zygote: Zygote) -> Zygote:
     """Return the same, where what it forks can be traced."""
     if not strace_is_there():
-        pytest.skip("there is no strace, and it could not be installed")
+        pytest.skip("there is no strace, and apt could not install it: failing real system calls are not tried")
     if zygote.run("mixed", 1, 1, calls="fdatasync").code != 0:
-        pytest.skip(f"strace may not attach: {zygote.complaints().splitlines()[-1]}")
+        complaint = zygote.complaints().splitlines()[-1]
+        pytest.skip(f"strace may not attach, so that failing real system calls are not tried: {complaint}")
     return zygote

@@ -30,11 +30,11 @@ def _call(*command: str) -> str:
 @contextmanager
 def _mounted(path: Path, *options: str) -> Iterator[Path]:
     if sys.platform != "linux" or os.geteuid() != 0:
-        pytest.skip("mounting needs root on Linux")
+        pytest.skip("mounting needs root on Linux: full and read-only file systems are not tried")
     path.mkdir(exist_ok=True)
     problem = _call("mount", *options, str(path))
     if problem:
-        pytest.skip(f"may not mount: {problem}")
+        pytest.skip(f"may not mount, so that full and read-only file systems are not tried: {problem}")
     try:
         yield path
     finally:
@@ -56,5 +56,5 @@ def bound_read_only(source: Path, path: Path) -> Iterator[Path]:
     with _mounted(path, "--bind", str(source)) as mounted:
         problem = _call("mount", "-o", "remount,ro,bind", str(mounted))
         if problem:
-            pytest.skip(f"may not mount read-only: {problem}")
+            pytest.skip(f"may not mount read-only, so that such a file system is not tried: {problem}")
         yield mounted

@@ -180,9 +180,6 @@ async def test_a_jump_to_1970_gives_up_nothing_that_is_waited_for(tmp_path: Path
         assert (queue.begin_offset, queue.depth) == (0, 40)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="a segment from the future keeps those behind it, however old they are"
-)
 async def test_a_moment_in_the_future_does_not_keep_retention_by_age_for_years(tmp_path: Path) -> None:
     clock = FakeClock()
     async with opening(tmp_path, clock, consumed="keep", max_age=timedelta(hours=1)) as queue:

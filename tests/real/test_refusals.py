@@ -30,7 +30,7 @@ NOBODY: Final = 65534
 def script(source: str, *arguments: object, prefix: tuple[str, ...] = ()) -> str:
     """Run a script, under another program perhaps; return what it prints. A hang is a failure."""
     if prefix and shutil.which(prefix[0]) is None:
-        pytest.skip(f"there is no {prefix[0]}")
+        pytest.skip(f"there is no {prefix[0]}: what it limits is not tried")
     command = [*prefix, sys.executable, "-c", source, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
@@ -103,7 +103,7 @@ asyncio.run(main())
 
 async def test_another_user_s_store_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("becoming another user needs root")
+        pytest.skip("becoming another user needs root: stores of others are not tried")
     for directory in (tmp_path, *tmp_path.parents):
         if not directory.stat().st_mode & stat.S_IXOTH:
             directory.chmod(directory.stat().st_mode | stat.S_IXOTH)

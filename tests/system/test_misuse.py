@@ -177,7 +177,11 @@ def test_loop_closed_amid_a_sync(loop: str, tmp_path: Path) -> None:
     assert run_on(loop, contents(tmp_path)) in ([b"a"], [b"a", b"b"])
 
 
-@pytest.mark.xfail(strict=True, reason="anyio keeps a task in an unfinished task group for ever, and it the store")
+@pytest.mark.xfail(
+    strict=True,
+    reason="anyio refers to the tasks of a task group until it ends, which the loop that was closed under it prevents; "
+    "the task has the store. Nothing is lost by it but the warning and the memory",
+)
 @on_each_loop
 def test_store_of_a_closed_loop_is_collected(loop: str, tmp_path: Path) -> None:
     done = run_script(CLOSED_AMID_SYNC, str(tmp_path), loop, "again")
