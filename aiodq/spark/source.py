@@ -93,7 +93,7 @@ class AiodqDataSource(DataSource):
             InvalidMessageError: a column is missing, unknown, or has a type that it cannot have.
         """
         if overwrite:
-            raise InvalidOptionError("a topic is appended to: write with outputMode('append') or 'update'")
+            raise InvalidOptionError("a topic is appended to: write with outputMode('append')")
         options = write_options(self.options, stream=True)
         check_schema(schema, options)
         return StreamWriter(options)

@@ -1,0 +1,62 @@
+"""The examples on Spark, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.examples.support import EXAMPLES, environment, load
+
+pytestmark = pytest.mark.timeout(400)
+
+LIBRARY = Path(json.__file__).parent
+
+
+def run(name: str, *arguments: str | Path) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *map(str, arguments)],
+        env={**environment(), "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_alerts_come_back_to_the_process_that_put_the_lines(tmp_path: Path) -> None:
+    alerts = run("spark_alerts.py", tmp_path)
+    assert len(alerts) == 5
+    for alert in alerts:
+        module, raises, count, times = alert.split()
+        assert (raises, times) == ("raises", "times")
+        assert int(count) > 20
+        text = (Path(os.__file__).parent / f"{module}.py").read_bytes().splitlines()
+        assert int(count) % sum(b"raise " in line for line in text) == 0
+
+
+async def test_events_are_counted_by_day_beside_the_service(tmp_path: Path) -> None:
+    app = load("spark_daily").create_app(str(tmp_path / "store"))
+    lines = [line for path in sorted(LIBRARY.glob("*.py")) for line in path.read_text().splitlines() if line][:60]
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client,
+    ):
+        for number, line in enumerate(lines):
+            answer = await client.post("/events", json={"kind": "even" if number % 2 else "odd", "line": line})
+            assert (answer.status_code, answer.json()) == (202, {"offset": number})
+        arguments = ("report", "--store", tmp_path / "store", "--target", tmp_path / "daily")
+        first = run("spark_daily.py", *arguments)
+        assert first[0] == "archived 60 events"
+        assert sum(int(line.rpartition(" ")[2]) for line in first[1:]) == 60
+        assert (await client.post("/events", json={"kind": "even"})).status_code == 202
+        second = run("spark_daily.py", *arguments)
+    assert second[0] == "archived 1 events"
+    assert sum(int(line.rpartition(" ")[2]) for line in second[1:] if "even" in line) == 31
