@@ -102,6 +102,8 @@ class _Run:
             for future in done:
                 self._under_way.pop(future)(future.result())
             _progress(f"{what}: {total - len(self._under_way)} of {total}, {len(self.report.problems)} problems")
+        if not sys.stderr.isatty():
+            print(f"{what}: {total} done, {len(self.report.problems)} problems", file=sys.stderr, flush=True)
 
 
 def _progress(text: str) -> None:
