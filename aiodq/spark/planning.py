@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.errors import CorruptionError, OffsetError, StoreNotFoundError
 from aiodq.names import check_name
@@ -14,15 +16,18 @@ from aiodq.storage.logreader import LogReader, LogView
 from aiodq.storage.snapshot import LogSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from aiodq.spark.options import Bound, ReadOptions
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.segments import Segment
 
-__all__ = ["Split", "bound_offset", "plan", "snapshot", "splits_of", "topics_of"]
+__all__ = ["Split", "beside_its_owner", "bound_offset", "plan", "snapshot", "splits_of", "topics_of"]
+
+T = TypeVar("T")
 
 _MAGIC: Final = frozenset("*?[")
+_LOOKS: Final = 100
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,22 @@ def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
     splits: list[Split] = []
     for store in options.stores:
         for topic in topics_of(fs, store, options.topics):
-            log = snapshot(fs, store, topic)
-            start, stop = _range(fs, log, topic, options)
-            splits += splits_of(fs, log, Split(topic, log.view, start, stop), options)
+            splits += beside_its_owner(partial(_plan_topic, fs, store, topic, options))
     return splits
+
+
+def _plan_topic(fs: FileSystem, store: str, topic: str, options: ReadOptions) -> list[Split]:
+    log = snapshot(fs, store, topic)
+    start, stop = _range(fs, log, topic, options)
+    return list(splits_of(fs, log, Split(topic, log.view, start, stop), options))
+
+
+def beside_its_owner(look: Callable[[], T]) -> T:
+    """Return what `look` finds out from a snapshot that it takes; anew where the owner has deleted a segment of it."""
+    for _ in range(_LOOKS - 1):
+        with suppress(StoreNotFoundError):
+            return look()
+    return look()
 
 
 def snapshot(fs: FileSystem, store: str, topic: str) -> LogSnapshot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -14,7 +15,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from aiodq.errors import OffsetError
-from aiodq.spark.planning import Split, bound_offset, snapshot, splits_of, topics_of
+from aiodq.spark.planning import Split, beside_its_owner, bound_offset, snapshot, splits_of, topics_of
 from aiodq.spark.reading import Partition, record_batches
 from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.holds import Hold, read_hold, write_hold
@@ -84,7 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waiting = {topic: ends[topic] - taken[topic] for topic in logs}
         found = dict(start["topics"])
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
-        for topic, log in logs.items():
+        for topic in logs:
             if not waiting[topic]:
                 found[topic] = taken[topic]
             elif isinstance(limit, ReadMaxRows):
@@ -93,7 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 left -= share
             elif isinstance(limit, ReadMaxBytes):
                 share = limit.max_bytes * waiting[topic] // sum(waiting.values())
-                found[topic] = _within(log, taken[topic], ends[topic], share)
+                found[topic] = beside_its_owner(partial(self._within, topic, taken[topic], ends[topic], share))
             else:
                 found[topic] = ends[topic]
         return _offsets(found)
@@ -109,20 +110,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OffsetError: messages in between were deleted, and `failOnDataLoss` is not `false`.
             CorruptionError: messages in between are missing, likewise.
         """
-        fs, options = OsFileSystem(), self._options
         found: list[InputPartition] = []
         for topic, stop in end["topics"].items():
             if start["topics"].get(topic) == stop:
                 continue
-            log = self._log(topic)
-            first = _taken(start, topic, log)
-            if options.strict and not log.begin <= first <= stop <= log.view.stop:
-                raise OffsetError(
-                    f"the query is to read the messages {first} to {stop - 1} of topic {topic!r}, which has "
-                    f"{log.begin} to {log.view.stop - 1}: let its retention keep them, or set failOnDataLoss=false"
-                )
-            whole = Split(topic, log.view, max(first, log.begin), min(stop, log.view.stop))
-            found += [Partition(split) for split in splits_of(fs, log, whole, options)]
+            splits = beside_its_owner(partial(self._splits, topic, start["topics"].get(topic), stop))
+            found += map(Partition, splits)
         return found
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
@@ -136,6 +129,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._keep(self._options.hold, end["topics"])
 
     # ---
+
+    def _splits(self, topic: str, start: int | None, stop: int) -> list[Split]:
+        log = self._log(topic)
+        first = log.begin if start is None else start
+        if self._options.strict and not log.begin <= first <= stop <= log.view.stop:
+            raise OffsetError(
+                f"the query is to read the messages {first} to {stop - 1} of topic {topic!r}, which has "
+                f"{log.begin} to {log.view.stop - 1}: let its retention keep them, or set failOnDataLoss=false"
+            )
+        whole = Split(topic, log.view, max(first, log.begin), min(stop, log.view.stop))
+        return list(splits_of(OsFileSystem(), log, whole, self._options))
+
+    def _within(self, topic: str, start: int, end: int, size: int) -> int:
+        return _within(self._log(topic), start, end, size)
 
     def _keep(self, hold: str, topics: Mapping[str, int]) -> None:
         write_hold(OsFileSystem(), self._options.stores[0], hold, Hold(topics, self._options.topics))

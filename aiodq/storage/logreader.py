@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from aiodq.errors import CorruptionError
+from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.decode import decode_stretch
 from aiodq.format.frames import Batch
 from aiodq.format.layout import SEGMENT_HEADER
@@ -94,13 +94,18 @@ class LogReader(FrameReader[Batch]):
     def offset_at(self, view: LogView, time_ns: int) -> int:
         """Return the first offset whose time is `time_ns` or later; the view's end where all are older.
 
+        What was deleted since the view was taken has none.
+
         Raises:
             StorageError: the system refused.
         """
         for segment in view.segments:
             if segment.empty or segment.newest_ns < time_ns:
                 continue
-            found = self._offset_in(segment, view, time_ns)
+            try:
+                found = self._offset_in(segment, view, time_ns)
+            except StoreNotFoundError:
+                continue
             if found is not None:
                 return min(found, view.stop)
         return view.stop

@@ -109,6 +109,8 @@ class _Exploration:
                 if trace is None:
                     break
                 image = self._cut(recoverer, trace, life)
+                if len(self._result.violations) >= self._enough:
+                    break
         return self._result
 
     def _live(self, image: Image | None, life: int) -> list[Operation] | None:

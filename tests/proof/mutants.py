@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import product
+from typing import TYPE_CHECKING, Final, TypeAlias
 from unittest import mock
 
 from aiodq.delivery.channel import ChannelState
@@ -41,6 +42,8 @@ Patch: TypeAlias = "AbstractContextManager[object]"
 
 __all__ = ["MUTANTS", "Mutant", "mutant"]
 
+_FEW: Final = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
@@ -51,10 +54,14 @@ class Mutant:
     workloads: tuple[str, ...]
 
     def found(self, workload: str, seeds: Iterable[int]) -> Violation | None:
-        """Return the first violation that shows in one of its workloads under any of these seeds."""
+        """Return the first violation that shows in one of its workloads under any of these seeds.
+
+        A few moments are looked at first: most mutants show at many of them, and few only late in a trace.
+        """
         with self.patch():
-            for seed in seeds:
-                result = explore(Case(workload, seed, nested=1, lives=5), WORKLOADS[workload], enough=1)
+            for seed, moments in product(seeds, (_FEW, 0)):
+                case = Case(workload, seed, nested=1, lives=5, moments=moments)
+                result = explore(case, WORKLOADS[workload], enough=1)
                 if result.violations:
                     return result.violations[0]
         return None

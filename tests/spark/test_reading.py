@@ -20,6 +20,8 @@ from tests.storage.logs import flip, segments
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from aiodq.storage.filesystem import File
+
 
 @pytest.fixture
 async def store(tmp_path: Path) -> Path:
@@ -167,6 +169,47 @@ async def test_what_was_consumed_and_deleted_before_is_no_loss(tmp_path: Path) -
         with pytest.raises(aiodq.OffsetError, match="end before 101"):
             read(tmp_path / "s", endingOffsets="101")
         assert read(tmp_path / "s", startingOffsets="0", endingOffsets="101", failOnDataLoss="false") == rows
+
+
+class DeletingFileSystem(OsFileSystem):
+    """Deletes a file just before it is opened for the n-th time, as its owner may."""
+
+    def __init__(self, victim: Path, number: int) -> None:
+        super().__init__()
+        self._victim = victim
+        self.left = number
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        if path == str(self._victim):
+            self.left -= 1
+            if not self.left:
+                self._victim.unlink()
+        return super().open(path, write=write, create=create)
+
+
+@pytest.mark.parametrize("options", [{}, {"startingTimestamp": "2001-01-01T00:00:00+00:00"}])
+async def test_what_is_deleted_while_a_read_is_planned_is_no_loss(tmp_path: Path, options: dict[str, str]) -> None:
+    async with aiodq.open(tmp_path / "s", aiodq.StoreOptions(segment_bytes=1000, retention=KEEP)) as store:
+        queue = store.queue("orders")
+        for _ in range(10):
+            await queue.put_many([b"x" * 50] * 10)
+        for _ in range(60):
+            await (await queue.get()).ack()
+    first = segments(tmp_path / "s" / "orders")[0]
+    behind = int(segments(tmp_path / "s" / "orders")[1].stem)
+    data = first.read_bytes()
+    wanted = read_options({"path": str(tmp_path / "s"), **options})
+    number = 0
+    while True:
+        number += 1
+        fs = DeletingFileSystem(first, number)
+        splits = plan(fs, wanted)
+        if fs.left > 0:
+            break
+        rows = [row for split in splits for batch in record_batches(fs, split, wanted) for row in batch.to_pylist()]
+        assert [row["offset"] for row in rows] == [*range(behind, 100)], number
+        first.write_bytes(data)
+    assert number > 2
 
 
 async def test_a_torn_tail_is_not_there_yet(store: Path) -> None:
