@@ -98,6 +98,8 @@ class StoreNotFoundError(StorageError):
 class StoreLockedError(StorageError):
     """Another owner has the store open.
 
+    A loop that is closed before its stores are leaves them locked until the process ends: `pid` is this one's then.
+
     Attributes:
         pid: the owner's process id as it wrote it, or None when it could not be read.
     """

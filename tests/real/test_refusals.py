@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import os
 import random
-import shutil
 import stat
 import subprocess
 import sys
@@ -27,11 +26,12 @@ if TYPE_CHECKING:
 NOBODY: Final = 65534
 
 
-def script(source: str, *arguments: object, prefix: tuple[str, ...] = ()) -> str:
-    """Run a script, under another program perhaps; return what it prints. A hang is a failure."""
-    if prefix and shutil.which(prefix[0]) is None:
-        pytest.skip(f"there is no {prefix[0]}: what it limits is not tried")
-    command = [*prefix, sys.executable, "-c", source, *map(str, arguments)]
+def script(source: str, *arguments: object, limit: tuple[str, int] | None = None) -> str:
+    """Run a script, with one of the system's limits perhaps; return what it prints. A hang is a failure."""
+    if limit is not None:
+        name, most = limit
+        source = f"import resource\nresource.setrlimit(resource.{name}, ({most}, {most}))\n{source}"
+    command = [sys.executable, "-c", source, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=WATCHDOG, env=environment, cwd="/", check=False
@@ -161,7 +161,7 @@ def test_a_file_that_may_not_grow_takes_half_a_write_and_nothing_is_lost(
     trials = 4
     for number in range(trials):
         path, limit = tmp_path / str(number), rng.randrange(20_000, 90_000)
-        *put, acked = script(LIMITED, path, seed + number, prefix=("prlimit", f"--fsize={limit}")).split()
+        *put, acked = script(LIMITED, path, seed + number, limit=("RLIMIT_FSIZE", limit)).split()
         assert limit // 2 < max(file.stat().st_size for file in path.rglob("*.seg")) <= limit
         *there, last = asyncio.run(after_all(path))
         assert last == b"after all"
@@ -214,7 +214,7 @@ asyncio.run(main())
 
 
 def refused_descriptors(path: Path, seed: int, number: int) -> list[int]:
-    said = script(WITHOUT_DESCRIPTORS, path, seed, number, prefix=("prlimit", "--nofile=64"))
+    said = script(WITHOUT_DESCRIPTORS, path, seed, number, limit=("RLIMIT_NOFILE", 64))
     return [int(word) for word in said.split()]
 
 
