@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from aiodq.spark.options import ReadOptions
+    from aiodq.spark.options import ReadOptions, WriteOptions
 
 __all__ = ["AiodqDataSource"]
 
@@ -81,9 +81,7 @@ class AiodqDataSource(DataSource):
         """
         if overwrite:
             raise InvalidOptionError("a topic is appended to: write with mode('append')")
-        options = write_options(self.options, stream=False)
-        check_schema(schema, options)
-        return BatchWriter(options)
+        return BatchWriter(self._checked(schema, stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - likewise
         """Return a writer that appends each batch once, as a whole.
@@ -94,9 +92,12 @@ class AiodqDataSource(DataSource):
         """
         if overwrite:
             raise InvalidOptionError("a topic is appended to: write with outputMode('append')")
-        options = write_options(self.options, stream=True)
+        return StreamWriter(self._checked(schema, stream=True))
+
+    def _checked(self, schema: StructType, *, stream: bool) -> WriteOptions:
+        options = write_options(self.options, stream=stream)
         check_schema(schema, options)
-        return StreamWriter(options)
+        return options
 
 
 class _Reader(DataSourceReader):

@@ -12,7 +12,7 @@ from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader
 from aiodq.storage.atomic import sync_directory, sync_file, write_all
 from aiodq.storage.commits import Commit, finish_commit, read_commits, staging_directory, write_commit
-from aiodq.storage.oserrors import storage_error
+from aiodq.storage.oserrors import opened, storage_error
 from aiodq.storage.segments import inspect_file, sealed_segment, segment_path
 
 if TYPE_CHECKING:
@@ -71,16 +71,10 @@ def place(fs: FileSystem, path: str, topic: UUID, base: int, records: int) -> No
         CorruptionError: it is not what was written.
         StorageError: as mapped from the system's error.
     """
-    try:
-        file = fs.open(path, write=True)
-        try:
-            header = _checked(file, path, records)
-            write_all(file, [replace(header, topic=topic, base=base).encode()], 0)
-            sync_file(file, path)
-        finally:
-            file.close()
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
+    with opened(fs, path, write=True) as file:
+        header = _checked(file, path, records)
+        write_all(file, [replace(header, topic=topic, base=base).encode()], 0)
+        sync_file(file, path)
 
 
 def check_staged(fs: FileSystem, path: str, records: int) -> None:
@@ -90,14 +84,8 @@ def check_staged(fs: FileSystem, path: str, records: int) -> None:
         CorruptionError: they do not.
         StorageError: as mapped from the system's error.
     """
-    try:
-        file = fs.open(path)
-        try:
-            _checked(file, path, records)
-        finally:
-            file.close()
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
+    with opened(fs, path) as file:
+        _checked(file, path, records)
 
 
 def unadoptable(fs: FileSystem, store: str, commit: Commit) -> list[str]:

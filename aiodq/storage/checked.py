@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import zlib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from aiodq.errors import CorruptionError, FormatVersionError
+from aiodq.errors import CorruptionError, FormatVersionError, InvalidNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-__all__ = ["UNREADABLE", "decode_checked", "encode_checked"]
+__all__ = ["decode_checked", "encode_checked", "taking_apart"]
 
-UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+_UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, InvalidNameError)
 """What taking apart a file raises that is whole and not what was expected."""
 
 
@@ -37,7 +38,7 @@ def decode_checked(data: bytes, name: str, version: int, path: str, what: str) -
         CorruptionError: not what was written.
         FormatVersionError: another version.
     """
-    try:
+    with taking_apart(path, what):
         outer = json.loads(data)
         inner = outer[name]
         if outer["crc32"] != _crc(inner):
@@ -45,9 +46,20 @@ def decode_checked(data: bytes, name: str, version: int, path: str, what: str) -
         if inner["version"] != version:
             message = f"{name} format version {inner['version']}; this aiodq reads {version}: upgrade to open it"
             raise FormatVersionError(message, path, 0)
-    except UNREADABLE as cause:
+        return dict(inner)
+
+
+@contextmanager
+def taking_apart(path: str, what: str) -> Iterator[None]:
+    """Say of content that is not as expected that the file is damaged.
+
+    Raises:
+        CorruptionError: it is.
+    """
+    try:
+        yield
+    except _UNREADABLE as cause:
         raise CorruptionError(f"{what} cannot be read: {cause}", path, 0) from cause
-    return dict(inner)
 
 
 def _crc(content: object) -> str:

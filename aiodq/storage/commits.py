@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote
 from aiodq.errors import CorruptionError, InvalidNameError, InvalidOptionError, StoreLockedError
 from aiodq.names import check_name, is_ephemeral
 from aiodq.storage.atomic import TEMPORARY, ensure_directory, read_file, replace_file
-from aiodq.storage.checked import UNREADABLE, decode_checked, encode_checked
+from aiodq.storage.checked import decode_checked, encode_checked, taking_apart
 from aiodq.storage.damage import Damage, quarantined
 from aiodq.storage.oserrors import storage_error
 
@@ -156,7 +156,7 @@ def decode_commit(data: bytes, path: str) -> Commit:
         FormatVersionError: a newer version.
     """
     found = decode_checked(data, "commit", _VERSION, path, "the commit's record")
-    try:
+    with taking_apart(path, "the commit's record"):
         name, number, once = found["key"]
         topics = {
             _durable_name(topic): tuple(Staged(str(file), int(records)) for file, records in files)
@@ -169,8 +169,6 @@ def decode_commit(data: bytes, path: str) -> Commit:
         if not sound or not bases.keys() <= topics.keys() or min(bases.values(), default=0) < 0:
             raise CorruptionError("the commit's record makes no sense", path, 0)
         return replace(commit, done=bool(found["done"]))
-    except (*UNREADABLE, InvalidNameError) as cause:
-        raise CorruptionError(f"the commit's record cannot be read: {cause}", path, 0) from cause
 
 
 def _durable_name(topic: str) -> str:

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from aiodq.errors import CorruptionError, FormatVersionError, InvalidOptionError
 from aiodq.storage.atomic import ensure_directory, read_file, replace_file
-from aiodq.storage.checked import UNREADABLE, decode_checked, encode_checked
+from aiodq.storage.checked import decode_checked, encode_checked, taking_apart
 from aiodq.storage.oserrors import storage_error
 
 if TYPE_CHECKING:
@@ -78,12 +78,10 @@ def decode_hold(data: bytes, path: str) -> Hold:
         FormatVersionError: a newer version.
     """
     found = decode_checked(data, "hold", _VERSION, path, "the hold")
-    try:
+    with taking_apart(path, "the hold"):
         patterns = found["patterns"]
         offsets = {str(topic): int(offset) for topic, offset in found["offsets"].items()}
         return Hold(offsets, None if patterns is None else tuple(map(str, patterns)))
-    except UNREADABLE as cause:
-        raise CorruptionError(f"the hold cannot be read: {cause}", path, 0) from cause
 
 
 def write_hold(fs: FileSystem, store: str, name: str, hold: Hold) -> None:

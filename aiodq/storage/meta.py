@@ -14,7 +14,7 @@ from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.names import check_name
 from aiodq.storage.atomic import read_file, replace_file
-from aiodq.storage.checked import UNREADABLE, decode_checked, encode_checked
+from aiodq.storage.checked import decode_checked, encode_checked, taking_apart
 from aiodq.storage.damage import Damage, quarantine
 from aiodq.storage.segments import list_segments
 from aiodq.storage.slots import WATERMARK, read_slot_file
@@ -72,12 +72,10 @@ def read_meta(fs: FileSystem, directory: str) -> TopicMeta | None:
     if data is None:
         return None
     topic = decode_checked(data, "topic", _VERSION, path, "the topic's description")
-    try:
+    with taking_apart(path, "the topic's description"):
         channels = {check_name(name, "channel"): int(start) for name, start in topic["channels"].items()}
         paused = frozenset(str(name) for name in topic.get("paused", ()))
         return TopicMeta(UUID(topic["uuid"]), int(topic["begin"]), channels, paused)
-    except (*UNREADABLE, InvalidNameError) as cause:
-        raise CorruptionError(f"the topic's description cannot be read: {cause}", path, 0) from cause
 
 
 def load_meta(fs: FileSystem, directory: str) -> tuple[TopicMeta, list[Damage]]:

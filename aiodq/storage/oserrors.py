@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import DiskFullError, ReadOnlyError, StorageError, StoreNotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from os import PathLike
 
-__all__ = ["storage_error"]
+    from aiodq.storage.filesystem import File, FileSystem
+
+__all__ = ["opened", "storage_error"]
 
 _FULL: Final = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG})
 _REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -42,3 +46,20 @@ def storage_error(cause: OSError, path: str | PathLike[str], position: int | Non
     if number in {errno.ENOENT, errno.ENOTDIR}:
         return StoreNotFoundError(f"not there: {reason}", path, position, errno=number)
     return StorageError(f"the system refused: {reason}", path, position, errno=number, retriable=number in _PASSING)
+
+
+@contextmanager
+def opened(fs: FileSystem, path: str, *, write: bool = False) -> Iterator[File]:
+    """Open a file that is there, for as long as it is needed.
+
+    Raises:
+        StorageError: what the system refuses within, too, as mapped by `storage_error`.
+    """
+    try:
+        file = fs.open(path, write=write)
+        try:
+            yield file
+        finally:
+            file.close()
+    except OSError as cause:
+        raise storage_error(cause, path) from cause

@@ -10,7 +10,7 @@ from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.atomic import TEMPORARY, sync_directory, sync_file, write_all
 from aiodq.storage.contents import Contents, examine
 from aiodq.storage.damage import quarantine
-from aiodq.storage.oserrors import storage_error
+from aiodq.storage.oserrors import opened, storage_error
 from aiodq.storage.verify_segment import footer_of
 
 if TYPE_CHECKING:
@@ -41,19 +41,16 @@ def repair_segment(
     Raises:
         StorageError: as mapped from the system's error.
     """
-    try:
-        if any(lost.position < lost.end for lost in contents.lost):
-            return [_rewrite(fs, path, check, contents, end)]
-        file = fs.open(path, write=True)
+    if any(lost.position < lost.end for lost in contents.lost):
         try:
-            done = _header(fs, file, path, check)
-            if last and check.found.tail is None and end == contents.end and not contents.lost:
-                return done + _cut(fs, file, path, check, contents)
-            return done + _footer(fs, file, path, check, contents, end=end)
-        finally:
-            file.close()
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
+            return [_rewrite(fs, path, check, contents, end)]
+        except OSError as cause:
+            raise storage_error(cause, path) from cause
+    with opened(fs, path, write=True) as file:
+        done = _header(fs, file, path, check)
+        if last and check.found.tail is None and end == contents.end and not contents.lost:
+            return done + _cut(fs, file, path, check, contents)
+        return done + _footer(fs, file, path, check, contents, end=end)
 
 
 def _header(fs: FileSystem, file: File, path: str, check: SegmentCheck) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from aiodq.format.footer import encode_footer
 from aiodq.format.layout import COMPACT_MIN, SEGMENT_HEADER, TRAILER
 from aiodq.format.scan import frame_before
 from aiodq.storage.contents import Contents, examine
-from aiodq.storage.oserrors import storage_error
+from aiodq.storage.oserrors import opened, storage_error
 from aiodq.storage.segments import Inspection, inspect
 
 if TYPE_CHECKING:
@@ -68,14 +68,8 @@ def check_segment(fs: FileSystem, path: str, base: int, topic: UUID, promised: i
         FormatVersionError: a newer version.
         StorageError: as mapped from the system's error.
     """
-    try:
-        file = fs.open(path)
-        try:
-            return _check(file, path, inspect(file, path, base, topic), promised, last=last)
-        finally:
-            file.close()
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
+    with opened(fs, path) as file:
+        return _check(file, path, inspect(file, path, base, topic), promised, last=last)
 
 
 def _check(file: File, path: str, found: Inspection, promised: int, *, last: bool) -> SegmentCheck:
