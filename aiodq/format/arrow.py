@@ -10,8 +10,9 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +33,7 @@ from aiodq.format.layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from aiodq.format.frames import Frame, FrameContext
     from aiodq.format.layout import BytesLike
@@ -76,6 +77,8 @@ class ArrowRows:
         first: the first record's offset.
         stop: the offset behind the last record.
         position: the first frame's place in its segment, bytes.
+        length: the frames' bytes; of a part of them, its share.
+        flags: the frame's, `aiodq.format.columns.Flags`.
         times: when each was put, nanoseconds since the epoch: an array of int64, or one number for all.
         arrays: `tag`, `key`, `headers` and `body` as far as they are wanted; None where none of the records has any.
     """
@@ -83,14 +86,10 @@ class ArrowRows:
     first: int
     stop: int
     position: int
+    length: int
+    flags: int
     times: Any
     arrays: dict[str, Any]
-
-    @property
-    def bytes(self) -> int:
-        """The bodies' bytes, with those of their offsets."""
-        body = self.arrays.get("body")
-        return 0 if body is None else int(body.nbytes)
 
     def cut(self, start: int, stop: int) -> ArrowRows:
         """Return the part between two offsets."""
@@ -99,7 +98,9 @@ class ArrowRows:
         low, high = max(start - self.first, 0), min(stop, self.stop) - self.first
         times = self.times if isinstance(self.times, int) else self.times[low:high]
         arrays = {name: None if one is None else one.slice(low, high - low) for name, one in self.arrays.items()}
-        return ArrowRows(self.first + low, self.first + high, self.position, times, arrays)
+        share = self.length * (high - low) // (self.stop - self.first)
+        first, stop = self.first + low, self.first + high
+        return replace(self, first=first, stop=stop, length=share, times=times, arrays=arrays)
 
 
 def joined(rows: Sequence[ArrowRows], name: str, topic: str) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -148,49 +149,54 @@ class ArrowDecoder:
     ) -> tuple[list[ArrowRows], int, CorruptionError | None]:
         """Decode whole frames from the start of `data`. Parameters and result as those of `decode_stretch`."""
         found: list[ArrowRows] = []
-        view, words = memoryview(data), _words(data)
-        at, end = 0, min(len(data), limit - position)
+        end = min(len(data), limit - position)
+        frames = _Frames(data, end)
+        at = 0
         try:
-            while at < end:
-                starts, stop = _walk(words, at, end)
-                rows = self._compact(_Compact(view, words, starts, stop), context, position) if starts else None
-                if rows is not None:
-                    at = starts[rows.stop - rows.first] if rows.stop - rows.first < len(starts) else stop
-                else:
-                    frame = whole_frame(view, at, context, position=position, limit=limit, path=path)
-                    if frame is None:
-                        break
-                    rows = self._frame(view, at, frame, context, path)
-                    at += frame.length
-                if rows.stop > max(rows.first, skip_below):
-                    found.append(rows)
+            for low, high in frames.groups():
+                while low < high:
+                    at = frames.starts[low]
+                    rows = self._compact(frames, low, high, context, position) if frames.compact[low] else None
+                    if rows is None:
+                        frame = whole_frame(frames.view, at, context, position=position, limit=limit, path=path)
+                        if frame is None:
+                            return found, at, None
+                        rows = self._frame(frames.view, at, frame, context, path)
+                        low += 1  # noqa: PLW2901 - a compact group may end early, at a frame that tells why
+                    else:
+                        low += rows.stop - rows.first  # noqa: PLW2901 - likewise
+                    at += rows.length
+                    if rows.stop > max(rows.first, skip_below):
+                        found.append(rows)
+            if at < end:
+                # Cut short, or no frame: this tells which.
+                whole_frame(frames.view, at, context, position=position, limit=limit, path=path)
         except CorruptionError as error:
             return found, at, error
         return found, at, None
 
-    def _compact(self, found: _Compact, context: FrameContext, position: int) -> ArrowRows | None:
-        """Decode what `_walk` found, up to the first record that is not sound."""
-        table, at = np.frombuffer(found.words, np.uint32), np.array(found.starts, np.int64)
-        ends = np.append(at[1:], found.stop)
-        word = at >> 2
-        padding = (table[word + 2] >> 8 & 0xFF).astype(np.int64)
+    def _compact(self, frames: _Frames, low: int, high: int, context: FrameContext, position: int) -> ArrowRows | None:
+        """Decode neighbouring compact records, up to the first that is not sound."""
+        starts, ends = frames.at[low:high], frames.ends[low:high]
+        padding = frames.padding[low:high]
         body_ends = ends - TRAILER.size - padding
-        sound = (padding < ALIGNMENT) & (body_ends >= at + _PREFIX)
+        sound = (padding < ALIGNMENT) & (body_ends >= starts + _PREFIX)
         if self._verify:
-            checksum, salt, view = context.checksum, context.salt, found.view
-            crcs = [checksum(view[a + _START : b], salt) for a, b in zip(found.starts, ends.tolist(), strict=True)]
-            sound &= table[word + 1] == np.array(crcs, np.uint32)
+            checksum, salt, data = context.checksum, context.salt, frames.data
+            places = zip((starts + _START).tolist(), ends.tolist(), strict=True)
+            crcs = [checksum(data[a:b], salt) for a, b in places]
+            sound &= frames.crcs[low:high] == np.array(crcs, np.uint32)
         else:
-            sound &= table[ends - TRAILER.size >> 2] == table[word]
-        count = len(at) if sound.all() else int(sound.argmin())
+            sound &= frames.trailing_lengths(low, high) == ends - starts
+        count = high - low if sound.all() else int(sound.argmin())
         if not count:
             return None
         arrays: dict[str, Any] = dict.fromkeys(("tag", "key", "headers"))
         if "body" in self._wanted:
-            arrays["body"] = _pieces(found.view, at[:count] + _PREFIX, body_ends[:count])
-        times = table[word[:count] + 5].astype(np.int64) | table[word[:count] + 6].astype(np.int64) << 32
-        first = context.base + found.words[(found.starts[0] >> 2) + 3]
-        return ArrowRows(first, first + count, position + found.starts[0], times, arrays)
+            arrays["body"] = _pieces(frames.view, starts[:count] + _PREFIX, body_ends[:count])
+        first, at = context.base + int(frames.relative[low]), int(starts[0])
+        length = int(ends[count - 1]) - at
+        return ArrowRows(first, first + count, position + at, length, 0, frames.times(low, low + count), arrays)
 
     def _frame(self, view: memoryview, at: int, frame: Frame, context: FrameContext, path: str) -> ArrowRows:
         times: Any = frame.time_ns
@@ -199,7 +205,7 @@ class ArrowDecoder:
             batch = decode_frame(view, at, frame, context, path=path)
             arrays: dict[str, Any] = dict.fromkeys(("tag", "key", "headers"))
             arrays["body"] = pa.array(batch.columns.bodies, _TYPES["body"])
-            return ArrowRows(frame.first, batch.stop, frame.position, times, arrays)
+            return ArrowRows(frame.first, batch.stop, frame.position, frame.length, frame.flags, times, arrays)
         if self._verify:
             check_frame(view, at, frame, context, path=path)
         payload = frame_payload(view, at, frame, path=path)
@@ -208,23 +214,56 @@ class ArrowDecoder:
         except (ValueError, struct.error) as cause:
             message = f"the batch's columns do not add up: {cause}"
             raise CorruptionError(message, path, frame.position) from cause
-        return ArrowRows(frame.first, frame.stop, frame.position, times if own is None else own, arrays)
+        times = frame.time_ns if own is None else own
+        return ArrowRows(frame.first, frame.stop, frame.position, frame.length, frame.flags, times, arrays)
 
 
-class _Compact(NamedTuple):
-    """Whole frames that look like compact records with consecutive offsets.
+class _Frames:
+    """The frames in some data, found by their lengths alone; nothing of them is believed yet.
+
+    Behind something that is no frame there may be more that are none; going through them in order, one meets it first.
 
     Attributes:
-        view: what they lie in.
-        words: the same as u32.
-        starts: where each begins.
-        stop: where the last ends.
+        data: what they lie in; `view` is the same.
+        starts: where each begins; `at` is the same.
+        ends: where each ends.
+        compact: whether each looks like a plain compact record.
+        relative: the offset of each in its segment.
+        crcs: the checksum of each, as it says.
+        padding: the bytes behind each body, if it is a compact record.
     """
 
-    view: memoryview
-    words: memoryview
-    starts: list[int]
-    stop: int
+    def __init__(self, data: bytes, end: int) -> None:
+        """Find those that lie before `end`."""
+        self.data = data
+        self.view = memoryview(data)
+        words = _words(data)
+        self.starts = _walk(words, end)
+        self._table = np.frombuffer(words, np.uint32)
+        self.at = np.array(self.starts, np.int64)
+        self._word = self.at >> 2
+        lengths = self._table[self._word].astype(np.int64)
+        self.ends = self.at + lengths
+        self.crcs = self._table[self._word + 1]
+        kind = self._table[self._word + 2]
+        self.compact = (kind & _COMPACT == KIND_COMPACT) & (lengths % ALIGNMENT == 0) & (self.ends <= end)
+        self.padding = (kind >> 8 & 0xFF).astype(np.int64)
+        self.relative = self._table[self._word + 3].astype(np.int64)
+
+    def groups(self) -> Iterator[tuple[int, int]]:
+        """Yield the numbers from which and up to which there are compact records with consecutive offsets, or one."""
+        linked = self.compact[1:] & self.compact[:-1] & (np.diff(self.relative) == 1)
+        breaks = [0, *(np.flatnonzero(~linked) + 1).tolist(), len(self.starts)]
+        return pairwise(breaks)
+
+    def trailing_lengths(self, low: int, high: int) -> Any:  # noqa: ANN401 - numpy has types that say nothing
+        """Return the lengths that stand at the ends of compact records."""
+        return self._table[self.ends[low:high] - TRAILER.size >> 2].astype(np.int64)
+
+    def times(self, low: int, high: int) -> Any:  # noqa: ANN401 - likewise
+        """Return when each was put, nanoseconds since the epoch."""
+        word = self._word[low:high]
+        return self._table[word + 5].astype(np.int64) | self._table[word + 6].astype(np.int64) << 32
 
 
 def _words(data: bytes) -> memoryview:
@@ -237,28 +276,18 @@ def _words(data: bytes) -> memoryview:
     return memoryview(swapped)
 
 
-def _walk(words: memoryview, at: int, end: int) -> tuple[list[int], int]:
-    """Return where whole frames that look like compact records start, one behind the other, and where they end."""
+def _walk(words: memoryview, end: int) -> list[int]:
+    """Return where frames start that lie one behind the other, by their lengths."""
     starts: list[int] = []
     add = starts.append
-    last = end - COMPACT_MIN
-    expected = words[(at >> 2) + 3] if at <= last else 0
+    at, last = 0, end - COMPACT_MIN
     while at <= last:
-        word = at >> 2
-        length = words[word]
-        stop = at + length
-        if (
-            words[word + 2] & _COMPACT != KIND_COMPACT
-            or length % ALIGNMENT
-            or length < COMPACT_MIN
-            or stop > end
-            or words[word + 3] != expected
-        ):
-            break
         add(at)
-        at = stop
-        expected += 1
-    return starts, at
+        length = words[at >> 2]
+        if length < COMPACT_MIN:
+            break
+        at += length
+    return starts
 
 
 def _pieces(view: memoryview, starts: Any, ends: Any) -> Any:  # noqa: ANN401 - arrays of numpy and pyarrow
@@ -282,11 +311,14 @@ def _columns(wanted: frozenset[str], payload: BytesLike, count: int, flags: int)
         if at is None:
             arrays[name] = None
             continue
-        lengths = np.frombuffer(payload, "<u4", count, at).astype(np.int64)
-        missing = lengths == NULL_LENGTH if name != "body" else None
+        lengths = np.frombuffer(payload, "<u4", count, at)
+        missing = None if name == "body" else lengths == NULL_LENGTH
         if missing is not None:
-            lengths[missing] = 0
-        offsets = np.concatenate(([0], np.cumsum(lengths))) + cursor
+            lengths = np.where(missing, 0, lengths)
+        offsets = np.empty(count + 1, np.int64)
+        offsets[0] = 0
+        lengths.cumsum(dtype=np.int64, out=offsets[1:])
+        offsets += cursor
         cursor = int(offsets[-1])
         if cursor > min(len(payload), _LARGEST):
             message = f"values that end at byte {cursor} of {len(payload)}"

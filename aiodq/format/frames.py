@@ -113,6 +113,7 @@ class Batch:
         columns: the records.
         position: the frame's place in its segment, bytes; -1 for a batch that was not read from one.
         length: the frame's bytes.
+        flags: the frame's, `Flags`.
     """
 
     first: int
@@ -120,6 +121,7 @@ class Batch:
     columns: Columns
     position: int = -1
     length: int = 0
+    flags: int = 0
 
     @property
     def stop(self) -> int:
@@ -133,7 +135,7 @@ class Batch:
         low, high = max(start - self.first, 0), min(stop, self.stop) - self.first
         columns = self.columns.slice(low, high)
         time_ns = self.time_ns if columns.times is None else columns.times[0]
-        return Batch(self.first + low, time_ns, columns, self.position, self.length)
+        return Batch(self.first + low, time_ns, columns, self.position, self.length, self.flags)
 
 
 def encode_frames(
@@ -308,7 +310,7 @@ def decode_frame(view: memoryview, at: int, frame: Frame, context: FrameContext,
     columns = decode_columns(
         frame_payload(view, at, frame, path=path), frame.records, frame.flags, path=path, position=frame.position
     )
-    return Batch(frame.first, frame.time_ns, columns, frame.position, frame.length)
+    return Batch(frame.first, frame.time_ns, columns, frame.position, frame.length, frame.flags)
 
 
 def frame_payload(view: memoryview, at: int, frame: Frame, *, path: str = "") -> BytesLike:

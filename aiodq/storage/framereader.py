@@ -47,6 +47,16 @@ class Rows(Protocol):
         """The first frame's place in its segment, bytes."""
         ...
 
+    @property
+    def length(self) -> int:
+        """The frames' bytes."""
+        ...
+
+    @property
+    def flags(self) -> int:
+        """The flags of the frame, `Flags`; none where there are several."""
+        ...
+
     def cut(self, start: int, stop: int) -> Self:
         """Return the part between two offsets."""
         ...
@@ -213,13 +223,22 @@ class FrameReader(Generic[R]):
         *,
         limit: int,
     ) -> tuple[list[R], int, CorruptionError | None]:
-        """Make sure that every run that begins here is whole before any of it is given out."""
+        """Make sure that every run that begins here is whole before any of it is given out.
+
+        Mostly what was decoded shows it, and a run that goes on behind it is left for the next read. One that is larger
+        than a read is walked through to its end first.
+        """
         segment, end = opened.segment, position + used
         if not opened.index.flags & Flags.CONTINUED:
             return batches, used, error
         low, high = opened.whole
         if not low <= position <= high:
             low = high = position
+        high, seen = _whole_until(batches, high)
+        whole = [batch for batch in batches if batch.position < high]
+        if seen and whole:
+            opened.whole = (low, high)
+            return (batches, used, error) if len(whole) == len(batches) else (whole, high - position, None)
         for item in scan_units(opened.file, segment.context, segment.path, limit=limit, start=high):
             if isinstance(item, Bad):
                 if item.position > end:
@@ -276,6 +295,26 @@ class FrameReader(Generic[R]):
             return opened.file.read_at(size, position)
         except OSError as cause:
             raise storage_error(cause, opened.segment.path, position) from cause
+
+
+def _whole_until(batches: Sequence[Rows], known: int) -> tuple[int, bool]:
+    """Return up to where batches, whose frames were checked, are whole runs, and whether more of them may follow.
+
+    Args:
+        batches: in order; those before `known` are whole.
+        known: where a run begins, unless the first of them tells otherwise.
+    """
+    high, continued, end = known, False, -1
+    for batch in batches:
+        if batch.position < known:
+            continue
+        adjacent = batch.position == end or not continued
+        if bool(batch.flags & Flags.CONTINUES) != continued or not adjacent:
+            return high, False
+        continued, end = bool(batch.flags & Flags.CONTINUED), batch.position + batch.length
+        if not continued:
+            high = end
+    return high, True
 
 
 def _index_of(file: File, segment: Segment) -> SegmentIndex:
