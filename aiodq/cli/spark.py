@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from contextlib import contextmanager
@@ -47,6 +48,11 @@ def _pipelines() -> ModuleType:
 def _session(master: str, conf: list[str] | None, what: str) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
     """Run Spark for a job; on a terminal, say how far it has come."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - likewise
+    from pyspark.logger import PySparkLogger  # noqa: PLC0415 - likewise
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        # They would tell of an error with Java's stack, before it is told here.
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
     settings: dict[str, str] = {}
     for setting in conf or ():
@@ -206,8 +212,8 @@ def query(
             result.write.parquet(parquet)
             stdout().print(f"wrote {parquet}")
         elif output == "json":
-            for line in result.toJSON().toLocalIterator():
-                sys.stdout.write(f"{line}\n")
+            for line in result.selectExpr("to_json(struct(*))").toLocalIterator():
+                sys.stdout.write(f"{line[0]}\n")
         else:
             _print_table(result)
     return DONE

@@ -1,0 +1,98 @@
+"""The commands `aiodq spark …`, in the session of these tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import SparkSession
+
+import aiodq as library
+from tests.cli.support import aiodq, ok
+from tests.spark.support import fill
+from tests.storage.logs import flip, segments
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = 200
+
+
+@pytest.fixture(autouse=True)
+def shared(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands use, and not stop, the session that is there."""
+    assert spark is not None
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    asyncio.run(fill(tmp_path / "store"))
+    return tmp_path / "store"
+
+
+def test_what_is_archived_is_replayed(store: Path, tmp_path: Path) -> None:
+    done = ok("spark", "archive", store, tmp_path / "archive", "--once")
+    assert done.lines[-1].startswith(b"archived 200 messages to ")
+    done = ok("spark", "replay", tmp_path / "archive", tmp_path / "again", "--into", "late", "--first", "150")
+    assert done.lines[-1].startswith(b"replayed 50 messages into ")
+    wanted = [message.body for message in library.open_reader(store).topic("orders").scan(150)]
+    assert [message.body for message in library.open_reader(tmp_path / "again").topic("late").scan()] == wanted
+
+
+def test_questions_in_sql(store: Path, tmp_path: Path) -> None:
+    sql = "SELECT tag, count(*) AS n FROM orders WHERE tag IS NOT NULL GROUP BY tag ORDER BY tag"
+    done = ok("spark", "query", store, sql, "--output", "json")
+    assert [json.loads(line) for line in done.lines] == [{"tag": "blue", "n": 14}, {"tag": "red", "n": 26}]
+    assert b"blue" in ok("spark", "query", store, sql).out
+    ok("spark", "query", store, sql, "--parquet", tmp_path / "result")
+    assert list((tmp_path / "result").glob("*.parquet"))
+
+
+def test_a_report_is_one_file(store: Path, tmp_path: Path) -> None:
+    assert b"200 messages of 1 topic" in ok("spark", "report", store, tmp_path / "report.html").out
+    html = (tmp_path / "report.html").read_text()
+    assert html.count("<svg") >= 3
+    assert "orders" in html
+
+
+def test_an_audit_says_where_the_damage_is(store: Path) -> None:
+    assert b"200 messages, " in ok("spark", "audit", store).out
+    flip(segments(store / "orders")[0], 500, 3)
+    done = aiodq("spark", "audit", store)
+    assert done.code == 1
+    assert b": 1 finding; " in done.out
+    assert str(segments(store / "orders")[0]) in done.err
+    assert "at byte" in done.err
+    done = aiodq("spark", "audit", store, "--json")
+    assert done.code == 1
+    assert len(done.json["findings"]) == 1
+
+
+def test_the_latest_of_each_key(store: Path) -> None:
+    """Of those without a key, of which there are 160, all."""
+    done = ok("spark", "compact", store, "orders", "latest")
+    assert done.lines[-1].startswith(b"kept 162 messages of 200 in latest: ")
+    assert library.open_reader(store).topics() == ["latest", "orders"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (["query", "{store}", "SELECT nothing FROM orders"], "nothing"),
+        (["query", "{store}/none", "SELECT 1"], "none"),
+        (["audit", "{store}", "--topic", "unknown"], "unknown"),
+        (["audit", "{store}", "--conf", "nonsense"], "KEY=VALUE"),
+        (["compact", "{store}", "unknown", "latest"], "unknown"),
+        (["replay", "{store}/none", "{store}"], "none"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(store: Path, wrong: list[str], complaint: str) -> None:
+    done = aiodq("spark", *(word.format(store=store) for word in wrong))
+    assert done.code in {1, 2}
+    assert done.out == b""
+    assert complaint in done.err
+    assert "Traceback" not in done.err
+    assert "at org.apache" not in done.err
