@@ -28,8 +28,9 @@ T = TypeVar("T")
 
 _SLOW: Final = 0.25
 _LONGEST_CALL: Final = 0.01
-_PATIENCE: Final = 0.5
-"""Real seconds after which a thread that neither goes on nor hands over is taken for waiting."""
+_PATIENCE: Final = 5.0
+"""Real seconds after which a thread that neither goes on nor hands over is taken for waiting: more than a busy machine
+lets it wait for a processor, or the same seed would not give the same run there."""
 
 
 class StalledError(RuntimeError):

@@ -14,10 +14,12 @@ from aiodq.spark.options import read_options
 from aiodq.spark.planning import plan
 from aiodq.spark.reading import record_batches
 from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.repair import repair_store
 from tests.spark.support import KEEP, fill, read, scanned
 from tests.storage.logs import flip, segments
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from aiodq.storage.filesystem import File
@@ -149,6 +151,49 @@ async def test_what_retention_deletes_during_a_read_is_told_or_stepped_over(stor
         else:
             assert found == [*range(gone), *range(stop, 200)]
         first.write_bytes(data)
+
+
+async def purged(store: Path) -> None:
+    async with aiodq.open(store) as owner:
+        await owner.queue("orders").purge()
+
+
+async def rolled(store: Path) -> None:
+    async with aiodq.open(store, aiodq.StoreOptions(segment_bytes=4096, retention=KEEP)) as owner:
+        for _ in range(20):
+            await owner.topic("orders").put(b"later" * 100)
+
+
+async def quarantined(store: Path) -> None:
+    for path in segments(store / "orders")[:2]:
+        flip(path, 900, 3)
+    repair_store(str(store), OsFileSystem())
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+@pytest.mark.parametrize("change", [purged, rolled, quarantined])
+async def test_what_changes_during_a_read_is_told_or_left_out(
+    store: Path, change: Callable[[Path], Awaitable[None]], strict: str
+) -> None:
+    """Never is anything given out that was not there when the read was planned.
+
+    What was repaired meanwhile is told of by the repair, and read as if that had come first.
+    """
+    before = scanned(store)
+    wanted = read_options({"path": str(store), "splitBytes": "1000", "failOnDataLoss": strict})
+    splits = plan(OsFileSystem(), wanted)
+    await change(store)
+    found: list[dict[str, Any]] = []
+    told = False
+    for split in splits:
+        try:
+            for batch in record_batches(OsFileSystem(), split, wanted):
+                found += batch.to_pylist()
+        except aiodq.CorruptionError:
+            told = True
+    assert found == [row for row in before if row in found]
+    assert (len(found) < len(before)) is (change is not rolled)
+    assert told is (strict == "true" and change is purged)
 
 
 async def test_what_was_consumed_and_deleted_before_is_no_loss(tmp_path: Path) -> None:
