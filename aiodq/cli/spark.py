@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 from contextlib import contextmanager
-from datetime import datetime  # noqa: TC003 - cyclopts reads what a command is annotated with
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter, validators
@@ -229,6 +229,8 @@ def _print_table(result: DataFrame) -> None:
 def _cell(value: object) -> str:
     if isinstance(value, (bytes, bytearray)):
         return bytes(value).decode("utf-8", "backslashreplace")
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(sep=" ")
     return "" if value is None else str(value)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.engine.settle import settle
 from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import AiodqError, CorruptionError, DiskFullError, StoreFailedError, StoreNotFoundError
-from aiodq.storage.adoption import adopt
+from aiodq.storage.adoption import adopt, unadoptable
 from aiodq.storage.commits import finish_commit, read_commits, sweep_staged
 
 if TYPE_CHECKING:
@@ -31,7 +30,8 @@ _DAMAGED: Final = (CorruptionError, StoreNotFoundError)
 def adopt_pending(fs: FileSystem, clock: Clock, store: str, log_of: Callable[[str], TopicLog]) -> None:
     """Let a store that is being opened take over all that was committed. Blocking.
 
-    What the disk has no room for now, or what is damaged, is left as it is.
+    What the disk has no room for now, what is damaged, or cannot be for another reason, is left as it is: all of it, so
+    that a commit is there or not.
 
     Args:
         fs: the store's.
@@ -45,10 +45,18 @@ def adopt_pending(fs: FileSystem, clock: Clock, store: str, log_of: Callable[[st
     """
     for pending in read_commits(fs, store).pending:
         commit = pending
-        with suppress(DiskFullError, *_DAMAGED):
+        try:
+            if not commit.bases and unadoptable(fs, store, commit):
+                continue
             for topic in _left(commit):
                 commit = adopt(log_of(topic), store, commit, topic)
             finish_commit(fs, store, commit)
+        except DiskFullError:
+            break  # what comes behind it may be of the same stream
+        except StoreFailedError:
+            raise
+        except AiodqError:
+            continue  # of one commit, which nobody else has to suffer for; it is tried again
     sweep_staged(fs, store, clock.now_ns())
 
 
@@ -98,13 +106,23 @@ class Adopting:
     async def _look(self) -> None:
         found = await self._host.offload.call(read_commits, self._host.fs, self._path)
         for commit in found.pending:
-            if commit.key not in self._damaged:
-                try:
-                    await self._adopt(commit)
-                except _DAMAGED:
-                    self._damaged.add(commit.key)
+            if commit.key in self._damaged:
+                continue
+            try:
+                await self._adopt(commit)
+            except _DAMAGED:
+                self._damaged.add(commit.key)
+            except (DiskFullError, StoreFailedError):
+                raise
+            except AiodqError:
+                continue
 
     async def _adopt(self, commit: Commit) -> None:
+        if not commit.bases:
+            reasons = await self._host.offload.call(unadoptable, self._host.fs, self._path, commit)
+            if reasons:
+                self._damaged.add(commit.key)
+                return
         for topic in _left(commit):
             commit = await self._adopt_into(self._host.ioloop(topic), commit, topic)
         await self._host.offload.call(finish_commit, self._host.fs, self._path, commit)

@@ -12,8 +12,9 @@ from aiodq.errors import InvalidMessageError
 if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.engine.batch import Draft
+    from aiodq.format.layout import BytesLike
 
-__all__ = ["checked", "span_ns"]
+__all__ = ["check_headers", "check_labels", "checked", "span_ns"]
 
 _LONGEST_TAG: Final = 1 << 16
 _LONGEST_KEY: Final = 1 << 20
@@ -30,17 +31,25 @@ def checked(draft: Draft, clock: Clock) -> Accepted:
     tag, key, headers = draft.tag, draft.key, draft.headers
     if tag is None and key is None and not headers and draft.delay is None and draft.ttl is None:
         return PLAIN
-    if tag is not None and (not isinstance(tag, str) or len(_utf8(tag)) > _LONGEST_TAG):
-        raise InvalidMessageError(f"a tag is text of up to {_LONGEST_TAG} bytes, or None")
-    if key is not None:
-        if not isinstance(key, (bytes, bytearray, memoryview)) or len(key) > _LONGEST_KEY:
-            raise InvalidMessageError(f"a key is up to {_LONGEST_KEY} bytes, or None")
-        key = bytes(key)
+    check_labels(tag, key)
+    key = None if key is None else bytes(key)
     if headers:
-        headers = _checked_headers(headers)
+        headers = check_headers(headers)
     wait, life = span_ns(draft.delay, "a delay"), span_ns(draft.ttl, "a time to live")
     now = clock.now_ns() if wait or life is not None else 0
     return Accepted(tag, key, headers, now + wait if wait else 0, 0 if life is None else now + life)
+
+
+def check_labels(tag: str | None, key: BytesLike | None) -> None:
+    """Make sure that a message may have these.
+
+    Raises:
+        InvalidMessageError: of another type, or too long.
+    """
+    if tag is not None and (not isinstance(tag, str) or len(_utf8(tag)) > _LONGEST_TAG):
+        raise InvalidMessageError(f"a tag is text of up to {_LONGEST_TAG} bytes, or None")
+    if key is not None and (not isinstance(key, (bytes, bytearray, memoryview)) or len(key) > _LONGEST_KEY):
+        raise InvalidMessageError(f"a key is up to {_LONGEST_KEY} bytes, or None")
 
 
 def span_ns(span: float | timedelta | None, what: str) -> int | None:
@@ -66,7 +75,12 @@ def _utf8(text: object) -> bytes:
         raise InvalidMessageError(f"text that is not Unicode: {cause}") from cause
 
 
-def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a copy of headers that a message may have.
+
+    Raises:
+        InvalidMessageError: of another type, or too many, or too long.
+    """
     if not isinstance(headers, Mapping):
         raise InvalidMessageError(f"headers are a mapping of text to text, not {type(headers).__name__}")
     if len(headers) >= _MOST_HEADERS:

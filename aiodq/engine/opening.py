@@ -153,7 +153,7 @@ def open_store(
 
         def opened(name: str) -> OpenedTopic:
             if name not in topics:
-                topics[name] = open_topic(fs, clock, path, name, options)
+                topics[name] = open_topic(fs, clock, path, name, options, brought.get(name))
                 undo.callback(topics[name].abandon)
             return topics[name]
 

@@ -27,6 +27,9 @@ __all__ = ["Retainer"]
 _LOOK_EVERY: Final = 1.0
 """Seconds between two looks for holds where they keep all that might go."""
 
+_FRESH: Final = 0.5
+"""Seconds after a look in which something may be deleted by it. Who makes a hold waits for longer than that."""
+
 
 class Retainer:
     """One per topic; called on the loop, by the ioLoop, while nothing else changes the list of segments.
@@ -47,7 +50,7 @@ class Retainer:
         self.pinned: int | None = None
         self.holds: dict[str, int] = {}
         self._looking = self._known = False
-        self._look_at = 0.0
+        self._look_at = self._known_until = 0.0
 
     def holding(self) -> list[Outlet[Any]]:
         """Return the channels for which messages are kept: not those that end with the store, unless the topic does."""
@@ -59,11 +62,12 @@ class Retainer:
         ioloop = self._ioloop
         if ioloop.stopped or self._looking:
             return
-        if self._known:
+        now = self._host.clock.monotonic()
+        if self._known and now <= self._known_until:
             self._known = False
             self._retain(self._going(self.holds))
-        elif self._going({}) is not None and self._host.clock.monotonic() >= self._look_at:
-            self._looking = True
+        elif self._going({}) is not None and now >= self._look_at:
+            self._looking, self._known = True, False
             self._persister.submit(Job(self._look, self._looked))
 
     def _look(self) -> dict[str, int]:
@@ -81,7 +85,7 @@ class Retainer:
             return
         self.holds = found
         if self._going(found) is not None:
-            self._known = True
+            self._known, self._known_until = True, self._host.clock.monotonic() + _FRESH
             self._look_at = 0.0
             self._ioloop.retain_soon()
 

@@ -77,7 +77,8 @@ class ArrowRows:
         first: the first record's offset.
         stop: the offset behind the last record.
         position: the first frame's place in its segment, bytes.
-        length: the frames' bytes; of a part of them, its share.
+        length: the frames' bytes.
+        size: about the bytes of the rows, decompressed.
         flags: the frame's, `aiodq.format.columns.Flags`.
         times: when each was put, nanoseconds since the epoch: an array of int64, or one number for all.
         arrays: `tag`, `key`, `headers` and `body` as far as they are wanted; None where none of the records has any.
@@ -87,6 +88,7 @@ class ArrowRows:
     stop: int
     position: int
     length: int
+    size: int
     flags: int
     times: Any
     arrays: dict[str, Any]
@@ -98,9 +100,9 @@ class ArrowRows:
         low, high = max(start - self.first, 0), min(stop, self.stop) - self.first
         times = self.times if isinstance(self.times, int) else self.times[low:high]
         arrays = {name: None if one is None else one.slice(low, high - low) for name, one in self.arrays.items()}
-        share = self.length * (high - low) // (self.stop - self.first)
+        size = self.size * (high - low) // (self.stop - self.first)
         first, stop = self.first + low, self.first + high
-        return replace(self, first=first, stop=stop, length=share, times=times, arrays=arrays)
+        return replace(self, first=first, stop=stop, size=size, times=times, arrays=arrays)
 
 
 def joined(rows: Sequence[ArrowRows], name: str, topic: str) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -196,7 +198,8 @@ class ArrowDecoder:
             arrays["body"] = _pieces(frames.view, starts[:count] + _PREFIX, body_ends[:count])
         first, at = context.base + int(frames.relative[low]), int(starts[0])
         length = int(ends[count - 1]) - at
-        return ArrowRows(first, first + count, position + at, length, 0, frames.times(low, low + count), arrays)
+        times = frames.times(low, low + count)
+        return ArrowRows(first, first + count, position + at, length, length, 0, times, arrays)
 
     def _frame(self, view: memoryview, at: int, frame: Frame, context: FrameContext, path: str) -> ArrowRows:
         times: Any = frame.time_ns
@@ -205,7 +208,9 @@ class ArrowDecoder:
             batch = decode_frame(view, at, frame, context, path=path)
             arrays: dict[str, Any] = dict.fromkeys(("tag", "key", "headers"))
             arrays["body"] = pa.array(batch.columns.bodies, _TYPES["body"])
-            return ArrowRows(frame.first, batch.stop, frame.position, frame.length, frame.flags, times, arrays)
+            return ArrowRows(
+                frame.first, batch.stop, frame.position, frame.length, frame.length, frame.flags, times, arrays
+            )
         if self._verify:
             check_frame(view, at, frame, context, path=path)
         payload = frame_payload(view, at, frame, path=path)
@@ -215,7 +220,8 @@ class ArrowDecoder:
             message = f"the batch's columns do not add up: {cause}"
             raise CorruptionError(message, path, frame.position) from cause
         times = frame.time_ns if own is None else own
-        return ArrowRows(frame.first, frame.stop, frame.position, frame.length, frame.flags, times, arrays)
+        size = len(payload)
+        return ArrowRows(frame.first, frame.stop, frame.position, frame.length, size, frame.flags, times, arrays)
 
 
 class _Frames:

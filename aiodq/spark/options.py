@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from glob import glob, has_magic
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
-from uuid import NAMESPACE_URL, uuid5
 
 from aiodq.errors import InvalidOptionError
 from aiodq.format.codecs import codec_number
@@ -20,7 +19,16 @@ from aiodq.storage.arrow import columns_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Bound", "ReadOptions", "WriteOptions", "check_topic", "read_options", "stream_options", "write_options"]
+__all__ = [
+    "Bound",
+    "ReadOptions",
+    "WriteOptions",
+    "batch_options",
+    "check_topic",
+    "read_options",
+    "stream_options",
+    "write_options",
+]
 
 T = TypeVar("T")
 
@@ -55,7 +63,9 @@ _WRITE_NAMES: Final = (
     "segmentBytes",
     "compression",
     "checkpointLocation",
+    "queryName",
 )
+"""The last two are Spark's own, which it passes on."""
 _CODECS: Final[Mapping[str, str | None]] = {"none": None, "zstd": "zstd"}
 _SEGMENT_BYTES: Final = 64 << 20
 _SPLIT_BYTES: Final = 32 << 20
@@ -128,7 +138,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         ending=_bound(options, "endingOffsets", "latest"),
         starting_ns=_time(options, "startingTimestamp"),
         ending_ns=_time(options, "endingTimestamp"),
-        tags=frozenset(_list(options["tags"])) if "tags" in options else None,
+        tags=frozenset(_some(options, "tags")) if "tags" in options else None,
         columns=columns_of(_list(options["columns"]) if "columns" in options else None),
         split_bytes=_size(options, "splitBytes", _SPLIT_BYTES),
         verify=_choice(options, "verify", {"batch": True, "none": False}, default=True),
@@ -137,6 +147,23 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         most_bytes=_size(options, "maxBytesPerTrigger", 0) or None,
         hold=options.get("hold"),
     )
+
+
+def batch_options(given: Mapping[str, str]) -> ReadOptions:
+    """Return the options of a single read.
+
+    Raises:
+        InvalidOptionError: one is unknown, or has a value that it cannot have, or makes no sense without a stream.
+    """
+    options = read_options(given)
+    for name, value in (
+        ("maxRecordsPerTrigger", options.most_records),
+        ("maxBytesPerTrigger", options.most_bytes),
+        ("hold", options.hold),
+    ):
+        if value is not None:
+            raise InvalidOptionError(f"{name!r} is for streams: a single read takes all there is, once")
+    return options
 
 
 def stream_options(given: Mapping[str, str]) -> ReadOptions:
@@ -178,7 +205,7 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     return WriteOptions(
         store=options["path"],
         topic=topic,
-        name=_stream_name(options) if stream else options.get("txnId"),
+        name=_stream_name(options) if stream else _name(options, "txnId"),
         segment_bytes=_size(options, "segmentBytes", _SEGMENT_BYTES),
         compression=compression,
     )
@@ -196,9 +223,13 @@ def check_topic(topic: str) -> None:
 
 
 def _stream_name(options: Mapping[str, str]) -> str:
-    """Return what tells a stream from all others, and from itself after its checkpoint was begun anew."""
+    """Return what tells a stream from all others, and from itself after its checkpoint was begun anew.
+
+    Raises:
+        InvalidOptionError: there is no such thing, or it cannot be read.
+    """
     if "txnAppId" in options:
-        return options["txnAppId"]
+        return _name(options, "txnAppId") or ""
     checkpoint = options.get("checkpointLocation")
     if checkpoint is None:
         raise InvalidOptionError(
@@ -208,9 +239,19 @@ def _stream_name(options: Mapping[str, str]) -> str:
     try:
         with open(os.path.join(path, "metadata"), encoding="utf-8") as file:
             return str(json.load(file)["id"])
-    except (OSError, ValueError, KeyError, TypeError):
-        # It is not on a file system of this machine. Its place stands for it, in a form that any name may have.
-        return f"checkpoint-{uuid5(NAMESPACE_URL, checkpoint)}"
+    except (OSError, ValueError, KeyError, TypeError) as cause:
+        # Its place would not do instead: begun anew there, a stream counts its batches from 0 again.
+        raise InvalidOptionError(
+            f"the checkpoint {checkpoint!r} cannot be read from here ({cause}): give the stream a name as 'txnAppId', "
+            f"and another one whenever it is begun anew"
+        ) from cause
+
+
+def _name(options: Mapping[str, str], name: str) -> str | None:
+    value = options.get(name)
+    if value is not None and not value.strip():
+        raise InvalidOptionError(f"{name} is empty: a name by which the write is known again")
+    return value
 
 
 def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
@@ -241,7 +282,14 @@ def _topics(options: Mapping[str, str]) -> tuple[str, ...] | None:
         raise InvalidOptionError("'topic' and 'topics' exclude each other")
     if "topic" in options:
         return (options["topic"],)
-    return tuple(_list(options["topics"])) if "topics" in options else None
+    return tuple(_some(options, "topics")) if "topics" in options else None
+
+
+def _some(options: Mapping[str, str], name: str) -> list[str]:
+    found = _list(options[name])
+    if not found:
+        raise InvalidOptionError(f"{name} is empty: leave it out for all of them")
+    return found
 
 
 def _list(value: str) -> list[str]:

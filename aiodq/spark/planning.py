@@ -96,7 +96,7 @@ def splits_of(fs: FileSystem, log: LogSnapshot, whole: Split, options: ReadOptio
         StorageError: as mapped from the system's error.
     """
     if options.strict:
-        _refuse_gaps(log, whole.start, whole.stop)
+        _refuse_losses(log, whole.start, whole.stop)
     return _splits(fs, whole, options.split_bytes)
 
 
@@ -146,10 +146,10 @@ def bound_offset(bound: Bound, topic: str, begin: int, end: int, *, default: int
     return begin if bound == "earliest" else end
 
 
-def _refuse_gaps(log: LogSnapshot, start: int, stop: int) -> None:
-    for gap in log.gaps:
-        if gap.first < stop and start < gap.stop:
-            raise CorruptionError(f"{gap.reason}; failOnDataLoss=false goes on without them", gap.path, gap.position)
+def _refuse_losses(log: LogSnapshot, start: int, stop: int) -> None:
+    lost = log.lost(start, stop)
+    if lost is not None:
+        raise CorruptionError(f"{lost.reason}; failOnDataLoss=false goes on without them", lost.path, lost.position)
 
 
 def _splits(fs: FileSystem, whole: Split, size: int) -> Iterator[Split]:
@@ -168,6 +168,8 @@ def _splits(fs: FileSystem, whole: Split, size: int) -> Iterator[Split]:
                 if not parts or parts[-1] is not segment:
                     parts.append(segment)
                 taken += length
+            if not parts or parts[-1] is not segment:
+                parts.append(segment)  # nothing in it is as it was: its task says so
     finally:
         reader.close()
     if parts and start < whole.stop:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from aiodq.errors import InvalidOptionError
-from aiodq.spark.options import read_options, stream_options, write_options
+from aiodq.spark.options import batch_options, read_options, stream_options, write_options
 from aiodq.spark.planning import plan
 from aiodq.spark.reading import Partition, record_batches
 from aiodq.spark.streaming import StreamReader
@@ -62,7 +62,7 @@ class AiodqDataSource(DataSource):
         Raises:
             InvalidOptionError: an option is unknown, or has a value that it cannot have.
         """
-        return _Reader(read_options(self.options))
+        return _Reader(batch_options(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's
         """Return a reader of what there is and what comes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["StreamReader"]
 
 _VERSION: Final = 1
+_UNTIL_KNOWN: Final = 1.0
+"""Seconds after which an owner that has looked for holds before one was made deletes nothing by that any more."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -55,6 +58,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.hold is not None:
             # Kept first, and then looked at: what was deleted before the owner knew of the hold is not asked for.
             self._keep(self._options.hold, start)
+            time.sleep(_UNTIL_KNOWN)
             begins = {topic: log.begin for topic, log in self._logs().items()}
             start = {topic: max(offset, begins.get(topic, 0)) for topic, offset in start.items()}
         return _offsets(start)
@@ -80,18 +84,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._check_hold(start["topics"])
         logs = self._logs()
+        # Of a topic that has come, only where it begins is taken in at first: both ends of a batch are to be on record.
         taken = {topic: _taken(start, topic, log) for topic, log in logs.items()}
         ends = {topic: self._end(topic, log, taken[topic]) for topic, log in logs.items()}
-        waiting = {topic: ends[topic] - taken[topic] for topic in logs}
+        waiting = {topic: ends[topic] - taken[topic] if topic in start["topics"] else 0 for topic in logs}
         found = dict(start["topics"])
-        left = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        shares = _shares(waiting, limit.max_rows, sum(taken.values())) if isinstance(limit, ReadMaxRows) else {}
         for topic in logs:
             if not waiting[topic]:
                 found[topic] = taken[topic]
             elif isinstance(limit, ReadMaxRows):
-                share = min(-(-limit.max_rows * waiting[topic] // sum(waiting.values())), left)
-                found[topic] = min(taken[topic] + share, ends[topic])
-                left -= share
+                found[topic] = taken[topic] + shares[topic]
             elif isinstance(limit, ReadMaxBytes):
                 share = limit.max_bytes * waiting[topic] // sum(waiting.values())
                 found[topic] = beside_its_owner(partial(self._within, topic, taken[topic], ends[topic], share))
@@ -206,6 +209,28 @@ def _taken(start: Mapping[str, Any], topic: str, log: LogSnapshot) -> int:
     """Return up to where a topic was taken in; one that came after the query began is taken in from its beginning."""
     found = start["topics"].get(topic)
     return log.begin if found is None else int(found)
+
+
+def _shares(waiting: Mapping[str, int], most: int, turn: int) -> dict[str, int]:
+    """Return how many messages each topic may give: as many as any other, as far as it has them.
+
+    Args:
+        waiting: how many each has.
+        most: of all together.
+        turn: how many were taken before; where not each can have one, it decides whose turn it is.
+    """
+    shares = dict.fromkeys(waiting, 0)
+    hungry = sorted(topic for topic, count in waiting.items() if count)
+    while hungry and most >= len(hungry):
+        each = min(most // len(hungry), *(waiting[topic] - shares[topic] for topic in hungry))
+        for topic in hungry:
+            shares[topic] += each
+        most -= each * len(hungry)
+        hungry = [topic for topic in hungry if shares[topic] < waiting[topic]]
+    begin = turn // most % len(hungry) if most and hungry else 0
+    for topic in (hungry[begin:] + hungry[:begin])[:most]:
+        shares[topic] += 1
+    return shares
 
 
 def _within(log: LogSnapshot, start: int, end: int, size: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from aiodq.clock import SystemClock
+from aiodq.engine.checks import check_headers, check_labels
 from aiodq.engine.opening import adopt_without_owner
 from aiodq.errors import AiodqError, InvalidMessageError
 from aiodq.format.codecs import codec_number
@@ -104,21 +106,18 @@ def columns_by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tup
     Raises:
         InvalidMessageError: a row has no body, or names no topic, or one that cannot be.
     """
+    if not batch.num_rows:
+        return
     names = set(batch.schema.names)
-    if "topic" not in names:
-        topics: list[str | None] = [default]
-    else:
-        topics = pc.unique(batch.column("topic")).to_pylist()
-    for found in topics:
-        topic = found if found is not None else default
+    column = batch.column("topic") if "topic" in names else pa.nulls(batch.num_rows, pa.string())
+    if default is not None:
+        column = column.fill_null(default)
+    topics = pc.unique(column).to_pylist()
+    for topic in topics:
         if topic is None:
             raise InvalidMessageError("a row names no topic: give the option 'topic' for such rows")
         check_topic(topic)
-        rows = batch
-        if len(topics) > 1:
-            column = batch.column("topic")
-            rows = batch.filter(pc.is_null(column) if found is None else pc.equal(column, found))
-        yield topic, _columns(rows, names)
+        yield topic, _columns(batch if len(topics) == 1 else batch.filter(pc.equal(column, topic)), names)
 
 
 def _columns(rows: pa.RecordBatch, names: set[str]) -> Columns:
@@ -131,8 +130,17 @@ def _columns(rows: pa.RecordBatch, names: set[str]) -> Columns:
     if "key" in names:
         columns.keys = _unless_null(rows.column("key").cast(pa.binary()))
     if "headers" in names and (headers := _unless_null(rows.column("headers"))):
-        columns.headers = [dict(row or ()) for row in headers]
+        columns.headers = [_headers(row) for row in headers]
+    for tag, key in zip_longest(columns.tags or (), columns.keys or ()):
+        check_labels(tag, key)
     return columns
+
+
+def _headers(row: list[tuple[str, str | None]] | None) -> Mapping[str, str]:
+    headers = {name: value for name, value in row or () if value is not None}
+    if len(headers) < len(row or ()):
+        raise InvalidMessageError("the value of a row's header is null")
+    return check_headers(headers)
 
 
 def _unless_null(column: pa.Array) -> list[Any] | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aiodq.errors import CorruptionError, StoreNotFoundError
+from aiodq.errors import CorruptionError, DiskFullError, StoreFailedError, StoreNotFoundError
 from aiodq.format.footer import FooterTail
 from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader
@@ -59,7 +60,8 @@ def finish_adoptions(fs: FileSystem, store: str) -> None:
             staging = staging_directory(store, commit.key.name)
             move_in(fs, os.path.join(store, topic), [(os.path.join(staging, f), at) for f, at in commit.placed(topic)])
         if commit.bases.keys() == commit.topics.keys():
-            finish_commit(fs, store, commit)
+            with suppress(DiskFullError):  # it can be noted later, when consuming has made room
+                finish_commit(fs, store, commit)
 
 
 def place(fs: FileSystem, path: str, topic: UUID, base: int, records: int) -> None:
@@ -144,6 +146,16 @@ def move_in(fs: FileSystem, directory: str, staged: Sequence[tuple[str, int]]) -
             # CRASH: 11. Nothing else is appended before both names are durable: no power cut brings a staged one back
             # once retention may have deleted what it became.
             sync_directory(fs, directory)
-            sync_directory(fs, os.path.dirname(moving[0][0]))
+            _sync_staging(fs, os.path.dirname(moving[0][0]))
     except OSError as cause:
         raise storage_error(cause, directory) from cause
+
+
+def _sync_staging(fs: FileSystem, directory: str) -> None:
+    """Make durable that files have left a writer's directory, which the writer may be removing at this moment."""
+    try:
+        sync_directory(fs, directory)
+    except StoreFailedError:
+        if fs.exists(directory):
+            raise
+        sync_directory(fs, os.path.dirname(directory))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["arrow_reader", "as_record_batches", "as_table", "columns_of"]
 
 _MOST_BYTES: Final = 64 << 20
-"""A record batch is closed at this many bytes of frames, however few rows it has."""
+"""A record batch is closed at about this many bytes, however few rows it has."""
 
 
 def columns_of(columns: Collection[str] | None) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ def as_record_batches(found: Iterable[ArrowRows], topic: str, columns: Sequence[
             rows = rows.cut(here.stop, rows.stop) if here.stop < rows.stop else None
             pending.append(here)
             count += here.stop - here.first
-            size += here.length
+            size += here.size
             if count >= most_rows or size >= _MOST_BYTES:
                 yield _joined(pending, topic, columns)
                 pending = []

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aiodq.storage.filesystem import File, FileSystem
 
 __all__ = [
+    "LARGEST_FILE",
     "TEMPORARY",
     "ensure_directory",
     "read_file",
@@ -35,6 +36,9 @@ __all__ = [
 
 TEMPORARY: Final = ".aiodq-tmp"
 """How the name of a file ends that is not finished and that nobody relies on."""
+
+LARGEST_FILE: Final = 1 << 24
+"""Bytes that `read_file` reads, unless it is told otherwise."""
 
 _AGAIN: Final = 1 << 20
 _OF_A_SYNC: Final = frozenset({errno.EIO, errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EROFS})
@@ -145,7 +149,7 @@ def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
         raise storage_error(cause, path) from cause
 
 
-def read_file(fs: FileSystem, path: str, limit: int = 1 << 24) -> bytes | None:
+def read_file(fs: FileSystem, path: str, limit: int = LARGEST_FILE) -> bytes | None:
     """Return the file's bytes, at most `limit`, or None when there is no file.
 
     Raises:

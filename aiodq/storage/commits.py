@@ -20,9 +20,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from aiodq.errors import CorruptionError, InvalidNameError, InvalidOptionError, StoreLockedError
+from aiodq.errors import (
+    AiodqError,
+    CorruptionError,
+    InvalidNameError,
+    InvalidOptionError,
+    StorageError,
+    StoreLockedError,
+)
 from aiodq.names import check_name, is_ephemeral
-from aiodq.storage.atomic import TEMPORARY, ensure_directory, read_file, replace_file
+from aiodq.storage.atomic import LARGEST_FILE, TEMPORARY, ensure_directory, read_file, replace_file
 from aiodq.storage.checked import decode_checked, encode_checked, taking_apart
 from aiodq.storage.damage import Damage, quarantined
 from aiodq.storage.oserrors import storage_error
@@ -192,7 +199,11 @@ def write_commit(fs: FileSystem, store: str, commit: Commit) -> None:
         "bases": commit.bases,
         "done": commit.done,
     }
-    replace_file(fs, os.path.join(store, COMMITS, key.file), encode_checked("commit", _VERSION, content))
+    path, data = os.path.join(store, COMMITS, key.file), encode_checked("commit", _VERSION, content)
+    if len(data) > LARGEST_FILE:
+        number = sum(map(len, commit.topics.values()))
+        raise StorageError(f"{number} staged segments are more than one commit may name: write fewer partitions", path)
+    replace_file(fs, path, data)
 
 
 def read_commits(fs: FileSystem, store: str) -> FoundCommits:
@@ -250,12 +261,27 @@ def commit_staged(fs: FileSystem, store: str, commit: Commit) -> bool:
         # INVARIANT: two writers with one key never both find it new.
         new = not _is_known(fs, store, commit.key)
         if new and commit.topics:
+            _require_staged(fs, store, commit)
             # CRASH: 10. Up to here nothing that was staged is anybody's; from here on all of it will be there.
             write_commit(fs, store, commit)
     finally:
         lock.release()
-    discard_staged(fs, store, commit.key.name)
+    with suppress(AiodqError, OSError):  # it is committed, whatever cannot be tidied up now
+        discard_staged(fs, store, commit.key.name)
     return new
+
+
+def _require_staged(fs: FileSystem, store: str, commit: Commit) -> None:
+    """Make sure that nobody has swept away what is to be committed: another writer of the same name, or the time."""
+    directory = staging_directory(store, commit.key.name)
+    try:
+        there = set(fs.listdir(directory)) if fs.is_directory(directory) else set()
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause
+    for staged in (staged for files in commit.topics.values() for staged in files):
+        if staged.file not in there:
+            path = os.path.join(directory, staged.file)
+            raise StorageError("what was staged is gone: another writer had the same name, or it was a day ago", path)
 
 
 def lock_commits(fs: FileSystem, store: str) -> Lock:
@@ -343,6 +369,7 @@ def _remove_staged(fs: FileSystem, store: str, writer: str, before_ns: int | Non
     if found.damages or (fs.is_directory(commits) and quarantined(fs, commits)):
         return  # any of it may be what a record that cannot be read speaks of
     used = {staged.file for commit in found.pending for files in commit.topics.values() for staged in files}
+    moving = any(quote(commit.key.name, safe="") == writer for commit in found.pending)
     directory = os.path.join(store, STAGING, writer)
     with suppress(OSError):  # what stays is swept another time
         for name in fs.listdir(directory):
@@ -351,7 +378,7 @@ def _remove_staged(fs: FileSystem, store: str, writer: str, before_ns: int | Non
                 continue
             with suppress(FileNotFoundError):
                 fs.remove(os.path.join(directory, name))
-        if not fs.listdir(directory):
+        if not moving and not fs.listdir(directory):
             fs.remove_directory(directory)
 
 

@@ -178,18 +178,19 @@ class TopicReader:
         view = self.refresh()
         at = self._log.begin if start is None else max(start, self._log.begin)
         end = view.stop if stop is None else min(stop, view.stop)
+        lost = self._log.lost(at, end) if strict else None
+        end = end if lost is None else min(end, lost.first)
         try:
             while at < end:
                 result = reader.read(view, at, _CHUNK)
                 for damage in result.damages:
                     self._met(damage, strict=strict)
-                for rows in result.batches:
-                    if rows.first >= end:
-                        return
-                    yield rows.cut(at, end)
+                yield from (rows.cut(at, end) for rows in result.batches if rows.first < end)
                 at = result.next
         finally:
             reader.close()
+        if lost is not None:
+            raise CorruptionError(lost.reason, lost.path, lost.position)
 
     def waiting(self, channel: str) -> Iterator[StoredMessage]:
         """Yield the messages that a channel has not settled, in order: ready, in flight and deferred.

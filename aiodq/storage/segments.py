@@ -31,6 +31,7 @@ __all__ = [
     "own_segments",
     "scanned_segment",
     "sealed_segment",
+    "segment_base",
     "segment_path",
 ]
 
@@ -123,6 +124,12 @@ class Inspection(NamedTuple):
             # A segment begins where the one before it was sealed, or behind all that was promised.
             return base > promised and (before.tail is None or base != start + before.tail.end)
         return self.header_error is not None and base - start > MAX_RELATIVE
+
+
+def segment_base(path: str) -> int | None:
+    """Return the offset that a file's name says a segment begins at, or None where it is no segment's name."""
+    match = _NAME.fullmatch(os.path.basename(path))
+    return None if match is None else int(match[1])
 
 
 def segment_path(directory: str, base: int) -> str:

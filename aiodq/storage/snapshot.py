@@ -15,7 +15,7 @@ from aiodq.storage.damage import Damage
 from aiodq.storage.logreader import LogView
 from aiodq.storage.meta import describe
 from aiodq.storage.oserrors import storage_error
-from aiodq.storage.segments import inspect, inspect_file, list_segments, scanned_segment, sealed_segment
+from aiodq.storage.segments import inspect, inspect_file, list_segments, scanned_segment, sealed_segment, segment_base
 from aiodq.storage.slots import WATERMARK, noted_watermark, read_slot_file
 
 if TYPE_CHECKING:
@@ -138,6 +138,24 @@ class LogSnapshot:
             return file.read_at(contents.data_end - start, start)
         except OSError as cause:
             raise storage_error(cause, path, start) from cause
+
+    def lost(self, start: int, stop: int) -> Damage | None:
+        """Return the first that cost messages between two offsets, as far as looking at the files' ends shows it.
+
+        Who reads from the beginning or to the end of what there is misses what is gone before or behind it, too.
+        """
+        since = min(start, self.meta.begin) if start <= self.begin else start
+        reach = max(stop, self.promised) if stop >= self.view.stop else stop
+        known = map(self._cost, self.damages)
+        return min((d for d in known if d.first < reach and since < d.stop), key=lambda d: d.first, default=None)
+
+    def _cost(self, damage: Damage) -> Damage:
+        """Return damage with the offsets that it may have cost: of a segment that cannot be read, up to the next."""
+        first = segment_base(damage.path)
+        if damage.first < damage.stop or first is None:
+            return damage
+        bases = [segment.base for segment in self.view.segments if segment.base > first]
+        return damage._replace(first=first, stop=min(bases, default=max(self.view.stop, self.promised)))
 
     def _find_gaps(self) -> None:
         segments, stop = self.view.segments, self.view.stop

@@ -57,7 +57,7 @@ class StagingWriter:
         Raises:
             StorageError: as mapped from the system's error; `discard`.
         """
-        for part in cuts(columns, atomic=False):
+        for part in cuts(columns, atomic=False) if columns.bodies else ():
             active = self._open.get(topic) or self._begin(topic)
             if not self._stage(active, part):
                 self._end(topic)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.spark.options import read_options
 from aiodq.spark.planning import plan
 from aiodq.spark.reading import record_batches
@@ -259,6 +260,7 @@ async def test_what_is_deleted_while_a_read_is_planned_is_no_loss(tmp_path: Path
 
 async def test_a_torn_tail_is_not_there_yet(store: Path) -> None:
     rows = scanned(store)
+    (store / "orders" / "watermark").unlink()
     last = segments(store / "orders")[-1]
     size = last.stat().st_size
     for cut in range(1, 200, 7):
@@ -266,3 +268,45 @@ async def test_a_torn_tail_is_not_there_yet(store: Path) -> None:
         assert read(store) == scanned(store)
         assert read(store) == rows[: len(read(store))]
         os.truncate(last, size)
+
+
+def zeroed(store: Path) -> None:
+    """Frames and index; what the end says of them stays."""
+    path = segments(store / "orders")[0]
+    data = path.read_bytes()
+    path.write_bytes(
+        data[: SEGMENT_HEADER.size] + bytes(len(data) - 200) + data[len(data) - 200 + SEGMENT_HEADER.size :]
+    )
+
+
+def zeroed_whole(store: Path) -> None:
+    path = segments(store / "orders")[0]
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def shortened(store: Path) -> None:
+    path = segments(store / "orders")[-1]
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def without_last(store: Path) -> None:
+    segments(store / "orders")[-1].unlink()
+
+
+def another_copy(store: Path) -> None:
+    first, second, *_ = segments(store / "orders")
+    second.write_bytes(first.read_bytes())
+
+
+@pytest.mark.parametrize("change", [zeroed, zeroed_whole, shortened, without_last, another_copy])
+def test_nothing_is_left_out_in_silence(store: Path, change: Callable[[Path], None]) -> None:
+    rows = scanned(store)
+    change(store)
+    with pytest.raises(aiodq.CorruptionError):
+        read(store)
+    with pytest.raises(aiodq.CorruptionError):
+        list(aiodq.open_reader(store).topic("orders").scan(strict=True))
+    found = read(store, failOnDataLoss="false")
+    assert found == scanned(store)
+    assert len(found) < len(rows)
+    assert all(row in rows for row in found)

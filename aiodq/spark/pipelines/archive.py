@@ -12,6 +12,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from pyspark.sql import functions as f
 
+from aiodq.errors import InvalidOptionError
 from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.holds import read_hold, write_hold
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["ArchiveSummary", "archive"]
+
+_DATE: Final = "date_from_unix_date(CAST(floor(unix_micros(timestamp) / 86400000000) AS INT))"
+"""The date in UTC, whatever the session's zone."""
 
 _POLL: Final = 1
 """Seconds between two looks at a query."""
@@ -78,6 +82,7 @@ def archive(  # noqa: PLR0913 - what there is to say
         stop: asked now and then whether to end.
 
     Raises:
+        InvalidOptionError: the directory was written with another checkpoint.
         StreamingQueryException: Spark's, with the cause in its text.
     """
     began, path = time.monotonic(), os.path.abspath(target)
@@ -87,9 +92,11 @@ def archive(  # noqa: PLR0913 - what there is to say
         reader = reader.option("topics", ",".join(topics))
     if most_records is not None:
         reader = reader.option("maxRecordsPerTrigger", str(most_records))
-    rows = reader.load(os.fspath(store)).withColumn("date", f.to_date("timestamp"))
+    rows = reader.load(os.fspath(store)).withColumn("date", f.expr(_DATE))
     writer = rows.writeStream.format("parquet").partitionBy("topic", "date")
-    writer = writer.option("checkpointLocation", os.fspath(checkpoint or os.path.join(path, "_checkpoint")))
+    state = os.fspath(checkpoint or os.path.join(path, "_checkpoint"))
+    _refuse_another_checkpoint(path, state)
+    writer = writer.option("checkpointLocation", state)
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every} seconds")
     with closing(_Run(writer.start(path))) as run:
         while not run.query.awaitTermination(_POLL):
@@ -100,6 +107,29 @@ def archive(  # noqa: PLR0913 - what there is to say
     if once:
         _let_go(os.fspath(store), hold, run.end)
     return ArchiveSummary(path, run.rows, run.batches, time.monotonic() - began)
+
+
+def _refuse_another_checkpoint(target: str, checkpoint: str) -> None:
+    """Make sure that the directory has no batch that the checkpoint does not know: Spark would write it no second time.
+
+    Raises:
+        InvalidOptionError: it has.
+    """
+    written, known = _latest(os.path.join(target, "_spark_metadata")), _latest(os.path.join(checkpoint, "offsets"))
+    if written > known:
+        raise InvalidOptionError(
+            f"{target} was written with another checkpoint than {checkpoint}: go on with that one, "
+            f"or archive into another directory"
+        )
+
+
+def _latest(directory: str) -> int:
+    """Return the highest number of a batch in a log of Spark's; -1 for none."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return -1
+    return max((int(name.partition(".")[0]) for name in names if name.partition(".")[0].isdecimal()), default=-1)
 
 
 def _let_go(store: str, hold: str, end: dict[str, int]) -> None:

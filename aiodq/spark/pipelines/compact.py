@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from aiodq.errors import InvalidOptionError
 from aiodq.spark.pipelines.session import load
 
 if TYPE_CHECKING:
@@ -57,9 +58,12 @@ def compact(
         drop_empty: leave out keys whose latest message has an empty body, as one that says that the key is gone.
 
     Raises:
+        InvalidOptionError: it would be put into the topic that is read.
         PySparkException: Spark's, with the cause in its text.
     """
     began = time.monotonic()
+    if into == topic and (target is None or os.path.realpath(target) == os.path.realpath(store)):
+        raise InvalidOptionError(f"topic {topic!r} stays as it is: put its latest messages into another one")
     rows = load(spark, store, [topic])
     newest = Window.partitionBy("key").orderBy(f.col("offset").desc())
     latest = rows.withColumn("place", f.row_number().over(newest))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from aiodq.spark.options import read_options
@@ -21,8 +22,8 @@ def prepare_views(spark: SparkSession, stores: str | os.PathLike[str], **options
     """Make views of what there is now: `messages` for all of it, and one for each topic; return their names. Blocking.
 
     A view has the columns `topic`, `offset`, `timestamp`, `tag`, `key`, `headers` and `body`, and `text`, which is the
-    body as UTF-8. In SQL, a topic's name with `.` or `-` in it stands between backquotes. A topic that is itself called
-    `messages` is only in the view of all.
+    body as UTF-8. In SQL, a topic's name with `.` or `-` in it stands between backquotes. Names of views ignore case:
+    topics that differ in nothing else, and one that is itself called `messages`, are only in the view of all.
 
     Args:
         spark: a session.
@@ -36,11 +37,17 @@ def prepare_views(spark: SparkSession, stores: str | os.PathLike[str], **options
     """
     fs = OsFileSystem()
     wanted = read_options({"path": str(stores)})
-    topics = sorted({topic for store in wanted.stores for topic in topics_of(fs, store, None)})
-    for topic in topics:
-        _with_text(load(spark, stores, [topic], **options)).createOrReplaceTempView(f"`{topic}`")
+    topics: dict[str, list[str]] = {}
+    for store in wanted.stores:
+        for topic in topics_of(fs, store, None):
+            topics.setdefault(topic, []).append(store)
+    names = Counter(name.lower() for name in ["messages", *topics])
+    views = sorted(topic for topic in topics if names[topic.lower()] == 1)
+    for topic in views:
+        there = ",".join(topics[topic])
+        _with_text(load(spark, there, [topic], **options)).createOrReplaceTempView(f"`{topic}`")
     _with_text(load(spark, stores, **options)).createOrReplaceTempView("messages")
-    return ["messages", *topics]
+    return ["messages", *views]
 
 
 def _with_text(frame: DataFrame) -> DataFrame:

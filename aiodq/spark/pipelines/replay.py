@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
+
+from aiodq.options import time_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["ReplaySummary", "replay"]
+
+
+_SCHEMA: Final = (
+    "topic STRING, offset BIGINT, timestamp TIMESTAMP, tag STRING, key BINARY, headers MAP<STRING, STRING>, body BINARY"
+)
 
 
 @dataclass(frozen=True)
@@ -59,21 +66,26 @@ def replay(  # noqa: PLR0913 - what there is to say
         txn_id: a name for this run: repeated under the same name, it adds nothing.
 
     Raises:
-        AnalysisException: Spark's: there is no such directory, or a column is missing.
+        AnalysisException: Spark's: there is no such directory.
+        InvalidOptionError: a time without a zone.
         PySparkException: Spark's, with the cause in its text.
     """
     began = time.monotonic()
-    rows = spark.read.parquet(os.fspath(source))
+    # With their types given, Spark does not take the names of topics in paths for numbers.
+    rows = spark.read.schema(_SCHEMA).parquet(os.fspath(source))
     if topics:
-        rows = rows.where(f.col("topic").cast("string").isin(list(topics)))
+        rows = rows.where(f.col("topic").isin(list(topics)))
     if tags:
         rows = rows.where(f.col("tag").isin(list(tags)))
-    for name, least, end in (("timestamp", since, until), ("offset", first, stop)):
+    for column, least, end in (
+        (f.unix_micros("timestamp"), _micros(since), _micros(until)),
+        (f.col("offset"), first, stop),
+    ):
         if least is not None:
-            rows = rows.where(f.col(name) >= f.lit(least))
+            rows = rows.where(column >= f.lit(least))
         if end is not None:
-            rows = rows.where(f.col(name) < f.lit(end))
-    topic = f.lit(into) if into is not None else f.col("topic").cast("string")
+            rows = rows.where(column < f.lit(end))
+    topic = f.lit(into) if into is not None else f.col("topic")
     wanted = rows.orderBy("topic", "offset").select(topic.alias("topic"), "tag", "key", "headers", "body")
     counted = f.count(f.lit(1)).alias("rows")
     number = wanted.select(counted).first()
@@ -82,3 +94,8 @@ def replay(  # noqa: PLR0913 - what there is to say
         writer = writer.option("txnId", txn_id)
     writer.save(os.fspath(store))
     return ReplaySummary(os.path.abspath(store), 0 if number is None else int(number["rows"]), time.monotonic() - began)
+
+
+def _micros(moment: datetime | None) -> int | None:
+    """Return a time as Spark keeps it: whole microseconds, the next one for a time between two."""
+    return None if moment is None else -(-time_ns(moment) // 1000)

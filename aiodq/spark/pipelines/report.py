@@ -70,17 +70,17 @@ def report(
     totals = rows.groupBy("topic").agg(
         f.count(f.lit(1)).alias("rows"),
         f.sum("bytes").alias("bytes"),
-        f.min("timestamp").alias("first"),
-        f.max("timestamp").alias("last"),
+        f.min(f.unix_micros("timestamp")).alias("first"),
+        f.max(f.unix_micros("timestamp")).alias("last"),
     )
     found = {row["topic"]: row.asDict() for row in totals.orderBy("topic").collect()}
     sections: list[tuple[str, list[str | Bars]]] = []
     for topic, total in found.items():
         of = rows.where(f.col("topic") == topic)
-        text = (
-            f"{total['rows']:,} messages, {total['bytes']:,} bytes, put from {total['first']} to {total['last']} (UTC)"
-        )
-        sections.append((topic, [text, _rate(of, total["first"], total["last"]), _sizes(of), _tags(of)]))
+        first, last = (datetime.fromtimestamp(total[name] / 1e6, UTC) for name in ("first", "last"))
+        put = f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} (UTC)"
+        text = f"{total['rows']:,} messages, {total['bytes']:,} bytes, put from {put}"
+        sections.append((topic, [text, _rate(of, first, last), _sizes(of), _tags(of)]))
     channels = _channels(str(os.fspath(store)), found)
     if channels:
         sections.append(("Channels", list(channels)))
