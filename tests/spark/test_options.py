@@ -8,7 +8,7 @@ import pytest
 
 import aiodq
 from aiodq.format.arrow import COLUMNS
-from aiodq.spark.options import read_options
+from aiodq.spark.options import batch_options, read_options, stream_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +68,8 @@ def test_stores_by_a_pattern_and_as_spark_gives_several(tmp_path: Path) -> None:
         ({"endingOffsets": "true"}, "endingOffsets is"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp is"),
         ({"startingTimestamp": "2026-01-31T08:00:00"}, "with a zone"),
+        ({"topics": " , "}, "topics is empty"),
+        ({"tags": ""}, "tags is empty"),
         ({"columns": "bodies"}, "columns are some of"),
         ({"columns": ""}, "columns are some of"),
         ({"splitBytes": "0"}, "splitBytes is bytes"),
@@ -80,3 +82,10 @@ def test_stores_by_a_pattern_and_as_spark_gives_several(tmp_path: Path) -> None:
 def test_mistakes(wrong: dict[str, str], told: str) -> None:
     with pytest.raises(aiodq.InvalidOptionError, match=told):
         read_options({"path": "/a", **wrong})
+
+
+@pytest.mark.parametrize("name", ["hold", "maxRecordsPerTrigger", "maxBytesPerTrigger"])
+def test_what_is_for_streams_is_refused_elsewhere(name: str) -> None:
+    assert stream_options({"path": "/a", name: "1"})
+    with pytest.raises(aiodq.InvalidOptionError, match="is for streams"):
+        batch_options({"path": "/a", name: "1"})

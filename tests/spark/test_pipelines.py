@@ -13,6 +13,7 @@ import pytest
 import aiodq
 from aiodq.spark.pipelines import archive, audit, compact, query, replay, report
 from aiodq.spark.pipelines.pictures import Bars, page
+from aiodq.spark.pipelines.query import prepare_views
 from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.holds import read_holds
 from tests.spark.support import KEEP, fill, scanned
@@ -57,6 +58,14 @@ def test_each_message_is_archived_once(spark: SparkSession, tmp_path: Path, stor
     assert len({row["date"] for row in rows.select("date").distinct().collect()}) <= 2
 
 
+def test_another_checkpoint_does_not_go_on_with_a_directory(spark: SparkSession, tmp_path: Path, store: Path) -> None:
+    """Spark would take its batches for written, and write nothing."""
+    archive(spark, store, tmp_path / "out", checkpoint=tmp_path / "one")
+    with pytest.raises(aiodq.InvalidOptionError, match="was written with another checkpoint"):
+        archive(spark, store, tmp_path / "out", checkpoint=tmp_path / "two")
+    assert archive(spark, store, tmp_path / "out", checkpoint=tmp_path / "one").rows == 0
+
+
 def test_what_goes_on_ends_when_it_is_told(spark: SparkSession, tmp_path: Path, store: Path) -> None:
     rows: list[int] = []
     done = archive(
@@ -79,6 +88,15 @@ def test_archived_and_replayed_it_is_what_it_was(spark: SparkSession, tmp_path: 
     late = replay(spark, tmp_path / "out", tmp_path / "time", since=half, topics=["orders"])
     assert (early.rows > 0, early.rows + late.rows) == (True, 100)
     assert replay(spark, tmp_path / "out", tmp_path / "time", topics=["none"]).rows == 0
+    with pytest.raises(aiodq.InvalidOptionError, match="zone"):
+        replay(spark, tmp_path / "out", tmp_path / "time", since=half.replace(tzinfo=None))
+
+
+def test_topics_that_look_like_numbers_keep_their_names(spark: SparkSession, tmp_path: Path) -> None:
+    asyncio.run(fill(tmp_path / "s", "007", rounds=1))
+    archive(spark, tmp_path / "s", tmp_path / "out")
+    assert replay(spark, tmp_path / "out", tmp_path / "again", topics=["007"]).rows == 5
+    assert aiodq.open_reader(tmp_path / "again").topics() == ["007"]
 
 
 def test_questions_in_sql(spark: SparkSession, store: Path) -> None:
@@ -89,6 +107,12 @@ def test_questions_in_sql(spark: SparkSession, store: Path) -> None:
     assert tuple(row) == ("red", 4)
     with pytest.raises(aiodq.StoreNotFoundError):
         query(spark, store / "none", "SELECT 1")
+    asyncio.run(fill(store.parent / "second", "mail", rounds=1))
+    asyncio.run(fill(store.parent / "second", "MAIL", rounds=1))
+    both = f"{store},{store.parent / 'second'}"
+    (row,) = query(spark, both, "SELECT count(*) FROM orders").collect()
+    assert row[0] == 100
+    assert set(prepare_views(spark, both)) == {"messages", "orders", "a.b-c"}
 
 
 async def _put_keys(path: Path) -> None:
@@ -100,6 +124,8 @@ async def _put_keys(path: Path) -> None:
 
 def test_the_latest_of_each_key(spark: SparkSession, tmp_path: Path) -> None:
     asyncio.run(_put_keys(tmp_path))
+    with pytest.raises(aiodq.InvalidOptionError, match="stays as it is"):
+        compact(spark, tmp_path, "prices", "prices")
     done = compact(spark, tmp_path, "prices", "newest")
     assert (done.read, done.kept) == (7, 5)
     assert [row["body"] for row in scanned(tmp_path, "newest")] == [b"1", b"2", b"3", b"5", b""]

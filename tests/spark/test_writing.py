@@ -187,6 +187,26 @@ class TestTheCommit:
         )
         found = {topic: (columns.bodies, columns.tags) for topic, columns in columns_by_topic(batch, "c")}
         assert found == {"a": ([b"1", b"4"], None), "b": ([b"2"], ["x"]), "c": ([b"3"], None)}
+        found = {topic: (columns.bodies, columns.tags) for topic, columns in columns_by_topic(batch, "a")}
+        assert found == {"a": ([b"1", b"3", b"4"], None), "b": ([b"2"], ["x"])}
+        assert list(columns_by_topic(batch.slice(0, 0), "c")) == []
+
+    @pytest.mark.parametrize(
+        ("column", "value", "told"),
+        [
+            ("headers", [("a", None)], "header is null"),
+            ("headers", [("a", "x" * (1 << 20))], "headers of up to"),
+            ("tag", "x" * (1 << 17), "a tag is text of up to"),
+            ("key", b"x" * ((1 << 20) + 1), "a key is up to"),
+        ],
+    )
+    def test_what_no_message_may_have(self, column: str, value: object, told: str) -> None:
+        kinds = {"headers": pa.map_(pa.string(), pa.string()), "tag": pa.string(), "key": pa.binary()}
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array([b"1", b"2"], pa.binary()), pa.array([None, value], kinds[column])], names=["body", column]
+        )
+        with pytest.raises(aiodq.InvalidMessageError, match=told):
+            list(columns_by_topic(batch, "t"))
 
 
 async def _open_and_close(path: Path) -> None:
@@ -204,6 +224,7 @@ class TestAStream:
         """Run one query from store to store to the end of what there is."""
         stream = spark.readStream.format("aiodq").option("maxRecordsPerTrigger", "40").load(str(tmp_path / "in"))
         writing = stream.writeStream.format("aiodq").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writing = writing.queryName("copy")
         query = writing.options(**options).trigger(availableNow=True).start(str(tmp_path / "out"))
         query.awaitTermination()
 
@@ -241,12 +262,11 @@ class TestAStream:
         with pytest.raises(aiodq.InvalidOptionError, match="'txnId' is for single writes"):
             write_options({"path": str(tmp_path), "txnId": "x", "txnAppId": "y"}, stream=True)
 
-    def test_a_checkpoint_elsewhere_is_told_by_its_place(self, tmp_path: Path) -> None:
-        names = {
-            write_options({"path": str(tmp_path), "checkpointLocation": place}, stream=True).name
-            for place in ("s3://bucket/a", "s3://bucket/b", "s3://bucket/a")
-        }
-        assert len(names) == 2
+    def test_with_a_checkpoint_elsewhere_it_needs_a_name(self, tmp_path: Path) -> None:
+        with pytest.raises(aiodq.InvalidOptionError, match="give the stream a name as 'txnAppId'"):
+            write_options({"path": str(tmp_path), "checkpointLocation": "s3://bucket/a"}, stream=True)
+        with pytest.raises(aiodq.InvalidOptionError, match="txnAppId is empty"):
+            write_options({"path": str(tmp_path), "txnAppId": " "}, stream=True)
 
     def test_batches_before_the_last_are_old(self, tmp_path: Path) -> None:
         writer = StreamWriter(

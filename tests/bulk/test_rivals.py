@@ -1,0 +1,101 @@
+"""Writers beside a live owner, and beside each other: what one does at the wrong moment costs the others nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.storage.adoption import move_in
+from aiodq.storage.commits import COMMITS, STAGING, Commit, CommitKey, commit_staged, discard_staged, read_commits
+from aiodq.storage.filesystem import OsFileSystem
+from tests.bulk.support import STORE, eventually, left, load, numbered, shown, staged
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.channels.support import Machine
+
+
+class RemovingFileSystem(OsFileSystem):
+    """Lets a writer remove its empty directory just before that is synced."""
+
+    def sync_directory(self, path: str) -> None:
+        if STAGING in path and os.path.isdir(path) and not os.listdir(path) and not path.endswith(STAGING):
+            os.rmdir(path)
+        super().sync_directory(path)
+
+
+def test_a_directory_that_its_writer_removes_meanwhile(tmp_path: Path) -> None:
+    staging = tmp_path / STAGING / "w"
+    staging.mkdir(parents=True)
+    (tmp_path / "t").mkdir()
+    (staging / "one.seg").write_bytes(b"x")
+    move_in(RemovingFileSystem(), str(tmp_path / "t"), [(str(staging / "one.seg"), 5)])
+    assert [path.name for path in (tmp_path / "t").iterdir()] == [f"{5:020d}.seg"]
+    assert not staging.exists()
+
+
+async def test_a_writers_directory_stays_while_a_commit_of_it_is_taken_over(machine: Machine) -> None:
+    async with machine.store():
+        pass
+    key = CommitKey("w", 1)
+    load(machine, key, {"t": numbered(2)})
+    commit = read_commits(machine.fs, STORE).pending[0]
+    for name in left(machine):
+        machine.fs.remove(f"{STORE}/{STAGING}/w/{name}")
+    discard_staged(machine.fs, STORE, commit.key.name)
+    assert machine.fs.is_directory(f"{STORE}/{STAGING}/w")
+
+
+async def test_what_another_writer_of_that_name_removed_is_not_committed(machine: Machine) -> None:
+    async with machine.store():
+        pass
+    commit = staged(machine, "w", {"t": numbered(2)})
+    discard_staged(machine.fs, STORE, "w")
+    with pytest.raises(aiodq.StorageError, match="what was staged is gone"):
+        commit_staged(machine.fs, STORE, commit)
+    assert read_commits(machine.fs, STORE).commits == []
+    assert load(machine, commit.key, {"t": numbered(2)}), "the name can be used again"
+
+
+async def test_what_is_committed_stays_so_though_nothing_can_be_tidied_up(machine: Machine) -> None:
+    async with machine.store():
+        pass
+    commit = staged(machine, "w", {"t": numbered(2)})
+    listdir = machine.fs.listdir
+
+    def refusing(path: str) -> list[str]:
+        if path.endswith(COMMITS) and machine.fs.exists(f"{path}/{commit.key.file}"):
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        return listdir(path)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(machine.fs, "listdir", refusing)
+        assert commit_staged(machine.fs, STORE, commit)
+    assert [one.key for one in read_commits(machine.fs, STORE).pending] == [commit.key]
+
+
+async def test_one_topic_that_cannot_be_keeps_neither_the_store_shut_nor_others_waiting(machine: Machine) -> None:
+    async with machine.store() as store:
+        await store.topic("u").put(b"a")
+    machine.fs.open(f"{STORE}/notes", create=True).close()
+    load(machine, CommitKey("poison"), {"notes": numbered(1)})
+    load(machine, CommitKey("sound"), {"t": numbered(2)})
+    async with machine.store() as store:
+        assert await shown(store.topic("t")) == numbered(2)
+        load(machine, CommitKey("later"), {"t": numbered(1, b"later")})
+        await eventually(lambda: store.topic("t").end_offset == 3)
+
+
+async def test_all_of_a_commit_is_taken_over_or_nothing(machine: Machine) -> None:
+    async with machine.store():
+        pass
+    commit = staged(machine, "w", {"a": numbered(2), "b": numbered(2)})
+    commit_staged(machine.fs, STORE, Commit(CommitKey("w"), commit.topics, commit.time_ns))
+    machine.fs.remove(f"{STORE}/{STAGING}/w/{commit.topics['b'][0].file}")
+    async with machine.store() as store:
+        assert store.topics() == []
