@@ -75,8 +75,8 @@ class _Run:
         self._threads.shutdown(cancel_futures=True)
         self._processes.shutdown(cancel_futures=True)
 
-    def cut(self, workload: str, seed: int, **how: int) -> None:
-        for ordering in _ORDERINGS:
+    def cut(self, workload: str, seed: int, orderings: Sequence[Ordering] = _ORDERINGS, **how: int) -> None:
+        for ordering in orderings:
             future = self._processes.submit(cut, Case(workload, seed, ordering, **how))
             self._under_way[future] = lambda done: count_cut(self.report, done)
 
@@ -96,14 +96,15 @@ class _Run:
 
     def finish(self, what: str) -> None:
         """Wait for everything that is under way."""
-        total = len(self._under_way)
+        total, told = len(self._under_way), len(self.report.problems)
         while self._under_way:
             done, _ = wait(self._under_way, return_when=FIRST_COMPLETED)
             for future in done:
                 self._under_way.pop(future)(future.result())
             _progress(f"{what}: {total - len(self._under_way)} of {total}, {len(self.report.problems)} problems")
         if not sys.stderr.isatty():
-            print(f"{what}: {total} done, {len(self.report.problems)} problems", file=sys.stderr, flush=True)
+            found = self.report.problems[told:]
+            print(f"{what}: {total} done, {len(found)} problems", *found, sep="\n", file=sys.stderr, flush=True)
 
 
 def _progress(text: str) -> None:
@@ -115,8 +116,8 @@ def quick(run: _Run, seed: int) -> None:
     """Run a sample of everything."""
     run.tests(partial(run_sample, seconds=_QUICK_SECONDS, seed=seed))
     run.mutants(1, repeats=0)  # some seeds find one sooner than others; this one finds all of them soon
-    for name in WORKLOADS:
-        run.cut(name, seed, states=3, nested=4, moments=10)
+    for number, name in enumerate(WORKLOADS):
+        run.cut(name, seed, [_ORDERINGS[(seed + number) % 2]], states=3, nested=4, moments=8)
     run.finish("quick")
 
 

@@ -42,7 +42,7 @@ Patch: TypeAlias = "AbstractContextManager[object]"
 
 __all__ = ["MUTANTS", "Mutant", "mutant"]
 
-_FEW: Final = 20
+_FEW: Final = (10, 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Mutant:
         A few moments are looked at first: most mutants show at many of them, and few only late in a trace.
         """
         with self.patch():
-            for seed, moments in product(seeds, (_FEW, 0)):
+            for seed, moments in product(seeds, (*_FEW, 0)):
                 case = Case(workload, seed, nested=1, lives=5, moments=moments)
                 result = explore(case, WORKLOADS[workload], enough=1)
                 if result.violations:
