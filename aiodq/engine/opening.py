@@ -19,7 +19,7 @@ from aiodq.format.codecs import codec_number
 from aiodq.options import ChannelOptions
 from aiodq.storage.adoption import finish_adoptions
 from aiodq.storage.atomic import ensure_directory, sync_directory
-from aiodq.storage.commits import lock_commits, lock_store
+from aiodq.storage.commitlock import lock_commits, lock_store
 from aiodq.storage.delayed import delayed
 from aiodq.storage.journal import ChannelJournal
 from aiodq.storage.layout import check_store_directory, list_topics, sweep_deleted

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -26,18 +25,18 @@ from aiodq.errors import (
     InvalidNameError,
     InvalidOptionError,
     StorageError,
-    StoreLockedError,
 )
 from aiodq.names import check_name, is_ephemeral
-from aiodq.storage.atomic import LARGEST_FILE, TEMPORARY, ensure_directory, read_file, replace_file
+from aiodq.storage.atomic import LARGEST_FILE, TEMPORARY, read_file, replace_file
 from aiodq.storage.checked import decode_checked, encode_checked, taking_apart
+from aiodq.storage.commitlock import COMMITS, lock_commits
 from aiodq.storage.damage import Damage, quarantined
 from aiodq.storage.oserrors import storage_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aiodq.storage.filesystem import FileSystem, Lock
+    from aiodq.storage.filesystem import FileSystem
 
 __all__ = [
     "COMMITS",
@@ -50,17 +49,14 @@ __all__ = [
     "decode_commit",
     "discard_staged",
     "finish_commit",
-    "lock_commits",
-    "lock_store",
     "read_commits",
     "staging_directory",
     "sweep_staged",
     "write_commit",
 ]
 
-COMMITS: Final = "#commits"
 STAGING: Final = "#staging"
-"""No topic may be called so, either."""
+"""Where writers stage. No topic may be called so, either."""
 
 _VERSION: Final = 1
 _LONGEST: Final = 150
@@ -68,8 +64,6 @@ _SUFFIX: Final = ".json"
 _STAGED: Final = re.compile(r"([0-9]{20})-[0-9a-f]{32}\.seg")
 _KEY: Final = re.compile(r"([^,]+)(?:,([0-9]{20}))?\.json")
 _DAY: Final = 86_400 * 10**9
-_PAUSES: Final = (0.01,) * 100 + (0.05,) * 200
-"""Seconds between two attempts to have a lock."""
 
 
 class Staged(NamedTuple):
@@ -282,50 +276,6 @@ def _require_staged(fs: FileSystem, store: str, commit: Commit) -> None:
         if staged.file not in there:
             path = os.path.join(directory, staged.file)
             raise StorageError("what was staged is gone: another writer had the same name, or it was a day ago", path)
-
-
-def lock_commits(fs: FileSystem, store: str) -> Lock:
-    """Return a lock that one committer at a time has, waiting for others for some seconds. Blocking.
-
-    Raises:
-        StoreLockedError: they are not through yet.
-        StorageError: as mapped from the system's error.
-    """
-    directory = os.path.join(store, COMMITS)
-    ensure_directory(fs, directory)
-    for pause in _PAUSES:
-        with suppress(StoreLockedError):
-            return fs.lock(directory)
-        time.sleep(pause)
-    return fs.lock(directory)
-
-
-def lock_store(fs: FileSystem, store: str) -> Lock:
-    """Return the lock of a store's owner, waiting for a committer that is its owner for a moment. Blocking.
-
-    Raises:
-        StoreLockedError: another owner has it.
-        StorageError: as mapped from the system's error.
-    """
-    for pause in _PAUSES:
-        with suppress(StoreLockedError):
-            return fs.lock(store)
-        if not _is_committing(fs, store):
-            break
-        time.sleep(pause)
-    return fs.lock(store)
-
-
-def _is_committing(fs: FileSystem, store: str) -> bool:
-    try:
-        directory = os.path.join(store, COMMITS)
-        if fs.is_directory(directory):
-            fs.lock(directory).release()
-    except StoreLockedError:
-        return True
-    except OSError as cause:
-        raise storage_error(cause, store) from cause
-    return False
 
 
 def _is_known(fs: FileSystem, store: str, key: CommitKey) -> bool:

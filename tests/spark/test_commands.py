@@ -33,6 +33,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
+@pytest.mark.slow
 def test_what_is_archived_is_replayed(store: Path, tmp_path: Path) -> None:
     done = ok("spark", "archive", store, tmp_path / "archive", "--once")
     assert done.lines[-1].startswith(b"archived 200 messages to ")
@@ -51,6 +52,7 @@ def test_questions_in_sql(store: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "result").glob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_a_report_is_one_file(store: Path, tmp_path: Path) -> None:
     assert b"200 messages of 1 topic" in ok("spark", "report", store, tmp_path / "report.html").out
     html = (tmp_path / "report.html").read_text()
@@ -71,6 +73,7 @@ def test_an_audit_says_where_the_damage_is(store: Path) -> None:
     assert len(done.json["findings"]) == 1
 
 
+@pytest.mark.slow
 def test_the_latest_of_each_key(store: Path) -> None:
     """Of those without a key, of which there are 160, all."""
     done = ok("spark", "compact", store, "orders", "latest")

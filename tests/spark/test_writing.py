@@ -245,6 +245,7 @@ class TestAStream:
         assert left(tmp_path / "out") == []
         assert len(read_commits(OsFileSystem(), str(tmp_path / "out")).commits) == 1
 
+    @pytest.mark.slow
     def test_begun_anew_it_writes_everything_again(self, spark: SparkSession, tmp_path: Path, source: Path) -> None:
         self.copy(spark, tmp_path)
         shutil.rmtree(tmp_path / "checkpoint")
