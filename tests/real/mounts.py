@@ -30,11 +30,13 @@ def _call(*command: str) -> str:
 @contextmanager
 def _mounted(path: Path, *options: str) -> Iterator[Path]:
     if sys.platform != "linux" or os.geteuid() != 0:
-        pytest.skip("mounting needs root on Linux: full and read-only file systems are not tried")
+        # Filling or write-protecting the machine's own disk instead would harm whoever runs this.
+        pytest.skip("a small or a read-only file system has to be mounted, which only root may, on Linux")
     path.mkdir(exist_ok=True)
     problem = _call("mount", *options, str(path))
     if problem:
-        pytest.skip(f"may not mount, so that full and read-only file systems are not tried: {problem}")
+        # Root without CAP_SYS_ADMIN, as in most containers.
+        pytest.skip(f"the kernel does not let this root mount anything: {problem}")
     try:
         yield path
     finally:
@@ -56,5 +58,6 @@ def bound_read_only(source: Path, path: Path) -> Iterator[Path]:
     with _mounted(path, "--bind", str(source)) as mounted:
         problem = _call("mount", "-o", "remount,ro,bind", str(mounted))
         if problem:
-            pytest.skip(f"may not mount read-only, so that such a file system is not tried: {problem}")
+            # User namespaces lock the flags of what they were given.
+            pytest.skip(f"the kernel does not let this root make a mount read-only: {problem}")
         yield mounted
