@@ -190,8 +190,7 @@ class ChannelState:
         if self._again and self._again[0] == offset:
             heapq.heappop(self._again)
         attempts = self._attempts.get(offset, 0) + 1
-        if attempts > 1:
-            self.counters.redelivered += 1
+        self.counters.redelivered += attempts > 1
         self.counters.delivered += 1
         self._deliveries += 1
         self.in_flight[offset] = self._deliveries
@@ -210,6 +209,11 @@ class ChannelState:
     def attempts(self, offset: int) -> int:
         """Return how often a message was delivered that is not in flight."""
         return self._attempts.get(offset, 0)
+
+    def count(self, offset: int, attempts: int) -> None:
+        """Note how often a message was delivered, for whoever delivers it next."""
+        self._attempts[offset] = attempts
+        self._fresh_requeues.append(offset)
 
     def touch(self, offset: int, deadline: int) -> None:
         """Expect a message in flight back by then."""
@@ -245,8 +249,7 @@ class ChannelState:
         """Make a message in flight ready again, now or when it is due, having been delivered `attempts` times."""
         del self.in_flight[offset]
         self.counters.requeued += 1
-        self._attempts[offset] = attempts
-        self._fresh_requeues.append(offset)
+        self.count(offset, attempts)
         if due is None:
             heapq.heappush(self._again, offset)
         else:
@@ -263,8 +266,7 @@ class ChannelState:
         """Make a message in flight ready again whose time is up; the delivery counts."""
         del self.in_flight[offset]
         self.counters.timed_out += 1
-        self._attempts[offset] = self._attempts.get(offset, 0) + 1
-        self._fresh_requeues.append(offset)
+        self.count(offset, self.attempts(offset) + 1)
         heapq.heappush(self._again, offset)
 
     def defer(self, offset: int, due: int) -> None:
@@ -293,8 +295,8 @@ class ChannelState:
         """Begin anew at an offset: everything below it is settled, nothing else; what is in flight is forgotten."""
         self.floor = self.cursor = self._noted_floor = offset
         self.settled, self._passed = RangeSet(), RangeSet()
-        for timed in (self.in_flight, self.deferred, self._deadlines, self._again, self._attempts):
-            timed.clear()
+        for forgotten in (self.in_flight, self.deferred, self._deadlines, self._again, self._attempts):
+            forgotten.clear()
         for fresh in (self._fresh_acks, self._fresh_requeues, self._fresh_deferrals):
             fresh.clear()
         self._fresh_seek = offset
@@ -373,8 +375,7 @@ class ChannelState:
         if stop <= start:
             return 0
         before = self.depth
-        gone = [o for o in self.in_flight if start <= o < stop] if self.in_flight else []
-        for offset in gone:
+        for offset in [o for o in self.in_flight if start <= o < stop]:
             del self.in_flight[offset]
         if self.deferred:
             self.deferred.discard_range(start, stop)
@@ -382,11 +383,10 @@ class ChannelState:
         return before - self.depth
 
     def _settle(self, start: int, stop: int) -> None:
-        if self._attempts:
-            if stop - start == 1:
-                self._attempts.pop(start, None)
-            else:
-                self._attempts = {o: n for o, n in self._attempts.items() if not start <= o < stop}
+        if stop - start == 1:
+            self._attempts.pop(start, None)
+        elif self._attempts:
+            self._attempts = {o: n for o, n in self._attempts.items() if not start <= o < stop}
         if start == self.floor and not self.settled:
             self.floor = stop
             return

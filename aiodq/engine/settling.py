@@ -263,6 +263,9 @@ class Settling(ABC):
         columns = batch.columns.slice(number, number + 1)
         time_ns = batch.time_ns if columns.times is None else columns.times[0]
         alone = Batch(offset, time_ns, columns)
+        if attempts is not None:
+            # Killed before the letter is put, the message comes back, but no more often than it may.
+            state.count(offset, attempts)
 
         def failed() -> None:
             if self._over is None:

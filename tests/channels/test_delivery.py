@@ -117,6 +117,22 @@ class TestDeadLetters:
         async with machine.jobs() as jobs:
             assert ready(jobs) == [b"x"]
 
+    async def test_a_crash_before_the_letter_is_put_gives_no_further_attempt(self, machine: Machine) -> None:
+        options = aiodq.ChannelOptions(max_attempts=1, dead_letter="dead")
+        async with machine.store(max_messages=1) as store:
+            jobs = store.queue("jobs", options)
+            await store.queue("dead").put(b"in the way")
+            await jobs.put(b"x")
+            await (await jobs.get()).nack()
+            await jobs.sync()
+            machine.crash()
+        async with machine.store() as store:
+            jobs, dead = store.queue("jobs", options), store.queue("dead")
+            assert (await soon(dead.get())).body == b"in the way"
+            assert ready(jobs) == []
+            letter = await soon(dead.get())
+            assert (letter.body, letter.headers["aiodq-attempts"]) == (b"x", "1")
+
     def test_options_that_cannot_be(self) -> None:
         for wrong in ({"max_attempts": 0}, {"visibility_timeout": 0}, {"visibility_timeout": -1}, {"tags": "red"}):
             with pytest.raises(aiodq.InvalidOptionError):
