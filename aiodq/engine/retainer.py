@@ -28,7 +28,7 @@ _LOOK_EVERY: Final = 1.0
 """Seconds between two looks for holds where they keep all that might go."""
 
 _FRESH: Final = 0.5
-"""Seconds after a look in which something may be deleted by it. Who makes a hold waits for longer than that."""
+"""Seconds from the beginning of a look in which something may be deleted by it. Who makes a hold waits for longer."""
 
 
 class Retainer:
@@ -70,11 +70,12 @@ class Retainer:
             self._looking, self._known = True, False
             self._persister.submit(Job(self._look, self._looked))
 
-    def _look(self) -> dict[str, int]:
-        """Return by hold the first offset of this topic that it keeps. Blocking."""
+    def _look(self) -> tuple[float, dict[str, int]]:
+        """Return when it looked, and by hold the first offset of this topic that it keeps. Blocking."""
+        began = self._host.clock.monotonic()
         holds = read_holds(self._host.fs_of(self._ioloop.name), os.path.dirname(self._ioloop.real_log().directory))
         found = {name: hold.first(self._ioloop.name) for name, hold in holds.items()}
-        return {name: first for name, first in found.items() if first is not None}
+        return began, {name: first for name, first in found.items() if first is not None}
 
     def _looked(self, found: Any, error: Exception | None) -> None:  # noqa: ANN401 - a job's result
         """Go on as soon as the log's segments are at rest; what cannot be known now is looked for again."""
@@ -83,9 +84,9 @@ class Retainer:
         if error is not None:
             self.ignore(None, error)
             return
-        self.holds = found
-        if self._going(found) is not None:
-            self._known, self._known_until = True, self._host.clock.monotonic() + _FRESH
+        began, self.holds = found
+        if self._going(self.holds) is not None:
+            self._known, self._known_until = True, began + _FRESH
             self._look_at = 0.0
             self._ioloop.retain_soon()
 

@@ -10,7 +10,7 @@ import pytest
 import aiodq
 from aiodq.storage.atomic import ensure_directory
 from aiodq.storage.checked import encode_checked
-from aiodq.storage.commits import COMMITS, CommitKey, commit_staged, read_commits
+from aiodq.storage.commits import COMMITS, STAGING, CommitKey, commit_staged, read_commits
 from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.reader import TopicReader
 from aiodq.storage.repair import repair_store
@@ -18,6 +18,7 @@ from aiodq.storage.verify import verify_store
 from aiodq.testing import Fault
 from tests.bulk.support import STORE, STREAM, adopted, eventually, left, load, numbered, shown, staged
 from tests.channels.support import Machine, counts, ready, soon
+from tests.transactions.test_commit import transact
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,6 +157,59 @@ async def test_cut_short_by_a_fault_it_is_finished_at_the_next_open(machine: Mac
         assert await shown(store.topic("jobs")) == [b"before", *numbered(12)]
         assert ready(store.queue("jobs")) == [b"before", *numbered(12)]
         assert await shown(store.topic("made")) == [b"x"]
+
+
+async def test_a_finished_one_that_could_not_be_noted_does_not_keep_a_full_store_shut(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise aiodq.DiskFullError("no space", STORE)
+
+    async with machine.store():
+        pass
+    assert load(machine, CommitKey(STREAM, 0), {"jobs": numbered(3)})
+    with monkeypatch.context() as patched:
+        patched.setattr("aiodq.engine.adopting.finish_commit", full)
+        async with machine.store() as store:
+            assert await shown(store.topic("jobs")) == numbered(3)
+    for place in (COMMITS, STAGING):
+        for call in ("create", "write", "sync"):
+            machine.fs.plan.add(Fault(call, 1, "ENOSPC", lasting=True, match=place))
+    async with machine.store() as store:
+        queue = store.queue("jobs")
+        assert [(await soon(queue.get())).body for _ in range(3)] == numbered(3)
+        assert read_commits(machine.fs, STORE).pending
+        machine.fs.plan.clear()
+        await adopted(machine)
+    async with machine.store() as store:
+        assert await shown(store.topic("jobs")) == numbered(3)
+
+
+async def test_no_batch_of_a_stream_overtakes_one_there_was_no_room_for(machine: Machine) -> None:
+    async with machine.store():
+        pass
+    for number in range(3):
+        assert load(machine, CommitKey(STREAM, number), {"jobs": [b"%d" % number]})
+    machine.fs.plan.add(Fault("write", 1, "ENOSPC", match=COMMITS))
+    async with machine.store() as store:
+        await adopted(machine)
+        assert await shown(store.topic("jobs")) == [b"0", b"1", b"2"]
+
+
+async def test_what_a_transaction_put_into_the_same_new_topic_is_there_as_well(machine: Machine) -> None:
+    async with machine.store() as store:
+        machine.fs.plan.add(Fault("write", 1, "ENOSPC", lasting=True, match="/made/"))
+        await transact(store, {"made": [b"by transaction"]})
+        machine.crash()
+    assert load(machine, ONCE, {"made": [b"by load"]})
+    machine.fs.plan.clear()
+    machine.fs.plan.add(Fault("write", 1, "ENOSPC", match="/made/"))
+    async with machine.store() as store:
+        await adopted(machine)
+        await eventually(lambda: store.topic("made").end_offset == 2)
+        assert sorted(await shown(store.topic("made"))) == [b"by load", b"by transaction"]
+    async with machine.store() as store:
+        assert sorted(await shown(store.topic("made"))) == [b"by load", b"by transaction"]
 
 
 async def test_beside_an_owner_a_reader_sees_it_as_it_comes(machine: Machine) -> None:

@@ -88,6 +88,28 @@ async def test_a_topic_it_did_not_know_yet_is_kept_whole(
         assert len(await shown(store.topic("jobs"))) == 40
 
 
+async def test_one_that_was_made_after_a_look_of_long_ago_keeps_as_well(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def look(*_: object) -> dict[str, Hold]:
+        nonlocal looks
+        found = read_holds(machine.fs, STORE)
+        looks += 1
+        if looks == 1:
+            held(machine, {"jobs": 12})
+            machine.clock.advance(1)
+        return found
+
+    monkeypatch.setattr("aiodq.engine.retainer.read_holds", look)
+    async with machine.store(**SMALL) as store:
+        queue = await consumed(store)
+        await nudged(queue, 34)
+        assert (await shown(queue))[-28:] == numbered(40)[12:]
+    assert looks > 1
+
+
 async def test_another_topics_hold_keeps_nothing_here(machine: Machine) -> None:
     async with machine.store(**SMALL) as store:
         held(machine, {"other": 0}, ("x*",))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +14,11 @@ from aiodq.spark.java import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+# A session that lives for seconds ends before a compiler that takes its time pays; what tests start inherits it.
+for _options in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(_options, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +41,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
     os.environ.clear()
     os.environ.update(environment)
+
+
+@pytest.fixture
+def elsewhere(spark: SparkSession) -> Iterator[None]:
+    """Let this process and its session be where it is another day than in UTC."""
+    zone = "Etc/GMT+12" if datetime.now(UTC).hour < 12 else "Etc/GMT-14"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TZ", zone)
+        time.tzset()
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        yield
+    time.tzset()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -43,11 +43,14 @@ def test_what_is_archived_is_replayed(store: Path, tmp_path: Path) -> None:
     assert [message.body for message in library.open_reader(tmp_path / "again").topic("late").scan()] == wanted
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_questions_in_sql(store: Path, tmp_path: Path) -> None:
     sql = "SELECT tag, count(*) AS n FROM orders WHERE tag IS NOT NULL GROUP BY tag ORDER BY tag"
     done = ok("spark", "query", store, sql, "--output", "json")
     assert [json.loads(line) for line in done.lines] == [{"tag": "blue", "n": 14}, {"tag": "red", "n": 26}]
     assert b"blue" in ok("spark", "query", store, sql).out
+    put = next(iter(library.open_reader(store).topic("orders").scan())).timestamp
+    assert f"{put:%Y-%m-%d %H:%M}" in ok("spark", "query", store, "SELECT timestamp FROM orders LIMIT 1").out.decode()
     ok("spark", "query", store, sql, "--parquet", tmp_path / "result")
     assert list((tmp_path / "result").glob("*.parquet"))
 

@@ -41,6 +41,7 @@ def without_place(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in {"offset", "timestamp"}} for row in rows]
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_each_message_is_archived_once(spark: SparkSession, tmp_path: Path, store: Path) -> None:
     told: list[int] = []
     first = archive(spark, store, tmp_path / "out", most_records=40, progress=told.append)
@@ -55,7 +56,8 @@ def test_each_message_is_archived_once(spark: SparkSession, tmp_path: Path, stor
     rows = spark.read.parquet(str(tmp_path / "out"))
     assert rows.count() == 115
     assert [row["offset"] for row in rows.where("topic = 'orders'").orderBy("offset").collect()] == list(range(110))
-    assert len({row["date"] for row in rows.select("date").distinct().collect()}) <= 2
+    days = {row["day"] for row in rows.selectExpr("CAST(date AS STRING) AS day").distinct().collect()}
+    assert days == {str(row["timestamp"].date()) for topic in ("orders", "other") for row in scanned(store, topic)}
 
 
 def test_another_checkpoint_does_not_go_on_with_a_directory(spark: SparkSession, tmp_path: Path, store: Path) -> None:
@@ -161,6 +163,7 @@ async def _work(path: Path) -> None:
             await message.ack()
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_a_report_shows_topics_and_channels(spark: SparkSession, tmp_path: Path) -> None:
     asyncio.run(_work(tmp_path / "s"))
     done = report(spark, tmp_path / "s", tmp_path / "r.html")
@@ -168,6 +171,9 @@ def test_a_report_shows_topics_and_channels(spark: SparkSession, tmp_path: Path)
     text = (tmp_path / "r.html").read_text()
     for part in ("Messages a second", "Messages by size", "Messages by tag", "jobs / default", "Age of the oldest"):
         assert part in text
+    first, *_, last = (f"{row['timestamp']:%Y-%m-%d %H:%M:%S}" for row in scanned(tmp_path / "s", "jobs"))
+    assert f"put from {first} to {last} (UTC)" in text
+    assert f"{first[:-2]}" in "".join(re.findall(r"<svg.*?</svg>", text)[0])
     assert "&lt;b&gt;: 15" in text
     assert "jobs / default: 20" in text
     for picture in re.findall(r"<svg.*?</svg>", text):
