@@ -81,7 +81,7 @@ async def _opened(path: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_nothing_is_missing_and_nothing_is_twice(tmp_path: Path, seed: int) -> None:
-    check_kills(tmp_path, seed, 1, owned=seed % 2 == 0)
+    check_kills(tmp_path, seed, 3, owned=seed % 2 == 0)
 
 
 @pytest.mark.slow
