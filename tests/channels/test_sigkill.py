@@ -26,10 +26,16 @@ SLACK_NS = 5_000_000
 
 
 def run_and_kill(store: Path, notes: Path, rng: random.Random) -> None:
-    calls = rng.choice((0, rng.randint(1, 60), rng.randint(1, 1500)))
+    """Let a child work until it is killed: after a while, at first with something put, or at a call."""
+    first = not notes.exists()
+    calls = 0 if first else rng.choice((0, rng.randint(1, 60), rng.randint(1, 1500)))
     arguments = (str(store), str(notes), str(rng.getrandbits(32)), str(calls))
-    seconds = 0.3 + rng.random() * 0.7
-    run_until_killed("tests.channels.child", *arguments, kills_itself=calls > 0, seconds=seconds)
+
+    def begun() -> bool:
+        return not first or (notes.exists() and b'"put"' in notes.read_bytes())
+
+    seconds = rng.random() * 0.7 + (0.0 if first else 0.3)
+    run_until_killed("tests.channels.child", *arguments, kills_itself=calls > 0, seconds=seconds, begun=begun)
 
 
 def read_notes(path: Path) -> list[list[Any]]:

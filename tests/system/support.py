@@ -40,14 +40,23 @@ def run_on(loop: str, main: Coroutine[Any, Any, Any]) -> Any:
         return runner.run(main)
 
 
-def run_until_killed(module: str, *arguments: str, kills_itself: bool, seconds: float) -> None:
-    """Run a module that never ends: until it kills itself, or for that long."""
+def run_until_killed(
+    module: str,
+    *arguments: str,
+    kills_itself: bool,
+    seconds: float,
+    begun: Callable[[], bool] = lambda: True,
+) -> None:
+    """Run a module that never ends: until it kills itself, or for that long once it has `begun`."""
     command = [sys.executable, "-m", module, *arguments]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as child:
         try:
             if kills_itself:
                 child.wait(WATCHDOG)
             else:
+                end = time.monotonic() + WATCHDOG
+                while child.poll() is None and not begun() and time.monotonic() < end:
+                    time.sleep(0.005)
                 time.sleep(seconds)
         finally:
             child.kill()
