@@ -12,6 +12,7 @@ is older than a month is deleted, unless it is still to be archived.
 
 import argparse
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -19,6 +20,7 @@ from typing import Annotated
 
 import uvicorn
 from fastapi import Body, FastAPI
+from pyspark.sql import SparkSession
 
 import aiodq
 from aiodq.spark.pipelines import archive, start_session
@@ -44,15 +46,21 @@ def create_app(store: str) -> FastAPI:
     return app
 
 
-def report(store: str, target: str) -> None:
-    """Archive what is new, count it by day and kind, print the counts."""
-    spark = start_session("local[2]", {"spark.sql.shuffle.partitions": "2"})
-    done = archive(spark, store, f"{target}/events", topics=["events"])
+def count(spark: SparkSession, target: str) -> None:
+    """Count what is archived by day and kind, write and print the counts."""
     counts = spark.read.parquet(f"{target}/events").groupBy("date", "tag").count().orderBy("date", "tag")
     counts.write.mode("overwrite").parquet(f"{target}/counts")
-    print(f"archived {done.rows} events")
     for row in spark.read.parquet(f"{target}/counts").orderBy("date", "tag").collect():
         print(f"{row['date']} {row['tag']}: {row['count']}")
+
+
+def report(store: str, target: str) -> None:
+    """Archive what is new, count all there is."""
+    spark = start_session("local[2]", {"spark.sql.shuffle.partitions": "2"})
+    done = archive(spark, store, f"{target}/events", topics=["events"])
+    print(f"archived {done.rows} events")
+    if os.path.isdir(f"{target}/events/topic=events"):
+        count(spark, target)
     spark.stop()
 
 

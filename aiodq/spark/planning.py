@@ -9,20 +9,20 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiodq.errors import CorruptionError, OffsetError, StoreNotFoundError
+from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError, StoreNotFoundError
 from aiodq.names import check_name
 from aiodq.storage.layout import check_store_directory, list_topics
 from aiodq.storage.logreader import LogReader, LogView
 from aiodq.storage.snapshot import LogSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from aiodq.spark.options import Bound, ReadOptions
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.segments import Segment
 
-__all__ = ["Split", "beside_its_owner", "bound_offset", "plan", "snapshot", "splits_of", "topics_of"]
+__all__ = ["Split", "beside_its_owner", "bound_offset", "check_bounds", "plan", "snapshot", "splits_of", "topics_of"]
 
 T = TypeVar("T")
 
@@ -51,15 +51,31 @@ def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
 
     Raises:
         StoreNotFoundError: there is no such store or topic.
+        InvalidOptionError: there are offsets for a topic that is not read.
         OffsetError: offsets that were asked for by number are not there, or not any more, with `strict`.
         CorruptionError: messages in between are missing, with `strict`.
         StorageError: as mapped from the system's error.
     """
+    topics = [(store, topic) for store in options.stores for topic in topics_of(fs, store, options.topics)]
+    check_bounds(options, {topic for _, topic in topics})
     splits: list[Split] = []
-    for store in options.stores:
-        for topic in topics_of(fs, store, options.topics):
-            splits += beside_its_owner(partial(_plan_topic, fs, store, topic, options))
+    for store, topic in topics:
+        splits += beside_its_owner(partial(_plan_topic, fs, store, topic, options))
     return splits
+
+
+def check_bounds(options: ReadOptions, topics: Iterable[str]) -> None:
+    """Make sure that offsets by topic name no other topic: with a slip of the pen everything would be read.
+
+    Raises:
+        InvalidOptionError: they do.
+    """
+    there = set(topics)
+    for option, bound in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+        unknown = sorted(bound.keys() - there) if isinstance(bound, dict) else []
+        if unknown:
+            read = ", ".join(sorted(there)) or "none"
+            raise InvalidOptionError(f"{option} names the topic {unknown[0]!r}, which is not read; these are: {read}")
 
 
 def _plan_topic(fs: FileSystem, store: str, topic: str, options: ReadOptions) -> list[Split]:

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from aiodq.errors import OffsetError
-from aiodq.spark.planning import Split, beside_its_owner, bound_offset, snapshot, splits_of, topics_of
+from aiodq.spark.planning import Split, beside_its_owner, bound_offset, check_bounds, snapshot, splits_of, topics_of
 from aiodq.spark.reading import Partition, record_batches
 from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.holds import Hold, read_hold, write_hold
@@ -54,7 +54,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a new query begins: at the oldest messages, unless options say otherwise."""
-        start = {topic: self._start(topic, log) for topic, log in self._logs().items()}
+        logs = self._logs()
+        check_bounds(self._options, logs.keys())
+        start = {topic: self._start(topic, log) for topic, log in logs.items()}
         if self._options.hold is not None:
             # Kept first, and then looked at: what was deleted before the owner knew of the hold is not asked for.
             self._keep(self._options.hold, start)
@@ -161,8 +163,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         if self._options.strict:
             raise OffsetError(
-                f"the hold {hold!r} is gone, so that messages the query has still to read may be, too: "
-                f"with failOnDataLoss=false it goes on with what there is, and holds that"
+                f"the hold {hold!r} is gone, or the query began without it, so that messages which it has still to "
+                f"read may be gone, too: with failOnDataLoss=false it goes on with what there is, and holds that"
             )
         self._keep(hold, taken)
 
@@ -171,12 +173,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {topic: self._log(topic) for topic in names}
 
     def _log(self, topic: str) -> LogSnapshot:
-        """Return a topic's log as it is now; only what is new is looked at."""
+        """Return a topic's log as it is now; only what is new is looked at.
+
+        Raises:
+            OffsetError: under that name is another topic by now, and `failOnDataLoss` is not `false`.
+        """
         log = self._known.get(topic)
         if log is None:
             log = self._known[topic] = snapshot(OsFileSystem(), self._options.stores[0], topic)
-        else:
-            log.refresh()
+        elif log.refresh() and self._options.strict:
+            raise OffsetError(f"topic {topic!r} was deleted and made anew: what of it was to be read is gone")
         return log
 
     def _start(self, topic: str, log: LogSnapshot) -> int:

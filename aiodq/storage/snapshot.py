@@ -59,14 +59,21 @@ class LogSnapshot:
         segments = self.view.segments
         return max(self.meta.begin, segments[0].base if segments else 0)
 
-    def refresh(self) -> None:
+    def refresh(self) -> bool:
         """Look again. Sealed segments are known for good; of one that grows, only what is new is walked through.
+
+        Returns:
+            Whether this is not the topic any more that had messages before, but another one of its name.
 
         Raises:
             FormatVersionError: written by a newer aiodq.
             StorageError: as mapped from the system's error.
         """
+        before = self.meta.uuid if self.view.segments else None
         self.meta, self.damages = describe(self._fs, self.directory)
+        another = before not in {None, self.meta.uuid}
+        if another:
+            self._sealed, self._growing, self._given_up = {}, {}, set()
         # First the watermark, then the files: what it promises is in them by then.
         values = read_slot_file(self._fs, os.path.join(self.directory, WATERMARK))
         self.promised = noted_watermark(values, topic_salt(self.meta.uuid))
@@ -88,6 +95,7 @@ class LogSnapshot:
         end, data_end = (segments[-1].end, segments[-1].data_end) if segments else (self.meta.begin, 0)
         self.view = LogView(tuple(segments), end, data_end)
         self._find_gaps()
+        return another
 
     def _own(self) -> list[tuple[int, str]]:
         """Return (base offset, path) of the segments, without the files that only have the name of one."""

@@ -49,6 +49,8 @@ async def test_between_two_offsets(store: Path, start: int) -> None:
     rows = scanned(store)
     assert read(store, startingOffsets=str(start), endingOffsets="120", splitBytes="500") == rows[start:120]
     assert read(store, startingOffsets=f'{{"orders": {start}}}') == rows[start:]
+    with pytest.raises(aiodq.InvalidOptionError, match="endingOffsets names the topic 'other', which is not read"):
+        read(store, endingOffsets='{"other": 1}')
 
 
 async def test_between_two_times(store: Path) -> None:

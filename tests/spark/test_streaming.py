@@ -164,6 +164,8 @@ async def test_from_where_it_is_told(tmp_path: Path) -> None:
     await two_topics(tmp_path)
     assert reader_of(tmp_path, startingOffsets="latest").initialOffset()["topics"] == {"a": 300, "b": 100}
     assert reader_of(tmp_path, startingOffsets='{"a": 7}').initialOffset()["topics"] == {"a": 7, "b": 0}
+    with pytest.raises(aiodq.InvalidOptionError, match="startingOffsets names the topic 'c', which is not read"):
+        reader_of(tmp_path, startingOffsets='{"a": 7, "c": 0}').initialOffset()
     late = reader_of(tmp_path, startingTimestamp="2199-01-01T00:00:00+00:00")
     assert late.initialOffset()["topics"] == {"a": 300, "b": 100}
     with pytest.raises(aiodq.OffsetError, match="to start at 200"):
@@ -200,6 +202,9 @@ async def test_a_topic_that_was_made_anew(tmp_path: Path) -> None:
         with pytest.raises(aiodq.OffsetError, match="made anew"):
             reader_of(tmp_path).latestOffset(end, ReadAllAvailable())
         assert reader_of(tmp_path, failOnDataLoss="false").latestOffset(end, ReadAllAvailable()) == end
+        await store.topic("b").put_many([b"new"] * 500)
+        with pytest.raises(aiodq.OffsetError, match="'b' was deleted and made anew"):
+            reader.latestOffset(end, ReadAllAvailable())
 
 
 @pytest.mark.parametrize(
