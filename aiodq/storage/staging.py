@@ -24,6 +24,10 @@ _NOBODY: Final = UUID(int=0)
 """The topic of a segment that no topic has taken over."""
 
 
+_MOST_OPEN: Final = 100
+"""Segments open at a time: each has a file, of which a process has perhaps a thousand, and what it holds back."""
+
+
 class StagingWriter:
     """What one task of a bulk writer stages, for any number of topics.
 
@@ -58,7 +62,8 @@ class StagingWriter:
             StorageError: as mapped from the system's error; `discard`.
         """
         for part in cuts(columns, atomic=False) if columns.bodies else ():
-            active = self._open.get(topic) or self._begin(topic)
+            active = self._open.pop(topic, None) or self._begin(topic)
+            self._open[topic] = active  # behind all that were not put to since
             if not self._stage(active, part):
                 self._end(topic)
                 active = self._begin(topic)
@@ -98,6 +103,8 @@ class StagingWriter:
         self.staged.clear()
 
     def _begin(self, topic: str) -> ActiveSegment:
+        if len(self._open) >= _MOST_OPEN:
+            self._end(next(iter(self._open)))
         identity, now_ns = uuid4(), self._clock.now_ns()
         # The time is for who sweeps; the rest makes two tasks' files two files.
         path = os.path.join(self._directory, f"{max(now_ns, 0):020d}-{identity.hex}.seg")

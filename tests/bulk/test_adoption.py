@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.format.columns import Columns
 from aiodq.storage.atomic import ensure_directory
 from aiodq.storage.checked import encode_checked
-from aiodq.storage.commits import COMMITS, STAGING, CommitKey, commit_staged, read_commits
+from aiodq.storage.commits import COMMITS, STAGING, Commit, CommitKey, commit_staged, read_commits
 from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.reader import TopicReader
 from aiodq.storage.repair import repair_store
+from aiodq.storage.staging import StagingWriter
 from aiodq.storage.verify import verify_store
 from aiodq.testing import Fault
 from tests.bulk.support import STORE, STREAM, adopted, eventually, left, load, numbered, shown, staged
@@ -183,6 +185,26 @@ async def test_a_finished_one_that_could_not_be_noted_does_not_keep_a_full_store
         await adopted(machine)
     async with machine.store() as store:
         assert await shown(store.topic("jobs")) == numbered(3)
+
+
+async def test_more_topics_than_a_process_may_have_files(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiodq.storage.staging._MOST_OPEN", 3)
+    async with machine.store():
+        pass
+    writer = StagingWriter(machine.fs, machine.clock, STORE, "many", segment_bytes=1000)
+    order = [0, 1, 2, 3, 0, 4, 5, 0, 1, 6, 0, 0, 2]
+    for number, topic in enumerate(order):
+        writer.put(f"t{topic}", Columns([b"%d" % number]))
+        assert len(writer._open) <= 3
+    topics = {topic: tuple(files) for topic, files in writer.finish().items()}
+    # What is put to again and again stays open.
+    assert [file.records for file in topics["t0"]] == [1, 4]
+    assert [file.records for file in topics["t1"]] == [1, 1]
+    assert commit_staged(machine.fs, STORE, Commit(CommitKey("many", once=True), topics, machine.clock.now_ns()))
+    async with machine.store() as store:
+        for topic in range(7):
+            expected = [b"%d" % number for number, one in enumerate(order) if one == topic]
+            assert await shown(store.topic(f"t{topic}")) == expected
 
 
 async def test_no_batch_of_a_stream_overtakes_one_there_was_no_room_for(machine: Machine) -> None:
