@@ -23,7 +23,6 @@ __all__ = ["StagingWriter"]
 _NOBODY: Final = UUID(int=0)
 """The topic of a segment that no topic has taken over."""
 
-
 _MOST_OPEN: Final = 100
 """Segments open at a time: each has a file, of which a process has perhaps a thousand, and what it holds back."""
 
