@@ -28,6 +28,7 @@ from aiodq.storage.verify_segment import SegmentCheck, check_segment
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aiodq.storage.commits import Commit
     from aiodq.storage.filesystem import FileSystem
 
 __all__ = ["FileReport", "Finding", "Kind", "Severity", "StoreReport", "verify_store"]
@@ -194,9 +195,7 @@ class _TopicCheck:
     def _names(self, *below: str) -> list[str]:
         directory = os.path.join(self._directory, *below)
         try:
-            return self._fs.listdir(directory) if self._fs.is_directory(directory) else []
-        except FileNotFoundError:
-            return []
+            return _listed(self._fs, directory)
         except OSError as cause:
             raise storage_error(cause, directory) from cause
 
@@ -297,24 +296,41 @@ def _commits(fs: FileSystem, store: str) -> Iterator[FileReport]:
     for damage in found.damages:
         finding = Finding("damage", damage.path, damage.position, damage.reason)
         yield FileReport(damage.path, "commit", "", damage.end, 0, (finding,))
-    for commit in found.commits:
+    for earlier in found.commits:
+        commit, reasons = _settled(fs, store, earlier)
+        if commit is None:
+            continue
         path = os.path.join(directory, commit.key.file)
-        findings = [Finding("damage", path, 0, reason) for reason in unadoptable(fs, store, commit)]
+        findings = [Finding("damage", path, 0, reason) for reason in reasons]
         if not commit.done and not findings:
             findings = [Finding("note", path, 0, "committed; the next owner takes over what is staged")]
         records = sum(staged.records for files in commit.topics.values() for staged in files)
         yield FileReport(path, "commit", "", _size(fs, path), 0 if commit.done else records, tuple(findings))
     known = {commit.key.file for commit in found.commits} | {os.path.basename(damage.path) for damage in found.damages}
-    for name in fs.listdir(directory) if fs.is_directory(directory) else ():
+    for name in _listed(fs, directory):
         if name not in known:
             yield _other(fs, os.path.join(directory, name), "")
+
+
+def _settled(fs: FileSystem, store: str, commit: Commit) -> tuple[Commit | None, list[str]]:
+    """Return a commit as it is now, or None, and why it cannot be adopted.
+
+    An owner that takes it over meanwhile moves what is staged away, and says so in the record first.
+    """
+    now: Commit | None = commit
+    while now is not None:
+        commit, reasons = now, unadoptable(fs, store, now)
+        now = next((one for one in read_commits(fs, store).commits if one.key == commit.key), None)
+        if not reasons or now == commit:
+            return commit, reasons
+    return None, []
 
 
 def _staged(fs: FileSystem, store: str) -> Iterator[FileReport]:
     """Report what lies staged, whether it was committed or not."""
     directory = os.path.join(store, STAGING)
-    for writer in fs.listdir(directory) if fs.is_directory(directory) else ():
-        for name in fs.listdir(os.path.join(directory, writer)):
+    for writer in _listed(fs, directory):
+        for name in _listed(fs, os.path.join(directory, writer)):
             path = os.path.join(directory, writer, name)
             yield FileReport(path, "staged", "", _size(fs, path))
 
@@ -322,7 +338,7 @@ def _staged(fs: FileSystem, store: str) -> Iterator[FileReport]:
 def _holds(fs: FileSystem, store: str) -> Iterator[FileReport]:
     """Report holds. One that cannot be read costs nothing but space."""
     directory = os.path.join(store, HOLDS)
-    for name in fs.listdir(directory) if fs.is_directory(directory) else ():
+    for name in _listed(fs, directory):
         path = os.path.join(directory, name)
         if not name.endswith(".json"):
             yield _other(fs, path, "")
@@ -348,6 +364,14 @@ def _other(fs: FileSystem, path: str, topic: str) -> FileReport:
     elif is_quarantined(name):
         kind = "quarantined"
     return FileReport(path, kind, topic, _size(fs, path), 0, findings)
+
+
+def _listed(fs: FileSystem, directory: str) -> list[str]:
+    """Return the names in a directory that somebody may remove at any moment."""
+    try:
+        return fs.listdir(directory) if fs.is_directory(directory) else []
+    except FileNotFoundError:
+        return []
 
 
 def _size(fs: FileSystem, path: str) -> int:

@@ -273,6 +273,24 @@ async def test_damage_to_what_is_staged_is_told_and_set_aside(machine: Machine) 
     assert len(left(machine)) == len(commit.topics["jobs"])
 
 
+async def test_verify_takes_an_adoption_under_way_for_no_damage(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner takes over everything between the look at the records and the look at what is staged."""
+    async with machine.store() as store:
+        await store.topic("jobs").put(b"before")
+    assert load(machine, ONCE, {"jobs": numbered(12), "made": [b"x"]})
+    assert load(machine, CommitKey(STREAM, 0), {"jobs": [b"y"]})
+    reading = [read_commits(machine.fs, STORE)]
+    async with machine.store():
+        await adopted(machine)
+    monkeypatch.setattr(
+        "aiodq.storage.verify.read_commits", lambda *where: reading.pop() if reading else read_commits(*where)
+    )
+    assert verify_store(STORE, machine.fs).ok
+    assert not reading
+
+
 async def test_a_record_that_cannot_be_read_is_told_and_set_aside(machine: Machine) -> None:
     async with machine.store() as store:
         await store.topic("jobs").put(b"before")
