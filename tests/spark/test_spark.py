@@ -140,7 +140,7 @@ def test_with_an_empty_environment_and_no_other_java(store: Path, tmp_path: Path
         env={"PATH": str(tmp_path / "bin"), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -224,7 +224,6 @@ def test_mistakes(wrong: dict[str, str]) -> None:
         stream_options({"path": "/a", **wrong})
 
 
-@pytest.mark.timeout(300)
 @pytest_spark
 def test_a_query_that_is_stopped_and_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     path, target = tmp_path / "store", str(tmp_path / "out")
