@@ -112,6 +112,7 @@ def archive(  # noqa: PLR0913 - what there is to say
     every: Annotated[float, Parameter(validator=validators.Number(gt=0))] = 10.0,
     checkpoint: str | None = None,
     hold: str | None = None,
+    lossy: bool = False,
     master: Master = "local[*]",
     conf: Conf = None,
 ) -> int:
@@ -125,10 +126,11 @@ def archive(  # noqa: PLR0913 - what there is to say
         every: seconds between two batches.
         checkpoint: where the state is kept; TARGET/_checkpoint if not said.
         hold: the name under which what is not archived yet is kept from retention.
+        lossy: leave out what is damaged or gone, instead of failing.
         master: where Spark runs.
         conf: Spark's settings.
     """
-    wanted = {"topics": topic, "once": once, "every": every, "checkpoint": checkpoint, "hold": hold}
+    wanted = {"topics": topic, "once": once, "every": every, "checkpoint": checkpoint, "hold": hold, "lossy": lossy}
     with _session(master, conf, "archive") as (session, tell):
         done = _pipelines().archive(
             session,

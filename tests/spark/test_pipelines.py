@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from pyspark.errors import PySparkException
 
 import aiodq
 from aiodq.spark.pipelines import archive, audit, compact, query, replay, report
 from aiodq.spark.pipelines.pictures import Bars, page
 from aiodq.spark.pipelines.query import prepare_views
 from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.holds import read_holds
+from aiodq.storage.holds import read_holds, release_hold
 from tests.spark.support import KEEP, fill, scanned
 from tests.storage.logs import flip, segments
 
@@ -62,6 +63,16 @@ def test_another_checkpoint_does_not_go_on_with_a_directory(spark: SparkSession,
     archive(spark, store, tmp_path / "out")
     with pytest.raises(aiodq.InvalidOptionError, match="was written with another checkpoint"):
         archive(spark, store, tmp_path / "out", checkpoint=tmp_path / "two")
+
+
+def test_where_the_hold_is_gone_it_goes_on_only_if_told(spark: SparkSession, tmp_path: Path, store: Path) -> None:
+    archive(spark, store, tmp_path / "out", hold="mine")
+    assert release_hold(OsFileSystem(), str(store), "mine")
+    asyncio.run(fill(store, rounds=2))
+    with pytest.raises(PySparkException, match="the hold 'mine' is gone"):
+        archive(spark, store, tmp_path / "out", hold="mine")
+    assert archive(spark, store, tmp_path / "out", hold="mine", lossy=True).rows == 10
+    assert read_holds(OsFileSystem(), str(store))["mine"].offsets == {"orders": 110}
 
 
 @pytest.mark.slow

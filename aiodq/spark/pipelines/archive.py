@@ -59,6 +59,7 @@ def archive(  # noqa: PLR0913 - what there is to say
     checkpoint: str | os.PathLike[str] | None = None,
     hold: str | None = None,
     most_records: int | None = None,
+    lossy: bool = False,
     progress: Callable[[int], object] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> ArchiveSummary:
@@ -78,6 +79,7 @@ def archive(  # noqa: PLR0913 - what there is to say
         checkpoint: where the state is kept; `_checkpoint` in the target where None.
         hold: the hold's name; one that stands for the target where None.
         most_records: about so many messages a batch.
+        lossy: leave out what is damaged or gone, instead of failing; also where somebody released the hold.
         progress: called now and then with the number of messages so far.
         stop: asked now and then whether to end.
 
@@ -87,7 +89,7 @@ def archive(  # noqa: PLR0913 - what there is to say
     """
     began, path = time.monotonic(), os.path.abspath(target)
     hold = hold or f"archive-{uuid5(NAMESPACE_URL, path)}"
-    reader = spark.readStream.format("aiodq").option("hold", hold)
+    reader = spark.readStream.format("aiodq").option("hold", hold).option("failOnDataLoss", str(not lossy).lower())
     if topics:
         reader = reader.option("topics", ",".join(topics))
     if most_records is not None:
