@@ -89,11 +89,7 @@ def archive(  # noqa: PLR0913 - what there is to say
     """
     began, path = time.monotonic(), os.path.abspath(target)
     hold = hold or f"archive-{uuid5(NAMESPACE_URL, path)}"
-    reader = spark.readStream.format("aiodq").option("hold", hold).option("failOnDataLoss", str(not lossy).lower())
-    if topics:
-        reader = reader.option("topics", ",".join(topics))
-    if most_records is not None:
-        reader = reader.option("maxRecordsPerTrigger", str(most_records))
+    reader = spark.readStream.format("aiodq").options(**_options(hold, topics, most_records, lossy=lossy))
     rows = reader.load(os.fspath(store)).withColumn("date", f.expr(_DATE))
     writer = rows.writeStream.format("parquet").partitionBy("topic", "date")
     state = os.fspath(checkpoint or os.path.join(path, "_checkpoint"))
@@ -109,6 +105,15 @@ def archive(  # noqa: PLR0913 - what there is to say
     if once:
         _let_go(os.fspath(store), hold, run.end)
     return ArchiveSummary(path, run.rows, run.batches, time.monotonic() - began)
+
+
+def _options(hold: str, topics: Sequence[str] | None, most_records: int | None, *, lossy: bool) -> dict[str, str]:
+    options = {"hold": hold, "failOnDataLoss": str(not lossy).lower()}
+    if topics:
+        options["topics"] = ",".join(topics)
+    if most_records is not None:
+        options["maxRecordsPerTrigger"] = str(most_records)
+    return options
 
 
 def _refuse_another_checkpoint(target: str, checkpoint: str) -> None:
