@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["spark"]
 
-spark = App(name="spark", help="Read, write and process stores with Spark (extra `spark`).")
+spark: App = App(name="spark", help="Read, write and process stores with Spark (extra `spark`).")
 
 Master = Annotated[str, Parameter(help="where Spark runs: local[*] is all cores of this machine")]
 Conf = Annotated[list[str] | None, Parameter(help="a setting of Spark's, as KEY=VALUE; may be repeated", negative=())]
