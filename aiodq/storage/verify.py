@@ -320,8 +320,10 @@ def _settled(fs: FileSystem, store: str, commit: Commit) -> tuple[Commit | None,
     now: Commit | None = commit
     while now is not None:
         commit, reasons = now, unadoptable(fs, store, now)
+        if not reasons:
+            return commit, reasons
         now = next((one for one in read_commits(fs, store).commits if one.key == commit.key), None)
-        if not reasons or now == commit:
+        if now == commit:
             return commit, reasons
     return None, []
 

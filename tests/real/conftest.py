@@ -19,16 +19,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def strace_is_there() -> bool:
-    """Return whether there is a strace, having installed it where that is easy."""
-    if shutil.which("strace") is None and sys.platform == "linux" and os.geteuid() == 0 and shutil.which("apt-get"):
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        # Of the processes that share a run, one does it.
-        with FileLock(Path(tempfile.gettempdir()) / "aiodq-tests-apt.lock"):
-            for command in (["apt-get", "update"], ["apt-get", "install", "-y", "strace"]):
-                if shutil.which("strace") is None:
-                    subprocess.run(command, env=environment, capture_output=True, timeout=100, check=False)
-    return shutil.which("strace") is not None
+def want_of_strace() -> str:
+    """Return why there is no strace, or nothing, having installed it where this user may."""
+    if shutil.which("strace") is not None:
+        return ""
+    if sys.platform != "linux":
+        return "it is a program for Linux"
+    if shutil.which("apt-get") is None:
+        return "it has to be installed by hand where there is no apt-get"
+    if os.geteuid() != 0:
+        return "only root may install it"
+    environment, told = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, ""
+    # Of the processes that share a run, one does it.
+    with FileLock(Path(tempfile.gettempdir()) / "aiodq-tests-apt.lock"):
+        for command in (["apt-get", "update"], ["apt-get", "install", "-y", "strace"]):
+            if shutil.which("strace") is None:
+                done = subprocess.run(
+                    command, env=environment, capture_output=True, text=True, timeout=100, check=False
+                )
+                told = f"apt-get could not install it: {done.stderr.strip()}"
+    return "" if shutil.which("strace") is not None else told
 
 
 @pytest.fixture(scope="session")
@@ -42,11 +52,12 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
 @pytest.fixture(scope="session")
 def traced(zygote: Zygote) -> Zygote:
     """Return the same, where what it forks can be traced."""
-    if not strace_is_there():
+    if want := want_of_strace():
         # Only the kernel can fail a real call, and only a tracer can tell it to; tests/proof fails the simulated ones.
-        pytest.skip("strace is a program of the system that pip cannot bring, and apt could not install it here")
+        pytest.skip(f"real system calls are failed by strace, which pip does not bring: {want}")
     if zygote.run("mixed", 1, 1, calls="fdatasync").code != 0:
-        complaint = zygote.complaints().splitlines()[-1]
+        complaint = zygote.complaints()
+        assert "ptrace" in complaint, complaint
         # A container's seccomp profile or Yama decides that, and nothing in a test can change it.
-        pytest.skip(f"the kernel does not let this user trace its own processes: {complaint}")
+        pytest.skip(f"the kernel does not let this user trace its own processes: {complaint.splitlines()[-1]}")
     return zygote

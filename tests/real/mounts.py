@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,16 +28,23 @@ def _call(*command: str) -> str:
     return done.stderr.strip() if done.returncode else ""
 
 
+def _skip_if_refused(problem: str, what: str) -> None:
+    """Skip where it is the kernel that refuses; any other problem is one of the test."""
+    if problem:
+        assert re.search("permission denied|not permitted|superuser|there is no", problem, re.IGNORECASE), problem
+        pytest.skip(f"the kernel does not let this root {what}: {problem}")
+
+
 @contextmanager
 def _mounted(path: Path, *options: str) -> Iterator[Path]:
     if sys.platform != "linux" or os.geteuid() != 0:
         # Filling or write-protecting the machine's own disk instead would harm whoever runs this.
-        pytest.skip("a small or a read-only file system has to be mounted, which only root may, on Linux")
+        pytest.skip(
+            "a small or a read-only file system is mounted where this process sees it, as only Linux's root may"
+        )
     path.mkdir(exist_ok=True)
-    problem = _call("mount", *options, str(path))
-    if problem:
-        # Root without CAP_SYS_ADMIN, as in most containers.
-        pytest.skip(f"the kernel does not let this root mount anything: {problem}")
+    # Root without CAP_SYS_ADMIN, as in most containers, may not.
+    _skip_if_refused(_call("mount", *options, str(path)), "mount anything")
     try:
         yield path
     finally:
@@ -56,8 +64,6 @@ def small_disk(path: Path, size: str) -> Iterator[Path]:
 def bound_read_only(source: Path, path: Path) -> Iterator[Path]:
     """Mount a directory at another place, where nothing can be written."""
     with _mounted(path, "--bind", str(source)) as mounted:
-        problem = _call("mount", "-o", "remount,ro,bind", str(mounted))
-        if problem:
-            # User namespaces lock the flags of what they were given.
-            pytest.skip(f"the kernel does not let this root make a mount read-only: {problem}")
+        # User namespaces lock the flags of what they were given.
+        _skip_if_refused(_call("mount", "-o", "remount,ro,bind", str(mounted)), "make a mount read-only")
         yield mounted
