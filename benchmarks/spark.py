@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import statistics
 import sys
@@ -15,20 +16,32 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from rich.console import Console
 from rich.table import Table
 
 import aiodq
+from aiodq.format.arrow import ArrowDecoder
+from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.spark.pipelines import start_session
 from benchmarks.environment import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from aiodq.storage.segments import Segment
 
 TOGETHER = 10_000
 """Messages in one put, where it is not one."""
+PRODUCERS = 1000
+"""Tasks that put at the same time, each one message; what comes together is one batch on disk."""
+CHUNK = 1 << 20
+"""Bytes that are decoded at a time."""
+READY = 2 << 20
+"""Bytes in each of the record batches that are not read from anything."""
 FILES = 8
 """So many Parquet, text or binary files are made of the messages, so that every core has its own to read."""
 BASIS = "parquet, snappy"
@@ -66,6 +79,46 @@ class Figure:
         return statistics.median(self.seconds)
 
 
+class ReadyMade(DataSource):
+    """One record batch, over and over: whatever this takes is Spark's own path from Python to its rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what stands in `format(…)`."""
+        return "ready"
+
+    def schema(self) -> str:
+        """Return the columns that the other subjects are read with."""
+        return "offset BIGINT, timestamp TIMESTAMP, body BINARY"
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's
+        """Return a reader of so many messages of this size."""
+        return ReadyMadeReader(int(self.options["messages"]), int(self.options["size"]))
+
+
+class ReadyMadeReader(DataSourceReader):
+    """As many tasks as there are cores."""
+
+    def __init__(self, messages: int, size: int) -> None:
+        """Give so many messages."""
+        self.messages, self.size = messages, size
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return how many messages each task gives."""
+        tasks = os.cpu_count() or 1
+        return [InputPartition(self.messages * (n + 1) // tasks - self.messages * n // tasks) for n in range(tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the batch until there are enough."""
+        rows = min(READY // self.size, partition.value)
+        types = [("offset", pa.int64()), ("timestamp", pa.timestamp("us", tz="UTC")), ("body", pa.binary())]
+        values = [range(rows), range(rows), [bytes(self.size)] * rows]
+        arrays = [pa.array(column, kind) for column, (_, kind) in zip(values, types, strict=True)]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(types))
+        for left in range(partition.value, 0, -rows):
+            yield batch.slice(0, min(left, rows))
+
+
 def lines(count: int, size: int, seed: int = 1) -> Iterator[bytes]:
     """Yield events as they are in logs: JSON of about one size, half of it alike."""
     rng = random.Random(seed)
@@ -77,7 +130,8 @@ def lines(count: int, size: int, seed: int = 1) -> Iterator[bytes]:
 def fill(directory: Path, bodies: Sequence[bytes]) -> None:
     """Store the same messages in every way."""
     asyncio.run(_fill_store(directory / "many", bodies, TOGETHER))
-    asyncio.run(_fill_store(directory / "single", bodies, 1))
+    asyncio.run(_fill_store(directory / "shared", bodies, 1, PRODUCERS))
+    asyncio.run(_fill_store(directory / "alone", bodies, 1))
     table = aiodq.open_reader(directory / "many").topic("t").to_arrow()
     part = -(-len(bodies) // FILES)
     for kind in ("snappy", "none", "text", "binary"):
@@ -91,7 +145,7 @@ def fill(directory: Path, bodies: Sequence[bytes]) -> None:
         (directory / "binary" / f"{number}.bin").write_bytes(content)
 
 
-async def _fill_store(path: Path, bodies: Sequence[bytes], together: int) -> None:
+async def _fill_store(path: Path, bodies: Sequence[bytes], together: int, producers: int = 1) -> None:
     options = aiodq.StoreOptions(sync="os", retention=aiodq.Retention(consumed="keep"))
     async with aiodq.open(path, options) as store:
         topic = store.topic("t")
@@ -99,11 +153,11 @@ async def _fill_store(path: Path, bodies: Sequence[bytes], together: int) -> Non
             for at in range(0, len(bodies), together):
                 await topic.put_many(bodies[at : at + together])
             return
-        for at in range(0, len(bodies), 1000):
-            await asyncio.gather(*map(topic.put, bodies[at : at + 1000]))
+        for at in range(0, len(bodies), producers):
+            await asyncio.gather(*map(topic.put, bodies[at : at + producers]))
 
 
-def subjects(directory: Path) -> list[Subject]:
+def subjects(directory: Path, messages: int, size: int) -> list[Subject]:
     """Return all that can be read there."""
 
     def aiodq_of(store: str, **options: str) -> Callable[[SparkSession], DataFrame]:
@@ -112,12 +166,17 @@ def subjects(directory: Path) -> list[Subject]:
     def files(kind: str, name: str) -> Callable[[SparkSession], DataFrame]:
         return lambda spark: spark.read.format(kind).load(str(directory / name))
 
+    def ready(spark: SparkSession) -> DataFrame:
+        return spark.read.format("ready").options(messages=messages, size=size).load()
+
     columns = ",".join(READ)
     return [
         Subject(f"aiodq, {TOGETHER:,} a put", aiodq_of("many")),
         Subject(f"aiodq, {TOGETHER:,} a put, columns={columns}", aiodq_of("many", columns=columns)),
-        Subject("aiodq, one a put", aiodq_of("single")),
-        Subject(f"aiodq, one a put, columns={columns}", aiodq_of("single", columns=columns)),
+        Subject(f"aiodq, one a put, {PRODUCERS:,} producers", aiodq_of("shared")),
+        Subject("aiodq, one a put, one producer", aiodq_of("alone")),
+        Subject(f"aiodq, one a put, one producer, columns={columns}", aiodq_of("alone", columns=columns)),
+        Subject("no source: Spark's path from Python alone", ready),
         Subject(BASIS, files("parquet", "snappy")),
         Subject("parquet, uncompressed", files("parquet", "none")),
         Subject("text", files("text", "text"), "value", others=False),
@@ -128,9 +187,10 @@ def subjects(directory: Path) -> list[Subject]:
 def with_spark(master: str, directory: Path, messages: int, size: int, rounds: int) -> list[Figure]:
     """Read everything by turns, once to warm up and then so many rounds."""
     spark = start_session(master)
+    spark.dataSource.register(ReadyMade)
     try:
         seconds: dict[str, list[float]] = {}
-        at_hand = subjects(directory)
+        at_hand = subjects(directory, messages, size)
         for number in range(rounds + 1):
             for subject in at_hand:
                 begun = time.perf_counter()
@@ -144,23 +204,65 @@ def with_spark(master: str, directory: Path, messages: int, size: int, rounds: i
     return [Figure(name, taken, messages, messages * size) for name, taken in seconds.items()]
 
 
+@dataclass(frozen=True)
+class Held:
+    """Frames in memory: bytes that begin and end with a whole one, from this place in a segment."""
+
+    data: bytes
+    segment: Segment
+    position: int
+
+
+def held(store: Path) -> list[Held]:
+    """Return all frames of a store's topic, as much at a time as a reader takes."""
+    view = aiodq.open_reader(store).topic("t").view()
+    found = []
+    for segment in view.segments:
+        content = Path(segment.path).read_bytes()
+        end = segment.data_end if segment.sealed else view.data_end
+        at = SEGMENT_HEADER.size
+        while at < end:
+            data = content[at : min(at + CHUNK, end)]
+            _, used, error = ArrowDecoder()(data, segment.context, position=at, limit=end)
+            if error is not None:
+                raise error
+            found.append(Held(data[:used], segment, at))
+            at += used
+    return found
+
+
+def decoded(chunks: Sequence[Held]) -> Iterator[int]:
+    """Yield how many records each of them holds, with every checksum compared."""
+    decoder = ArrowDecoder(READ)
+    for one in chunks:
+        limit = one.position + len(one.data)
+        rows, _, _ = decoder(one.data, one.segment.context, position=one.position, limit=limit)
+        yield sum(each.stop - each.first for each in rows)
+
+
 def without_spark(directory: Path, messages: int, size: int, rounds: int) -> list[Figure]:
     """Decode by turns in this process, one thread, a batch at a time."""
 
-    def batches(store: str, columns: Sequence[str] | None = None, *, verify: bool = True) -> Iterable[Any]:
+    def batches(store: str, columns: Sequence[str] | None = None, *, verify: bool = True) -> Iterator[int]:
         topic = aiodq.open_reader(directory / store).topic("t")
-        return topic.record_batches(columns=columns, verify=verify)
+        return (batch.num_rows for batch in topic.record_batches(columns=columns, verify=verify))
 
-    def parquet(kind: str) -> Iterator[Any]:
+    def parquet(kind: str) -> Iterator[int]:
         for path in sorted((directory / kind).iterdir()):
-            yield from pq.ParquetFile(path).iter_batches(65_536, columns=list(READ), use_threads=False)
+            for batch in pq.ParquetFile(path).iter_batches(65_536, columns=list(READ), use_threads=False):
+                yield batch.num_rows
 
+    many, alone = held(directory / "many"), held(directory / "alone")
     pa.set_cpu_count(1)
-    ways: dict[str, Callable[[], Iterable[Any]]] = {
+    ways: dict[str, Callable[[], Iterator[int]]] = {
         f"aiodq, {TOGETHER:,} a put": lambda: batches("many"),
         f"aiodq, {TOGETHER:,} a put, columns=body, unverified": lambda: batches("many", columns=["body"], verify=False),
-        "aiodq, one a put": lambda: batches("single"),
-        "aiodq, one a put, columns=body, unverified": lambda: batches("single", columns=["body"], verify=False),
+        "aiodq, one a put, one producer": lambda: batches("alone"),
+        "aiodq, one a put, one producer, columns=body, unverified": lambda: batches(
+            "alone", columns=["body"], verify=False
+        ),
+        f"aiodq, {TOGETHER:,} a put, decoded from memory": lambda: decoded(many),
+        "aiodq, one a put, one producer, decoded from memory": lambda: decoded(alone),
         BASIS: lambda: parquet("snappy"),
         "parquet, uncompressed": lambda: parquet("none"),
     }
@@ -168,7 +270,7 @@ def without_spark(directory: Path, messages: int, size: int, rounds: int) -> lis
     for number in range(rounds + 1):
         for name, way in ways.items():
             begun = time.perf_counter()
-            found = sum(batch.num_rows for batch in way())
+            found = sum(way())
             taken = time.perf_counter() - begun
             assert found == messages, f"{name} read {found} messages"
             if number:

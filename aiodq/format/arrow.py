@@ -11,7 +11,8 @@ import struct
 import sys
 from array import array
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import lru_cache
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -109,7 +110,7 @@ def joined(rows: Sequence[ArrowRows], name: str, topic: str) -> Any:  # noqa: AN
     """Return a column of `COLUMNS` of all these rows as one array."""
     count = sum(one.stop - one.first for one in rows)
     if name == "topic":
-        return pa.repeat(topic, count)
+        return _same(topic, _at_least(count)).slice(0, count)
     if name == "offset":
         return _numbers(name, np.concatenate([np.arange(one.first, one.stop, dtype=np.int64) for one in rows]))
     if name == "timestamp":
@@ -120,12 +121,27 @@ def joined(rows: Sequence[ArrowRows], name: str, topic: str) -> Any:  # noqa: AN
         return _numbers(name, np.concatenate(times) // 1000)
     arrays = [one.arrays[name] for one in rows]
     if all(array is None for array in arrays):
-        return pa.nulls(count, _TYPES[name])
+        return _nulls(name, _at_least(count)).slice(0, count)
     pieces = [
         pa.nulls(one.stop - one.first, _TYPES[name]) if array is None else array
         for one, array in zip(rows, arrays, strict=True)
     ]
     return pa.concat_arrays(pieces)
+
+
+def _at_least(count: int) -> int:
+    """Return a power of two, so that batches of nearly one size share arrays in which every value is the same."""
+    return 1 << (count - 1).bit_length()
+
+
+@lru_cache(maxsize=8)
+def _same(topic: str, count: int) -> Any:  # noqa: ANN401 - pyarrow has no types
+    return pa.repeat(topic, count)
+
+
+@lru_cache(maxsize=8)
+def _nulls(name: str, count: int) -> Any:  # noqa: ANN401 - likewise
+    return pa.nulls(count, _TYPES[name])
 
 
 def _numbers(name: str, values: Any) -> Any:  # noqa: ANN401 - numpy's, pyarrow's
@@ -185,9 +201,8 @@ class ArrowDecoder:
         sound = (padding < ALIGNMENT) & (body_ends >= starts + _PREFIX)
         if self._verify:
             checksum, salt, data = context.checksum, context.salt, frames.data
-            places = zip((starts + _START).tolist(), ends.tolist(), strict=True)
-            crcs = [checksum(data[a:b], salt) for a, b in places]
-            sound &= frames.crcs[low:high] == np.array(crcs, np.uint32)
+            covered = map(data.__getitem__, map(slice, (starts + _START).tolist(), ends.tolist()))
+            sound &= frames.crcs[low:high] == np.fromiter(map(checksum, covered, repeat(salt)), np.uint32, high - low)
         else:
             sound &= frames.trailing_lengths(low, high) == ends - starts
         count = high - low if sound.all() else int(sound.argmin())

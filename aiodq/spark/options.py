@@ -68,7 +68,6 @@ _WRITE_NAMES: Final = (
 """The last two are Spark's own, which it passes on."""
 _CODECS: Final[Mapping[str, str | None]] = {"none": None, "zstd": "zstd"}
 _SEGMENT_BYTES: Final = 64 << 20
-_SPLIT_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class ReadOptions:
         starting_ns, ending_ns: the first time, and the one to end before, nanoseconds since the epoch; None for none.
         tags: only messages with one of these; None for all.
         columns: which are decoded.
-        split_bytes: about how much one task reads.
+        split_bytes: about how much one task reads; None for what suits this machine.
         verify: compare checksums.
         strict: fail where messages are missing or damaged, instead of going on behind them.
         most_records, most_bytes: how much one batch of a stream takes in, about; None for all there is.
@@ -97,7 +96,7 @@ class ReadOptions:
     ending_ns: int | None
     tags: frozenset[str] | None
     columns: tuple[str, ...]
-    split_bytes: int
+    split_bytes: int | None
     verify: bool
     strict: bool
     most_records: int | None
@@ -140,7 +139,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         ending_ns=_time(options, "endingTimestamp"),
         tags=frozenset(_some(options, "tags")) if "tags" in options else None,
         columns=columns_of(_list(options["columns"]) if "columns" in options else None),
-        split_bytes=_size(options, "splitBytes", _SPLIT_BYTES),
+        split_bytes=_size(options, "splitBytes", 0) or None,
         verify=_choice(options, "verify", {"batch": True, "none": False}, default=True),
         strict=_choice(options, "failOnDataLoss", {"true": True, "false": False}, default=True),
         most_records=_count(options, "maxRecordsPerTrigger"),

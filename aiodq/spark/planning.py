@@ -28,6 +28,9 @@ T = TypeVar("T")
 
 _MAGIC: Final = frozenset("*?[")
 _LOOKS: Final = 100
+_LEAST: Final = 16 << 20
+_MOST: Final = 128 << 20
+"""What Spark's own file formats give one task."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ def splits_of(fs: FileSystem, log: LogSnapshot, whole: Split, options: ReadOptio
     """
     if options.strict:
         _refuse_losses(log, whole.start, whole.stop)
-    return _splits(fs, whole, options.split_bytes)
+    return _splits(fs, whole, options.split_bytes or _suitable(whole))
 
 
 def topics_of(fs: FileSystem, store: str, wanted: Sequence[str] | None) -> list[str]:
@@ -166,6 +169,16 @@ def _refuse_losses(log: LogSnapshot, start: int, stop: int) -> None:
     lost = log.lost(start, stop)
     if lost is not None:
         raise CorruptionError(f"{lost.reason}; failOnDataLoss=false goes on without them", lost.path, lost.position)
+
+
+def _suitable(whole: Split) -> int:
+    """Return how much a task is to read: each core gets one, unless there is more to read, or too little to share.
+
+    To begin a task costs Spark's Python worker about 60 ms, in which it could read several megabytes.
+    """
+    segments = [segment for segment in whole.view.segments if whole.start < segment.end and segment.base < whole.stop]
+    size = sum(segment.data_end for segment in segments)
+    return min(max(size // (os.cpu_count() or 1), _LEAST), _MOST)
 
 
 def _splits(fs: FileSystem, whole: Split, size: int) -> Iterator[Split]:

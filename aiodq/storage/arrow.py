@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["arrow_reader", "as_record_batches", "as_table", "columns_of"]
 
-_MOST_BYTES: Final = 64 << 20
-"""A record batch is closed at about this many bytes, however few rows it has."""
+_MOST_BYTES: Final = 2 << 20
+"""A record batch is closed at about this many bytes, however few rows it has: it fits a processor's cache, and whoever
+takes it can work on it while the next one is made."""
+_RUN_BYTES: Final = 16 << 20
+"""So much of one put is decoded in one go."""
 
 
 def columns_of(columns: Collection[str] | None) -> tuple[str, ...]:
@@ -37,7 +40,7 @@ def columns_of(columns: Collection[str] | None) -> tuple[str, ...]:
 
 def arrow_reader(fs: FileSystem, columns: Collection[str], *, verify: bool) -> FrameReader[ArrowRows]:
     """Return a reader of rows with these columns."""
-    return FrameReader(fs, ArrowDecoder(columns, verify=verify))
+    return FrameReader(fs, ArrowDecoder(columns, verify=verify), _RUN_BYTES)
 
 
 def as_record_batches(found: Iterable[ArrowRows], topic: str, columns: Sequence[str], most_rows: int) -> Iterator[Any]:

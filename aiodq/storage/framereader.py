@@ -27,6 +27,8 @@ __all__ = ["Decode", "FrameReader", "FramesRead", "LogView", "OpenSegment", "Row
 
 _OPEN_FILES: Final = 4
 _CHUNK: Final = 256 * 1024
+# As plain numbers: an operation on an IntFlag costs a tenth of decoding a frame.
+_CONTINUES, _CONTINUED = int(Flags.CONTINUES), int(Flags.CONTINUED)
 
 
 class Rows(Protocol):
@@ -126,10 +128,15 @@ class OpenSegment:
 class FrameReader(Generic[R]):
     """A reader with a few open files. One caller at a time."""
 
-    def __init__(self, fs: FileSystem, decode: Decode[R]) -> None:
-        """Read through `fs`; `decode` makes rows of frames."""
+    def __init__(self, fs: FileSystem, decode: Decode[R], run_bytes: int = 0) -> None:
+        """Read through `fs`; `decode` makes rows of frames.
+
+        Up to `run_bytes` more than was asked for are read at once to decode a run of frames to its end. The frames of a
+        longer one are looked at twice.
+        """
         self._fs = fs
         self._decode = decode
+        self._run_bytes = run_bytes
         self._open: dict[str, OpenSegment] = {}
 
     def close(self) -> None:
@@ -191,6 +198,8 @@ class FrameReader(Generic[R]):
                     continue
                 else:
                     error = CorruptionError("the frame's two lengths differ", segment.path, position)
+            if error is None and self._run_bytes:
+                used, error = self._read_on(opened, position, result, batches, used, limit=limit)
             batches, used, error = self._whole_runs(opened, position, batches, used, error, limit=limit)
             _add_batches(result, batches, view.stop, segment.path)
             position += used
@@ -213,6 +222,23 @@ class FrameReader(Generic[R]):
             return True
         return self._read(opened, position + need - TRAILER.size, TRAILER.size) == data[: TRAILER.size]
 
+    def _read_on(
+        self, opened: OpenSegment, position: int, result: FramesRead[R], batches: list[R], used: int, *, limit: int
+    ) -> tuple[int, CorruptionError | None]:
+        """Decode on to where no run is left open. Return the bytes that the frames take now, and what follows."""
+        segment, most = opened.segment, used + self._run_bytes
+        taken, error = used, None
+        while taken and error is None and batches and batches[-1].flags & _CONTINUED and used < most:
+            at = position + used
+            data = self._read(opened, at, min(_CHUNK, limit - at))
+            result.bytes_read += len(data)
+            more, taken, error = self._decode(
+                data, segment.context, position=at, limit=limit, skip_below=result.next, path=segment.path
+            )
+            batches += more
+            used += taken
+        return used, error
+
     def _whole_runs(
         self,
         opened: OpenSegment,
@@ -229,7 +255,7 @@ class FrameReader(Generic[R]):
         than a read is walked through to its end first.
         """
         segment, end = opened.segment, position + used
-        if not opened.index.flags & Flags.CONTINUED:
+        if not opened.index.flags & _CONTINUED:
             return batches, used, error
         low, high = opened.whole
         if not low <= position <= high:
@@ -309,9 +335,9 @@ def _whole_until(batches: Sequence[Rows], known: int) -> tuple[int, bool]:
         if batch.position < known:
             continue
         adjacent = batch.position == end or not continued
-        if bool(batch.flags & Flags.CONTINUES) != continued or not adjacent:
+        if bool(batch.flags & _CONTINUES) != continued or not adjacent:
             return high, False
-        continued, end = bool(batch.flags & Flags.CONTINUED), batch.position + batch.length
+        continued, end = bool(batch.flags & _CONTINUED), batch.position + batch.length
         if not continued:
             high = end
     return high, True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import zlib
 from typing import NamedTuple
 from uuid import UUID
@@ -37,7 +39,7 @@ def test_header_comes_back(base: int, topic: UUID, created_ns: int, salt: int) -
 
 def test_header_gives_the_context_of_its_frames() -> None:
     context = HEADER.context
-    assert (context.base, context.checksum, context.salt) == (183025, zlib.crc32, 0x5EED)
+    assert (context.base, context.checksum, context.salt) == (183025, checksum_named(CRC32), 0x5EED)
 
 
 def test_topic_salt_is_the_crc_of_the_uuid() -> None:
@@ -84,8 +86,21 @@ def test_header_with_another_checksum(number: int) -> None:
     assert (caught.value.path, caught.value.position) == ("some.seg", 10)
 
 
-def test_checksum_algorithms() -> None:
-    assert checksum_named(CRC32) is zlib.crc32
+@given(st.binary(), st.integers(0, 2**32 - 1))
+def test_the_checksum_is_that_of_zlib(data: bytes, start: int) -> None:
+    assert checksum_named(CRC32)(memoryview(data), start) == zlib.crc32(data, start)
+
+
+def test_without_isal_zlib_itself_is_used() -> None:
+    code = (
+        "import sys, zlib; sys.modules['isal'] = None\n"
+        "from aiodq.format.checksum import CRC32, checksum_named; print(checksum_named(CRC32) is zlib.crc32)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "True\n"
+
+
+def test_an_unknown_checksum() -> None:
     with pytest.raises(FormatVersionError):
         checksum_named(99)
 

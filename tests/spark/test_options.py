@@ -18,7 +18,7 @@ def test_the_defaults() -> None:
     options = read_options({"path": "/a"})
     assert (options.stores, options.topics, options.starting, options.ending) == (("/a",), None, "earliest", "latest")
     assert (options.starting_ns, options.ending_ns, options.tags, options.columns) == (None, None, None, COLUMNS)
-    assert (options.split_bytes, options.verify, options.strict) == (32 << 20, True, True)
+    assert (options.split_bytes, options.verify, options.strict) == (None, True, True)
 
 
 def test_everything_said_in_any_case() -> None:

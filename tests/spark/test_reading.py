@@ -11,6 +11,7 @@ import pytest
 
 import aiodq
 from aiodq.format.layout import SEGMENT_HEADER
+from aiodq.spark import planning
 from aiodq.spark.options import read_options
 from aiodq.spark.planning import plan
 from aiodq.spark.reading import record_batches
@@ -31,6 +32,25 @@ async def store(tmp_path: Path) -> Path:
     path = tmp_path / "store"
     await fill(path)
     return path
+
+
+async def test_each_core_gets_a_task_unless_there_is_little_to_read(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = scanned(store)
+
+    def tasks(cores: int | None) -> int:
+        monkeypatch.setattr(os, "cpu_count", lambda: cores)
+        assert read(store) == rows
+        return len(plan(OsFileSystem(), read_options({"path": str(store)})))
+
+    assert tasks(8) == 1
+    monkeypatch.setattr(planning, "_LEAST", 1)
+    assert tasks(None) == 1
+    assert tasks(2) == 2
+    assert tasks(100) == 3, "as many as the indexes allow"
+    monkeypatch.setattr(planning, "_MOST", 1)
+    assert tasks(1) == 3
 
 
 async def test_however_small_the_splits(store: Path) -> None:

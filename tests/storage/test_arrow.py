@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 import aiodq
-from aiodq.format.arrow import COLUMNS
+from aiodq.format.arrow import COLUMNS, ArrowDecoder
+from aiodq.storage.framereader import FrameReader
 from aiodq.storage.reader import StoreReader
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import flip, open_log, put, put_each, segments
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from aiodq.storage.log import TopicLog
     from aiodq.storage.reader import TopicReader
     from aiodq.storage.record import StoredMessage
 
@@ -61,6 +63,45 @@ def test_the_messages_and_the_damages_of_a_scan(tmp_path: Path, change: Callable
     rows = as_rows(one.scan())
     assert other.to_arrow().to_pylist() == rows
     assert other.damages == one.damages
+
+
+def all_of(log: TopicLog, max_bytes: int, run_bytes: int) -> tuple[list[tuple[int, bytes]], list[tuple[int, int]]]:
+    """Return every message, and which offsets were damaged."""
+    reader = FrameReader(FaultyFileSystem(), ArrowDecoder(), run_bytes)
+    view, at = log.view(), log.begin
+    found: list[tuple[int, bytes]] = []
+    damages: list[tuple[int, int]] = []
+    try:
+        while at < view.stop:
+            result = reader.read(view, at, max_bytes)
+            for rows in result.batches:
+                found += enumerate(rows.arrays["body"].to_pylist(), rows.first)
+            damages += [(damage.first, damage.stop) for damage in result.damages]
+            assert result.next > at
+            at = result.next
+    finally:
+        reader.close()
+    return found, damages
+
+
+def test_a_long_put_is_there_as_a_whole_or_not_at_all_however_it_is_read(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=4 << 20)
+    rng = random.Random(5)
+    for count, size in ((1, 3), (20, 40_000), (30, 9000), (1, 0)):
+        put(log, [rng.randbytes(size) for _ in range(count)], atomic=True)
+    [path] = segments(tmp_path)
+    end = log.view().data_end
+    for position in (None, *range(200, end, end // 25)):
+        if position is not None:
+            flip(path, position, 3)
+        expected = all_of(log, 8 << 20, 0)
+        assert bool(expected[1]) == (position is not None)
+        for max_bytes in (100, 70_000, 300_000):
+            for run_bytes in (0, 300_000, 8 << 20):
+                assert all_of(log, max_bytes, run_bytes) == expected, (position, max_bytes, run_bytes)
+        if position is not None:
+            flip(path, position, 3)
+    log.close()
 
 
 async def test_everything_that_a_message_has_beside_its_owner(tmp_path: Path) -> None:
