@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Checksum = Callable[[BytesLike, int], int]
 
-__all__ = ["CRC32", "checksum_named", "crc32_of_stretch"]
+__all__ = ["CRC32", "checksum_named", "crc32", "crc32_of_stretch"]
 
 CRC32: Final = 1
 """zlib's CRC-32, the default."""

@@ -13,7 +13,7 @@ from aiodq.format.layout import ALIGNMENT, COMPACT_MIN, FRAME_PREFIX, FRAME_STAR
 if TYPE_CHECKING:
     from aiodq.format.frames import Frame, FrameContext
 
-__all__ = ["decode_stretch", "whole_frame"]
+__all__ = ["compact_stretch", "decode_stretch", "whole_frame"]
 
 _START: Final = FRAME_START.size
 _PREFIX: Final = FRAME_PREFIX.size
@@ -44,7 +44,7 @@ def decode_stretch(
     at, end = 0, min(len(data), limit - position)
     try:
         while at < end:
-            batch, at = _compact_stretch(data, at, end, context, position)
+            batch, at = compact_stretch(data, at, end, context, position)
             if batch is not None:
                 if batch.stop > skip_below:
                     batches.append(batch)
@@ -76,8 +76,19 @@ def whole_frame(
     return frame if at + frame.length <= len(view) else None
 
 
-def _compact_stretch(data: bytes, at: int, end: int, context: FrameContext, position: int) -> tuple[Batch | None, int]:
-    """Decode compact records with consecutive offsets from `at`; stop before whatever is anything else."""
+def compact_stretch(data: bytes, at: int, end: int, context: FrameContext, position: int) -> tuple[Batch | None, int]:
+    """Decode compact records with consecutive offsets from `at`; stop before whatever is anything else.
+
+    Args:
+        data: frames.
+        at: where the first of them begins.
+        end: where `data` ends for frames.
+        context: the segment's.
+        position: where `data` starts in the file.
+
+    Returns:
+        The records, None if there is none, and where the next frame begins in `data`.
+    """
     bodies: list[bytes] = []
     times: list[int] = []
     view = memoryview(data)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiodq.errors import CorruptionError
@@ -20,6 +20,8 @@ from aiodq.format.layout import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiodq.format.layout import BytesLike
 
 __all__ = ["FooterTail", "IndexEntry", "SegmentIndex", "encode_footer"]
@@ -83,6 +85,35 @@ class SegmentIndex:
         self.records.append(entry.records)
         self.frames.append(entry.frames)
         self.newest.append(entry.newest_ns)
+
+    def add_each(self, position: int, first: int, lengths: Sequence[int], times: Sequence[int], raw_bytes: int) -> None:
+        """Take in frames of one record each at the segment's end, as `add` would one after the other.
+
+        Args:
+            position: the first frame's.
+            first: its relative offset.
+            lengths: the frames', bytes.
+            times: when each was put, nanoseconds.
+            raw_bytes: their payloads' size together.
+        """
+        starts = list(accumulate(lengths, initial=position))[:-1]
+        self.raw_bytes += raw_bytes
+        oldest = min(times)
+        self.oldest_ns = min(self.oldest_ns, oldest) if self.positions else oldest
+        at = 0
+        while at < len(starts):
+            if not self.positions or starts[at] - self.positions[-1] >= INDEX_STRIDE:
+                self.positions.append(starts[at])
+                self.firsts.append(first + at)
+                self.records.append(0)
+                self.frames.append(0)
+                self.newest.append(times[at])
+            stop = bisect_left(starts, self.positions[-1] + INDEX_STRIDE, at)
+            self.records[-1] += stop - at
+            self.frames[-1] += stop - at
+            newest = max(times[at:stop])
+            self.newest[-1] = max(self.newest[-1], newest)
+            at = stop
 
     def position_of(self, relative: int) -> int:
         """Return the position of the entry in which to look for a relative offset; the header's end while empty."""

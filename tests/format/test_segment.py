@@ -221,6 +221,24 @@ def test_index_finds_the_entry_before_a_position(given_pieces: list[Piece]) -> N
         assert index.position_before(position) == max((p for p in index.positions if p < position), default=None)
 
 
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(4, 900).map(lambda n: n * 8), st.integers(1, 50)), min_size=1, max_size=60),
+        max_size=4,
+    )
+)
+def test_index_of_many_frames_at_once(stretches: list[list[tuple[int, int]]]) -> None:
+    one_by_one, at_once = SegmentIndex(), SegmentIndex()
+    position, first = SEGMENT_HEADER.size, 0
+    for stretch in stretches:
+        lengths, times = [length for length, _ in stretch], [time for _, time in stretch]
+        at_once.add_each(position, first, lengths, times, 3 * len(stretch))
+        for length, time in stretch:
+            one_by_one.add(IndexEntry(position, first, 1, 1, time), joined=False, flags=0, raw_bytes=3)
+            position, first = position + length, first + 1
+    assert at_once == one_by_one
+
+
 def footer_of(model: Model, salt: int = 7) -> tuple[FooterTail, bytes, int]:
     """Return the tail, the footer, and the size of the file that it ends."""
     tail, footer = encode_footer(model.entries, data_end=model.data_end, end=model.end, salt=salt)

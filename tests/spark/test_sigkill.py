@@ -89,5 +89,7 @@ def test_nothing_is_missing_and_nothing_is_twice(tmp_path: Path, seed: int) -> N
 @pytest.mark.parametrize("owned", [True, False], ids=["owned", "alone"])
 def test_nothing_is_missing_through_many_kills(tmp_path: Path, seed: int, owned: bool, record_property: Record) -> None:
     for number in range(5):
-        check_kills(tmp_path / str(number), seed + number, 5, owned=owned)
+        path = tmp_path / str(number)
+        path.mkdir()
+        check_kills(path, seed + number, 5, owned=owned)
     record_property("trials", 25)

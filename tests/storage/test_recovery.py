@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,13 +15,16 @@ from aiodq.errors import FormatVersionError
 from aiodq.format.footer import SegmentIndex, encode_footer
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
+from aiodq.storage import contents as storage_contents
 from aiodq.storage.atomic import TEMPORARY
+from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.reader import TopicReader
 from aiodq.storage.slots import WATERMARK, SlotFile
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import (
     contents,
     copy,
+    flip,
     messages,
     open_log,
     overwrite,
@@ -577,3 +582,31 @@ def test_a_newer_version_is_refused_and_nothing_is_touched(synced: Path, number:
         open_log(synced, fs)
     assert tree(synced) == before
     assert fs.open_files == 0
+
+
+def test_messages_put_one_by_one_are_counted_as_each_would_be(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    log = open_log(tmp_path, segment_bytes=64 << 20)
+    put_each(log, [bytes(number) for number in range(100)], sync=False)
+    for _ in range(rng.randrange(20, 40)):
+        size = rng.choice([0, 5, 900, 9000, 300_000])
+        if rng.random() < 0.8:
+            put_each(log, [rng.randbytes(size)] * (1 if size > 9000 else rng.choice([1, 3, 60])), sync=False)
+        else:
+            put(log, [rng.randbytes(size)] * 3, atomic=rng.random() < 0.5, sync=False)
+    context, end = log.view().segments[0].context, log.view().data_end
+    log.close()
+    [path] = segments(tmp_path)
+    for position in (None, *(rng.randrange(end) & ~7 for _ in range(8))):
+        if position is not None:
+            flip(path, position, rng.randrange(8))
+        with contextlib.closing(OsFileSystem().open(str(path))) as file:
+            look = partial(
+                storage_contents.examine, file, context, str(path), limit=end, promised=rng.choice([0, 10**9])
+            )
+            found = look()
+            with monkeypatch.context() as without:
+                without.setattr(storage_contents, "_take_singles", lambda *_: None)
+                assert look() == found
