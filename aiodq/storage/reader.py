@@ -136,7 +136,7 @@ class TopicReader:
             stop: as for `scan`.
             columns: which of `topic`, `offset`, `timestamp`, `tag`, `key`, `headers` and `body`; all where None. What
                 is not named is not decoded.
-            most_rows: the largest batch.
+            most_rows: the largest batch; one of about 2 MiB is not made larger.
             verify: compare checksums; without, damage in bodies is not noticed.
             strict: as for `scan`.
 
