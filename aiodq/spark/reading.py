@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Partition", "record_batches"]
 
-_CHUNK: Final = 1 << 22
+_CHUNK: Final = 4 << 20
 _MOST_ROWS: Final = 65_536
 
 

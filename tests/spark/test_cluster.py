@@ -76,7 +76,9 @@ def master(tmp_path: Path) -> Iterator[str]:
 
 def alive(page: int) -> int:
     """Return how many workers the master knows."""
-    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=5) as answer:
+    address = f"http://127.0.0.1:{page}/json/"
+    # A master that has only begun answers every address with its front page.
+    with suppress(OSError, json.JSONDecodeError), urllib.request.urlopen(address, timeout=5) as answer:
         return int(json.load(answer)["aliveworkers"])
     return 0
 
