@@ -54,10 +54,10 @@ def traced(zygote: Zygote) -> Zygote:
     """Return the same, where what it forks can be traced."""
     if want := want_of_strace():
         # Only the kernel can fail a real call, and only a tracer can tell it to; tests/proof fails the simulated ones.
-        pytest.skip(f"real system calls are failed by strace, which pip does not bring: {want}")
+        pytest.skip(f"needs strace, by which the kernel fails a call, and it is no package of pip's: {want}")
     if zygote.run("mixed", 1, 1, calls="fdatasync").code != 0:
         complaint = zygote.complaints()
         assert "ptrace" in complaint, complaint
         # A container's seccomp profile or Yama decides that, and nothing in a test can change it.
-        pytest.skip(f"the kernel does not let this user trace its own processes: {complaint.splitlines()[-1]}")
+        pytest.skip(f"needs ptrace, which the kernel refuses to strace here: {complaint.splitlines()[-1]}")
     return zygote

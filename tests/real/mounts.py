@@ -32,16 +32,14 @@ def _skip_if_refused(problem: str, what: str) -> None:
     """Skip where it is the kernel that refuses; any other problem is one of the test."""
     if problem:
         assert re.search("permission denied|not permitted|superuser|there is no", problem, re.IGNORECASE), problem
-        pytest.skip(f"the kernel does not let this root {what}: {problem}")
+        pytest.skip(f"needs to {what}, which is refused to this root: {problem}")
 
 
 @contextmanager
 def _mounted(path: Path, *options: str) -> Iterator[Path]:
     if sys.platform != "linux" or os.geteuid() != 0:
         # Filling or write-protecting the machine's own disk instead would harm whoever runs this.
-        pytest.skip(
-            "a small or a read-only file system is mounted where this process sees it, as only Linux's root may"
-        )
+        pytest.skip("needs a small or a read-only file system, and only root may mount one, on Linux")
     path.mkdir(exist_ok=True)
     # Root without CAP_SYS_ADMIN, as in most containers, may not.
     _skip_if_refused(_call("mount", *options, str(path)), "mount anything")

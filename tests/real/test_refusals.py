@@ -104,7 +104,7 @@ asyncio.run(main())
 async def test_another_user_s_store_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         # Root passes every permission, and another user cannot give files away: it takes root to have two of them.
-        pytest.skip("a process has to give up its user for another one between two openings, which only root may")
+        pytest.skip("needs a process that becomes another user, and only root can")
     for directory in (tmp_path, *tmp_path.parents):
         if not directory.stat().st_mode & stat.S_IXOTH:
             directory.chmod(directory.stat().st_mode | stat.S_IXOTH)
