@@ -84,10 +84,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(dir=given.dir, prefix="aiodq-bench-") as directory:
             path = Path(directory) / "store"
             rounds.append(asyncio.run(measure(path, given.messages, given.due, given.seconds, rng)))
-    table = Table("late, ms", "p50", "p99", "most", title=f"{given.due:,} due among {given.messages:,} deferred")
+    title = f"{given.due:,} due among {given.messages:,} deferred, {given.rounds} rounds"
+    table = Table("late, ms", "p50", "p99", "most of all rounds", title=title)
     for name in rounds[0]:
-        of = [[percentile(late[name], 0.5), percentile(late[name], 0.99), max(late[name])] for late in rounds]
-        table.add_row(name, *(f"{statistics.median(column) * 1000:.1f}" for column in zip(*of, strict=True)))
+        medians = [statistics.median(percentile(late[name], part) for late in rounds) for part in (0.5, 0.99)]
+        most = max(max(late[name]) for late in rounds)
+        table.add_row(name, *(f"{figure * 1000:.1f}" for figure in (*medians, most)))
     Console(width=None if sys.stdout.isatty() else 100).print(table)
     return 0
 
