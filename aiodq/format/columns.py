@@ -17,7 +17,17 @@ if TYPE_CHECKING:
 
     from aiodq.format.layout import BytesLike
 
-__all__ = ["ColumnPlaces", "Columns", "Flags", "column_places", "decode_columns", "decode_headers", "encode_columns"]
+__all__ = [
+    "CONTINUED",
+    "CONTINUES",
+    "ColumnPlaces",
+    "Columns",
+    "Flags",
+    "column_places",
+    "decode_columns",
+    "decode_headers",
+    "encode_columns",
+]
 
 T = TypeVar("T")
 
@@ -43,6 +53,8 @@ _KNOWN_FLAGS: Final = sum(Flags)
 _TIMES, _DUES, _EXPIRIES = int(Flags.TIMES), int(Flags.DUES), int(Flags.EXPIRIES)
 _TAGS, _KEYS, _HEADERS = int(Flags.TAGS), int(Flags.KEYS), int(Flags.HEADERS)
 _TRANSACTION: Final = int(Flags.TRANSACTION)
+CONTINUES: Final = int(Flags.CONTINUES)
+CONTINUED: Final = int(Flags.CONTINUED)
 _NUMBER: Final = struct.Struct("<Q")
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _HEADER_COUNT: Final = struct.Struct("<H")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import CorruptionError
 from aiodq.format.codecs import CODEC_NONE, compress, decompress, raw_limit
-from aiodq.format.columns import Columns, Flags, decode_columns, encode_columns
+from aiodq.format.columns import CONTINUED, CONTINUES, Columns, decode_columns, encode_columns
 from aiodq.format.layout import (
     ALIGNMENT,
     BATCH_HEADER,
@@ -54,8 +54,6 @@ _COMPACT_REST: Final = struct.Struct(FRAME_PREFIX.format.replace("<II", "<", 1))
 _COMPACT_ENDS: Final = tuple(struct.Struct(f"<{padding}xI") for padding in range(ALIGNMENT))
 _COUNTS: Final = struct.Struct("<III")
 # As plain numbers: an operation on an IntFlag costs as much as encoding a record.
-_CONTINUES: Final = int(Flags.CONTINUES)
-_CONTINUED: Final = int(Flags.CONTINUED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +165,7 @@ def encode_frames(
     for number, (start, stop) in enumerate(cuts):
         flags = 0
         if atomic:
-            flags = (_CONTINUES if number else 0) | (_CONTINUED if number < last else 0)
+            flags = (CONTINUES if number else 0) | (CONTINUED if number < last else 0)
         part = columns if last == 0 else columns.slice(start, stop)
         frames.append(_encode_batch(part, context, first + start, watermark, time_ns, codec=codec, flags=flags))
     return frames

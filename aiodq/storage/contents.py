@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiodq.format.columns import Flags
+from aiodq.format.columns import CONTINUED
 from aiodq.format.decode import compact_stretch
 from aiodq.format.footer import IndexEntry, SegmentIndex
 from aiodq.format.layout import COMPACT_MIN, SEGMENT_HEADER, padded
@@ -101,7 +101,7 @@ def examine(
             break
         pending = pending or item
         # A run that lost a frame shows only what is left of it: readers have to be wary as if its flags had been seen.
-        found.index.flags |= Flags.CONTINUED
+        found.index.flags |= CONTINUED
         if item.cut_short:
             found.lost.append(Lost(pending.position, limit, pending.reason, found.end, found.end))
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
-from aiodq.format.columns import Flags
+from aiodq.format.columns import CONTINUED, CONTINUES
 from aiodq.format.footer import SegmentIndex
 from aiodq.format.layout import FRAME_PREFIX, FRAME_START, TRAILER
 from aiodq.storage.contents import index_unit
@@ -27,8 +27,6 @@ __all__ = ["Decode", "FrameReader", "FramesRead", "LogView", "OpenSegment", "Row
 
 _OPEN_FILES: Final = 4
 _CHUNK: Final = 256 * 1024
-# As plain numbers: an operation on an IntFlag costs a tenth of decoding a frame.
-_CONTINUES, _CONTINUED = int(Flags.CONTINUES), int(Flags.CONTINUED)
 
 
 class Rows(Protocol):
@@ -228,7 +226,7 @@ class FrameReader(Generic[R]):
         """Decode on to where no run is left open. Return the bytes that the frames take now, and what follows."""
         segment, most = opened.segment, used + self._run_bytes
         taken, error = used, None
-        while taken and error is None and batches and batches[-1].flags & _CONTINUED and used < most:
+        while taken and error is None and batches and batches[-1].flags & CONTINUED and used < most:
             at = position + used
             data = self._read(opened, at, min(_CHUNK, limit - at))
             result.bytes_read += len(data)
@@ -255,7 +253,7 @@ class FrameReader(Generic[R]):
         than a read is walked through to its end first.
         """
         segment, end = opened.segment, position + used
-        if not opened.index.flags & _CONTINUED:
+        if not opened.index.flags & CONTINUED:
             return batches, used, error
         low, high = opened.whole
         if not low <= position <= high:
@@ -335,9 +333,9 @@ def _whole_until(batches: Sequence[Rows], known: int) -> tuple[int, bool]:
         if batch.position < known:
             continue
         adjacent = batch.position == end or not continued
-        if bool(batch.flags & _CONTINUES) != continued or not adjacent:
+        if bool(batch.flags & CONTINUES) != continued or not adjacent:
             return high, False
-        continued, end = bool(batch.flags & _CONTINUED), batch.position + batch.length
+        continued, end = bool(batch.flags & CONTINUED), batch.position + batch.length
         if not continued:
             high = end
     return high, True
@@ -353,7 +351,7 @@ def _index_of(file: File, segment: Segment) -> SegmentIndex:
             if isinstance(item, Unit):
                 index_unit(index, item, segment.base)
             else:
-                index.flags |= Flags.CONTINUED
+                index.flags |= CONTINUED
         return index
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import CorruptionError
 from aiodq.format.checksum import crc32, crc32_of_stretch
-from aiodq.format.columns import Flags
+from aiodq.format.columns import CONTINUED, CONTINUES
 from aiodq.format.frames import check_frame, read_prefix
 from aiodq.format.layout import ALIGNMENT, BATCH_HEADER, COMPACT_MIN, FRAME_START, SEGMENT_HEADER, TRAILER
 from aiodq.format.scan import candidate_frames
@@ -25,8 +25,6 @@ _WINDOW: Final = 256 * 1024
 _PATIENCE: Final = 16 << 20
 """Bytes of what only looked like frames, before each is checked without reading it as a whole."""
 
-# As plain numbers: an operation on an IntFlag costs a tenth of reading a frame.
-_CONTINUES, _CONTINUED = int(Flags.CONTINUES), int(Flags.CONTINUED)
 _STEP: Final = 4096
 """Bytes between two running checksums."""
 
@@ -179,14 +177,14 @@ def _read_unit(window: Window, position: int, context: FrameContext, path: str, 
     while True:
         frame = _read_frame(window, position, context, path)
         if (
-            bool(frame.flags & _CONTINUES) != continued
+            bool(frame.flags & CONTINUES) != continued
             or frame.first < expected
             or (continued and frame.first != expected)
         ):
             message = "the frame does not follow the one before it"
             raise CorruptionError(message, path, position)
         frames.append(frame)
-        continued = bool(frame.flags & _CONTINUED)
+        continued = bool(frame.flags & CONTINUED)
         if not continued:
             return Unit(tuple(frames))
         position, expected = frame.end, frame.stop
@@ -216,7 +214,7 @@ def _next_unit_start(window: Window, position: int, context: FrameContext, path:
         if not chunk:
             return None  # the owner has cut the file meanwhile
         for frame in candidate_frames(chunk, 0, context, position=position, limit=window.limit):
-            if frame.flags & _CONTINUES or frame.first < expected or not window.ends_like(frame):
+            if frame.flags & CONTINUES or frame.first < expected or not window.ends_like(frame):
                 continue
             if spent > _PATIENCE and context.checksum is crc32 and not sums.matches(frame, context):
                 continue
