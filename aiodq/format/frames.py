@@ -53,7 +53,6 @@ _BATCH_REST: Final = struct.Struct(BATCH_HEADER.format.replace("<II", "<", 1))
 _COMPACT_REST: Final = struct.Struct(FRAME_PREFIX.format.replace("<II", "<", 1))
 _COMPACT_ENDS: Final = tuple(struct.Struct(f"<{padding}xI") for padding in range(ALIGNMENT))
 _COUNTS: Final = struct.Struct("<III")
-# As plain numbers: an operation on an IntFlag costs as much as encoding a record.
 
 
 @dataclass(frozen=True, slots=True)
