@@ -29,6 +29,7 @@ MAY_IMPORT_EXTRAS = (
     "aiodq.cli",
     "aiodq.format.arrow",
     "aiodq.format.codecs",
+    "aiodq.format.framearrays",
     "aiodq.integrations",
     "aiodq.spark",
     "aiodq.storage.arrow",

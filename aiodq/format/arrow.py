@@ -8,11 +8,8 @@ numpy imported.
 from __future__ import annotations
 
 import struct
-import sys
-from array import array
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,20 +18,12 @@ import pyarrow as pa
 from aiodq.errors import CorruptionError
 from aiodq.format.columns import column_places, decode_headers
 from aiodq.format.decode import whole_frame
+from aiodq.format.framearrays import COMPACT, OTHER, FrameArrays, leading
 from aiodq.format.frames import check_frame, decode_frame, frame_payload
-from aiodq.format.layout import (
-    ALIGNMENT,
-    COMPACT_MIN,
-    FRAME_PREFIX,
-    FRAME_START,
-    KIND_BATCH,
-    KIND_COMPACT,
-    NULL_LENGTH,
-    TRAILER,
-)
+from aiodq.format.layout import KIND_BATCH, NULL_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from aiodq.format.frames import Frame, FrameContext
     from aiodq.format.layout import BytesLike
@@ -53,12 +42,8 @@ _TYPES: Final[dict[str, Any]] = {
 COLUMNS: Final[tuple[str, ...]] = tuple(_TYPES)
 """What a message is shown as; `timestamp` is when it was put."""
 
-_PREFIX: Final = FRAME_PREFIX.size
-_START: Final = FRAME_START.size
 _LARGEST: Final = 2**31 - 1
 """The bytes that one array of `binary` can hold."""
-_COMPACT: Final = 0xFFFF00FF
-"""The bits of a frame's third word that tell a plain compact record: its kind, and no flags."""
 
 
 def schema_of(columns: Collection[str] = COLUMNS) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -80,9 +65,11 @@ class ArrowRows:
         position: the first frame's place in its segment, bytes.
         length: the frames' bytes.
         size: about the bytes of the rows, decompressed.
-        flags: the frame's, `aiodq.format.columns.Flags`.
+        flags: the frame's, `aiodq.format.columns.Flags`; of several only the first one's `CONTINUES` and the last one's
+            `CONTINUED`, between which no run begins or ends that is not whole.
         times: when each was put, nanoseconds since the epoch: an array of int64, or one number for all.
-        arrays: `tag`, `key`, `headers` and `body` as far as they are wanted; None where none of the records has any.
+        arrays: `tag`, `key`, `headers` and `body` as far as they are wanted, in one piece or in several; None where
+            none of the records has any.
     """
 
     first: int
@@ -122,10 +109,12 @@ def joined(rows: Sequence[ArrowRows], name: str, topic: str) -> Any:  # noqa: AN
     arrays = [one.arrays[name] for one in rows]
     if all(array is None for array in arrays):
         return _nulls(name, _at_least(count)).slice(0, count)
-    pieces = [
-        pa.nulls(one.stop - one.first, _TYPES[name]) if array is None else array
-        for one, array in zip(rows, arrays, strict=True)
-    ]
+    pieces: list[Any] = []
+    for one, array in zip(rows, arrays, strict=True):
+        if isinstance(array, pa.ChunkedArray):
+            pieces += array.chunks
+        else:
+            pieces.append(pa.nulls(one.stop - one.first, _TYPES[name]) if array is None else array)
     return pa.concat_arrays(pieces)
 
 
@@ -168,22 +157,21 @@ class ArrowDecoder:
         """Decode whole frames from the start of `data`. Parameters and result as those of `decode_stretch`."""
         found: list[ArrowRows] = []
         end = min(len(data), limit - position)
-        frames = _Frames(data, end)
+        frames = FrameArrays(data, end)
         at = 0
         try:
             for low, high in frames.groups():
                 while low < high:
-                    at = frames.starts[low]
-                    rows = self._compact(frames, low, high, context, position) if frames.compact[low] else None
+                    several, rows = self._several(frames, low, high, context, position)
                     if rows is None:
+                        # The one that is different, or that is not sound: this tells why.
+                        at = int(frames.starts[low])
                         frame = whole_frame(frames.view, at, context, position=position, limit=limit, path=path)
                         if frame is None:
                             return found, at, None
-                        rows = self._frame(frames.view, at, frame, context, path)
-                        low += 1  # noqa: PLW2901 - a compact group may end early, at a frame that tells why
-                    else:
-                        low += rows.stop - rows.first  # noqa: PLW2901 - likewise
-                    at += rows.length
+                        several, rows = 1, self._frame(frames.view, at, frame, context, path)
+                    low += several  # noqa: PLW2901 - a group may end early
+                    at = rows.position - position + rows.length
                     if rows.stop > max(rows.first, skip_below):
                         found.append(rows)
             if at < end:
@@ -193,28 +181,32 @@ class ArrowDecoder:
             return found, at, error
         return found, at, None
 
-    def _compact(self, frames: _Frames, low: int, high: int, context: FrameContext, position: int) -> ArrowRows | None:
-        """Decode neighbouring compact records, up to the first that is not sound."""
-        starts, ends = frames.at[low:high], frames.ends[low:high]
-        padding = frames.padding[low:high]
-        body_ends = ends - TRAILER.size - padding
-        sound = (padding < ALIGNMENT) & (body_ends >= starts + _PREFIX)
-        if self._verify:
-            checksum, salt, data = context.checksum, context.salt, frames.data
-            covered = map(data.__getitem__, map(slice, (starts + _START).tolist(), ends.tolist()))
-            sound &= frames.crcs[low:high] == np.fromiter(map(checksum, covered, repeat(salt)), np.uint32, high - low)
-        else:
-            sound &= frames.trailing_lengths(low, high) == ends - starts
-        count = high - low if sound.all() else int(sound.argmin())
+    def _several(
+        self, frames: FrameArrays, low: int, high: int, context: FrameContext, position: int
+    ) -> tuple[int, ArrowRows | None]:
+        """Decode the frames of a group together, up to the first that is not sound. Return how many."""
+        kind = frames.kinds[low]
+        if kind == OTHER:
+            return 0, None
+        high = frames.together(low, high)
+        offsets, heads, sound = frames.bodies(low, high)
+        count = leading(sound)
+        if count and self._verify:
+            count = frames.unchanged(low, low + count, context)
         if not count:
-            return None
+            return 0, None
+        high = frames.together(low, low + count)
+        count = high - low
+        records = frames.records[low:high]
+        times = frames.times(low, high)
         arrays: dict[str, Any] = dict.fromkeys(("tag", "key", "headers"))
         if "body" in self._wanted:
-            arrays["body"] = _pieces(frames.view, starts[:count] + _PREFIX, body_ends[:count])
-        first, at = context.base + int(frames.relative[low]), int(starts[0])
-        length = int(ends[count - 1]) - at
-        times = frames.times(low, low + count)
-        return ArrowRows(first, first + count, position + at, length, length, 0, times, arrays)
+            offsets = offsets[: heads[count - 1] + records[-1] + 1]
+            arrays["body"] = _bodies(frames.view, offsets, heads[:count], None if kind == COMPACT else records)
+        first, at = context.base + frames.first(low), int(frames.starts[low])
+        stop, length = first + int(records.sum()), int(frames.ends[high - 1]) - at
+        times = times if kind == COMPACT else np.repeat(times, records)
+        return count, ArrowRows(first, stop, position + at, length, length, frames.run_flags(low, high), times, arrays)
 
     def _frame(self, view: memoryview, at: int, frame: Frame, context: FrameContext, path: str) -> ArrowRows:
         times: Any = frame.time_ns
@@ -239,87 +231,22 @@ class ArrowDecoder:
         return ArrowRows(frame.first, frame.stop, frame.position, frame.length, size, frame.flags, times, arrays)
 
 
-class _Frames:
-    """The frames in some data, found by their lengths alone; nothing of them is believed yet.
+def _bodies(view: memoryview, offsets: Any, heads: Any, counts: Any) -> Any:  # noqa: ANN401 - numpy's, pyarrow's
+    """Return bodies as an array, in pieces where several stand together.
 
-    Behind something that is no frame there may be more that are none; going through them in order, one meets it first.
+    They and what lies between them are one array without a copy.
 
-    Attributes:
-        data: what they lie in; `view` is the same.
-        starts: where each begins; `at` is the same.
-        ends: where each ends.
-        compact: whether each looks like a plain compact record.
-        relative: the offset of each in its segment.
-        crcs: the checksum of each, as it says.
-        padding: the bytes behind each body, if it is a compact record.
+    Args:
+        view: what they lie in.
+        offsets: where in it each begins, which is where the one before it ends or what lies behind that.
+        heads: the first body's place among the offsets, for each frame.
+        counts: how many a frame has; None for one each.
     """
-
-    def __init__(self, data: bytes, end: int) -> None:
-        """Find those that lie before `end`."""
-        self.data = data
-        self.view = memoryview(data)
-        words = _words(data)
-        self.starts = _walk(words, end)
-        self._table = np.frombuffer(words, np.uint32)
-        self.at = np.array(self.starts, np.int64)
-        self._word = self.at >> 2
-        lengths = self._table[self._word].astype(np.int64)
-        self.ends = self.at + lengths
-        self.crcs = self._table[self._word + 1]
-        kind = self._table[self._word + 2]
-        self.compact = (kind & _COMPACT == KIND_COMPACT) & (lengths % ALIGNMENT == 0) & (self.ends <= end)
-        self.padding = (kind >> 8 & 0xFF).astype(np.int64)
-        self.relative = self._table[self._word + 3].astype(np.int64)
-
-    def groups(self) -> Iterator[tuple[int, int]]:
-        """Yield the numbers from which and up to which there are compact records with consecutive offsets, or one."""
-        linked = self.compact[1:] & self.compact[:-1] & (np.diff(self.relative) == 1)
-        breaks = [0, *(np.flatnonzero(~linked) + 1).tolist(), len(self.starts)]
-        return pairwise(breaks)
-
-    def trailing_lengths(self, low: int, high: int) -> Any:  # noqa: ANN401 - numpy has types that say nothing
-        """Return the lengths that stand at the ends of compact records."""
-        return self._table[self.ends[low:high] - TRAILER.size >> 2].astype(np.int64)
-
-    def times(self, low: int, high: int) -> Any:  # noqa: ANN401 - likewise
-        """Return when each was put, nanoseconds since the epoch."""
-        word = self._word[low:high]
-        return self._table[word + 5].astype(np.int64) | self._table[word + 6].astype(np.int64) << 32
-
-
-def _words(data: bytes) -> memoryview:
-    """Return the data as u32, for a walk that costs next to nothing a frame."""
-    whole = memoryview(data)[: len(data) // 4 * 4]
-    if sys.byteorder == "little":
-        return whole.cast("I")
-    swapped = array("I", bytes(whole))
-    swapped.byteswap()
-    return memoryview(swapped)
-
-
-def _walk(words: memoryview, end: int) -> list[int]:
-    """Return where frames start that lie one behind the other, by their lengths."""
-    starts: list[int] = []
-    add = starts.append
-    at, last = 0, end - COMPACT_MIN
-    while at <= last:
-        add(at)
-        length = words[at >> 2]
-        if length < COMPACT_MIN:
-            break
-        at += length
-    return starts
-
-
-def _pieces(view: memoryview, starts: Any, ends: Any) -> Any:  # noqa: ANN401 - arrays of numpy and pyarrow
-    """Return the bytes between these places, which do not overlap, as an array.
-
-    They and what lies between them are one array without a copy, whose every other item is taken.
-    """
-    offsets = np.empty(2 * len(starts), np.int32)
-    offsets[0::2], offsets[1::2] = starts, ends
-    between = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(view)])
-    return between.take(_numbers("offset", np.arange(0, len(offsets), 2)))
+    places = pa.py_buffer(offsets.astype(np.int32))
+    all_of_it = pa.Array.from_buffers(_TYPES["body"], len(offsets) - 1, [None, places, pa.py_buffer(view)])
+    if counts is None:
+        return all_of_it.take(_numbers("offset", heads))
+    return pa.chunked_array(map(all_of_it.slice, heads.tolist(), counts.tolist()), _TYPES["body"])
 
 
 def _columns(wanted: frozenset[str], payload: BytesLike, count: int, flags: int) -> tuple[Any, dict[str, Any]]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Checksum = Callable[[BytesLike, int], int]
 
-__all__ = ["CRC32", "checksum_named", "crc32", "crc32_of_stretch"]
+__all__ = ["CRC32", "checksum_named", "crc32", "crc32_link", "crc32_of_stretch"]
 
 CRC32: Final = 1
 """zlib's CRC-32, the default."""
@@ -46,6 +46,7 @@ def checksum_named(number: int, path: str = "") -> Checksum:
 
 
 _POLYNOMIAL: Final = 0xEDB88320
+_ALL: Final = 0xFFFFFFFF
 _ONE: Final = 1 << 31
 """The polynomial 1: bits are reflected, the highest power is the lowest bit."""
 
@@ -76,12 +77,26 @@ def _shift(length: int) -> int:
     return result
 
 
+@lru_cache(maxsize=64)
+def crc32_link(start: int) -> int:
+    """Return what stands, as a u32, for the end of one checksum and the beginning of another.
+
+    A CRC-32 of bytes that are followed by the u32 of its own inverse, this one, and other bytes, is the CRC-32 of the
+    other bytes begun with `start`.
+    """
+    register = start ^ _ALL
+    for _ in range(32):
+        carried = register >> 31
+        register = ((register ^ _POLYNOMIAL if carried else register) << 1 | carried) & _ALL
+    return register
+
+
 def _product(one: int, two: int) -> int:
     """Return the product of two polynomials, modulo that of CRC-32."""
     result = 0
     while one:
         if one & _ONE:
             result ^= two
-        one = (one << 1) & 0xFFFFFFFF
+        one = (one << 1) & _ALL
         two = (two >> 1) ^ _POLYNOMIAL if two & 1 else two >> 1
     return result

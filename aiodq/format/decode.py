@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.errors import CorruptionError
 from aiodq.format.columns import Columns
 from aiodq.format.frames import Batch, check_frame, decode_frame, read_prefix
-from aiodq.format.layout import ALIGNMENT, COMPACT_MIN, FRAME_PREFIX, FRAME_START, KIND_COMPACT, TRAILER
+from aiodq.format.layout import ALIGNMENT, COMPACT_MIN, FRAME_PREFIX, FRAME_START, KIND_COMPACT, TRAILER, padded
 
 if TYPE_CHECKING:
+    from aiodq.format.footer import SegmentIndex
     from aiodq.format.frames import Frame, FrameContext
 
-__all__ = ["compact_stretch", "decode_stretch", "whole_frame"]
+__all__ = ["IndexSingles", "compact_stretch", "decode_stretch", "index_singles", "whole_frame"]
 
 _START: Final = FRAME_START.size
 _PREFIX: Final = FRAME_PREFIX.size
 _TRAILER: Final = TRAILER.size
+_AT_ONCE: Final = 128 * 1024
+"""Bytes of frames that are counted in one go: the shorter the records, the more memory they take."""
 
 
 def decode_stretch(
@@ -119,3 +122,38 @@ def compact_stretch(data: bytes, at: int, end: int, context: FrameContext, posit
         return None, at
     columns = Columns(bodies, times if len(times) > 1 else None)
     return Batch(context.base + first, times[0], columns, position + start, at - start), at
+
+
+class IndexSingles(Protocol):
+    """See `index_singles`."""
+
+    def __call__(
+        self, index: SegmentIndex, data: bytes, at: int, context: FrameContext, *, position: int, first: int
+    ) -> tuple[int, int]:
+        """Add compact records to an index."""
+        ...
+
+
+def index_singles(
+    index: SegmentIndex, data: bytes, at: int, context: FrameContext, *, position: int, first: int
+) -> tuple[int, int]:
+    """Add the compact records from `data[at]` on to an index, up to whatever is anything else.
+
+    Args:
+        index: of the frames before.
+        data: frames.
+        at: where to begin.
+        context: the segment's.
+        position: the same place in the file.
+        first: the relative offset that the first of them has; of any other, none is added.
+
+    Returns:
+        How many there are, and the bytes they take. It need not be all of them.
+    """
+    batch, stop = compact_stretch(data, at, min(len(data), at + _AT_ONCE), context, 0)
+    if batch is None or batch.first - context.base != first:
+        return 0, 0
+    sizes = list(map(len, batch.columns.bodies))
+    lengths = [padded(COMPACT_MIN + size) for size in sizes]
+    index.add_each(position, first, lengths, batch.columns.times or [batch.time_ns], sum(sizes))
+    return len(sizes), stop - at

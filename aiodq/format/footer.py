@@ -115,10 +115,31 @@ class SegmentIndex:
             self.newest[-1] = max(self.newest[-1], newest)
             at = stop
 
+    def extend(self, entries: Sequence[IndexEntry], *, raw_bytes: int, oldest_ns: int) -> None:
+        """Take in whole entries at the segment's end, the first of them a stride or more behind the last one there."""
+        self.raw_bytes += raw_bytes
+        self.oldest_ns = min(self.oldest_ns, oldest_ns) if self.positions else oldest_ns
+        columns = (self.positions, self.firsts, self.records, self.frames, self.newest)
+        for column, values in zip(columns, zip(*entries, strict=True), strict=False):
+            column.extend(values)
+
     def position_of(self, relative: int) -> int:
         """Return the position of the entry in which to look for a relative offset; the header's end while empty."""
         number = bisect_right(self.firsts, relative) - 1
         return self.positions[number] if number >= 0 else SEGMENT_HEADER.size
+
+    def boundary_after(self, position: int, most: int, end: int) -> int:
+        """Return where the last entry within `most` bytes behind `position` begins; if there is none, the next one.
+
+        Args:
+            position: where to begin, bytes.
+            most: how far to look first.
+            end: what is returned where no entry follows.
+        """
+        number = bisect_right(self.positions, position + most)
+        if number and self.positions[number - 1] > position:
+            return self.positions[number - 1]
+        return self.positions[number] if number < len(self.positions) else end
 
     def position_at(self, time_ns: int) -> int | None:
         """Return the position of the first entry with a batch at `time_ns` or later, None if all are older."""

@@ -50,7 +50,8 @@ def as_record_batches(found: Iterable[ArrowRows], topic: str, columns: Sequence[
     for each in found:
         rows: ArrowRows | None = each
         while rows is not None:
-            here = rows.cut(rows.first, rows.first + most_rows - count)
+            room = -(-(_MOST_BYTES - size) * (rows.stop - rows.first) // max(rows.size, 1))
+            here = rows.cut(rows.first, rows.first + min(most_rows - count, room))
             rows = rows.cut(here.stop, rows.stop) if here.stop < rows.stop else None
             pending.append(here)
             count += here.stop - here.first

@@ -6,17 +6,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.format.columns import CONTINUED
-from aiodq.format.decode import compact_stretch
+from aiodq.format.decode import index_singles
 from aiodq.format.footer import IndexEntry, SegmentIndex
-from aiodq.format.layout import COMPACT_MIN, SEGMENT_HEADER, padded
+from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.scan import Bad, Unit, Window, scan_units
 
 if TYPE_CHECKING:
+    from aiodq.format.decode import IndexSingles
     from aiodq.format.frames import FrameContext
     from aiodq.storage.filesystem import File
 
 __all__ = ["Contents", "Lost", "examine", "index_unit"]
 
+_WINDOW: Final = 1 << 20
 _AHEAD: Final = 128 * 1024
 
 
@@ -61,7 +63,14 @@ class Contents:
 
 
 def examine(
-    file: File, context: FrameContext, path: str, *, limit: int, promised: int, found: Contents | None = None
+    file: File,
+    context: FrameContext,
+    path: str,
+    *,
+    limit: int,
+    promised: int,
+    found: Contents | None = None,
+    singles: IndexSingles = index_singles,
 ) -> Contents:
     """Walk a segment's frames, and tell damage from what was never finished.
 
@@ -76,6 +85,7 @@ def examine(
         limit: where its frames must end, bytes.
         promised: the offset below which everything is known to have been durable.
         found: what an earlier call found; it is continued.
+        singles: how what was put one by one is counted.
 
     Raises:
         StorageError: the file cannot be read.
@@ -83,8 +93,8 @@ def examine(
     found = found or Contents(context.base)
     found.unfinished = ""
     found.lost = [lost for lost in found.lost if lost.position < found.data_end]
-    window = Window(file, path, limit)
-    _take_singles(found, window, context)
+    window = Window(file, path, limit, _WINDOW)
+    _take_singles(found, window, context, singles)
     pending: Bad | None = None
     asked = False
     items = scan_units(file, context, path, limit=limit, start=found.data_end, expected=found.end, window=window)
@@ -107,18 +117,16 @@ def examine(
     return found
 
 
-def _take_singles(found: Contents, window: Window, context: FrameContext) -> None:
+def _take_singles(found: Contents, window: Window, context: FrameContext, singles: IndexSingles) -> None:
     """Count what was put one by one, up to the first frame that is anything else: in a tenth of the time."""
     while found.data_end < window.limit:
         at = window.at(found.data_end, min(_AHEAD, window.limit - found.data_end))
-        batch, stop = compact_stretch(window.data, at, len(window.data), context, window.position)
-        if batch is None or batch.first != found.end:
+        first = found.end - context.base
+        records, length = singles(found.index, window.data, at, context, position=found.data_end, first=first)
+        if not records:
             return
-        sizes = list(map(len, batch.columns.bodies))
-        lengths = [padded(COMPACT_MIN + size) for size in sizes]
-        times = batch.columns.times or [batch.time_ns]
-        found.index.add_each(found.data_end, batch.first - context.base, lengths, times, sum(sizes))
-        found.end, found.data_end = batch.stop, window.position + stop
+        found.end += records
+        found.data_end += length
 
 
 def _take(found: Contents, unit: Unit, bad: Bad | None, base: int) -> None:

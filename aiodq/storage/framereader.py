@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
-from aiodq.format.columns import CONTINUED, CONTINUES
+from aiodq.format.columns import CONTINUED
 from aiodq.format.footer import SegmentIndex
 from aiodq.format.layout import FRAME_PREFIX, FRAME_START, TRAILER
 from aiodq.storage.contents import index_unit
 from aiodq.storage.damage import Damage
+from aiodq.storage.framesread import FramesRead, Rows, add_rows, gap, lost_segment, whole_until
 from aiodq.storage.oserrors import storage_error
 from aiodq.storage.scan import Bad, Unit, scan_units
 from aiodq.storage.segments import load_index
@@ -19,92 +20,16 @@ from aiodq.storage.segments import load_index
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiodq.format.frames import FrameContext
     from aiodq.storage.filesystem import File, FileSystem
+    from aiodq.storage.framesread import Decode, LogView
     from aiodq.storage.segments import Segment
 
-__all__ = ["Decode", "FrameReader", "FramesRead", "LogView", "OpenSegment", "Rows", "lost_segment"]
-
-_OPEN_FILES: Final = 4
-_CHUNK: Final = 256 * 1024
-
-
-class Rows(Protocol):
-    """Records with consecutive offsets, made of one frame or of several."""
-
-    @property
-    def first(self) -> int:
-        """The first record's offset."""
-        ...
-
-    @property
-    def stop(self) -> int:
-        """The offset behind the last record."""
-        ...
-
-    @property
-    def position(self) -> int:
-        """The first frame's place in its segment, bytes."""
-        ...
-
-    @property
-    def length(self) -> int:
-        """The frames' bytes."""
-        ...
-
-    @property
-    def flags(self) -> int:
-        """The flags of the frame, `Flags`; none where there are several."""
-        ...
-
-    def cut(self, start: int, stop: int) -> Self:
-        """Return the part between two offsets."""
-        ...
-
+__all__ = ["FrameReader", "OpenSegment"]
 
 R = TypeVar("R", bound=Rows)
 
-
-class Decode(Protocol[R]):
-    """See `aiodq.format.decode.decode_stretch`."""
-
-    def __call__(
-        self, data: bytes, context: FrameContext, *, position: int, limit: int, skip_below: int, path: str
-    ) -> tuple[list[R], int, CorruptionError | None]:
-        """Decode whole frames from the start of `data`."""
-        ...
-
-
-class LogView(NamedTuple):
-    """A log at one moment.
-
-    Attributes:
-        segments: in order.
-        stop: the offset up to which may be read.
-        data_end: where the last segment's frames ended then, bytes.
-    """
-
-    segments: tuple[Segment, ...]
-    stop: int
-    data_end: int
-
-
-@dataclass(slots=True)
-class FramesRead(Generic[R]):
-    """What one read gave.
-
-    Attributes:
-        batches: in order of their offsets.
-        next: the offset to go on with.
-        damages: what could not be read on the way, with the offsets it cost. One without bytes is a gap: offsets that
-            no message has any more.
-        bytes_read: from disk.
-    """
-
-    batches: list[R] = field(default_factory=list)
-    next: int = 0
-    damages: list[Damage] = field(default_factory=list)
-    bytes_read: int = 0
+_OPEN_FILES: Final = 4
+_CHUNK: Final = 256 * 1024
 
 
 @dataclass(slots=True)
@@ -129,8 +54,8 @@ class FrameReader(Generic[R]):
     def __init__(self, fs: FileSystem, decode: Decode[R], run_bytes: int = 0) -> None:
         """Read through `fs`; `decode` makes rows of frames.
 
-        Up to `run_bytes` more than was asked for are read at once to decode a run of frames to its end. The frames of a
-        longer one are looked at twice.
+        With `run_bytes`, a read ends where a put does, as far as the index tells, and takes up to so many bytes more
+        than was asked for to get there. The frames of a longer run are looked at twice.
         """
         self._fs = fs
         self._decode = decode
@@ -166,7 +91,7 @@ class FrameReader(Generic[R]):
         segment = _segment_for(view, offset)
         if segment is None or segment.base > offset:
             path = view.segments[-1].path if segment is None else segment.path
-            return _gap(path, offset, view.stop if segment is None else min(segment.base, view.stop))
+            return gap(path, offset, view.stop if segment is None else min(segment.base, view.stop))
         try:
             opened = self.opened(segment)
         except (CorruptionError, StoreNotFoundError) as error:
@@ -182,7 +107,8 @@ class FrameReader(Generic[R]):
         result: FramesRead[R] = FramesRead(next=offset)
         position = start
         while position < limit:
-            size = min(max_bytes, limit - position)
+            until = self._until(opened, position, max_bytes, limit)
+            size = min(max_bytes, until - position)
             data = self._read(opened, position, size)
             result.bytes_read += len(data)
             batches, used, error = self._decode(
@@ -196,10 +122,10 @@ class FrameReader(Generic[R]):
                     continue
                 else:
                     error = CorruptionError("the frame's two lengths differ", segment.path, position)
-            if error is None and self._run_bytes:
-                used, error = self._read_on(opened, position, result, batches, used, limit=limit)
+            if error is None and position + size < until:
+                used, error = self._read_on(opened, position, result, batches, used, until=until, limit=limit)
             batches, used, error = self._whole_runs(opened, position, batches, used, error, limit=limit)
-            _add_batches(result, batches, view.stop, segment.path)
+            add_rows(result, batches, view.stop, segment.path)
             position += used
             if error is not None:
                 position = self._step_over(opened, position, result, error.message, view, limit=limit)
@@ -210,8 +136,15 @@ class FrameReader(Generic[R]):
                 break
         if position >= limit and not result.batches and not result.damages:
             # The footer promises more than the frames hold: what lies between was set aside before.
-            return _gap(segment.path, result.next, min(segment.end, view.stop), result.bytes_read)
+            return gap(segment.path, result.next, min(segment.end, view.stop), result.bytes_read)
         return result
+
+    def _until(self, opened: OpenSegment, position: int, max_bytes: int, limit: int) -> int:
+        """Return where a read of about `max_bytes` had best end."""
+        until = limit
+        if self._run_bytes and limit - position > max_bytes:
+            until = opened.index.boundary_after(position, max_bytes, limit)
+        return until if until - position <= max_bytes + self._run_bytes else position + max_bytes
 
     def _plausible(self, opened: OpenSegment, position: int, data: bytes) -> bool:
         """Look at a large frame's other end before that much memory is spent on a length that one bit may have made."""
@@ -221,14 +154,22 @@ class FrameReader(Generic[R]):
         return self._read(opened, position + need - TRAILER.size, TRAILER.size) == data[: TRAILER.size]
 
     def _read_on(
-        self, opened: OpenSegment, position: int, result: FramesRead[R], batches: list[R], used: int, *, limit: int
+        self,
+        opened: OpenSegment,
+        position: int,
+        result: FramesRead[R],
+        batches: list[R],
+        used: int,
+        *,
+        until: int,
+        limit: int,
     ) -> tuple[int, CorruptionError | None]:
-        """Decode on to where no run is left open. Return the bytes that the frames take now, and what follows."""
-        segment, most = opened.segment, used + self._run_bytes
+        """Decode on as far as `until`. Return the bytes that the frames take now, and what follows."""
+        segment, size = opened.segment, used
         taken, error = used, None
-        while taken and error is None and batches and batches[-1].flags & CONTINUED and used < most:
+        while taken and error is None and position + used < until:
             at = position + used
-            data = self._read(opened, at, min(_CHUNK, limit - at))
+            data = self._read(opened, at, min(size, until - at))
             result.bytes_read += len(data)
             more, taken, error = self._decode(
                 data, segment.context, position=at, limit=limit, skip_below=result.next, path=segment.path
@@ -258,7 +199,7 @@ class FrameReader(Generic[R]):
         low, high = opened.whole
         if not low <= position <= high:
             low = high = position
-        high, seen = _whole_until(batches, high)
+        high, seen = whole_until(batches, high)
         whole = [batch for batch in batches if batch.position < high]
         if seen and whole:
             opened.whole = (low, high)
@@ -321,26 +262,6 @@ class FrameReader(Generic[R]):
             raise storage_error(cause, opened.segment.path, position) from cause
 
 
-def _whole_until(batches: Sequence[Rows], known: int) -> tuple[int, bool]:
-    """Return up to where batches, whose frames were checked, are whole runs, and whether more of them may follow.
-
-    Args:
-        batches: in order; those before `known` are whole.
-        known: where a run begins, unless the first of them tells otherwise.
-    """
-    high, continued, end = known, False, -1
-    for batch in batches:
-        if batch.position < known:
-            continue
-        adjacent = batch.position == end or not continued
-        if bool(batch.flags & CONTINUES) != continued or not adjacent:
-            return high, False
-        continued, end = bool(batch.flags & CONTINUED), batch.position + batch.length
-        if not continued:
-            high = end
-    return high, True
-
-
 def _index_of(file: File, segment: Segment) -> SegmentIndex:
     """Return the index, found again by walking the frames where the footer's is damaged."""
     try:
@@ -364,33 +285,5 @@ def _segment_for(view: LogView, offset: int) -> Segment | None:
     return None
 
 
-def lost_segment(segment: Segment, error: CorruptionError | StoreNotFoundError, view: LogView) -> FramesRead[Any]:
-    """Return that nothing of a segment can be read."""
-    stop = min(segment.end, view.stop)
-    damage = Damage(segment.path, error.position or 0, segment.size, error.message, segment.base, stop)
-    return FramesRead(next=stop, damages=[damage])
-
-
 def _frame_need(data: bytes) -> int:
     return max(int.from_bytes(data[: TRAILER.size], "little"), FRAME_PREFIX.size)
-
-
-def _gap(path: str, first: int, stop: int, bytes_read: int = 0) -> FramesRead[Any]:
-    """Return that no message has these offsets: deleted by retention, or lost and reported before."""
-    result: FramesRead[Any] = FramesRead(next=max(first, stop), bytes_read=bytes_read)
-    if stop > first:
-        result.damages.append(Damage(path, 0, 0, f"no message has the offsets {first} to {stop - 1}", first, stop))
-    return result
-
-
-def _add_batches(result: FramesRead[R], batches: list[R], stop: int, path: str) -> None:
-    for batch in batches:
-        if batch.first >= stop:
-            break
-        if batch.stop <= result.next:
-            continue  # a forged frame may repeat offsets; no reader goes back
-        part = batch.cut(result.next, stop)
-        if part.first > result.next:
-            result.damages += _gap(path, result.next, part.first).damages
-        result.batches.append(part)
-        result.next = part.stop

@@ -9,7 +9,8 @@ from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.decode import decode_stretch
 from aiodq.format.frames import Batch
 from aiodq.format.layout import SEGMENT_HEADER
-from aiodq.storage.framereader import FrameReader, FramesRead, LogView, lost_segment
+from aiodq.storage.framereader import FrameReader
+from aiodq.storage.framesread import FramesRead, LogView, lost_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from aiodq.storage.channels import channel_images, unsettled
 from aiodq.storage.delayed import delayed
 from aiodq.storage.figures import ChannelFigures, read_figures
 from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.framereader import Rows
+from aiodq.storage.framesread import Rows
 from aiodq.storage.holds import held_by, read_holds
 from aiodq.storage.layout import check_store_directory, list_topics
 from aiodq.storage.logreader import LogReader

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import StoreNotFoundError
+from aiodq.format.decode import index_singles
 from aiodq.format.segment import topic_salt
 from aiodq.storage.channels import is_loss
 from aiodq.storage.contents import Contents, examine
@@ -19,6 +21,7 @@ from aiodq.storage.segments import inspect, inspect_file, list_segments, scanned
 from aiodq.storage.slots import WATERMARK, noted_watermark, read_slot_file
 
 if TYPE_CHECKING:
+    from aiodq.format.decode import IndexSingles
     from aiodq.storage.filesystem import File, FileSystem
     from aiodq.storage.meta import TopicMeta
     from aiodq.storage.segments import Inspection, Segment
@@ -135,7 +138,15 @@ class LogSnapshot:
         known, mark = self._growing.get(path, (None, b""))
         if known is not None and self._mark(file, path, known) != mark:
             known = None  # a write that failed was taken back, and another took its place
-        contents = examine(file, found.header.context, path, limit=found.size, promised=promised, found=known)
+        contents = examine(
+            file,
+            found.header.context,
+            path,
+            limit=found.size,
+            promised=promised,
+            found=known,
+            singles=_counting(),
+        )
         self._growing[path] = contents, self._mark(file, path, contents)
         self.damages += [Damage(path, *lost) for lost in contents.lost]
         return scanned_segment(path, contents, found.header.context)
@@ -185,3 +196,12 @@ class LogSnapshot:
             self.gaps.append(Damage(path, 0, 0, f"the messages {first} to {stop - 1} are missing", first, stop))
         else:
             self._given_up.add((first, stop))
+
+
+def _counting() -> IndexSingles:
+    """Return how to count what was put one by one: numpy's way where the program has it loaded anyway."""
+    if "numpy" not in sys.modules:
+        return index_singles
+    from aiodq.format import framearrays  # noqa: PLC0415 - it imports numpy, which is an extra
+
+    return framearrays.index_singles

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tracemalloc
-import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from hypothesis import strategies as st
 
+from aiodq.format.checksum import CRC32, checksum_named
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
 from aiodq.format.columns import Columns
 from aiodq.format.decode import decode_stretch
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 BASE = 1000
-CONTEXT = FrameContext(BASE, zlib.crc32, 0x5EED)
-OTHER = FrameContext(BASE, zlib.crc32, 0xBEEF)
+CONTEXT = FrameContext(BASE, checksum_named(CRC32), 0x5EED)
+OTHER = FrameContext(BASE, checksum_named(CRC32), 0xBEEF)
 START = SEGMENT_HEADER.size
 TIME = 1_700_000_000_000_000_000
 MIB = 1 << 20

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.errors import CorruptionError, FormatVersionError
-from aiodq.format.checksum import CRC32, checksum_named
+from aiodq.format.checksum import CRC32, checksum_named, crc32_link
 from aiodq.format.footer import FooterTail, IndexEntry, SegmentIndex, encode_footer
 from aiodq.format.layout import FOOTER_TAIL, INDEX_ENTRY, INDEX_STRIDE, SEGMENT_HEADER, TAIL_MAGIC
 from aiodq.format.segment import SegmentHeader, topic_salt
@@ -89,6 +89,12 @@ def test_header_with_another_checksum(number: int) -> None:
 @given(st.binary(), st.integers(0, 2**32 - 1))
 def test_the_checksum_is_that_of_zlib(data: bytes, start: int) -> None:
     assert checksum_named(CRC32)(memoryview(data), start) == zlib.crc32(data, start)
+
+
+@given(st.binary(max_size=40), st.binary(max_size=40), u32, u32)
+def test_one_checksum_goes_on_as_another(before: bytes, behind: bytes, one: int, two: int) -> None:
+    link = (zlib.crc32(before, one) ^ 0xFFFFFFFF).to_bytes(4, "little") + crc32_link(two).to_bytes(4, "little")
+    assert zlib.crc32(before + link + behind, one) == zlib.crc32(behind, two)
 
 
 def test_without_isal_zlib_itself_is_used() -> None:
@@ -219,6 +225,15 @@ def test_index_finds_the_entry_before_a_position(given_pieces: list[Piece]) -> N
     index, frames, data_end, *_ = build(given_pieces)
     for position in {0, START, data_end, *(frame[0] + off for frame in frames for off in (-8, 0, 8))}:
         assert index.position_before(position) == max((p for p in index.positions if p < position), default=None)
+
+
+@given(pieces, st.integers(0, 3000))
+def test_index_finds_where_a_read_had_best_end(given_pieces: list[Piece], most: int) -> None:
+    index, frames, data_end, *_ = build(given_pieces)
+    for position in {START, data_end, *(frame[0] + off for frame in frames for off in (-8, 0, 8))}:
+        behind = [p for p in index.positions if p > position]
+        within = [p for p in behind if p <= position + most]
+        assert index.boundary_after(position, most, data_end) == (within[-1:] or behind[:1] or [data_end])[0]
 
 
 @given(

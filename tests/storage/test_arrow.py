@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sys
 from datetime import UTC, datetime
@@ -102,6 +103,34 @@ def test_a_long_put_is_there_as_a_whole_or_not_at_all_however_it_is_read(tmp_pat
         if position is not None:
             flip(path, position, 3)
     log.close()
+
+
+def test_a_long_put_is_read_in_pieces_to_its_end_and_no_further_than_is_allowed(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=64 << 20)
+    for _ in range(3):
+        put(log, [bytes(50_000)] * 60, atomic=True)
+    long = 60 * 50_000
+    for run_bytes, records, most in ((4 << 20, 60, long + 600_000), (1 << 20, 2, 400_000)):
+        reader = FrameReader(FaultyFileSystem(), ArrowDecoder(), run_bytes)
+        result = reader.read(log.view(), 60, 200_000)
+        assert 60 + records <= result.next <= 120
+        # Where the put is longer than may be read, its end is looked for first; that is not counted here.
+        assert result.bytes_read <= most
+        assert len(result.batches) >= records // 4
+        reader.close()
+    log.close()
+
+
+async def test_record_batches_are_about_two_megabytes(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="os")) as store:
+        for at in range(3):
+            await store.topic("t").put_many([bytes(1000 * at + 500)] * 3000)
+        await asyncio.gather(*(store.topic("t").put(bytes(4000)) for _ in range(2000)))
+        for _ in range(200):
+            await store.topic("t").put(bytes(30_000))
+    sizes = [batch.nbytes for batch in aiodq.open_reader(tmp_path).topic("t").record_batches(columns=["body"])]
+    assert all(1 << 20 <= size <= (2 << 20) + 200_000 for size in sizes[:-1])
+    assert len(sizes) > 8
 
 
 async def test_everything_that_a_message_has_beside_its_owner(tmp_path: Path) -> None:

@@ -1,0 +1,182 @@
+"""Frames as arrays: what belongs together, what is damaged, and the same index as one record after the other gives."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiodq.format import decode, framearrays
+from aiodq.format.arrow import ArrowDecoder
+from aiodq.format.columns import CONTINUED, CONTINUES, Columns
+from aiodq.format.decode import decode_stretch
+from aiodq.format.footer import SegmentIndex
+from aiodq.format.frames import FrameContext
+from tests.format.arrows import rows_expected, rows_of
+from tests.format.support import (
+    BASE,
+    CONTEXT,
+    START,
+    TIME,
+    Put,
+    Stream,
+    control_frame,
+    encode_puts,
+    flipped,
+    patched,
+    reseal,
+)
+
+if TYPE_CHECKING:
+    from aiodq.format.frames import Batch
+
+STEP = 8
+SINGLES = encode_puts([Put(Columns([b"%d" % n * (n % 9)]), TIME + n * 7 % 11) for n in range(60)])
+
+
+def cut_up(count: int, start: int = 0, size: int = 9) -> Columns:
+    """Return records of which each takes a frame of its own, if there are several."""
+    return Columns([b"%d" % (start + n) * (40_000 // size) * size for n in range(count)])
+
+
+# Puts of many frames between such of one, so that a read may begin and end anywhere in them.
+RUNS = encode_puts(
+    [
+        Put(cut_up(3), atomic=True),
+        Put(Columns([b"a", b"b"])),
+        Put(cut_up(2), atomic=True),
+        Put(cut_up(4), atomic=True),
+        Put(Columns([b"single"])),
+        Put(cut_up(2), atomic=False),
+        Put(cut_up(5), atomic=True),
+    ]
+)
+
+
+def both(data: bytes, limit: int | None = None, context: FrameContext = CONTEXT) -> None:
+    """Compare what both decoders make of the data."""
+    limit = START + len(data) if limit is None else limit
+    batches, used, error = decode_stretch(data, context, position=START, limit=limit)
+    rows, end, refusal = ArrowDecoder()(data, context, position=START, limit=limit)
+    assert (rows_of(rows), end) == (rows_expected(batches), used)
+    assert (refusal and refusal.position) == (error and error.position)
+
+
+def test_any_wrong_bit_among_many_records_is_found_and_costs_only_what_follows() -> None:
+    for bit in range(0, len(SINGLES.data) * 8, 3):
+        both(flipped(SINGLES.data, bit))
+
+
+def test_two_wrong_bits(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(2000):
+        data = SINGLES.data
+        for _ in range(rng.randrange(2, 5)):
+            data = flipped(data, rng.randrange(len(data) * 8))
+        both(data)
+
+
+def test_another_checksum_than_the_usual_one_is_compared_record_by_record() -> None:
+    def another(data: bytes | bytearray | memoryview, start: int) -> int:
+        return (sum(bytes(data)) + start) & 0xFFFFFFFF
+
+    context = FrameContext(BASE, another, 77)
+    data = encode_puts([Put(Columns([b"%d" % n])) for n in range(9)], context).data
+    both(data, context=context)
+    both(patched(data, len(data) // 2, b"!"), context=context)
+
+
+@pytest.mark.parametrize("inner", [SINGLES.data, RUNS.data[:3000], control_frame(), SINGLES.frames[3] * 5])
+def test_frames_in_messages_are_no_frames(inner: bytes) -> None:
+    puts = [Put(Columns([b"%d" % n])) for n in range(3)]
+    for shift in range(STEP):
+        puts += [Put(Columns([bytes(shift) + inner])), Put(Columns([b"between"])), Put(Columns([inner, b"two", inner]))]
+    stream = encode_puts(puts)
+    both(stream.data)
+    for cut in range(0, len(stream.data), 97):
+        both(stream.data[:cut], limit=stream.limit)
+
+
+def frames_of(batches: list[Batch]) -> dict[int, Batch]:
+    return {batch.position: batch for batch in batches}
+
+
+def assert_runs_told(data: bytes, stream: Stream) -> None:
+    """Make sure that rows made of several frames hide no run's beginning and no run's end that a reader must know."""
+    batches, *_ = decode_stretch(data, CONTEXT, position=START, limit=stream.limit)
+    rows, *_ = ArrowDecoder()(data, CONTEXT, position=START, limit=stream.limit)
+    single = frames_of(batches)
+    for one in rows:
+        inside = [batch for at, batch in single.items() if one.position <= at < one.position + one.length]
+        assert one.flags & CONTINUES == inside[0].flags & CONTINUES
+        assert one.flags & CONTINUED == inside[-1].flags & CONTINUED
+        if one.flags & (CONTINUES | CONTINUED):
+            # A part of one run, and of nothing else.
+            assert all(batch.flags & CONTINUED for batch in inside[:-1])
+            assert all(batch.flags & CONTINUES for batch in inside[1:])
+
+
+def test_rows_of_several_frames_are_whole_runs_or_part_of_one() -> None:
+    for start in RUNS.positions[:-1]:
+        for stop in RUNS.positions[1:]:
+            if start < stop:
+                assert_runs_told(RUNS.data[start:stop], RUNS)
+
+
+def test_nor_is_a_run_given_with_others_where_damage_cuts_it_off() -> None:
+    for frame in RUNS.positions[:-1]:
+        assert_runs_told(flipped(RUNS.data, frame * 8 + 400), RUNS)
+
+
+def test_few_rows_for_many_frames() -> None:
+    rows, *_ = ArrowDecoder()(RUNS.data, CONTEXT, position=START, limit=RUNS.limit)
+    assert len(rows) == 3
+    assert len(RUNS.frames) == 18
+
+
+@pytest.mark.parametrize("word", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("value", [0, 1, 2, 2**16, 2**31, 2**32 - 1])
+def test_lengths_that_do_not_add_up_under_a_right_checksum(word: int, value: int) -> None:
+    frames = encode_puts([Put(Columns([b"a", b"bc"], times=None)) for _ in range(5)]).frames
+    # Behind the header's count, stored and raw bytes come the lengths of two bodies.
+    frames[2] = reseal(patched(frames[2], 28 + 4 * word, value.to_bytes(4, "little")))
+    both(b"".join(frames))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6000), st.integers(-9, 9)), min_size=1, max_size=40),
+    st.integers(0, 39),
+    st.integers(0, 3000),
+    st.booleans(),
+)
+def test_the_index_is_that_of_one_record_after_the_other(
+    messages: list[tuple[int, int]], known: int, damaged: int, late: bool
+) -> None:
+    stream = encode_puts([Put(Columns([bytes(size)]), TIME + time) for size, time in messages])
+    data = flipped(stream.data, damaged * 8) if damaged < len(stream.data) else stream.data
+    ways = []
+    for way in (decode.index_singles, framearrays.index_singles):
+        index, at, first = SegmentIndex(), 0, 0
+        if known and late:
+            # Another record first, so that these go on in the middle of an entry.
+            index.add_each(START - 40, 0, [40], [TIME], 4)
+        while True:
+            end = stream.positions[min(known + first, len(stream.frames))]
+            records, length = way(index, data[: end or None], at, CONTEXT, position=START + at, first=first)
+            if not records:
+                break
+            at, first = at + length, first + records
+        ways.append((index, at, first))
+    assert ways[0] == ways[1]
+
+
+def test_only_what_follows_the_last_record_is_added() -> None:
+    for way in (decode.index_singles, framearrays.index_singles):
+        index = SegmentIndex()
+        assert way(index, SINGLES.data, 0, CONTEXT, position=START, first=1) == (0, 0)
+        assert way(index, RUNS.data, 0, CONTEXT, position=START, first=0) == (0, 0)
+        assert way(index, b"", 0, CONTEXT, position=START, first=0) == (0, 0)
+        assert index == SegmentIndex()
