@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Partition", "record_batches"]
 
-_CHUNK: Final = 4 << 20
+_CHUNK: Final = 1 << 20
+"""Bytes that are read at a time: memory for more is given back to the system, and cleared, after each."""
 _MOST_ROWS: Final = 65_536
 
 
