@@ -18,7 +18,7 @@ import pyarrow as pa
 from aiodq.errors import CorruptionError
 from aiodq.format.columns import column_places, decode_headers
 from aiodq.format.decode import whole_frame
-from aiodq.format.framearrays import COMPACT, OTHER, FrameArrays, leading
+from aiodq.format.framearrays import COMPACT, OTHER, PLAIN, FrameArrays, leading
 from aiodq.format.frames import check_frame, decode_frame, frame_payload
 from aiodq.format.layout import KIND_BATCH, NULL_LENGTH
 
@@ -164,7 +164,7 @@ class ArrowDecoder:
                 while low < high:
                     several, rows = self._several(frames, low, high, context, position)
                     if rows is None:
-                        # The one that is different, or that is not sound: this tells why.
+                        # One that is by itself, or that is not sound, of which this tells why.
                         at = int(frames.starts[low])
                         frame = whole_frame(frames.view, at, context, position=position, limit=limit, path=path)
                         if frame is None:
@@ -184,11 +184,14 @@ class ArrowDecoder:
     def _several(
         self, frames: FrameArrays, low: int, high: int, context: FrameContext, position: int
     ) -> tuple[int, ArrowRows | None]:
-        """Decode the frames of a group together, up to the first that is not sound. Return how many."""
+        """Decode the frames of a group together, up to the first that is not sound. Return how many.
+
+        None where one by one is faster, or all that can be done.
+        """
         kind = frames.kinds[low]
-        if kind == OTHER:
-            return 0, None
         high = frames.together(low, high)
+        if kind == OTHER or (high - low == 1 and (kind == PLAIN or self._verify)):
+            return 0, None
         offsets, heads, sound = frames.bodies(low, high)
         count = leading(sound)
         if count and self._verify:
@@ -211,7 +214,7 @@ class ArrowDecoder:
     def _frame(self, view: memoryview, at: int, frame: Frame, context: FrameContext, path: str) -> ArrowRows:
         times: Any = frame.time_ns
         if frame.kind != KIND_BATCH:
-            # A control frame, or a compact record that `_compact` would not believe: this tells why.
+            # A compact record, or a control frame.
             batch = decode_frame(view, at, frame, context, path=path)
             arrays: dict[str, Any] = dict.fromkeys(("tag", "key", "headers"))
             arrays["body"] = pa.array(batch.columns.bodies, _TYPES["body"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
@@ -19,6 +18,7 @@ from aiodq.format.layout import (
     INDEX_STRIDE,
     SEGMENT_HEADER,
     TAIL_MAGIC,
+    words,
 )
 
 if TYPE_CHECKING:
@@ -173,13 +173,13 @@ class SegmentIndex:
             message = "the footer's index is not what was written"
             raise CorruptionError(message, path, tail.data_end)
         # Entry by entry it would take as long as reading the segment, where its frames are small.
-        narrow, wide, signed = _words("I", data), _words("Q", data), _words("q", data)
+        narrow = words(data, "I")
         index = cls(
-            wide[0::4],
+            array("Q", words(data, "Q")[0::4]),
             array("Q", narrow[2::8]),
             array("Q", narrow[3::8]),
             array("Q", narrow[4::8]),
-            signed[3::4],
+            array("q", words(data, "q")[3::4]),
             tail.flags,
             tail.raw_bytes,
             tail.oldest_ns,
@@ -203,15 +203,6 @@ class SegmentIndex:
             and sum(self.records) == tail.records
             and sum(self.frames) == tail.frames
         )
-
-
-def _words(code: str, data: BytesLike) -> array[int]:
-    """Return little-endian numbers of the size that `array` knows by this code."""
-    words: array[int] = array(code)
-    words.frombytes(data)
-    if sys.byteorder != "little":
-        words.byteswap()
-    return words
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from array import array
 from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +22,7 @@ from aiodq.format.layout import (
     KIND_COMPACT,
     MAX_RECORDS,
     TRAILER,
+    words,
 )
 
 if TYPE_CHECKING:
@@ -235,14 +234,14 @@ def leading(sound: Any) -> int:  # noqa: ANN401 - an array of bool
 
 def _starts(data: bytes, table: Any, end: int) -> Any:  # noqa: ANN401 - arrays of numpy
     """Return where frames start that lie one behind the other, by their lengths."""
-    words = _words(data)
+    numbers = words(memoryview(data)[: len(data) // _WORD * _WORD], "I")
     found: list[Any] = []
     single: list[int] = []
     linked: _Linked | None = None
     at, last = 0, end - COMPACT_MIN
     while at <= last:
-        length = words[at >> 2]
-        if words[(at >> 2) + 2] & _ANY_FLAGS == KIND_COMPACT:
+        length = numbers[at >> 2]
+        if numbers[(at >> 2) + 2] & _ANY_FLAGS == KIND_COMPACT:
             linked = linked or _Linked(table, at, end)
             several, behind = linked.following(at)
             if behind > at:
@@ -277,13 +276,3 @@ class _Linked:
             return self._starts[:0], at
         last = int(self._breaks[np.searchsorted(self._breaks, number)])
         return self._starts[number : last + 1], int(self._ends[last])
-
-
-def _words(data: bytes) -> memoryview:
-    """Return the data as u32, for a walk that costs next to nothing a frame."""
-    whole = memoryview(data)[: len(data) // _WORD * _WORD]
-    if sys.byteorder == "little":
-        return whole.cast("I")
-    swapped = array("I", bytes(whole))
-    swapped.byteswap()
-    return memoryview(swapped)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import Final, TypeAlias
+import sys
+from array import array
+from typing import Final, Literal, TypeAlias
 
 __all__ = [
     "ALIGNMENT",
@@ -32,6 +34,7 @@ __all__ = [
     "VERSION",
     "BytesLike",
     "padded",
+    "words",
 ]
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
@@ -103,3 +106,18 @@ INDEX_STRIDE: Final = 4096
 def padded(size: int) -> int:
     """Return `size` rounded up to the alignment."""
     return (size + 7) & ~7
+
+
+def words(data: BytesLike, code: Literal["I", "Q", "q"]) -> memoryview:
+    """Return little-endian numbers, without a copy where the machine's are.
+
+    Args:
+        data: a whole number of them.
+        code: their type, as `array` and `memoryview` name it.
+    """
+    if sys.byteorder == "little":
+        return memoryview(data).cast(code)
+    swapped: array[int] = array(code)
+    swapped.frombytes(data)
+    swapped.byteswap()
+    return memoryview(swapped)
