@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.columns import CONTINUED
 from aiodq.format.footer import SegmentIndex
-from aiodq.format.layout import FRAME_PREFIX, FRAME_START, TRAILER
+from aiodq.format.layout import FRAME_PREFIX, TRAILER
 from aiodq.storage.contents import index_unit
 from aiodq.storage.damage import Damage
 from aiodq.storage.framesread import FramesRead, Rows, add_rows, gap, lost_segment, whole_until
@@ -108,22 +108,18 @@ class FrameReader(Generic[R]):
         position = start
         while position < limit:
             until = self._until(opened, position, max_bytes, limit)
-            size = min(max_bytes, until - position)
-            data = self._read(opened, position, size)
-            result.bytes_read += len(data)
-            batches, used, error = self._decode(
-                data, segment.context, position=position, limit=limit, skip_below=offset, path=segment.path
+            batches, used, error = self._decode_until(
+                opened, position, result, until=until, max_bytes=max_bytes, limit=limit
             )
             if not used and error is None:
-                if size == limit - position:
+                need = self._need(opened, position)
+                if max_bytes >= limit - position:
                     error = CorruptionError("the segment ends in the middle of a frame", segment.path, position)
-                elif self._plausible(opened, position, data):
-                    max_bytes = max(size * 2, _frame_need(data))
+                elif self._plausible(opened, position, need):
+                    max_bytes = max(max_bytes * 2, need)
                     continue
                 else:
                     error = CorruptionError("the frame's two lengths differ", segment.path, position)
-            if error is None and position + size < until:
-                used, error = self._read_on(opened, position, result, batches, used, until=until, limit=limit)
             batches, used, error = self._whole_runs(opened, position, batches, used, error, limit=limit)
             add_rows(result, batches, view.stop, segment.path)
             position += used
@@ -146,37 +142,33 @@ class FrameReader(Generic[R]):
             until = opened.index.boundary_after(position, max_bytes, limit)
         return until if until - position <= max_bytes + self._run_bytes else position + max_bytes
 
-    def _plausible(self, opened: OpenSegment, position: int, data: bytes) -> bool:
-        """Look at a large frame's other end before that much memory is spent on a length that one bit may have made."""
-        need = _frame_need(data)
-        if need <= _CHUNK or len(data) < FRAME_START.size:
-            return True
-        return self._read(opened, position + need - TRAILER.size, TRAILER.size) == data[: TRAILER.size]
-
-    def _read_on(
-        self,
-        opened: OpenSegment,
-        position: int,
-        result: FramesRead[R],
-        batches: list[R],
-        used: int,
-        *,
-        until: int,
-        limit: int,
-    ) -> tuple[int, CorruptionError | None]:
-        """Decode on as far as `until`. Return the bytes that the frames take now, and what follows."""
-        segment, size = opened.segment, used
-        taken, error = used, None
-        while taken and error is None and position + used < until:
+    def _decode_until(
+        self, opened: OpenSegment, position: int, result: FramesRead[R], *, until: int, max_bytes: int, limit: int
+    ) -> tuple[list[R], int, CorruptionError | None]:
+        """Decode whole frames from `position` on. Return the bytes that they take, and what follows if it is damage."""
+        segment = opened.segment
+        batches: list[R] = []
+        used = 0
+        while True:
             at = position + used
-            data = self._read(opened, at, min(size, until - at))
+            data = self._read(opened, at, min(max_bytes, until - at))
             result.bytes_read += len(data)
             more, taken, error = self._decode(
                 data, segment.context, position=at, limit=limit, skip_below=result.next, path=segment.path
             )
             batches += more
             used += taken
-        return used, error
+            if error is not None or not taken or at + max_bytes >= until:
+                return batches, used, error
+
+    def _need(self, opened: OpenSegment, position: int) -> int:
+        """Return how long a frame says that it is."""
+        length = self._read(opened, position, TRAILER.size)
+        return max(int.from_bytes(length, "little"), FRAME_PREFIX.size)
+
+    def _plausible(self, opened: OpenSegment, position: int, need: int) -> bool:
+        """Look at a large frame's other end before that much memory is spent on a length that one bit may have made."""
+        return need <= _CHUNK or self._need(opened, position + need - TRAILER.size) == need
 
     def _whole_runs(
         self,
@@ -283,7 +275,3 @@ def _segment_for(view: LogView, offset: int) -> Segment | None:
         if segment.end > offset and not segment.empty:
             return segment
     return None
-
-
-def _frame_need(data: bytes) -> int:
-    return max(int.from_bytes(data[: TRAILER.size], "little"), FRAME_PREFIX.size)

@@ -140,10 +140,11 @@ def test_few_rows_for_many_frames() -> None:
 @pytest.mark.parametrize("word", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize("value", [0, 1, 2, 2**16, 2**31, 2**32 - 1])
 def test_lengths_that_do_not_add_up_under_a_right_checksum(word: int, value: int) -> None:
-    frames = encode_puts([Put(Columns([b"a", b"bc"], times=None)) for _ in range(5)]).frames
-    # Behind the header's count, stored and raw bytes come the lengths of two bodies.
-    frames[2] = reseal(patched(frames[2], 28 + 4 * word, value.to_bytes(4, "little")))
-    both(b"".join(frames))
+    for number in (0, 2, 4):
+        frames = encode_puts([Put(Columns([b"a", b"bc"])) for _ in range(5)]).frames
+        # The header's count, stored and raw bytes; behind them the lengths of two bodies.
+        frames[number] = reseal(patched(frames[number], 28 + 4 * word, value.to_bytes(4, "little")))
+        both(b"".join(frames))
 
 
 @given(
