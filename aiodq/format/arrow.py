@@ -1,8 +1,8 @@
 """Frames as Arrow arrays, without a Python loop over messages except where they have headers.
 
-What `aiodq.format.decode` is for tuples of messages: the same frames are believed and the same are refused. A batch's
-bodies are not copied; its lengths become the array's offsets. Only here and in `aiodq.storage.arrow` are pyarrow and
-numpy imported.
+What `aiodq.format.decode` is for tuples of messages: the same frames are believed and the same are refused, but for
+what `aiodq.format.framearrays` says of damages that cancel each other out. A batch's bodies are not copied; its lengths
+become the array's offsets.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ _TYPES: Final[dict[str, Any]] = {
 COLUMNS: Final[tuple[str, ...]] = tuple(_TYPES)
 """What a message is shown as; `timestamp` is when it was put."""
 
+_FEW: Final = 4
+"""So many frames are decoded together in less time than one by one."""
+_SMALL: Final = 64
+"""Of batches with fewer messages on average, the messages are gathered one by one, not batch by batch."""
 _LARGEST: Final = 2**31 - 1
 """The bytes that one array of `binary` can hold."""
 
@@ -169,8 +173,13 @@ class ArrowDecoder:
                         frame = whole_frame(frames.view, at, context, position=position, limit=limit, path=path)
                         if frame is None:
                             return found, at, None
-                        several, rows = 1, self._frame(frames.view, at, frame, context, path)
-                    low += several  # noqa: PLW2901 - a group may end early
+                        low += 1  # noqa: PLW2901 - a group may end early
+                        if not frame.records or frame.stop <= skip_below:
+                            check_frame(frames.view, at, frame, context, path=path)
+                            at += frame.length
+                            continue
+                        rows = self._frame(frames.view, at, frame, context, path)
+                    low += several  # noqa: PLW2901 - likewise
                     at = rows.position - position + rows.length
                     if rows.stop > max(rows.first, skip_below):
                         found.append(rows)
@@ -190,7 +199,7 @@ class ArrowDecoder:
         """
         kind = frames.kinds[low]
         high = frames.together(low, high)
-        if kind == OTHER or (high - low == 1 and (kind == PLAIN or self._verify)):
+        if kind == OTHER or (high - low < _FEW and (kind == PLAIN or self._verify)):
             return 0, None
         offsets, heads, sound = frames.bodies(low, high)
         count = leading(sound)
@@ -214,10 +223,10 @@ class ArrowDecoder:
     def _frame(self, view: memoryview, at: int, frame: Frame, context: FrameContext, path: str) -> ArrowRows:
         times: Any = frame.time_ns
         if frame.kind != KIND_BATCH:
-            # A compact record, or a control frame.
             batch = decode_frame(view, at, frame, context, path=path)
             arrays: dict[str, Any] = dict.fromkeys(("tag", "key", "headers"))
-            arrays["body"] = pa.array(batch.columns.bodies, _TYPES["body"])
+            if "body" in self._wanted:
+                arrays["body"] = pa.array(batch.columns.bodies, _TYPES["body"])
             return ArrowRows(
                 frame.first, batch.stop, frame.position, frame.length, frame.length, frame.flags, times, arrays
             )
@@ -249,6 +258,10 @@ def _bodies(view: memoryview, offsets: Any, heads: Any, counts: Any) -> Any:  # 
     all_of_it = pa.Array.from_buffers(_TYPES["body"], len(offsets) - 1, [None, places, pa.py_buffer(view)])
     if counts is None:
         return all_of_it.take(_numbers("offset", heads))
+    if len(offsets) < _SMALL * len(heads):
+        bodies = np.ones(len(offsets) - 1, np.bool_)
+        bodies[heads[1:] - 1] = False
+        return all_of_it.take(_numbers("offset", np.flatnonzero(bodies)))
     return pa.chunked_array(map(all_of_it.slice, heads.tolist(), counts.tolist()), _TYPES["body"])
 
 

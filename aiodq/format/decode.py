@@ -95,7 +95,8 @@ def compact_stretch(data: bytes, at: int, end: int, context: FrameContext, posit
     bodies: list[bytes] = []
     times: list[int] = []
     view = memoryview(data)
-    unpack, checksum, salt = FRAME_PREFIX.unpack_from, context.checksum, context.salt
+    unpack, trailing = FRAME_PREFIX.unpack_from, TRAILER.unpack_from
+    checksum, salt = context.checksum, context.salt
     first = expected = -1
     start, last = at, end - COMPACT_MIN
     while at <= last:
@@ -109,6 +110,7 @@ def compact_stretch(data: bytes, at: int, end: int, context: FrameContext, posit
             or length < COMPACT_MIN + padding
             or stop > end
             or (relative != expected and expected >= 0)
+            or trailing(data, stop - _TRAILER) != (length,)
             or checksum(view[at + _START : stop], salt) != crc
         ):
             break

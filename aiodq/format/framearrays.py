@@ -70,7 +70,7 @@ class FrameArrays:
     """
 
     def __init__(self, data: bytes, end: int) -> None:
-        """Find those that begin before `end`."""
+        """Find those that begin before `end`, as far as even the smallest would have room there."""
         self.view: memoryview = memoryview(data)
         self._table = np.frombuffer(data, "<u4", len(data) // _WORD)
         self.starts: Any = _starts(data, self._table, end)
@@ -130,7 +130,8 @@ class FrameArrays:
             each frame the number of its first body's offset. And for each whether it can be sound; behind the first
             that cannot, nothing else is true.
         """
-        return (self._compact_bodies if self.kinds[low] == COMPACT else self._plain_bodies)(low, high)
+        offsets, heads, sound = (self._compact_bodies if self.kinds[low] == COMPACT else self._plain_bodies)(low, high)
+        return offsets, heads, sound & self._framed(low, high)
 
     def _compact_bodies(self, low: int, high: int) -> tuple[Any, Any, Any]:
         padding = (self._third[low:high] >> 8 & 0xFF).astype(np.int64)
@@ -138,8 +139,7 @@ class FrameArrays:
         starts, ends = offsets[0::2], offsets[1::2]
         np.add(self.starts[low:high], _PREFIX, out=starts)
         np.subtract(self.ends[low:high] - TRAILER.size, padding, out=ends)
-        trailing = self._table[self.ends[low:high] - TRAILER.size >> 2]
-        sound = (padding < ALIGNMENT) & (ends >= starts) & (trailing == self._table[self._word[low:high]])
+        sound = (padding < ALIGNMENT) & (ends >= starts)
         return offsets, np.arange(0, len(offsets), 2), sound
 
     def _plain_bodies(self, low: int, high: int) -> tuple[Any, Any, Any]:
@@ -162,8 +162,16 @@ class FrameArrays:
         sound[:known] &= offsets[behind - 1] == ends
         return offsets, heads, sound
 
+    def _framed(self, low: int, high: int) -> Any:  # noqa: ANN401 - likewise
+        """Return for each frame whether the lengths at its two ends are the same."""
+        trailing = self._table[self.ends[low:high] - TRAILER.size >> 2]
+        return trailing == self._table[self._word[low:high]]
+
     def unchanged(self, low: int, high: int, context: FrameContext) -> int:
-        """Return how many frames from `low` on, one behind the other, have the checksum that they say."""
+        """Return how many frames from `low` on, one behind the other, have the checksum that they say.
+
+        Of small ones that is only told where not all of them have: see `_unchanged_together`.
+        """
         short = (high - low) * _SHORT > self.ends[high - 1] - self.starts[low]
         if context.checksum is crc32 and short and self._unchanged_together(low, high, context):
             return high - low

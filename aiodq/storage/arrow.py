@@ -47,12 +47,12 @@ def as_record_batches(found: Iterable[ArrowRows], topic: str, columns: Sequence[
     """Yield `pyarrow.RecordBatch` objects of up to `most_rows` rows, each as full as it can be."""
     pending: list[ArrowRows] = []
     count = size = 0
-    for each in found:
-        rows: ArrowRows | None = each
-        while rows is not None:
+    for rows in found:
+        at = rows.first
+        while at < rows.stop:
             room = -(-(_MOST_BYTES - size) * (rows.stop - rows.first) // max(rows.size, 1))
-            here = rows.cut(rows.first, rows.first + min(most_rows - count, room))
-            rows = rows.cut(here.stop, rows.stop) if here.stop < rows.stop else None
+            here = rows.cut(at, at + min(most_rows - count, room))
+            at = here.stop
             pending.append(here)
             count += here.stop - here.first
             size += here.size

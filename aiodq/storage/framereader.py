@@ -105,9 +105,10 @@ class FrameReader(Generic[R]):
     ) -> FramesRead[R]:
         segment = opened.segment
         result: FramesRead[R] = FramesRead(next=offset)
-        position = start
+        position, need = start, 0
         while position < limit:
-            until = self._until(opened, position, max_bytes, limit)
+            # An index that is wrong must not make a read of what lies behind the first frame's end.
+            until = min(position + max_bytes, limit) if need else self._until(opened, position, max_bytes, limit)
             batches, used, error = self._decode_until(
                 opened, position, result, until=until, max_bytes=max_bytes, limit=limit
             )
@@ -120,6 +121,7 @@ class FrameReader(Generic[R]):
                     continue
                 else:
                     error = CorruptionError("the frame's two lengths differ", segment.path, position)
+            need = 0
             batches, used, error = self._whole_runs(opened, position, batches, used, error, limit=limit)
             add_rows(result, batches, view.stop, segment.path)
             position += used

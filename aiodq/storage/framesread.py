@@ -139,14 +139,14 @@ def whole_until(batches: Sequence[Rows], known: int) -> tuple[int, bool]:
         batches: in order; those before `known` are whole.
         known: where a run begins, unless the first of them tells otherwise.
     """
-    high, continued, end = known, False, -1
+    high, continued, end, stop = known, False, -1, -1
     for batch in batches:
         if batch.position + batch.length <= known:
             continue
-        adjacent = batch.position == end or not continued
+        adjacent = (batch.position == end and batch.first == stop) or not continued
         if bool(batch.flags & CONTINUES) != continued or not adjacent:
             return high, False
-        continued, end = bool(batch.flags & CONTINUED), batch.position + batch.length
+        continued, end, stop = bool(batch.flags & CONTINUED), batch.position + batch.length, batch.stop
         if not continued:
             high = end
     return high, True

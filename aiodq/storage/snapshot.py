@@ -200,7 +200,7 @@ class LogSnapshot:
 
 def _counting() -> IndexSingles:
     """Return how to count what was put one by one: numpy's way where the program has it loaded anyway."""
-    if "numpy" not in sys.modules:
+    if sys.modules.get("numpy") is None:
         return index_singles
     from aiodq.format import framearrays  # noqa: PLC0415 - it imports numpy, which is an extra
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import pytest
 
 import aiodq
 from aiodq.format.arrow import COLUMNS, ArrowDecoder
+from aiodq.format.footer import SegmentIndex
 from aiodq.storage.framereader import FrameReader
 from aiodq.storage.reader import StoreReader
 from tests.storage.faults import FaultyFileSystem
@@ -103,6 +105,63 @@ def test_a_long_put_is_there_as_a_whole_or_not_at_all_however_it_is_read(tmp_pat
         if position is not None:
             flip(path, position, 3)
     log.close()
+
+
+def test_a_run_without_its_middle_is_no_run_however_it_is_read(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=64 << 20)
+    put(log, [b"before", b"b"])
+    put(log, [b"x" * 40_000] * 4, atomic=True)
+    put(log, [b"behind", b"b"])
+    [path] = segments(tmp_path)
+    data = path.read_bytes()
+    length = 40_000 + 48
+    at = data.index(b"x" * 40_000) - 44
+    assert int.from_bytes(data[at : at + 4], "little") == length
+    path.write_bytes(data[: at + length] + data[at + 2 * length :])
+    view = log.view()
+    log.close()
+    view = view._replace(data_end=view.data_end - length)
+    for max_bytes in (60, 100_000, 1 << 20):
+        for run_bytes in (0, 1 << 20):
+            reader = FrameReader(FaultyFileSystem(), ArrowDecoder(), run_bytes)
+            found, offset = [], 0
+            while offset < view.stop:
+                result = reader.read(view, offset, max_bytes)
+                found += [n for rows in result.batches for n in range(rows.first, rows.stop)]
+                offset = result.next
+            reader.close()
+            assert found == [0, 1, 6, 7], (max_bytes, run_bytes)
+
+
+def test_an_index_that_is_wrong_makes_no_read_larger(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=64 << 20)
+    put_each(log, [bytes(50)] * 30_000)
+    view = log.view()
+    log.close()
+    [segment] = view.segments
+    index = SegmentIndex()
+    for number, position in enumerate((64, 72, 80)):
+        index.positions.append(position)
+        index.firsts.append(number)
+    view = view._replace(segments=(replace(segment, index=index),))
+    reader = FrameReader(FaultyFileSystem(), ArrowDecoder(), 1 << 20)
+    result = reader.read(view, 0, 50_000)
+    reader.close()
+    assert 500 < result.next < 1200
+    assert result.bytes_read < 110_000
+
+
+def test_record_batches_of_a_few_rows(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=64 << 20)
+    for n in range(300):
+        put(log, [b"%d" % n, b"", b"b" * n][: n % 3 + 1])
+    log.close()
+    reader = StoreReader(str(tmp_path.parent), FaultyFileSystem()).topic(tmp_path.name)
+    whole = reader.to_arrow().to_pylist()
+    for most in (1, 2, 7):
+        batches = list(reader.record_batches(most_rows=most))
+        assert {batch.num_rows for batch in batches[:-1]} == {most}
+        assert [row for batch in batches for row in batch.to_pylist()] == whole
 
 
 def test_a_long_put_is_read_in_pieces_to_its_end_and_no_further_than_is_allowed(tmp_path: Path) -> None:
