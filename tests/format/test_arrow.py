@@ -60,7 +60,10 @@ def assert_alike(
     data: bytes, *, context: FrameContext = CONTEXT, limit: int | None = None, skip_below: int = 0
 ) -> None:
     limit = START + len(data) if limit is None else limit
-    assert found(data, context, limit, skip_below) == expected(data, context, limit, skip_below)
+    ways = [way(data, context, limit, skip_below) for way in (found, expected)]
+    # Of records that are decoded together some may be skipped ones.
+    rows = [[row for row in way[0] if isinstance(row[0], int) and row[0] >= skip_below] for way in ways]
+    assert (rows[0], *ways[0][1:]) == (rows[1], *ways[1][1:])
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: f"{path.parent.name}-{path.stem}")
