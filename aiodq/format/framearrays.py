@@ -117,7 +117,7 @@ class FrameArrays:
         """Return the relative offset of a frame's first record."""
         return int(self._relative[low])
 
-    def times(self, low: int, high: int) -> Any:  # noqa: ANN401 - likewise
+    def times(self, low: int, high: int) -> Any:  # noqa: ANN401 - numpy has types that say nothing
         """Return when each frame was put, nanoseconds since the epoch."""
         word = self._word[low:high]
         return self._table[word + 5].astype(np.int64) | self._table[word + 6].astype(np.int64) << 32
