@@ -130,19 +130,6 @@ class SegmentIndex:
         number = bisect_right(self.firsts, relative) - 1
         return self.positions[number] if number >= 0 else SEGMENT_HEADER.size
 
-    def boundary_after(self, position: int, most: int, end: int) -> int:
-        """Return where the last entry within `most` bytes behind `position` begins; if there is none, the next one.
-
-        Args:
-            position: where to begin, bytes.
-            most: how far to look first.
-            end: what is returned where no entry follows.
-        """
-        number = bisect_right(self.positions, position + most)
-        if number and self.positions[number - 1] > position:
-            return self.positions[number - 1]
-        return self.positions[number] if number < len(self.positions) else end
-
     def position_at(self, time_ns: int) -> int | None:
         """Return the position of the first entry with a batch at `time_ns` or later, None if all are older."""
         return next((p for p, t in zip(self.positions, self.newest, strict=True) if t >= time_ns), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -27,6 +27,8 @@ __all__ = ["Split", "beside_its_owner", "bound_offset", "check_bounds", "plan", 
 T = TypeVar("T")
 
 _MAGIC: Final = frozenset("*?[")
+_NONE: Final = 1 << 63
+"""Beyond every offset."""
 _LOOKS: Final = 100
 _LEAST: Final = 16 << 20
 _MOST: Final = 128 << 20
@@ -41,12 +43,14 @@ class Split:
         topic: the topic's name.
         view: its segments.
         start, stop: the offsets from which and up to which.
+        unseen: from this offset on nobody has looked yet whether messages are missing; the task does.
     """
 
     topic: str
     view: LogView
     start: int
     stop: int
+    unseen: int = _NONE
 
 
 def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
@@ -82,9 +86,20 @@ def check_bounds(options: ReadOptions, topics: Iterable[str]) -> None:
 
 
 def _plan_topic(fs: FileSystem, store: str, topic: str, options: ReadOptions) -> list[Split]:
-    log = snapshot(fs, store, topic)
+    log = snapshot(fs, store, topic, walk=False)
+    if not log.walked and not _end_suffices(log.view, options):
+        log.refresh()
     start, stop = _range(fs, log, topic, options)
-    return list(splits_of(fs, log, Split(topic, log.view, start, stop), options))
+    unseen = _NONE if log.walked else log.view.segments[-1].base
+    return list(splits_of(fs, log, Split(topic, log.view, start, stop, unseen), options))
+
+
+def _end_suffices(view: LogView, options: ReadOptions) -> bool:
+    """Return whether of the last segment only its end has to be known: one task can read it, from its beginning."""
+    if options.starting_ns is not None or options.ending_ns is not None:
+        return False
+    size = options.split_bytes or _suitable(view.segments)
+    return view.segments[-1].data_end <= size
 
 
 def beside_its_owner(look: Callable[[], T]) -> T:
@@ -95,15 +110,15 @@ def beside_its_owner(look: Callable[[], T]) -> T:
     return look()
 
 
-def snapshot(fs: FileSystem, store: str, topic: str) -> LogSnapshot:
-    """Return a topic's log as it is now. Blocking.
+def snapshot(fs: FileSystem, store: str, topic: str, *, walk: bool = True) -> LogSnapshot:
+    """Return a topic's log as it is now; with `walk` as for `LogSnapshot.refresh`. Blocking.
 
     Raises:
         FormatVersionError: written by a newer aiodq.
         StorageError: as mapped from the system's error.
     """
     log = LogSnapshot(fs, os.path.join(store, topic))
-    log.refresh()
+    log.refresh(walk=walk)
     return log
 
 
@@ -116,7 +131,8 @@ def splits_of(fs: FileSystem, log: LogSnapshot, whole: Split, options: ReadOptio
     """
     if options.strict:
         _refuse_losses(log, whole.start, whole.stop)
-    return _splits(fs, whole, options.split_bytes or _suitable(whole))
+    between = [each for each in whole.view.segments if whole.start < each.end and each.base < whole.stop]
+    return _splits(fs, whole, options.split_bytes or _suitable(between))
 
 
 def topics_of(fs: FileSystem, store: str, wanted: Sequence[str] | None) -> list[str]:
@@ -171,42 +187,28 @@ def _refuse_losses(log: LogSnapshot, start: int, stop: int) -> None:
         raise CorruptionError(f"{lost.reason}; failOnDataLoss=false goes on without them", lost.path, lost.position)
 
 
-def _suitable(whole: Split) -> int:
-    """Return how much a task is to read: each core gets one, unless there is more to read, or too little to share.
+def _suitable(segments: Sequence[Segment]) -> int:
+    """Return how much a task is to read: each core gets as many, of about `_MOST`, unless there is too little to share.
 
     To begin a task costs Spark's Python worker about 60 ms, in which it could read several megabytes.
     """
-    segments = [segment for segment in whole.view.segments if whole.start < segment.end and segment.base < whole.stop]
     size = sum(segment.data_end for segment in segments)
-    return min(max(size // (os.cpu_count() or 1), _LEAST), _MOST)
+    cores = os.cpu_count() or 1
+    rounds = max(round(size / (cores * _MOST)), 1)
+    return max(-(-size // (cores * rounds)), _LEAST)
 
 
 def _splits(fs: FileSystem, whole: Split, size: int) -> Iterator[Split]:
     """Cut a split wherever the segments' indexes can, about every `size` bytes."""
     reader, start = LogReader(fs), whole.start
-    parts: list[Segment] = []
-    taken = 0
     try:
-        for segment in whole.view.segments:
-            if segment.end <= whole.start or segment.base >= whole.stop or segment.empty:
-                continue
-            for first, length in reader.stretches(segment, whole.view):
-                if taken >= size and start < first < whole.stop:
-                    yield _part(whole, parts, start, first)
-                    start, parts, taken = first, [], 0
-                if not parts or parts[-1] is not segment:
-                    parts.append(segment)
-                taken += length
-            if not parts or parts[-1] is not segment:
-                parts.append(segment)  # nothing in it is as it was: its task says so
+        while start < whole.stop:
+            stop = min(reader.offset_behind(whole.view, start, size), whole.stop)
+            parts = [each for each in whole.view.segments if start < each.end and each.base < stop and not each.empty]
+            if parts:
+                data_end = whole.view.data_end_of(parts[-1])
+                view = LogView(tuple(reader.light(each, start) for each in parts), stop, data_end)
+                yield Split(whole.topic, view, start, stop, whole.unseen)
+            start = stop
     finally:
         reader.close()
-    if parts and start < whole.stop:
-        yield _part(whole, parts, start, whole.stop)
-
-
-def _part(whole: Split, parts: Sequence[Segment], start: int, stop: int) -> Split:
-    """Return a split that is small where it travels to its task: an index can be read again."""
-    segments = tuple(replace(segment, index=None) if segment.sealed else segment for segment in parts)
-    data_end = whole.view.data_end if parts[-1] is whole.view.segments[-1] else parts[-1].data_end
-    return Split(whole.topic, LogView(segments, stop, data_end), start, stop)

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Partition", "record_batches"]
 
-_CHUNK: Final = 1 << 20
-"""Bytes that are read at a time: memory for more is given back to the system, and cleared, after each."""
+_CHUNK: Final = 2 << 20
+"""Bytes that are read at a time: what Arrow makes of them is one record batch mostly."""
+_KEPT: Final = 16 << 20
+"""Bytes of memory that a task uses over and over: the longest put that is decoded in one go."""
 _MOST_ROWS: Final = 65_536
 
 
@@ -56,12 +58,15 @@ def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterat
 
 def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str, ...]) -> Iterator[ArrowRows]:
     reader, at = arrow_reader(fs, columns, verify=options.verify), split.start
+    # Where glibc has seen a block of some size come and go, it keeps so much of what is freed instead of giving it back
+    # to the system (mallopt(3): the threshold is dynamic), which would clear it, page by page, for the next read.
+    bytes(_KEPT)
     try:
         while at < split.stop:
             result = reader.read(split.view, at, _CHUNK)
             for damage in result.damages:
-                # Without bytes it is offsets that no message has any more, which planning has judged.
-                if options.strict and damage.end > damage.position:
+                # Without bytes it is offsets that no message has any more, which planning has judged where it looked.
+                if options.strict and (damage.end > damage.position or damage.stop > split.unseen):
                     reason = f"{damage.reason}; failOnDataLoss=false goes on behind it"
                     raise CorruptionError(reason, damage.path, damage.position)
             yield from (rows.cut(split.start, split.stop) for rows in result.batches)

@@ -242,15 +242,7 @@ def _shares(waiting: Mapping[str, int], most: int, turn: int) -> dict[str, int]:
 def _within(log: LogSnapshot, start: int, end: int, size: int) -> int:
     """Return up to where about `size` bytes go, to the precision of the segments' indexes; further than `start`."""
     reader = LogReader(OsFileSystem())
-    taken = 0
     try:
-        for segment in log.view.segments:
-            if segment.end <= start or segment.empty:
-                continue
-            for first, length in reader.stretches(segment, log.view):
-                if first >= end or (taken >= size and first > start):
-                    return min(first, end)
-                taken += length if first >= start else 0
+        return min(reader.offset_behind(log.view, start, max(size, 1)), end)
     finally:
         reader.close()
-    return end

@@ -21,6 +21,8 @@ __all__ = ["arrow_reader", "as_record_batches", "as_table", "columns_of"]
 _MOST_BYTES: Final = 2 << 20
 """A record batch is closed at about this many bytes, however few rows it has: it fits a processor's cache, and whoever
 takes it can work on it while the next one is made."""
+_ENOUGH_BYTES: Final = _MOST_BYTES * 3 // 4
+"""With so many it is closed where rows end that were read together: to join it to others takes a copy of both."""
 _RUN_BYTES: Final = 16 << 20
 """So much of one put is decoded in one go."""
 
@@ -56,7 +58,7 @@ def as_record_batches(found: Iterable[ArrowRows], topic: str, columns: Sequence[
             pending.append(here)
             count += here.stop - here.first
             size += here.size
-            if count >= most_rows or size >= _MOST_BYTES:
+            if count >= most_rows or size >= _ENOUGH_BYTES:
                 yield _joined(pending, topic, columns)
                 pending = []
                 count = size = 0

@@ -47,6 +47,11 @@ class OpenSegment:
     ahead: tuple[int, int] = (-1, 0)
     whole: tuple[int, int] = (0, 0)
 
+    def knows_whole(self, position: int) -> bool:
+        """Return whether the run to which the frame at `position` belongs is known to be whole."""
+        low, high = self.whole
+        return low <= position < high
+
 
 class FrameReader(Generic[R]):
     """A reader with a few open files. One caller at a time."""
@@ -54,8 +59,8 @@ class FrameReader(Generic[R]):
     def __init__(self, fs: FileSystem, decode: Decode[R], run_bytes: int = 0) -> None:
         """Read through `fs`; `decode` makes rows of frames.
 
-        With `run_bytes`, a read ends where a put does, as far as the index tells, and takes up to so many bytes more
-        than was asked for to get there. The frames of a longer run are looked at twice.
+        With `run_bytes`, a read that would end within a run goes on to its end, up to so many bytes. The frames of a
+        longer run are looked at twice.
         """
         self._fs = fs
         self._decode = decode
@@ -96,7 +101,7 @@ class FrameReader(Generic[R]):
             opened = self.opened(segment)
         except (CorruptionError, StoreNotFoundError) as error:
             return lost_segment(segment, error, view)
-        limit = view.data_end if segment is view.segments[-1] and not segment.sealed else segment.data_end
+        limit = view.data_end_of(segment)
         start = opened.ahead[1] if opened.ahead[0] == offset else opened.index.position_of(offset - segment.base)
         return self._read_stretch(opened, view, offset, start, limit=limit, max_bytes=max_bytes)
 
@@ -105,13 +110,9 @@ class FrameReader(Generic[R]):
     ) -> FramesRead[R]:
         segment = opened.segment
         result: FramesRead[R] = FramesRead(next=offset)
-        position, need = start, 0
+        position = start
         while position < limit:
-            # An index that is wrong must not make a read of what lies behind the first frame's end.
-            until = min(position + max_bytes, limit) if need else self._until(opened, position, max_bytes, limit)
-            batches, used, error = self._decode_until(
-                opened, position, result, until=until, max_bytes=max_bytes, limit=limit
-            )
+            batches, used, error = self._decode_from(opened, position, result, max_bytes=max_bytes, limit=limit)
             if not used and error is None:
                 need = self._need(opened, position)
                 if max_bytes >= limit - position:
@@ -121,7 +122,6 @@ class FrameReader(Generic[R]):
                     continue
                 else:
                     error = CorruptionError("the frame's two lengths differ", segment.path, position)
-            need = 0
             batches, used, error = self._whole_runs(opened, position, batches, used, error, limit=limit)
             add_rows(result, batches, view.stop, segment.path)
             position += used
@@ -137,30 +137,27 @@ class FrameReader(Generic[R]):
             return gap(segment.path, result.next, min(segment.end, view.stop), result.bytes_read)
         return result
 
-    def _until(self, opened: OpenSegment, position: int, max_bytes: int, limit: int) -> int:
-        """Return where a read of about `max_bytes` had best end."""
-        until = limit
-        if self._run_bytes and limit - position > max_bytes:
-            until = opened.index.boundary_after(position, max_bytes, limit)
-        return until if until - position <= max_bytes + self._run_bytes else position + max_bytes
-
-    def _decode_until(
-        self, opened: OpenSegment, position: int, result: FramesRead[R], *, until: int, max_bytes: int, limit: int
+    def _decode_from(
+        self, opened: OpenSegment, position: int, result: FramesRead[R], *, max_bytes: int, limit: int
     ) -> tuple[list[R], int, CorruptionError | None]:
-        """Decode whole frames from `position` on. Return the bytes that they take, and what follows if it is damage."""
+        """Decode whole frames from `position` on; more of them where a run goes on that is not known to be whole.
+
+        Return the bytes that they take, and what follows if it is damage.
+        """
         segment = opened.segment
         batches: list[R] = []
         used = 0
         while True:
             at = position + used
-            data = self._read(opened, at, min(max_bytes, until - at))
+            data = self._read(opened, at, min(max_bytes, limit - at))
             result.bytes_read += len(data)
             more, taken, error = self._decode(
                 data, segment.context, position=at, limit=limit, skip_below=result.next, path=segment.path
             )
             batches += more
             used += taken
-            if error is not None or not taken or at + max_bytes >= until:
+            within = taken and all(rows.flags & CONTINUED for rows in more)
+            if error is not None or not within or used >= self._run_bytes or opened.knows_whole(position):
                 return batches, used, error
 
     def _need(self, opened: OpenSegment, position: int) -> int:

@@ -77,6 +77,10 @@ class LogView(NamedTuple):
     stop: int
     data_end: int
 
+    def data_end_of(self, segment: Segment) -> int:
+        """Return where the frames of one of the segments ended then, bytes."""
+        return self.data_end if segment is self.segments[-1] and not segment.sealed else segment.data_end
+
 
 @dataclass(slots=True)
 class FramesRead(Generic[R]):

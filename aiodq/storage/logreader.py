@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.decode import decode_stretch
+from aiodq.format.footer import IndexEntry, SegmentIndex
 from aiodq.format.frames import Batch
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.framereader import FrameReader
 from aiodq.storage.framesread import FramesRead, LogView, lost_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.framereader import OpenSegment
     from aiodq.storage.segments import Segment
@@ -79,18 +79,28 @@ class LogReader(FrameReader[Batch]):
             number -= 1
         return opened.segment.base + index.firsts[number]
 
-    def stretches(self, segment: Segment, view: LogView) -> Iterator[tuple[int, int]]:
-        """Yield (first offset, bytes) of the stretches that a segment's index tells apart: whole frames, whole puts.
+    def offset_behind(self, view: LogView, offset: int, size: int) -> int:
+        """Return where to end a read of about `size` bytes from `offset` on, so that the next one begins with a put.
+
+        It is a larger offset, the first with so many bytes of frames before it that begins an entry of an index; the
+        view's end where there is none.
 
         Raises:
             StorageError: the system refused, or there is no such file any more.
         """
-        index = self.opened(segment).index
-        last = view.segments and segment is view.segments[-1] and not segment.sealed
-        limit = view.data_end if last else segment.data_end
-        for number, (position, first) in enumerate(zip(index.positions, index.firsts, strict=True)):
-            end = index.positions[number + 1] if number + 1 < len(index) else limit
-            yield segment.base + first, end - position
+        for segment in view.segments:
+            if segment.end <= offset or segment.empty:
+                continue
+            start = self._position_of(segment, offset)
+            if view.data_end_of(segment) - start < size:
+                size -= view.data_end_of(segment) - start
+                continue
+            index = self.opened(segment).index
+            number = bisect_left(index.positions, start + size)
+            if number < len(index):
+                return segment.base + index.firsts[number]
+            size = 0
+        return view.stop
 
     def offset_at(self, view: LogView, time_ns: int) -> int:
         """Return the first offset whose time is `time_ns` or later; the view's end where all are older.
@@ -135,13 +145,23 @@ class LogReader(FrameReader[Batch]):
         Raises:
             StorageError: the system refused.
         """
-        total = 0
-        for segment in view.segments:
-            limit = view.data_end if segment is view.segments[-1] and not segment.sealed else segment.data_end
-            if segment.end <= offset:
-                continue
-            start = SEGMENT_HEADER.size
-            if segment.base < offset:
-                start = self.opened(segment).index.position_of(offset - segment.base)
-            total += max(limit - start, 0)
-        return total
+        waiting = [segment for segment in view.segments if segment.end > offset]
+        return sum(max(view.data_end_of(each) - self._position_of(each, offset), 0) for each in waiting)
+
+    def light(self, segment: Segment, offset: int) -> Segment:
+        """Return a segment that is small to send to who reads it from an offset on: its index has one entry.
+
+        Raises:
+            StorageError: the system refused, or there is no such file any more.
+        """
+        start = max(offset - segment.base, 0)
+        index, left = SegmentIndex(), segment.end - segment.base - start
+        entry = IndexEntry(self._position_of(segment, offset), start, left, 0, segment.newest_ns)
+        index.add(entry, joined=False, flags=segment.flags, raw_bytes=0)
+        return replace(segment, index=index)
+
+    def _position_of(self, segment: Segment, offset: int) -> int:
+        """Return where to look in a segment for what has this offset, or one behind it."""
+        if segment.base >= offset:
+            return SEGMENT_HEADER.size
+        return self.opened(segment).index.position_of(offset - segment.base)

@@ -10,7 +10,7 @@ from aiodq.format.checksum import crc32, crc32_of_stretch
 from aiodq.format.columns import CONTINUED, CONTINUES
 from aiodq.format.frames import check_frame, read_prefix
 from aiodq.format.layout import ALIGNMENT, BATCH_HEADER, COMPACT_MIN, FRAME_START, SEGMENT_HEADER, TRAILER
-from aiodq.format.scan import candidate_frames
+from aiodq.format.scan import candidate_frames, frame_before
 from aiodq.storage.oserrors import storage_error
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aiodq.format.frames import Frame, FrameContext
     from aiodq.storage.filesystem import File
 
-__all__ = ["Bad", "Unit", "Window", "scan_units"]
+__all__ = ["Bad", "Unit", "Window", "frames_backward", "scan_units"]
 
 _WINDOW: Final = 256 * 1024
 _PATIENCE: Final = 16 << 20
@@ -164,6 +164,31 @@ def scan_units(
             continue
         yield unit
         position, expected = unit.end, unit.stop
+
+
+def frames_backward(file: File, context: FrameContext, path: str, end: int) -> Iterator[Frame]:
+    """Yield the frames before `end`, the last one first, by their trailing lengths. Their checksums are not checked.
+
+    Raises:
+        CorruptionError: no frame ends where one should.
+        StorageError: the file cannot be read.
+    """
+    window = Window(file, path, end)
+    data, low, position = b"", end, end
+    while position > SEGMENT_HEADER.size:
+        for _ in range(2):
+            at = position - low
+            need = TRAILER.unpack_from(data, at - TRAILER.size)[0] if at >= TRAILER.size else COMPACT_MIN
+            if need <= at or need > position - SEGMENT_HEADER.size:
+                break
+            low = max(SEGMENT_HEADER.size, position - max(need, _WINDOW))
+            data = window.read(low, position - low)
+            if len(data) < position - low:
+                message = "the file ends before this place"
+                raise CorruptionError(message, path, position)
+        frame = frame_before(data, position - low, context, position=low, limit=end, path=path)
+        yield frame
+        position = frame.position
 
 
 def _read_unit(window: Window, position: int, context: FrameContext, path: str, expected: int) -> Unit:

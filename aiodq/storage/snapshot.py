@@ -14,6 +14,7 @@ from aiodq.format.segment import topic_salt
 from aiodq.storage.channels import is_loss
 from aiodq.storage.contents import Contents, examine
 from aiodq.storage.damage import Damage
+from aiodq.storage.lastput import contents_by_end
 from aiodq.storage.logreader import LogView
 from aiodq.storage.meta import describe
 from aiodq.storage.oserrors import storage_error
@@ -41,6 +42,8 @@ class LogSnapshot:
         view: what can be read.
         gaps: offsets in the view, or up to the watermark, that no segment holds and that nobody gave up.
         damages: what the last `refresh` found wrong, `gaps` included.
+        walked: the last `refresh` looked at every frame that no footer describes. Where it did not, damage and missing
+            offsets in the last segment are still to be found, and of its times, sizes and index it knows only the end.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
@@ -52,6 +55,7 @@ class LogSnapshot:
         self.view: LogView = LogView((), 0, 0)
         self.gaps: list[Damage] = []
         self.damages: list[Damage] = []
+        self.walked: bool = True
         self._sealed: dict[str, Segment] = {}
         self._growing: dict[str, tuple[Contents, bytes]] = {}
         self._given_up: set[tuple[int, int]] = set()
@@ -62,8 +66,11 @@ class LogSnapshot:
         segments = self.view.segments
         return max(self.meta.begin, segments[0].base if segments else 0)
 
-    def refresh(self) -> bool:
+    def refresh(self, *, walk: bool = True) -> bool:
         """Look again. Sealed segments are known for good; of one that grows, only what is new is walked through.
+
+        Args:
+            walk: look at every frame that is new. Otherwise only at the last ones, where they tell where the log ends.
 
         Returns:
             Whether this is not the topic any more that had messages before, but another one of its name.
@@ -73,6 +80,7 @@ class LogSnapshot:
             StorageError: as mapped from the system's error.
         """
         before = self.meta.uuid if self.view.segments else None
+        self.walked = True
         self.meta, self.damages = describe(self._fs, self.directory)
         another = before not in {None, self.meta.uuid}
         if another:
@@ -85,7 +93,7 @@ class LogSnapshot:
         for number, (base, path) in enumerate(listed):
             last = number == len(listed) - 1
             limit = self.promised if last else listed[number + 1][0]
-            segment = self._sealed.get(path) or self._look(path, base, limit, last=last)
+            segment = self._sealed.get(path) or self._look(path, base, limit, last=last, walk=walk)
             if segment is None:
                 continue
             if segments and segment.base < segments[-1].end:
@@ -113,7 +121,7 @@ class LogSnapshot:
                     self.damages.append(Damage(path, 0, found.size, found.header_error.message))
         return own
 
-    def _look(self, path: str, base: int, promised: int, *, last: bool) -> Segment | None:
+    def _look(self, path: str, base: int, promised: int, *, last: bool, walk: bool) -> Segment | None:
         """Return a segment that was not sealed at the last look; None where it is not to be read."""
         try:
             file = self._fs.open(path)
@@ -123,7 +131,7 @@ class LogSnapshot:
             raise storage_error(cause, path) from cause
         try:
             found = inspect(file, path, base, self.meta.uuid)
-            segment = self._segment(file, path, found, promised)
+            segment = self._segment(file, path, found, promised, walk=walk or not last)
         finally:
             file.close()
         if found.header_error is None or found.torn(promised, last=last):
@@ -131,25 +139,23 @@ class LogSnapshot:
         self.damages.append(Damage(path, 0, found.size, found.header_error.message))
         return segment if segment.records else None
 
-    def _segment(self, file: File, path: str, found: Inspection, promised: int) -> Segment:
+    def _segment(self, file: File, path: str, found: Inspection, promised: int, *, walk: bool) -> Segment:
         if found.tail is not None:
             self._growing.pop(path, None)
             return sealed_segment(path, found, found.tail)
+        context, limit = found.header.context, found.size
+        if not walk:
+            contents = contents_by_end(file, context, path, limit=limit, promised=promised)
+            if contents is not None:
+                self.walked = False
+                return scanned_segment(path, contents, context)
         known, mark = self._growing.get(path, (None, b""))
         if known is not None and self._mark(file, path, known) != mark:
             known = None  # a write that failed was taken back, and another took its place
-        contents = examine(
-            file,
-            found.header.context,
-            path,
-            limit=found.size,
-            promised=promised,
-            found=known,
-            singles=_counting(),
-        )
+        contents = examine(file, context, path, limit=limit, promised=promised, found=known, singles=_counting())
         self._growing[path] = contents, self._mark(file, path, contents)
         self.damages += [Damage(path, *lost) for lost in contents.lost]
-        return scanned_segment(path, contents, found.header.context)
+        return scanned_segment(path, contents, context)
 
     def _mark(self, file: File, path: str, contents: Contents) -> bytes:
         start = max(contents.data_end - _MARK, 0)

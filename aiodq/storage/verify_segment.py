@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from aiodq.errors import CorruptionError
 from aiodq.format.footer import encode_footer
-from aiodq.format.layout import COMPACT_MIN, SEGMENT_HEADER, TRAILER
-from aiodq.format.scan import frame_before
+from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.contents import Contents, examine
 from aiodq.storage.oserrors import opened, storage_error
+from aiodq.storage.scan import frames_backward
 from aiodq.storage.segments import Inspection, inspect
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from aiodq.storage.filesystem import File, FileSystem
 
 __all__ = ["SegmentCheck", "check_segment", "footer_of"]
-
-_WINDOW: Final = 256 * 1024
 
 
 @dataclass(slots=True)
@@ -138,33 +136,9 @@ def footer_of(contents: Contents, found: Inspection, end: int, data_end: int) ->
 
 def _check_backward(file: File, check: SegmentCheck, contents: Contents, context: FrameContext, path: str) -> None:
     try:
-        frames = _walk_back(file, context, path, contents.data_end)
+        frames = sum(1 for _ in frames_backward(file, context, path, contents.data_end))
     except CorruptionError as error:
         check.damage(error.position or 0, f"read backward: {error.message}")
         return
     if frames != sum(contents.index.frames):
         check.damage(SEGMENT_HEADER.size, f"{sum(contents.index.frames)} frames forward, {frames} backward")
-
-
-def _walk_back(file: File, context: FrameContext, path: str, end: int) -> int:
-    """Return how many frames lie before `end`, by their trailing lengths."""
-    data, low, position, frames = b"", end, end, 0
-    while position > SEGMENT_HEADER.size:
-        for _ in range(2):
-            at = position - low
-            need = TRAILER.unpack_from(data, at - TRAILER.size)[0] if at >= TRAILER.size else COMPACT_MIN
-            if need <= at:
-                break
-            low = max(SEGMENT_HEADER.size, position - max(need, _WINDOW))
-            data = _read(file, path, low, position - low)
-        frame = frame_before(data, position - low, context, position=low, limit=end, path=path)
-        position = frame.position
-        frames += 1
-    return frames
-
-
-def _read(file: File, path: str, position: int, size: int) -> bytes:
-    try:
-        return file.read_at(size, position)
-    except OSError as cause:
-        raise storage_error(cause, path, position) from cause

@@ -227,15 +227,6 @@ def test_index_finds_the_entry_before_a_position(given_pieces: list[Piece]) -> N
         assert index.position_before(position) == max((p for p in index.positions if p < position), default=None)
 
 
-@given(pieces, st.integers(0, 3000))
-def test_index_finds_where_a_read_had_best_end(given_pieces: list[Piece], most: int) -> None:
-    index, frames, data_end, *_ = build(given_pieces)
-    for position in {START, data_end, *(frame[0] + off for frame in frames for off in (-8, 0, 8))}:
-        behind = [p for p in index.positions if p > position]
-        within = [p for p in behind if p <= position + most]
-        assert index.boundary_after(position, most, data_end) == (within[-1:] or behind[:1] or [data_end])[0]
-
-
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(4, 900).map(lambda n: n * 8), st.integers(1, 50)), min_size=1, max_size=60),

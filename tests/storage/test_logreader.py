@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from aiodq.errors import StorageError
 from aiodq.format.columns import Columns
 from aiodq.format.layout import FRAME_PREFIX, KIND_COMPACT, SEGMENT_HEADER
 from aiodq.storage.logreader import LogReader, LogView
+from aiodq.storage.snapshot import LogSnapshot
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import SECOND, START, contents, open_log, overwrite, put, put_each, segments
 
@@ -303,5 +305,45 @@ def test_a_length_that_one_bit_made_large_does_not_cost_that_much_memory(topic: 
     result = reader.read(log.view(), 0, 4096)
     assert [(damage.first, damage.stop) for damage in result.damages] == [(0, 1)]
     assert fs.bytes_read < 1 << 20
+    reader.close()
+    log.close()
+
+
+@pytest.mark.parametrize("walk", [True, False])
+def test_a_log_is_cut_where_its_indexes_can(topic: Path, *, walk: bool) -> None:
+    log, bodies = a_mixed_log(topic)
+    log.close()
+    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot.refresh(walk=walk)
+    view, reader = snapshot.view, LogReader(FaultyFileSystem())
+    begins = {each.base + first for each in view.segments for first in reader.opened(each).index.firsts}
+    for size in (1, 700, 9000, 59_000, 70_000, 1 << 20):
+        at = 0
+        while at < view.stop:
+            end = reader.offset_behind(view, at, size)
+            assert at < end <= view.stop
+            left, least = (reader.bytes_from(view, offset) for offset in (at, end))
+            if end < view.stop:
+                assert end in begins
+                assert left - least >= size
+                before = max(first for first in (at, *begins) if first < end)
+                assert left - reader.bytes_from(view, before) < size, "no entry before that is far enough"
+            at = end
+    reader.close()
+    assert len(bodies) == view.stop
+
+
+def test_a_light_segment_is_enough_to_read_on(topic: Path) -> None:
+    log, bodies = a_mixed_log(topic)
+    view, reader = log.view(), LogReader(FaultyFileSystem())
+    for start in range(0, log.end, 37):
+        segments = tuple(reader.light(segment, start) for segment in view.segments if segment.end > start)
+        part = LogReader(FaultyFileSystem())
+        result = part.read(view._replace(segments=segments), start, 1000)
+        part.close()
+        assert result.batches[0].first == start
+        assert result.batches[0].columns.bodies[0] == bodies[start]
+        assert result.bytes_read < 20_000, "it begins near"
+        assert len(pickle.dumps(segments[0])) < 1500
     reader.close()
     log.close()

@@ -12,7 +12,7 @@ import pytest
 from aiodq.errors import FormatVersionError, NotAStoreError, StorageError, StoreNotFoundError
 from aiodq.format.journal import Op, OpKind
 from aiodq.format.segment import SegmentHeader
-from aiodq.storage import verify_segment
+from aiodq.storage import scan, verify_segment
 from aiodq.storage.journal import ChannelJournal
 from aiodq.storage.segments import list_segments
 from aiodq.storage.verify import StoreReport, verify_store
@@ -22,6 +22,8 @@ from tests.storage.stores import BREAKS, COUNT, LEFTOVERS, a_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from aiodq.format.frames import Frame
 
 
 def verified(store: Path, fs: FaultyFileSystem | None = None) -> StoreReport:
@@ -193,15 +195,16 @@ def test_damage_that_recovery_left_in_place_is_still_damage(store: Path) -> None
 def test_frames_are_walked_backward_too(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     walked: list[int] = []
 
-    def walk_back(*args: Any) -> int:
-        walked.append(real(*args))
-        return walked[-1]
+    def backward(*args: Any) -> list[Frame]:
+        frames = list(real(*args))
+        walked.append(len(frames))
+        return frames
 
-    real = verify_segment._walk_back
-    monkeypatch.setattr(verify_segment, "_walk_back", walk_back)
+    real = scan.frames_backward
+    monkeypatch.setattr(verify_segment, "frames_backward", backward)
     assert verified(store).ok
     assert walked == [3, 3, 2, 3, 3, 3, 2, 3]  # the run is one of three frames
-    monkeypatch.setattr(verify_segment, "_walk_back", lambda *_: 2)
+    monkeypatch.setattr(verify_segment, "frames_backward", lambda *args: list(real(*args))[:2])
     assert len(verified(store).damages) == 6
 
 

@@ -1,0 +1,233 @@
+"""Where a growing segment ends, found from its end: where a walk through all of it finds it, or not at all."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiodq.errors import StorageError
+from aiodq.format import frames
+from aiodq.format.layout import BATCH_HEADER, KIND_BATCH
+from aiodq.storage.contents import Contents, examine
+from aiodq.storage.damage import Damage
+from aiodq.storage.lastput import contents_by_end
+from aiodq.storage.logreader import LogReader
+from aiodq.storage.segments import inspect_file
+from aiodq.storage.snapshot import LogSnapshot
+from tests.storage.faults import FaultyFileSystem
+from tests.storage.logs import flip, open_log, overwrite, put, put_each, segments
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return where a log goes whose runs have several frames even if they are small."""
+    monkeypatch.setattr(frames, "FRAME_RECORDS", 2)
+    return tmp_path / "orders"
+
+
+def a_log(topic: Path, *, synced: int = 6) -> int:
+    """Write singles, batches and runs, not all of them durable; return how many messages of them are."""
+    rng = random.Random(5)
+    log = open_log(topic)
+    promised = 0
+    for number in range(10):
+        bodies = [rng.randbytes(rng.choice([0, 9, 60])) for _ in range(rng.choice([1, 1, 3]))]
+        put(log, bodies, sync=number < synced)
+        if number in {3, 8}:
+            put(log, [rng.randbytes(30) for _ in range(5)], atomic=True, sync=number < synced)
+        promised = log.durable
+    log.abandon()
+    return promised
+
+
+def two_ways(path: Path, promised: int) -> tuple[Contents | None, Contents]:
+    """Return what is found from the end, and by a walk."""
+    fs = FaultyFileSystem()
+    snapshot = LogSnapshot(fs, str(path.parent))
+    snapshot.refresh()
+    seen = inspect_file(fs, str(path), int(path.stem), snapshot.meta.uuid)
+    context, limit = seen.header.context, seen.size
+    file = fs.open(str(path))
+    try:
+        walked = examine(file, context, str(path), limit=limit, promised=promised)
+        return contents_by_end(file, context, str(path), limit=limit, promised=promised), walked
+    finally:
+        file.close()
+
+
+def agreed(path: Path, promised: int) -> bool:
+    """Make sure that both ways find the same end; return whether it was found from the end at all."""
+    short, walked = two_ways(path, promised)
+    if short is None:
+        return False
+    assert (short.end, short.data_end) == (walked.end, walked.data_end), promised
+    assert not short.lost
+    assert not short.unfinished
+    return True
+
+
+def test_wherever_a_file_is_cut(topic: Path) -> None:
+    promised = a_log(topic)
+    [path] = segments(topic)
+    data = path.read_bytes()
+    found = 0
+    for size in range(len(data), 63, -1):
+        os.truncate(path, size)
+        found += sum(agreed(path, n) for n in (0, promised // 2, promised))
+    assert found > 20
+
+
+def test_whatever_is_wrong_before(topic: Path) -> None:
+    promised = a_log(topic)
+    [path] = segments(topic)
+    data = path.read_bytes()
+    found = 0
+    for position in range(64, len(data), 8):
+        for wrong in (bytes(8), bytes(64), data[position : position + 8][::-1]):
+            path.write_bytes(data)
+            overwrite(path, position, wrong[: len(data) - position])
+            found += sum(agreed(path, n) for n in (0, promised // 2, promised))
+    assert found > 400
+
+
+def test_frames_within_messages_are_at_worst_an_older_end(topic: Path) -> None:
+    a_log(topic, synced=10)
+    [path] = segments(topic)
+    log, first = open_log(topic), path.read_bytes()[64:]
+    before = log.durable
+    put(log, [first, b"more"])
+    put(log, [first])
+    promised = log.durable
+    log.abandon()
+    assert agreed(path, promised)
+    older = 0
+    for size in range(path.stat().st_size - 4, len(first), -4):
+        os.truncate(path, size)
+        for n in (before, promised):
+            short, walked = two_ways(path, n)
+            if short is not None:
+                assert n <= short.end <= walked.end
+                older += short.end < walked.end
+    assert older == 1, "the second put, cut short behind its last frame"
+
+
+def test_little_is_read(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=1 << 24)
+    put_each(log, [bytes(1000)] * 2000)
+    log.close()
+    fs = FaultyFileSystem()
+    snapshot = LogSnapshot(fs, str(topic))
+    snapshot.refresh(walk=False)
+    assert not snapshot.walked
+    assert snapshot.view.stop == 2000
+    assert fs.bytes_read < 600_000
+
+
+def test_what_was_never_durable_is_walked_through(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=1 << 24)
+    put_each(log, [b"x"] * 1200, sync=False)
+    log.abandon()
+    [path] = segments(topic)
+    assert two_ways(path, 0)[0] is None
+    assert agreed(path, 900)
+
+
+def test_a_snapshot_without_a_walk_reads_as_one_with(topic: Path) -> None:
+    a_log(topic, synced=10)
+    fs = FaultyFileSystem()
+    snapshot = LogSnapshot(fs, str(topic))
+
+    def bodies() -> list[tuple[int, list[bytes]]]:
+        reader, at, found = LogReader(fs), 0, []
+        while at < snapshot.view.stop:
+            part = reader.read(snapshot.view, at, 100)
+            found += [(batch.first, batch.columns.bodies) for batch in part.batches]
+            at = part.next
+        reader.close()
+        return found
+
+    snapshot.refresh(walk=False)
+    assert not snapshot.walked
+    short = bodies()
+    snapshot.refresh()
+    assert snapshot.walked
+    assert bodies() == short
+    snapshot.refresh(walk=False)
+    assert bodies() == short
+
+
+def test_a_run_that_lost_a_frame_is_no_run_without_a_walk(topic: Path) -> None:
+    log = open_log(topic)
+    put(log, [b"before"])
+    put(log, [b"%d" % n * 30 for n in range(8)], atomic=True)
+    put_each(log, [b"behind"] * 3)
+    log.close()
+    [path] = segments(topic)
+    data = path.read_bytes()
+    at = data.index(b"2" * 30) - BATCH_HEADER.size - 2 * 4
+    assert data[at + 8] == KIND_BATCH
+    path.write_bytes(data[:at] + data[at + int.from_bytes(data[at : at + 4], "little") :])
+    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot.refresh(walk=False)
+    assert not snapshot.walked
+    reader, at, found = LogReader(FaultyFileSystem()), 0, []
+    while at < snapshot.view.stop:
+        part = reader.read(snapshot.view, at, 40)
+        found += [body for batch in part.batches for body in batch.columns.bodies]
+        at = part.next
+    reader.close()
+    assert found == [b"before", *[b"behind"] * 3]
+
+
+def test_only_a_walk_finds_damage_in_the_middle(topic: Path) -> None:
+    a_log(topic, synced=10)
+    [path] = segments(topic)
+    flip(path, 100, 0)
+    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot.refresh(walk=False)
+    assert (snapshot.walked, snapshot.damages) == (False, [])
+    stop = snapshot.view.stop
+    snapshot.refresh()
+    assert snapshot.walked
+    assert snapshot.view.stop == stop
+    assert [(damage.path, damage.first) for damage in snapshot.damages] == [(str(path), 0)]
+
+
+def test_a_torn_end_is_walked_to(topic: Path) -> None:
+    a_log(topic)
+    [path] = segments(topic)
+    os.truncate(path, path.stat().st_size - 3)
+    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot.refresh(walk=False)
+    assert snapshot.walked
+    assert snapshot.view.data_end < path.stat().st_size
+
+
+def test_a_promised_end_that_is_gone_is_walked_to(topic: Path) -> None:
+    log = open_log(topic)
+    put_each(log, [b"a", b"b", b"c"])
+    log.close()
+    [path] = segments(topic)
+    os.truncate(path, path.stat().st_size - 40)
+    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot.refresh(walk=False)
+    assert snapshot.walked
+    assert [damage.stop for damage in snapshot.damages] == [3]
+    assert isinstance(snapshot.damages[0], Damage)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+def test_a_system_that_refuses_raises(topic: Path, number: int) -> None:
+    a_log(topic)
+    fs = FaultyFileSystem()
+    fs.fail("read", 5, at=number)
+    with pytest.raises(StorageError):
+        LogSnapshot(fs, str(topic)).refresh(walk=False)
+    fs.heal()
+    LogSnapshot(fs, str(topic)).refresh(walk=False)
