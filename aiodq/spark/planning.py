@@ -27,8 +27,8 @@ __all__ = ["Split", "beside_its_owner", "bound_offset", "check_bounds", "plan", 
 T = TypeVar("T")
 
 _MAGIC: Final = frozenset("*?[")
-_NONE: Final = 1 << 63
-"""Beyond every offset."""
+_BEYOND: Final = 1 << 63
+"""More than any offset."""
 _LOOKS: Final = 100
 _LEAST: Final = 16 << 20
 _MOST: Final = 128 << 20
@@ -50,7 +50,7 @@ class Split:
     view: LogView
     start: int
     stop: int
-    unseen: int = _NONE
+    unseen: int = _BEYOND
 
 
 def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
@@ -90,7 +90,7 @@ def _plan_topic(fs: FileSystem, store: str, topic: str, options: ReadOptions) ->
     if not log.walked and not _end_suffices(log.view, options):
         log.refresh()
     start, stop = _range(fs, log, topic, options)
-    unseen = _NONE if log.walked else log.view.segments[-1].base
+    unseen = _BEYOND if log.walked else log.view.segments[-1].base
     return list(splits_of(fs, log, Split(topic, log.view, start, stop, unseen), options))
 
 
@@ -131,8 +131,8 @@ def splits_of(fs: FileSystem, log: LogSnapshot, whole: Split, options: ReadOptio
     """
     if options.strict:
         _refuse_losses(log, whole.start, whole.stop)
-    between = [each for each in whole.view.segments if whole.start < each.end and each.base < whole.stop]
-    return _splits(fs, whole, options.split_bytes or _suitable(between))
+    size = options.split_bytes or _suitable(whole.view.between(whole.start, whole.stop))
+    return _splits(fs, whole, size)
 
 
 def topics_of(fs: FileSystem, store: str, wanted: Sequence[str] | None) -> list[str]:
@@ -204,7 +204,7 @@ def _splits(fs: FileSystem, whole: Split, size: int) -> Iterator[Split]:
     try:
         while start < whole.stop:
             stop = min(reader.offset_behind(whole.view, start, size), whole.stop)
-            parts = [each for each in whole.view.segments if start < each.end and each.base < stop and not each.empty]
+            parts = [each for each in whole.view.between(start, stop) if not each.empty]
             if parts:
                 data_end = whole.view.data_end_of(parts[-1])
                 view = LogView(tuple(reader.light(each, start) for each in parts), stop, data_end)

@@ -47,11 +47,6 @@ class OpenSegment:
     ahead: tuple[int, int] = (-1, 0)
     whole: tuple[int, int] = (0, 0)
 
-    def knows_whole(self, position: int) -> bool:
-        """Return whether the run to which the frame at `position` belongs is known to be whole."""
-        low, high = self.whole
-        return low <= position < high
-
 
 class FrameReader(Generic[R]):
     """A reader with a few open files. One caller at a time."""
@@ -140,7 +135,7 @@ class FrameReader(Generic[R]):
     def _decode_from(
         self, opened: OpenSegment, position: int, result: FramesRead[R], *, max_bytes: int, limit: int
     ) -> tuple[list[R], int, CorruptionError | None]:
-        """Decode whole frames from `position` on; more of them where a run goes on that is not known to be whole.
+        """Decode whole frames from `position` on; more of them where they end within a run.
 
         Return the bytes that they take, and what follows if it is damage.
         """
@@ -157,7 +152,7 @@ class FrameReader(Generic[R]):
             batches += more
             used += taken
             within = taken and all(rows.flags & CONTINUED for rows in more)
-            if error is not None or not within or used >= self._run_bytes or opened.knows_whole(position):
+            if error is not None or not within or used >= self._run_bytes:
                 return batches, used, error
 
     def _need(self, opened: OpenSegment, position: int) -> int:

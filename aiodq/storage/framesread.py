@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -76,6 +77,12 @@ class LogView(NamedTuple):
     segments: tuple[Segment, ...]
     stop: int
     data_end: int
+
+    def between(self, start: int, stop: int) -> tuple[Segment, ...]:
+        """Return the segments that stand for offsets from `start` on and below `stop`."""
+        low = bisect_right(self.segments, start, key=lambda segment: segment.end)
+        high = bisect_left(self.segments, stop, key=lambda segment: segment.base)
+        return self.segments[low:high]
 
     def data_end_of(self, segment: Segment) -> int:
         """Return where the frames of one of the segments ended then, bytes."""

@@ -53,7 +53,7 @@ def contents_by_end(file: File, context: FrameContext, path: str, *, limit: int,
 
 
 def _promised_put(frames: Iterator[Frame], promised: int) -> Frame | None:
-    """Return the first frame of the last put before which everything was promised; its checksum is not checked yet.
+    """Return the first frame of the last put before which everything was promised. Nothing is checked yet.
 
     Args:
         frames: from the log's end backward.
@@ -62,12 +62,8 @@ def _promised_put(frames: Iterator[Frame], promised: int) -> Frame | None:
     Raises:
         CorruptionError: the file does not end with frames.
     """
-    stop = None
     for frame in islice(frames, _MOST_FRAMES):
-        if stop not in {None, frame.stop}:
-            return None
         promised = max(promised, frame.watermark)
         if frame.first <= promised and not frame.flags & CONTINUES:
             return frame
-        stop = frame.first
     return None

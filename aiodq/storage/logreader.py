@@ -88,9 +88,7 @@ class LogReader(FrameReader[Batch]):
         Raises:
             StorageError: the system refused, or there is no such file any more.
         """
-        for segment in view.segments:
-            if segment.end <= offset or segment.empty:
-                continue
+        for segment in view.between(offset, view.stop):
             start = self._position_of(segment, offset)
             if view.data_end_of(segment) - start < size:
                 size -= view.data_end_of(segment) - start
@@ -145,7 +143,7 @@ class LogReader(FrameReader[Batch]):
         Raises:
             StorageError: the system refused.
         """
-        waiting = [segment for segment in view.segments if segment.end > offset]
+        waiting = view.between(offset, view.stop)
         return sum(max(view.data_end_of(each) - self._position_of(each, offset), 0) for each in waiting)
 
     def light(self, segment: Segment, offset: int) -> Segment:

@@ -18,7 +18,7 @@ from aiodq.spark.reading import record_batches
 from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.repair import repair_store
 from tests.spark.support import KEEP, fill, read, scanned
-from tests.storage.logs import flip, segments
+from tests.storage.logs import SECOND, flip, open_log, put, segments
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -93,6 +93,17 @@ async def test_between_two_times(store: Path) -> None:
     assert abs(len(read(store, startingTimestamp=moment.isoformat())) - (200 - first)) <= 1
     assert read(store, startingTimestamp="2199-01-01T00:00:00+00:00") == []
     assert read(store, endingTimestamp="2001-01-01T00:00:00+00:00") == []
+
+
+def test_between_two_times_of_a_clock_that_went_backward(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "LOCK").touch()
+    log = open_log(tmp_path / "s" / "orders")
+    for second in (10, 30, 20):
+        put(log, [b"%d" % second], time_ns=second * SECOND)
+    log.close()
+    bodies = [row["body"] for row in read(tmp_path / "s", startingTimestamp="1970-01-01T00:00:25+00:00")]
+    assert bodies == [b"30", b"20"]
 
 
 async def test_only_some_columns_and_tags(store: Path) -> None:

@@ -23,6 +23,8 @@ from tests.storage.logs import flip, open_log, overwrite, put, put_each, segment
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from aiodq.storage.segments import Inspection
+
 
 @pytest.fixture
 def topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -46,14 +48,19 @@ def a_log(topic: Path, *, synced: int = 6) -> int:
     return promised
 
 
-def two_ways(path: Path, promised: int) -> tuple[Contents | None, Contents]:
-    """Return what is found from the end, and by a walk."""
+def seen(path: Path) -> Inspection:
+    """Return what a segment's two ends say."""
     fs = FaultyFileSystem()
     snapshot = LogSnapshot(fs, str(path.parent))
     snapshot.refresh()
-    seen = inspect_file(fs, str(path), int(path.stem), snapshot.meta.uuid)
-    context, limit = seen.header.context, seen.size
-    file = fs.open(str(path))
+    return inspect_file(fs, str(path), int(path.stem), snapshot.meta.uuid)
+
+
+def two_ways(path: Path, promised: int) -> tuple[Contents | None, Contents]:
+    """Return what is found from the end, and by a walk."""
+    found = seen(path)
+    context, limit = found.header.context, found.size
+    file = FaultyFileSystem().open(str(path))
     try:
         walked = examine(file, context, str(path), limit=limit, promised=promised)
         return contents_by_end(file, context, str(path), limit=limit, promised=promised), walked
@@ -92,7 +99,7 @@ def test_whatever_is_wrong_before(topic: Path) -> None:
         for wrong in (bytes(8), bytes(64), data[position : position + 8][::-1]):
             path.write_bytes(data)
             overwrite(path, position, wrong[: len(data) - position])
-            found += sum(agreed(path, n) for n in (0, promised // 2, promised))
+            found += sum(agreed(path, n) for n in (0, promised // 2, promised - 1, promised))
     assert found > 400
 
 
@@ -117,15 +124,31 @@ def test_frames_within_messages_are_at_worst_an_older_end(topic: Path) -> None:
     assert older == 1, "the second put, cut short behind its last frame"
 
 
-def test_little_is_read(topic: Path) -> None:
+@pytest.mark.parametrize("last", [1, 9])
+def test_little_is_read(topic: Path, last: int) -> None:
     log = open_log(topic, segment_bytes=1 << 24)
     put_each(log, [bytes(1000)] * 2000)
+    put(log, [b"x"] * last, atomic=True)
     log.close()
     fs = FaultyFileSystem()
     snapshot = LogSnapshot(fs, str(topic))
     snapshot.refresh(walk=False)
     assert not snapshot.walked
-    assert snapshot.view.stop == 2000
+    assert snapshot.view.stop == 2000 + last
+    assert fs.bytes_read < 600_000
+
+
+def test_a_length_that_is_none_costs_no_large_read(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=1 << 24)
+    put_each(log, [bytes(100_000)] * 30)
+    log.close()
+    [path] = segments(topic)
+    found = seen(path)
+    overwrite(path, found.size - 4, (found.size + 8).to_bytes(4, "little"))
+    fs = FaultyFileSystem()
+    file = fs.open(str(path))
+    assert contents_by_end(file, found.header.context, str(path), limit=found.size, promised=30) is None
+    file.close()
     assert fs.bytes_read < 600_000
 
 
@@ -136,6 +159,27 @@ def test_what_was_never_durable_is_walked_through(topic: Path) -> None:
     [path] = segments(topic)
     assert two_ways(path, 0)[0] is None
     assert agreed(path, 900)
+
+
+def test_what_the_frames_say_was_durable_is_not_walked_through(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=1 << 24)
+    put_each(log, [b"x"] * 1200)
+    log.abandon()
+    [path] = segments(topic)
+    assert agreed(path, 0)
+
+
+def test_damage_where_it_looks_is_for_a_walk(topic: Path) -> None:
+    log = open_log(topic)
+    put_each(log, [b"one", b"two"], sync=False)
+    put(log, [b"three", b"four"], sync=False)
+    put_each(log, [b"five", b"six"], sync=False)
+    log.abandon()
+    [path] = segments(topic)
+    flip(path, path.read_bytes().index(b"three"), 0)
+    short, walked = two_ways(path, 3)
+    assert short is None
+    assert [(lost.first, lost.stop) for lost in walked.lost] == [(2, 4)]
 
 
 def test_a_snapshot_without_a_walk_reads_as_one_with(topic: Path) -> None:
@@ -162,27 +206,46 @@ def test_a_snapshot_without_a_walk_reads_as_one_with(topic: Path) -> None:
     assert bodies() == short
 
 
-def test_a_run_that_lost_a_frame_is_no_run_without_a_walk(topic: Path) -> None:
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_run_that_lost_a_frame_is_no_run_without_a_walk(topic: Path, *, sealed: bool) -> None:
+    """Nor in a sealed segment that is read without the index in its footer."""
     log = open_log(topic)
     put(log, [b"before"])
     put(log, [b"%d" % n * 30 for n in range(8)], atomic=True)
     put_each(log, [b"behind"] * 3)
+    if sealed:
+        log.roll()
     log.close()
-    [path] = segments(topic)
+    path = segments(topic)[0]
     data = path.read_bytes()
     at = data.index(b"2" * 30) - BATCH_HEADER.size - 2 * 4
+    length = int.from_bytes(data[at : at + 4], "little")
     assert data[at + 8] == KIND_BATCH
-    path.write_bytes(data[:at] + data[at + int.from_bytes(data[at : at + 4], "little") :])
+    if sealed:
+        overwrite(path, at, bytes(length))
+    else:
+        path.write_bytes(data[:at] + data[at + length :])
     snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
     snapshot.refresh(walk=False)
-    assert not snapshot.walked
+    assert snapshot.walked == sealed
     reader, at, found = LogReader(FaultyFileSystem()), 0, []
-    while at < snapshot.view.stop:
-        part = reader.read(snapshot.view, at, 40)
+    view = snapshot.view._replace(segments=tuple(reader.light(each, 0) for each in snapshot.view.segments))
+    while at < view.stop:
+        part = reader.read(view, at, 40)
         found += [body for batch in part.batches for body in batch.columns.bodies]
         at = part.next
     reader.close()
     assert found == [b"before", *[b"behind"] * 3]
+
+
+def test_a_file_that_its_owner_cuts_meanwhile_shows_no_end(topic: Path) -> None:
+    promised = a_log(topic)
+    [path] = segments(topic)
+    fs = FaultyFileSystem()
+    file, context = fs.open(str(path)), seen(path).header.context
+    for missing in (1, 4, 8, 1000):
+        assert contents_by_end(file, context, str(path), limit=file.size() + missing, promised=promised) is None
+    file.close()
 
 
 def test_only_a_walk_finds_damage_in_the_middle(topic: Path) -> None:

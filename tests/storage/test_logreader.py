@@ -340,10 +340,12 @@ def test_a_light_segment_is_enough_to_read_on(topic: Path) -> None:
         segments = tuple(reader.light(segment, start) for segment in view.segments if segment.end > start)
         part = LogReader(FaultyFileSystem())
         result = part.read(view._replace(segments=segments), start, 1000)
-        part.close()
         assert result.batches[0].first == start
         assert result.batches[0].columns.bodies[0] == bodies[start]
         assert result.bytes_read < 20_000, "it begins near"
+        before = max(start - 3, segments[0].base)
+        assert part.read(view._replace(segments=segments), before, 1000).batches[0].first == before
+        part.close()
         assert len(pickle.dumps(segments[0])) < 1500
     reader.close()
     log.close()
