@@ -60,7 +60,7 @@ def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
         StoreNotFoundError: there is no such store or topic.
         InvalidOptionError: there are offsets for a topic that is not read.
         OffsetError: offsets that were asked for by number are not there, or not any more, with `strict`.
-        CorruptionError: messages in between are missing, with `strict`.
+        CorruptionError: messages in between are missing, as far as looking for the ends shows it, with `strict`.
         StorageError: as mapped from the system's error.
     """
     topics = [(store, topic) for store in options.stores for topic in topics_of(fs, store, options.topics)]
@@ -87,19 +87,19 @@ def check_bounds(options: ReadOptions, topics: Iterable[str]) -> None:
 
 def _plan_topic(fs: FileSystem, store: str, topic: str, options: ReadOptions) -> list[Split]:
     log = snapshot(fs, store, topic, walk=False)
-    if not log.walked and not _end_suffices(log.view, options):
+    if log.unwalked is not None and not _end_suffices(log.unwalked, log, options):
         log.refresh()
     start, stop = _range(fs, log, topic, options)
-    unseen = _BEYOND if log.walked else log.view.segments[-1].base
+    unseen = _BEYOND if log.unwalked is None else log.unwalked.base
     return list(splits_of(fs, log, Split(topic, log.view, start, stop, unseen), options))
 
 
-def _end_suffices(view: LogView, options: ReadOptions) -> bool:
+def _end_suffices(last: Segment, log: LogSnapshot, options: ReadOptions) -> bool:
     """Return whether of the last segment only its end has to be known: one task can read it, from its beginning."""
     if options.starting_ns is not None or options.ending_ns is not None:
         return False
-    size = options.split_bytes or _suitable(view.segments)
-    return view.segments[-1].data_end <= size
+    size = options.split_bytes or _suitable(log.view.segments)
+    return last.data_end <= size
 
 
 def beside_its_owner(look: Callable[[], T]) -> T:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from aiodq.errors import CorruptionError
-from aiodq.storage.arrow import arrow_reader, as_record_batches, columns_of
+from aiodq.storage.arrow import RUN_BYTES, arrow_reader, as_record_batches, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +23,6 @@ __all__ = ["Partition", "record_batches"]
 
 _CHUNK: Final = 2 << 20
 """Bytes that are read at a time: what Arrow makes of them is one record batch mostly."""
-_KEPT: Final = 16 << 20
-"""Bytes of memory that a task uses over and over: the longest put that is decoded in one go."""
 _MOST_ROWS: Final = 65_536
 
 
@@ -41,7 +39,7 @@ def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterat
     """Yield `pyarrow.RecordBatch` objects with the columns that were asked for. Blocking.
 
     Raises:
-        CorruptionError: messages are damaged, or were deleted after the read was planned, and `options.strict`.
+        CorruptionError: messages are damaged, missing, or deleted since the read was planned, and `options.strict`.
         StorageError: as mapped from the system's error.
     """
     columns = options.columns
@@ -58,9 +56,7 @@ def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterat
 
 def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str, ...]) -> Iterator[ArrowRows]:
     reader, at = arrow_reader(fs, columns, verify=options.verify), split.start
-    # Where glibc has seen a block of some size come and go, it keeps so much of what is freed instead of giving it back
-    # to the system (mallopt(3): the threshold is dynamic), which would clear it, page by page, for the next read.
-    bytes(_KEPT)
+    _keep_memory()
     try:
         while at < split.stop:
             result = reader.read(split.view, at, _CHUNK)
@@ -73,3 +69,12 @@ def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str
             at = result.next
     finally:
         reader.close()
+
+
+def _keep_memory() -> None:
+    """Let one read have the memory of the one before, which the system would have to clear anew, page by page.
+
+    Where glibc has seen a block of some size come and go, it does not give back so much of what is freed: mallopt(3)
+    calls the threshold dynamic. Elsewhere this does nothing.
+    """
+    bytes(RUN_BYTES)

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from aiodq.format.arrow import ArrowRows
     from aiodq.storage.filesystem import FileSystem
 
-__all__ = ["arrow_reader", "as_record_batches", "as_table", "columns_of"]
+__all__ = ["RUN_BYTES", "arrow_reader", "as_record_batches", "as_table", "columns_of"]
 
 _MOST_BYTES: Final = 2 << 20
-"""A record batch is closed at about this many bytes, however few rows it has: it fits a processor's cache, and whoever
+"""A record batch has about this many bytes at most, however few rows it has: it fits a processor's cache, and whoever
 takes it can work on it while the next one is made."""
 _ENOUGH_BYTES: Final = _MOST_BYTES * 3 // 4
-"""With so many it is closed where rows end that were read together: to join it to others takes a copy of both."""
-_RUN_BYTES: Final = 16 << 20
-"""So much of one put is decoded in one go."""
+"""With so many it is closed where rows end that were decoded together: to join more to it takes a copy of both."""
+RUN_BYTES: Final = 16 << 20
+"""So much is decoded in one go where it is needed to see a put whole."""
 
 
 def columns_of(columns: Collection[str] | None) -> tuple[str, ...]:
@@ -42,11 +42,11 @@ def columns_of(columns: Collection[str] | None) -> tuple[str, ...]:
 
 def arrow_reader(fs: FileSystem, columns: Collection[str], *, verify: bool) -> FrameReader[ArrowRows]:
     """Return a reader of rows with these columns."""
-    return FrameReader(fs, ArrowDecoder(columns, verify=verify), _RUN_BYTES)
+    return FrameReader(fs, ArrowDecoder(columns, verify=verify), RUN_BYTES)
 
 
 def as_record_batches(found: Iterable[ArrowRows], topic: str, columns: Sequence[str], most_rows: int) -> Iterator[Any]:
-    """Yield `pyarrow.RecordBatch` objects of up to `most_rows` rows, each as full as it can be."""
+    """Yield `pyarrow.RecordBatch` objects: full, of `most_rows` rows or about 2 MiB, but for the last one."""
     pending: list[ArrowRows] = []
     count = size = 0
     for rows in found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.columns import CONTINUED
@@ -39,6 +39,7 @@ class OpenSegment:
     Attributes:
         ahead: where the next sequential read begins: (offset, position).
         whole: between these positions every run is known to be whole.
+        rest: what was decoded behind the last read: the beginning of a run.
     """
 
     file: File
@@ -46,6 +47,7 @@ class OpenSegment:
     index: SegmentIndex
     ahead: tuple[int, int] = (-1, 0)
     whole: tuple[int, int] = (0, 0)
+    rest: Sequence[Any] = ()
 
 
 class FrameReader(Generic[R]):
@@ -54,8 +56,8 @@ class FrameReader(Generic[R]):
     def __init__(self, fs: FileSystem, decode: Decode[R], run_bytes: int = 0) -> None:
         """Read through `fs`; `decode` makes rows of frames.
 
-        With `run_bytes`, a read that would end within a run goes on to its end, up to so many bytes. The frames of a
-        longer run are looked at twice.
+        With `run_bytes`, a read that has nothing but a part of a run goes on until it has so many bytes, and what it
+        has decoded of the next one is kept: so all reads are to be of one view. A longer run is looked at twice.
         """
         self._fs = fs
         self._decode = decode
@@ -135,13 +137,15 @@ class FrameReader(Generic[R]):
     def _decode_from(
         self, opened: OpenSegment, position: int, result: FramesRead[R], *, max_bytes: int, limit: int
     ) -> tuple[list[R], int, CorruptionError | None]:
-        """Decode whole frames from `position` on; more of them where they end within a run.
+        """Decode whole frames from `position` on; more of them where they are only a part of a run.
 
         Return the bytes that they take, and what follows if it is damage.
         """
         segment = opened.segment
-        batches: list[R] = []
-        used = 0
+        kept = opened.rest and opened.rest[0].position == position
+        batches: list[R] = list(opened.rest) if kept else []
+        used = batches[-1].position + batches[-1].length - position if batches else 0
+        opened.rest = ()
         while True:
             at = position + used
             data = self._read(opened, at, min(max_bytes, limit - at))
@@ -189,7 +193,10 @@ class FrameReader(Generic[R]):
         whole = [batch for batch in batches if batch.position < high]
         if seen and whole:
             opened.whole = (low, high)
-            return (batches, used, error) if len(whole) == len(batches) else (whole, high - position, None)
+            if len(whole) == len(batches):
+                return batches, used, error
+            opened.rest = batches[len(whole) :] if self._run_bytes else ()
+            return whole, high - position, None
         for item in scan_units(opened.file, segment.context, segment.path, limit=limit, start=high):
             if isinstance(item, Bad):
                 if item.position > end:

@@ -27,8 +27,8 @@ _MOST_FRAMES: Final = 1000
 def contents_by_end(file: File, context: FrameContext, path: str, *, limit: int, promised: int) -> Contents | None:
     """Return what a segment holds, or None where its end does not show it and only `examine` can tell.
 
-    Goes back, by the lengths at the frames' ends, to the last put before which all was promised, and walks from there.
-    A hole before that put would be damage and not the log's end, whatever is there. So `end` and `data_end` are what
+    Goes back, by the lengths at the frames' ends, to the last put of which some was promised, and walks from there. A
+    hole before that put would be damage and not the log's end, whatever is there. So `end` and `data_end` are what
     `examine` finds. What lies before that put is one entry of the index, of frames that are not counted, and with the
     wariest of flags; damage in it, and offsets that are missing there, are for its readers to find.
 
@@ -53,7 +53,7 @@ def contents_by_end(file: File, context: FrameContext, path: str, *, limit: int,
 
 
 def _promised_put(frames: Iterator[Frame], promised: int) -> Frame | None:
-    """Return the first frame of the last put before which everything was promised. Nothing is checked yet.
+    """Return the first frame of the last put of which some was promised. Nothing is checked yet.
 
     Args:
         frames: from the log's end backward.
@@ -64,6 +64,6 @@ def _promised_put(frames: Iterator[Frame], promised: int) -> Frame | None:
     """
     for frame in islice(frames, _MOST_FRAMES):
         promised = max(promised, frame.watermark)
-        if frame.first <= promised and not frame.flags & CONTINUES:
+        if frame.first < promised and not frame.flags & CONTINUES:
             return frame
     return None

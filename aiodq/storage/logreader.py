@@ -94,7 +94,9 @@ class LogReader(FrameReader[Batch]):
                 size -= view.data_end_of(segment) - start
                 continue
             index = self.opened(segment).index
-            number = bisect_left(index.positions, start + size)
+            # Entries of frames without records have the offset of what follows.
+            beyond = bisect_right(index.firsts, offset - segment.base)
+            number = max(bisect_left(index.positions, start + size), beyond)
             if number < len(index):
                 return segment.base + index.firsts[number]
             size = 0

@@ -181,6 +181,10 @@ def frames_backward(file: File, context: FrameContext, path: str, end: int) -> I
             need = TRAILER.unpack_from(data, at - TRAILER.size)[0] if at >= TRAILER.size else COMPACT_MIN
             if need <= at or need > position - SEGMENT_HEADER.size:
                 break
+            if need > _WINDOW and window.read(position - need, TRAILER.size) != TRAILER.pack(need):
+                # Before that much memory is spent on a length that one wrong bit may have made.
+                message = "the frame's two lengths differ"
+                raise CorruptionError(message, path, position - need)
             low = max(SEGMENT_HEADER.size, position - max(need, _WINDOW))
             data = window.read(low, position - low)
             if len(data) < position - low:

@@ -42,8 +42,8 @@ class LogSnapshot:
         view: what can be read.
         gaps: offsets in the view, or up to the watermark, that no segment holds and that nobody gave up.
         damages: what the last `refresh` found wrong, `gaps` included.
-        walked: the last `refresh` looked at every frame that no footer describes. Where it did not, damage and missing
-            offsets in the last segment are still to be found, and of its times, sizes and index it knows only the end.
+        unwalked: the last segment, if the last `refresh` looked only at its end. Damage in it and missing offsets are
+            still to be found, and of its times, sizes and index only what is at the end is known.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
@@ -55,8 +55,9 @@ class LogSnapshot:
         self.view: LogView = LogView((), 0, 0)
         self.gaps: list[Damage] = []
         self.damages: list[Damage] = []
-        self.walked: bool = True
+        self.unwalked: Segment | None = None
         self._sealed: dict[str, Segment] = {}
+        self._headers: dict[str, Damage] = {}
         self._growing: dict[str, tuple[Contents, bytes]] = {}
         self._given_up: set[tuple[int, int]] = set()
 
@@ -80,11 +81,11 @@ class LogSnapshot:
             StorageError: as mapped from the system's error.
         """
         before = self.meta.uuid if self.view.segments else None
-        self.walked = True
+        self.unwalked = None
         self.meta, self.damages = describe(self._fs, self.directory)
         another = before not in {None, self.meta.uuid}
         if another:
-            self._sealed, self._growing, self._given_up = {}, {}, set()
+            self._sealed, self._headers, self._growing, self._given_up = {}, {}, {}, set()
         # First the watermark, then the files: what it promises is in them by then.
         values = read_slot_file(self._fs, os.path.join(self.directory, WATERMARK))
         self.promised = noted_watermark(values, topic_salt(self.meta.uuid))
@@ -94,6 +95,7 @@ class LogSnapshot:
             last = number == len(listed) - 1
             limit = self.promised if last else listed[number + 1][0]
             segment = self._sealed.get(path) or self._look(path, base, limit, last=last, walk=walk)
+            self.damages += [self._headers[path]] if path in self._headers else []
             if segment is None:
                 continue
             if segments and segment.base < segments[-1].end:
@@ -102,6 +104,8 @@ class LogSnapshot:
                 continue
             segments.append(segment)
         self._sealed = {segment.path: segment for segment in segments if segment.sealed}
+        self._headers = {path: self._headers[path] for path in self._sealed if path in self._headers}
+        self.unwalked = self.unwalked if self.unwalked in segments else None
         self._growing = {path: self._growing[path] for _, path in listed if path in self._growing}
         end, data_end = (segments[-1].end, segments[-1].data_end) if segments else (self.meta.begin, 0)
         self.view = LogView(tuple(segments), end, data_end)
@@ -136,7 +140,7 @@ class LogSnapshot:
             file.close()
         if found.header_error is None or found.torn(promised, last=last):
             return segment
-        self.damages.append(Damage(path, 0, found.size, found.header_error.message))
+        self._headers[path] = Damage(path, 0, found.size, found.header_error.message)
         return segment if segment.records else None
 
     def _segment(self, file: File, path: str, found: Inspection, promised: int, *, walk: bool) -> Segment:
@@ -147,8 +151,8 @@ class LogSnapshot:
         if not walk:
             contents = contents_by_end(file, context, path, limit=limit, promised=promised)
             if contents is not None:
-                self.walked = False
-                return scanned_segment(path, contents, context)
+                self.unwalked = scanned_segment(path, contents, context)
+                return self.unwalked
         known, mark = self._growing.get(path, (None, b""))
         if known is not None and self._mark(file, path, known) != mark:
             known = None  # a write that failed was taken back, and another took its place

@@ -172,6 +172,23 @@ async def test_damage_is_told_or_stepped_over(store: Path, number: int) -> None:
     assert len(read(store, verify="none")) == len(rows)
 
 
+async def test_damage_of_a_sealed_header_is_told_however_it_is_planned(store: Path) -> None:
+    flip(segments(store / "orders")[0], 3, 1)
+    for options in ({}, {"splitBytes": "100"}, {"startingTimestamp": "2001-01-01T00:00:00+00:00"}):
+        with pytest.raises(aiodq.CorruptionError):
+            read(store, **options)
+
+
+@pytest.mark.parametrize("split", ["32m", "5000", "1"])
+async def test_bytes_that_are_none_of_ours_cost_no_message(tmp_path: Path, split: str) -> None:
+    await fill(tmp_path / "s", segment_bytes=1 << 20)
+    rows = scanned(tmp_path / "s")
+    [path] = segments(tmp_path / "s" / "orders")
+    data = path.read_bytes()
+    path.write_bytes(data[:64] + bytes(64) + data[64:])
+    assert read(tmp_path / "s", splitBytes=split, failOnDataLoss="false") == rows
+
+
 @pytest.mark.parametrize("split", ["32m", "1"])
 async def test_a_message_that_was_cut_out_is_told_or_stepped_over(store: Path, split: str) -> None:
     rows = scanned(store)

@@ -164,6 +164,22 @@ def test_a_long_put_is_read_in_pieces_to_its_end_and_no_further_than_is_allowed(
     log.close()
 
 
+@pytest.mark.parametrize("count", [3, 6, 11, 25])
+def test_what_is_read_of_puts_of_any_length_is_decoded_once(tmp_path: Path, count: int) -> None:
+    log = open_log(tmp_path, segment_bytes=64 << 20)
+    for _ in range(200 // count):
+        put(log, [bytes(100_000)] * count, atomic=True)
+    view, reader = log.view(), FrameReader(FaultyFileSystem(), ArrowDecoder(), 8 << 20)
+    log.close()
+    at = total = 0
+    while at < view.stop:
+        result = reader.read(view, at, 1 << 20)
+        at, total = result.next, total + result.bytes_read
+    reader.close()
+    # Of every ten frames one is cut short and read again.
+    assert total < view.data_end * 1.12
+
+
 async def test_record_batches_are_about_two_megabytes(tmp_path: Path) -> None:
     async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="os")) as store:
         for at in range(3):

@@ -17,6 +17,7 @@ from aiodq.storage.lastput import contents_by_end
 from aiodq.storage.logreader import LogReader
 from aiodq.storage.segments import inspect_file
 from aiodq.storage.snapshot import LogSnapshot
+from tests.format.support import control_frame
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import flip, open_log, overwrite, put, put_each, segments
 
@@ -103,6 +104,17 @@ def test_whatever_is_wrong_before(topic: Path) -> None:
     assert found > 400
 
 
+def test_whatever_is_put_between(topic: Path) -> None:
+    promised = a_log(topic)
+    [path] = segments(topic)
+    data = path.read_bytes()
+    found = 0
+    for position in range(64, len(data), 8):
+        path.write_bytes(data[:position] + bytes(8) + data[position:])
+        found += sum(agreed(path, n) for n in range(promised - 3, promised + 1))
+    assert found > 400
+
+
 def test_frames_within_messages_are_at_worst_an_older_end(topic: Path) -> None:
     a_log(topic, synced=10)
     [path] = segments(topic)
@@ -133,7 +145,7 @@ def test_little_is_read(topic: Path, last: int) -> None:
     fs = FaultyFileSystem()
     snapshot = LogSnapshot(fs, str(topic))
     snapshot.refresh(walk=False)
-    assert not snapshot.walked
+    assert snapshot.unwalked is not None
     assert snapshot.view.stop == 2000 + last
     assert fs.bytes_read < 600_000
 
@@ -144,12 +156,13 @@ def test_a_length_that_is_none_costs_no_large_read(topic: Path) -> None:
     log.close()
     [path] = segments(topic)
     found = seen(path)
-    overwrite(path, found.size - 4, (found.size + 8).to_bytes(4, "little"))
-    fs = FaultyFileSystem()
-    file = fs.open(str(path))
-    assert contents_by_end(file, found.header.context, str(path), limit=found.size, promised=30) is None
-    file.close()
-    assert fs.bytes_read < 600_000
+    for length in (found.size + 8, found.size - 64, 2_000_000):
+        overwrite(path, found.size - 4, length.to_bytes(4, "little"))
+        fs = FaultyFileSystem()
+        file = fs.open(str(path))
+        assert contents_by_end(file, found.header.context, str(path), limit=found.size, promised=30) is None
+        file.close()
+        assert fs.bytes_read < 600_000
 
 
 def test_what_was_never_durable_is_walked_through(topic: Path) -> None:
@@ -197,10 +210,10 @@ def test_a_snapshot_without_a_walk_reads_as_one_with(topic: Path) -> None:
         return found
 
     snapshot.refresh(walk=False)
-    assert not snapshot.walked
+    assert snapshot.unwalked is not None
     short = bodies()
     snapshot.refresh()
-    assert snapshot.walked
+    assert snapshot.unwalked is None
     assert bodies() == short
     snapshot.refresh(walk=False)
     assert bodies() == short
@@ -227,7 +240,7 @@ def test_a_run_that_lost_a_frame_is_no_run_without_a_walk(topic: Path, *, sealed
         path.write_bytes(data[:at] + data[at + length :])
     snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
     snapshot.refresh(walk=False)
-    assert snapshot.walked == sealed
+    assert (snapshot.unwalked is None) == sealed
     reader, at, found = LogReader(FaultyFileSystem()), 0, []
     view = snapshot.view._replace(segments=tuple(reader.light(each, 0) for each in snapshot.view.segments))
     while at < view.stop:
@@ -254,12 +267,39 @@ def test_only_a_walk_finds_damage_in_the_middle(topic: Path) -> None:
     flip(path, 100, 0)
     snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
     snapshot.refresh(walk=False)
-    assert (snapshot.walked, snapshot.damages) == (False, [])
+    assert snapshot.unwalked is not None
+    assert snapshot.damages == []
     stop = snapshot.view.stop
     snapshot.refresh()
-    assert snapshot.walked
+    assert snapshot.unwalked is None
     assert snapshot.view.stop == stop
     assert [(damage.path, damage.first) for damage in snapshot.damages] == [(str(path), 0)]
+
+
+def test_damage_of_a_header_is_told_at_every_look(topic: Path) -> None:
+    log = open_log(topic)
+    put_each(log, [b"one", b"two"])
+    log.roll()
+    put(log, [b"three"])
+    log.close()
+    flip(segments(topic)[0], 3, 1)
+    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    for walk in (False, True, True, False):
+        snapshot.refresh(walk=walk)
+        assert [damage.path for damage in snapshot.damages] == [str(segments(topic)[0])]
+        assert (snapshot.unwalked is None) == walk
+        assert snapshot.view.stop == 3
+
+
+def test_a_segment_that_is_not_taken_is_not_the_one_to_be_walked(topic: Path) -> None:
+    open_log(topic).close()
+    [path] = segments(topic)
+    data = path.read_bytes()
+    context = seen(path).header.context
+    path.write_bytes(data[:3] + b"x" + data[4:] + control_frame(context, first=0))
+    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot.refresh(walk=False)
+    assert (snapshot.view.segments, snapshot.unwalked) == ((), None)
 
 
 def test_a_torn_end_is_walked_to(topic: Path) -> None:
@@ -268,7 +308,7 @@ def test_a_torn_end_is_walked_to(topic: Path) -> None:
     os.truncate(path, path.stat().st_size - 3)
     snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
     snapshot.refresh(walk=False)
-    assert snapshot.walked
+    assert snapshot.unwalked is None
     assert snapshot.view.data_end < path.stat().st_size
 
 
@@ -280,7 +320,7 @@ def test_a_promised_end_that_is_gone_is_walked_to(topic: Path) -> None:
     os.truncate(path, path.stat().st_size - 40)
     snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
     snapshot.refresh(walk=False)
-    assert snapshot.walked
+    assert snapshot.unwalked is None
     assert [damage.stop for damage in snapshot.damages] == [3]
     assert isinstance(snapshot.damages[0], Damage)
 

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiodq.errors import StorageError
+from aiodq.format.checksum import crc32
 from aiodq.format.columns import Columns
+from aiodq.format.frames import FrameContext
 from aiodq.format.layout import FRAME_PREFIX, KIND_COMPACT, SEGMENT_HEADER
 from aiodq.storage.logreader import LogReader, LogView
 from aiodq.storage.snapshot import LogSnapshot
+from tests.format.support import control_frame
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import SECOND, START, contents, open_log, overwrite, put, put_each, segments
 
@@ -331,6 +334,22 @@ def test_a_log_is_cut_where_its_indexes_can(topic: Path, *, walk: bool) -> None:
             at = end
     reader.close()
     assert len(bodies) == view.stop
+
+
+def test_a_log_is_cut_behind_frames_without_records(topic: Path) -> None:
+    log = open_log(topic)
+    put_each(log, [b"one", b"two"])
+    log.close()
+    [path] = segments(topic)
+    data = path.read_bytes()
+    context = FrameContext(0, crc32, int.from_bytes(data[12:16], "little"))
+    path.write_bytes(data[:64] + control_frame(context, first=0, body=bytes(1000)) * 10 + data[64:])
+    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot.refresh()
+    reader = LogReader(FaultyFileSystem())
+    for size in (1, 1000, 5000, 9000, 20_000):
+        assert reader.offset_behind(snapshot.view, 0, size) == 2
+    reader.close()
 
 
 def test_a_light_segment_is_enough_to_read_on(topic: Path) -> None:
