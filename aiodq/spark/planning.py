@@ -33,6 +33,8 @@ _LOOKS: Final = 100
 _LEAST: Final = 16 << 20
 _MOST: Final = 128 << 20
 """What Spark's own file formats give one task."""
+_SLACK: Final = 16
+"""A task may read this part more to end where a segment does."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ def _splits(fs: FileSystem, whole: Split, size: int) -> Iterator[Split]:
     reader, start = LogReader(fs), whole.start
     try:
         while start < whole.stop:
-            stop = min(reader.offset_behind(whole.view, start, size), whole.stop)
+            stop = min(reader.offset_behind(whole.view, start, size, size // _SLACK), whole.stop)
             parts = [each for each in whole.view.between(start, stop) if not each.empty]
             if parts:
                 data_end = whole.view.data_end_of(parts[-1])

@@ -79,19 +79,28 @@ class LogReader(FrameReader[Batch]):
             number -= 1
         return opened.segment.base + index.firsts[number]
 
-    def offset_behind(self, view: LogView, offset: int, size: int) -> int:
+    def offset_behind(self, view: LogView, offset: int, size: int, slack: int = 0) -> int:
         """Return where to end a read of about `size` bytes from `offset` on, so that the next one begins with a put.
 
         It is a larger offset, the first with so many bytes of frames before it that begins an entry of an index; the
         view's end where there is none.
 
+        Args:
+            view: what may be read.
+            offset: where the read begins.
+            size: at least 1.
+            slack: so many bytes more it may be if a segment ends there, whose index need not be read then.
+
         Raises:
             StorageError: the system refused, or there is no such file any more.
         """
         for segment in view.between(offset, view.stop):
+            if size <= 0:
+                return segment.base
             start = self._position_of(segment, offset)
-            if view.data_end_of(segment) - start < size:
-                size -= view.data_end_of(segment) - start
+            left = view.data_end_of(segment) - start
+            if left <= size + slack:
+                size -= left
                 continue
             index = self.opened(segment).index
             # Entries of frames without records have the offset of what follows.

@@ -312,26 +312,32 @@ def test_a_length_that_one_bit_made_large_does_not_cost_that_much_memory(topic: 
     log.close()
 
 
+@pytest.mark.parametrize("part", [0, 4])
 @pytest.mark.parametrize("walk", [True, False])
-def test_a_log_is_cut_where_its_indexes_can(topic: Path, *, walk: bool) -> None:
+def test_a_log_is_cut_where_its_indexes_can(topic: Path, part: int, *, walk: bool) -> None:
     log, bodies = a_mixed_log(topic)
     log.close()
     snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
     snapshot.refresh(walk=walk)
     view, reader = snapshot.view, LogReader(FaultyFileSystem())
     begins = {each.base + first for each in view.segments for first in reader.opened(each).index.firsts}
+    bases = {segment.base for segment in view.segments}
+    near = 0
     for size in (1, 700, 9000, 59_000, 70_000, 1 << 20):
-        at = 0
+        at, slack = 0, size * part // 8
         while at < view.stop:
-            end = reader.offset_behind(view, at, size)
+            end = reader.offset_behind(view, at, size, slack)
             assert at < end <= view.stop
             left, least = (reader.bytes_from(view, offset) for offset in (at, end))
             if end < view.stop:
                 assert end in begins
                 assert left - least >= size
                 before = max(first for first in (at, *begins) if first < end)
-                assert left - reader.bytes_from(view, before) < size, "no entry before that is far enough"
+                beyond = left - reader.bytes_from(view, before) >= size
+                assert not beyond or (end in bases and left - least <= size + slack), "no entry before is far enough"
+                near += beyond
             at = end
+    assert bool(near) == (part > 0)
     reader.close()
     assert len(bodies) == view.stop
 
