@@ -184,9 +184,8 @@ def subjects(directory: Path, messages: int, size: int) -> list[Subject]:
     ]
 
 
-def with_spark(master: str, directory: Path, messages: int, size: int, rounds: int) -> list[Figure]:
-    """Read everything by turns, once to warm up and then so many rounds."""
-    spark = start_session(master)
+def with_spark(spark: SparkSession, directory: Path, messages: int, size: int, rounds: int) -> list[Figure]:
+    """Read everything by turns, once to warm up and then so many rounds; stop the session."""
     spark.dataSource.register(ReadyMade)
     try:
         seconds: dict[str, list[float]] = {}
@@ -314,6 +313,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--megabytes", type=float, default=200, help="bodies of each size, together (default: %(default)s)")
     add("--size", type=int, action="append", help="bytes in a body; may be repeated (default: 100, 1024)")
     add("--master", action="append", help="may be repeated; none is no Spark (default: none, local[1], local[2])")
+    add("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's; may be repeated")
     add("--dir", type=Path, default=Path(tempfile.gettempdir()), help="where to write (default: %(default)s)")
     add("--markdown", action="store_true", help="print Markdown instead of tables")
     return parser
@@ -333,7 +333,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if master == "none":
                     figures = without_spark(Path(directory), count, size, arguments.rounds)
                 else:
-                    figures = with_spark(master, Path(directory), count, size, arguments.rounds)
+                    spark = start_session(master, dict(setting.split("=", 1) for setting in arguments.conf))
+                    figures = with_spark(spark, Path(directory), count, size, arguments.rounds)
                 title = f"{'one thread, no Spark' if master == 'none' else master}, {count:,} messages of {size:,} B"
                 show(title, figures, console, markdown=arguments.markdown)
     return 0
