@@ -30,6 +30,8 @@ R = TypeVar("R", bound=Rows)
 
 _OPEN_FILES: Final = 4
 _CHUNK: Final = 256 * 1024
+_CAREFUL: Final = 32 * 1024
+"""Bytes that are read behind damage: of a file that is damaged all over, each read is in vain but for its beginning."""
 
 
 @dataclass(slots=True)
@@ -40,6 +42,7 @@ class OpenSegment:
         ahead: where the next sequential read begins: (offset, position).
         whole: between these positions every run is known to be whole.
         rest: what was decoded behind the last read: the beginning of a run.
+        mended: where the last damage ended; what follows may be damaged soon again.
     """
 
     file: File
@@ -48,6 +51,7 @@ class OpenSegment:
     ahead: tuple[int, int] = (-1, 0)
     whole: tuple[int, int] = (0, 0)
     rest: Sequence[Any] = ()
+    mended: int = -1
 
 
 class FrameReader(Generic[R]):
@@ -107,15 +111,15 @@ class FrameReader(Generic[R]):
     ) -> FramesRead[R]:
         segment = opened.segment
         result: FramesRead[R] = FramesRead(next=offset)
-        position = start
+        position, size = start, min(max_bytes, _CAREFUL) if start == opened.mended else max_bytes
         while position < limit:
-            batches, used, error = self._decode_from(opened, position, result, max_bytes=max_bytes, limit=limit)
+            batches, used, error = self._decode_from(opened, position, result, max_bytes=size, limit=limit)
             if not used and error is None:
                 need = self._need(opened, position)
-                if max_bytes >= limit - position:
+                if size >= limit - position:
                     error = CorruptionError("the segment ends in the middle of a frame", segment.path, position)
                 elif self._plausible(opened, position, need):
-                    max_bytes = max(max_bytes * 2, need)
+                    size = max(size * 2, need)
                     continue
                 else:
                     error = CorruptionError("the frame's two lengths differ", segment.path, position)
@@ -123,7 +127,7 @@ class FrameReader(Generic[R]):
             add_rows(result, batches, view.stop, segment.path)
             position += used
             if error is not None:
-                position = self._step_over(opened, position, result, error.message, view, limit=limit)
+                position = opened.mended = self._step_over(opened, position, result, error.message, view, limit=limit)
             # A batch that the view cuts in two has to be read again, as the rest of it comes next.
             cut = bool(batches) and batches[-1].stop > view.stop
             opened.ahead = (-1, 0) if cut else (result.next, position)
