@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from aiodq.spark.options import Bound, ReadOptions
     from aiodq.storage.filesystem import FileSystem
-    from aiodq.storage.segments import Segment
 
 __all__ = ["Split", "beside_its_owner", "bound_offset", "check_bounds", "plan", "snapshot", "splits_of", "topics_of"]
 
@@ -88,20 +87,15 @@ def check_bounds(options: ReadOptions, topics: Iterable[str]) -> None:
 
 
 def _plan_topic(fs: FileSystem, store: str, topic: str, options: ReadOptions) -> list[Split]:
-    log = snapshot(fs, store, topic, walk=False)
-    if log.unwalked is not None and not _end_suffices(log.unwalked, log, options):
-        log.refresh()
+    timed = options.starting_ns is not None or options.ending_ns is not None
+    log = snapshot(fs, store, topic, walk=timed)
     start, stop = _range(fs, log, topic, options)
+    if log.unwalked is not None and log.unwalked.data_end > _size(log.view, start, stop, options):
+        # More than one task is to read it: its index is needed.
+        log.refresh()
+        start, stop = _range(fs, log, topic, options)
     unseen = _BEYOND if log.unwalked is None else log.unwalked.base
     return list(splits_of(fs, log, Split(topic, log.view, start, stop, unseen), options))
-
-
-def _end_suffices(last: Segment, log: LogSnapshot, options: ReadOptions) -> bool:
-    """Return whether of the last segment only its end has to be known: one task can read it, from its beginning."""
-    if options.starting_ns is not None or options.ending_ns is not None:
-        return False
-    size = options.split_bytes or _suitable(log.view.segments)
-    return last.data_end <= size
 
 
 def beside_its_owner(look: Callable[[], T]) -> T:
@@ -133,8 +127,7 @@ def splits_of(fs: FileSystem, log: LogSnapshot, whole: Split, options: ReadOptio
     """
     if options.strict:
         _refuse_losses(log, whole.start, whole.stop)
-    size = options.split_bytes or _suitable(whole.view.between(whole.start, whole.stop))
-    return _splits(fs, whole, size)
+    return _splits(fs, whole, _size(whole.view, whole.start, whole.stop, options))
 
 
 def topics_of(fs: FileSystem, store: str, wanted: Sequence[str] | None) -> list[str]:
@@ -189,23 +182,27 @@ def _refuse_losses(log: LogSnapshot, start: int, stop: int) -> None:
         raise CorruptionError(f"{lost.reason}; failOnDataLoss=false goes on without them", lost.path, lost.position)
 
 
-def _suitable(segments: Sequence[Segment]) -> int:
+def _size(view: LogView, start: int, stop: int, options: ReadOptions) -> int:
     """Return how much a task is to read: each core gets as many, of about `_MOST`, unless there is too little to share.
 
     To begin a task costs Spark's Python worker about 60 ms, in which it could read several megabytes.
     """
-    size = sum(segment.data_end for segment in segments)
+    if options.split_bytes is not None:
+        return options.split_bytes
+    size = sum(segment.data_end for segment in view.between(start, stop))
     cores = os.cpu_count() or 1
     rounds = max(round(size / (cores * _MOST)), 1)
     return max(-(-size // (cores * rounds)), _LEAST)
 
 
 def _splits(fs: FileSystem, whole: Split, size: int) -> Iterator[Split]:
-    """Cut a split wherever the segments' indexes can, about every `size` bytes."""
+    """Cut a split wherever the segments' indexes can, about every `size` bytes, and nowhere in what was not seen."""
     reader, start = LogReader(fs), whole.start
     try:
         while start < whole.stop:
             stop = min(reader.offset_behind(whole.view, start, size, size // _SLACK), whole.stop)
+            if whole.unseen < stop < whole.stop:
+                stop = whole.unseen if start < whole.unseen else whole.stop
             parts = [each for each in whole.view.between(start, stop) if not each.empty]
             if parts:
                 data_end = whole.view.data_end_of(parts[-1])

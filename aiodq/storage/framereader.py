@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
-from aiodq.format.columns import CONTINUED
+from aiodq.format.columns import CONTINUED, CONTINUES
 from aiodq.format.footer import SegmentIndex
 from aiodq.format.layout import FRAME_PREFIX, TRAILER
 from aiodq.storage.contents import index_unit
 from aiodq.storage.damage import Damage
 from aiodq.storage.framesread import FramesRead, Rows, add_rows, gap, lost_segment, whole_until
 from aiodq.storage.oserrors import storage_error
-from aiodq.storage.scan import Bad, Unit, scan_units
+from aiodq.storage.scan import Bad, Unit, Window, scan_units
 from aiodq.storage.segments import load_index
 
 if TYPE_CHECKING:
@@ -193,6 +193,8 @@ class FrameReader(Generic[R]):
         low, high = opened.whole
         if not low <= position <= high:
             low = high = position
+        if batches and batches[0].position > high and not batches[0].flags & CONTINUES:
+            low = high = batches[0].position  # nobody has looked at the runs that were skipped
         high, seen = whole_until(batches, high)
         whole = [batch for batch in batches if batch.position < high]
         if seen and whole:
@@ -220,7 +222,8 @@ class FrameReader(Generic[R]):
         segment = opened.segment
         stop = min(segment.end, view.stop)
         end = limit
-        items = scan_units(opened.file, segment.context, segment.path, limit=limit, start=position)
+        window = Window(opened.file, segment.path, limit, _CAREFUL)
+        items = scan_units(opened.file, segment.context, segment.path, limit=limit, start=position, window=window)
         for item in items:
             # A frame whose checksum is right and whose content is not is at `position` itself: a unit, and no put.
             if isinstance(item, Unit) and item.frames[0].position > position:

@@ -67,7 +67,7 @@ class Window:
         """Look at the file up to byte `limit`."""
         self._file = file
         self._path = path
-        self._size = size
+        self.size = size
         self.limit = limit
         self.data: bytes = b""
         self.position: int = 0
@@ -80,7 +80,7 @@ class Window:
         """
         at = position - self.position
         if at < 0 or at + need > len(self.data):
-            self.data = self.read(position, min(max(need, self._size), self.limit - position))
+            self.data = self.read(position, min(max(need, self.size), self.limit - position))
             self.position = position
             at = 0
         return at
@@ -239,7 +239,7 @@ def _next_unit_start(window: Window, position: int, context: FrameContext, path:
     sums = _RunningSums(window, position)
     spent = 0
     while position + COMPACT_MIN <= window.limit:
-        chunk = window.read(position, min(_WINDOW, window.limit - position))
+        chunk = window.read(position, min(window.size, window.limit - position))
         if not chunk:
             return None  # the owner has cut the file meanwhile
         for frame in candidate_frames(chunk, 0, context, position=position, limit=window.limit):

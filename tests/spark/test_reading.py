@@ -18,7 +18,7 @@ from aiodq.spark.reading import record_batches
 from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.repair import repair_store
 from tests.spark.support import KEEP, fill, read, scanned
-from tests.storage.logs import SECOND, flip, open_log, put, segments
+from tests.storage.logs import SECOND, flip, open_log, put, put_each, segments
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -64,6 +64,32 @@ async def test_no_core_gets_a_small_rest(tmp_path: Path, monkeypatch: pytest.Mon
         assert len(splits) == tasks, most
         counts = [split.stop - split.start for split in splits]
         assert min(counts) > max(counts) // 4, most
+
+
+@pytest.mark.parametrize(
+    ("sealed", "options", "expected"),
+    [
+        (1, {"splitBytes": "1280000"}, [(0, 103), (103, 223)]),
+        (2, {"splitBytes": "1280000"}, [(0, 128), (128, 206), (206, 326)]),
+        (2, {"splitBytes": "1280000", "startingOffsets": "206"}, [(206, 326)]),
+        (2, {"splitBytes": "1280000", "startingOffsets": "300"}, [(300, 326)]),
+        (2, {"splitBytes": "600000", "startingOffsets": "206"}, [(206, 266), (266, 326)]),
+        (2, {"splitBytes": "4m"}, [(0, 326)]),
+    ],
+)
+def test_nothing_is_cut_within_what_was_not_walked_through(
+    tmp_path: Path, sealed: int, options: dict[str, str], expected: list[tuple[int, int]]
+) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "LOCK").touch()
+    log = open_log(tmp_path / "s" / "orders", segment_bytes=1 << 24)
+    for _ in range(sealed):
+        put_each(log, [bytes(10_000)] * 103)
+        log.roll()
+    put_each(log, [bytes(10_000)] * 120)
+    log.close()
+    splits = plan(OsFileSystem(), read_options({"path": str(tmp_path / "s"), **options}))
+    assert [(split.start, split.stop) for split in splits] == expected
 
 
 async def test_however_small_the_splits(store: Path) -> None:

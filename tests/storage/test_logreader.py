@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiodq.errors import StorageError
+from aiodq.format import frames
 from aiodq.format.checksum import crc32
 from aiodq.format.columns import Columns
 from aiodq.format.frames import FrameContext
-from aiodq.format.layout import FRAME_PREFIX, KIND_COMPACT, SEGMENT_HEADER
+from aiodq.format.layout import BATCH_HEADER, FRAME_PREFIX, KIND_COMPACT, SEGMENT_HEADER
 from aiodq.storage.logreader import LogReader, LogView
 from aiodq.storage.snapshot import LogSnapshot
 from tests.format.support import control_frame
@@ -356,6 +357,29 @@ def test_a_log_is_cut_behind_frames_without_records(topic: Path) -> None:
     for size in (1, 1000, 5000, 9000, 20_000):
         assert reader.offset_behind(snapshot.view, 0, size) == 2
     reader.close()
+
+
+def test_a_run_that_lost_a_frame_is_none_to_who_read_behind_it_first(
+    topic: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "FRAME_RECORDS", 2)
+    log = open_log(topic)
+    put(log, [b"a"])
+    put(log, [b"%d" % n * 20 for n in range(6)], atomic=True)
+    put(log, [b"z"])
+    log.close()
+    [path] = segments(topic)
+    data = path.read_bytes()
+    at = data.index(b"2" * 20) - BATCH_HEADER.size - 2 * 4
+    path.write_bytes(data[:at] + data[at + int.from_bytes(data[at : at + 4], "little") :])
+    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot.refresh()
+    reader = LogReader(FaultyFileSystem())
+    assert reader.read(snapshot.view, 7, 1 << 20).batches[0].columns.bodies == [b"z"]
+    result = reader.read(snapshot.view, 1, 1 << 20)
+    reader.close()
+    assert result.batches == []
+    assert [(damage.first, damage.stop) for damage in result.damages] == [(1, 7)]
 
 
 def test_a_light_segment_is_enough_to_read_on(topic: Path) -> None:
