@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -94,7 +93,7 @@ class FrameReader(Generic[R]):
         """
         if offset >= view.stop:
             return FramesRead(next=offset)
-        segment = _segment_for(view, offset)
+        segment = next((each for each in view.between(offset, view.stop) if not each.empty), None)
         if segment is None or segment.base > offset:
             path = view.segments[-1].path if segment is None else segment.path
             return gap(path, offset, view.stop if segment is None else min(segment.base, view.stop))
@@ -274,12 +273,3 @@ def _index_of(file: File, segment: Segment) -> SegmentIndex:
             else:
                 index.flags |= CONTINUED
         return index
-
-
-def _segment_for(view: LogView, offset: int) -> Segment | None:
-    """Return the segment that holds `offset`, or the next one with records behind a gap."""
-    number = max(bisect_right(view.segments, offset, key=lambda segment: segment.base) - 1, 0)
-    for segment in view.segments[number:]:
-        if segment.end > offset and not segment.empty:
-            return segment
-    return None

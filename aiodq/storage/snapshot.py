@@ -95,7 +95,8 @@ class LogSnapshot:
             last = number == len(listed) - 1
             limit = self.promised if last else listed[number + 1][0]
             segment = self._sealed.get(path) or self._look(path, base, limit, last=last, walk=walk)
-            self.damages += [self._headers[path]] if path in self._headers else []
+            if path in self._headers:
+                self.damages.append(self._headers[path])
             if segment is None:
                 continue
             if segments and segment.base < segments[-1].end:
@@ -105,7 +106,8 @@ class LogSnapshot:
             segments.append(segment)
         self._sealed = {segment.path: segment for segment in segments if segment.sealed}
         self._headers = {path: self._headers[path] for path in self._sealed if path in self._headers}
-        self.unwalked = self.unwalked if self.unwalked in segments else None
+        if self.unwalked not in segments:
+            self.unwalked = None
         self._growing = {path: self._growing[path] for _, path in listed if path in self._growing}
         end, data_end = (segments[-1].end, segments[-1].data_end) if segments else (self.meta.begin, 0)
         self.view = LogView(tuple(segments), end, data_end)
