@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from aiodq.errors import StorageError
 from aiodq.format import frames
-from aiodq.format.layout import BATCH_HEADER, KIND_BATCH
+from aiodq.format.layout import BATCH_HEADER, KIND_BATCH, SEGMENT_HEADER
 from aiodq.storage.contents import Contents, examine
 from aiodq.storage.damage import Damage
 from aiodq.storage.lastput import contents_by_end
 from aiodq.storage.logreader import LogReader
-from aiodq.storage.segments import inspect_file
+from aiodq.storage.segments import inspect_file, segment_path
 from aiodq.storage.snapshot import LogSnapshot
-from tests.format.support import control_frame
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import flip, open_log, overwrite, put, put_each, segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from aiodq.storage.segments import Inspection
 
@@ -289,14 +289,20 @@ def test_damage_of_a_header_is_told_at_every_look(topic: Path) -> None:
 
 
 def test_a_segment_that_is_not_taken_is_not_the_one_to_be_walked(topic: Path) -> None:
-    open_log(topic).close()
-    [path] = segments(topic)
-    data = path.read_bytes()
-    context = seen(path).header.context
-    path.write_bytes(data[:3] + b"x" + data[4:] + control_frame(context, first=0))
+    log = open_log(topic)
+    put_each(log, [b"a", b"b", b"c"])
+    log.roll()
+    put_each(log, [b"d", b"e"])
+    log.close()
+    (topic / "watermark").unlink()
+    sealed, last = segments(topic)
+    header, content = seen(last).header, last.read_bytes()[SEGMENT_HEADER.size :]
+    last.unlink()
+    Path(segment_path(str(topic), 1)).write_bytes(replace(header, base=1).encode() + content)
     snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
     snapshot.refresh(walk=False)
-    assert (snapshot.view.segments, snapshot.unwalked) == ((), None)
+    assert [segment.path for segment in snapshot.view.segments] == [str(sealed)]
+    assert snapshot.unwalked is None
 
 
 def test_a_torn_end_is_walked_to(topic: Path) -> None:
