@@ -1,0 +1,11 @@
+"""aiodq with one safeguard taken away. Whatever explores has to notice each, or it proves nothing.
+
+A module for each layer. A safeguard that is new gets a mutant in the module of its layer, or in one that is added here.
+"""
+
+from __future__ import annotations
+
+from tests.proof.mutants import channels, commits, delivery, disk, log, transactions
+from tests.proof.mutants.registry import MUTANTS, Mutant, mutant
+
+__all__ = ["MUTANTS", "Mutant", "channels", "commits", "delivery", "disk", "log", "mutant", "transactions"]

@@ -1,0 +1,70 @@
+"""What channels have on disk: journals and checkpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from aiodq.engine.persister import MetadataPersister
+from aiodq.format.journal import encode_checkpoint
+from aiodq.storage.atomic import replace_file, sync_directory, write_all
+from aiodq.storage.journal import ChannelJournal
+from tests.proof.mutants.registry import Patch, mutant
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from aiodq.engine.settling import Settling
+    from aiodq.format.journal import ChannelImage
+    from aiodq.storage.filesystem import FileSystem
+
+
+@mutant("puts and acks", "checkpoints")
+def acks_are_told_before_the_sync() -> Patch:
+    async def nothing(_: MetadataPersister, __: list[asyncio.Future[None]]) -> None:
+        return
+
+    return mock.patch.object(MetadataPersister, "_sync_journals", nothing)
+
+
+@mutant("checkpoints", "reopening")
+def a_checkpoint_is_overwritten_in_place() -> Patch:
+    def overwrite(fs: FileSystem, path: str, data: bytes) -> None:
+        file = fs.open(path, write=fs.exists(path), create=not fs.exists(path))
+        file.truncate(0)
+        write_all(file, [data], 0)
+        file.sync()
+        file.close()
+        sync_directory(fs, path.rpartition("/")[0])
+
+    return mock.patch("aiodq.storage.journal.replace_file", overwrite)
+
+
+@mutant("checkpoints", "reopening")
+def the_journal_is_emptied_before_the_checkpoint_stands() -> Patch:
+    def fold(journal: ChannelJournal, image: ChannelImage) -> None:
+        journal._generation += 1
+        journal._begin(journal._file)
+        journal.pending = 0
+        with mock.patch.object(journal, "_generation", journal._generation):
+            data = encode_checkpoint(image, journal._generation)
+        replace_file(journal._fs, journal._checkpoint, data)
+
+    return mock.patch.object(ChannelJournal, "fold", fold)
+
+
+@mutant("checkpoints")
+def what_is_acked_while_a_checkpoint_is_written_counts_as_in_it() -> Patch:
+    fold = MetadataPersister._fold
+
+    async def late(persister: MetadataPersister, outlet: Settling) -> None:
+        await fold(persister, outlet)
+        if outlet.state is not None:
+            outlet.state.take_ops()
+
+    return mock.patch.object(MetadataPersister, "_fold", late)
+
+
+@mutant("channels come and go")
+def a_channel_made_again_has_what_its_namesake_settled() -> Patch:
+    return mock.patch("aiodq.engine.channels.remove_channel_files")

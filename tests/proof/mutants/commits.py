@@ -1,0 +1,48 @@
+"""What is written beside a store, committed and adopted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from aiodq.storage.atomic import replace_file
+from aiodq.storage.log import TopicLog
+from aiodq.testing import SimulatedFileSystem
+from aiodq.testing.handles import SimulatedFile
+from tests.proof.mutants.registry import Patch, mutant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiodq.storage.filesystem import FileSystem
+
+
+@mutant("bulk loads")
+def staged_segments_are_moved_in_before_it_is_noted_where() -> Patch:
+    adopt = TopicLog.adopt
+
+    def hasty(log: TopicLog, staged: Sequence[tuple[str, int]], note: Callable[[int], None]) -> None:
+        bases: list[int] = []
+        adopt(log, staged, bases.append)
+        note(bases[0])
+
+    return mock.patch.object(TopicLog, "adopt", hasty)
+
+
+@mutant("bulk loads")
+def what_was_staged_is_committed_before_it_is_synced() -> Patch:
+    return mock.patch("aiodq.storage.recovery.sync_file")
+
+
+@mutant("bulk loads")
+def what_was_begun_to_be_adopted_is_not_finished_at_open() -> Patch:
+    return mock.patch("aiodq.engine.opening.finish_adoptions")
+
+
+@mutant("bulk loads")
+def a_commit_is_not_synced() -> Patch:
+    def quick(fs: FileSystem, path: str, data: bytes) -> None:
+        with mock.patch.object(SimulatedFileSystem, "sync_directory"), mock.patch.object(SimulatedFile, "sync"):
+            replace_file(fs, path, data)
+
+    return mock.patch("aiodq.storage.commits.replace_file", quick)

@@ -1,0 +1,66 @@
+"""What channels hold besides acks: due times, seeks, dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from aiodq.delivery.channel import ChannelState
+from aiodq.engine.burial import DeadLetterOffice
+from aiodq.format.journal import OpKind
+from tests.proof.mutants.registry import Patch, mutant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.engine.burial import DeadLetter
+    from aiodq.engine.intake import Intake
+    from aiodq.format.journal import ChannelImage, Op
+
+
+@mutant("delays and requeues")
+def a_due_time_is_kept_only_in_memory() -> Patch:
+    taken = ChannelState.take_ops
+
+    def forgetful(state: ChannelState, wall: int = 0, now: int = 0) -> list[Op]:
+        return [op for op in taken(state, wall, now) if op.kind is not OpKind.DEFER]
+
+    return mock.patch.object(ChannelState, "take_ops", forgetful)
+
+
+@mutant("delays and requeues")
+def a_checkpoint_has_no_due_times() -> Patch:
+    image = ChannelState.image
+
+    def without(state: ChannelState, wall: int = 0, now: int = 0) -> ChannelImage:
+        return replace(image(state, wall, now), deferred={})
+
+    return mock.patch.object(ChannelState, "image", without)
+
+
+@mutant("delays and requeues")
+def what_was_put_with_a_delay_is_not_looked_for_at_open() -> Patch:
+    return mock.patch("aiodq.engine.opening.delayed", return_value=[])
+
+
+@mutant("dead letters")
+def a_dead_letter_is_settled_before_it_is_put() -> Patch:
+    def hasty(
+        office: DeadLetterOffice, letter: DeadLetter, intake: Intake, done: Callable[[Exception | None], None]
+    ) -> None:
+        done(None)
+        send(office, letter, intake, lambda _: None)
+
+    send = DeadLetterOffice.send
+    return mock.patch.object(DeadLetterOffice, "send", hasty)
+
+
+@mutant("seeking")
+def a_seek_is_not_noted() -> Patch:
+    taken = ChannelState.take_ops
+
+    def forgetful(state: ChannelState, wall: int = 0, now: int = 0) -> list[Op]:
+        return [op for op in taken(state, wall, now) if op.kind is not OpKind.SEEK]
+
+    return mock.patch.object(ChannelState, "take_ops", forgetful)

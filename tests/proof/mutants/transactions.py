@@ -1,0 +1,47 @@
+"""Transactions: their file, and what has to wait for it."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from aiodq.engine.ioloop import IoLoop
+from aiodq.engine.transactions import Committer
+from tests.proof.mutants.registry import Patch, mutant
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@mutant("transactions")
+def a_transaction_is_not_synced() -> Patch:
+    return mock.patch("aiodq.storage.transactions.sync_file")
+
+
+@mutant("transactions")
+def what_was_committed_is_put_again_without_looking_whether_it_is_there() -> Patch:
+    return mock.patch("aiodq.engine.opening.transactions_in", return_value=set())
+
+
+@mutant("transactions")
+def a_message_is_acked_before_it_is_durable() -> Patch:
+    return mock.patch.multiple(IoLoop, secure=_at_once, sync_log=_at_once)
+
+
+async def _at_once(_: object) -> None:
+    """Wait for nothing."""
+
+
+@mutant("transactions")
+def transactions_are_forgotten_before_the_topics_hold_them() -> Patch:
+    return mock.patch.object(IoLoop, "sync", _at_once)
+
+
+@mutant("transactions among others")
+def a_seek_does_not_wait_for_transactions() -> Patch:
+    @asynccontextmanager
+    async def at_once(_: Committer) -> AsyncIterator[None]:
+        yield
+
+    return mock.patch.object(Committer, "alone", at_once)
