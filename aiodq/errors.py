@@ -153,7 +153,7 @@ class InvalidMessageError(AiodqError, ValueError):
 
 
 class InvalidNameError(AiodqError, ValueError):
-    """A topic's or channel's name is not 1 to 64 of `[.a-zA-Z0-9_-]`, optionally ending `#ephemeral`."""
+    """A topic's or channel's name is not 1 to 64 of `[.a-zA-Z0-9_-]`, optionally ending `#ephemeral`, or reserved."""
 
 
 class InvalidOptionError(AiodqError, ValueError):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
 from aiodq.errors import InvalidOptionError
-from aiodq.names import check_name
+from aiodq.names import check_topic_name
 
 __all__ = [
     "Backoff",
@@ -234,7 +234,7 @@ class ChannelOptions:
             self.max_attempts is None or self.max_attempts > 0, f"max_attempts must be positive: {self.max_attempts}"
         )
         if self.dead_letter is not None:
-            check_name(self.dead_letter, "topic")
+            check_topic_name(self.dead_letter)
         _require(not isinstance(self.tags, str), "tags is a collection of texts, not a text")
         if isinstance(self.start, str):
             _require(self.start in {"earliest", "latest"}, f"start {self.start!r} is not known")

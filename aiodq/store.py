@@ -11,7 +11,7 @@ from aiodq.clock import Clock, SystemClock
 from aiodq.engine.runtime import Runtime, Seams
 from aiodq.errors import StorageError
 from aiodq.message import make_message
-from aiodq.names import check_name
+from aiodq.names import check_name, check_topic_name
 from aiodq.options import ChannelOptions, StoreOptions
 from aiodq.queue import Queue
 from aiodq.stats import StoreStats
@@ -56,14 +56,15 @@ class Store:
         """Return a topic, created when first named: without I/O here, and kept from its first put or channel on.
 
         Args:
-            name: 1 to 64 of `[.a-zA-Z0-9_-]`.
+            name: 1 to 64 of `[.a-zA-Z0-9_-]`, and none that the store needs itself: `LOCK`, `topic.json`, and what
+                ends `.seg` or `.aiodq-tmp`, in any case.
             options: the topic's own, where it is named for the first time since the store was opened.
 
         Raises:
             InvalidNameError: no such name may be.
             QueueShutDown: the store is closed.
         """
-        check_name(name)
+        check_topic_name(name, self._runtime.topics)
         self._runtime.check()
         topic = self._topics.get(name)
         if topic is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Self
 from aiodq.engine.batch import OVERHEAD, Draft
 from aiodq.engine.transactions import Settlement
 from aiodq.errors import AlreadySettledError, MessageSizeError, NotInFlightError, WrongContextError
-from aiodq.names import check_name
+from aiodq.names import check_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,7 +100,7 @@ class Transaction:
             WrongContextError: outside the block.
         """
         self._check()
-        check_name(topic)
+        check_topic_name(topic, self._runtime.topics)
         ioloop, messages = self._puts.get(topic) or (self._runtime.ioloop(topic), [])
         data = ioloop.intake.body(body)
         accepted = ioloop.intake.accepted(Draft(data, tag, key, headers, delay, ttl))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from aiodq.errors import InvalidOptionError
 from aiodq.format.codecs import codec_number
-from aiodq.names import check_name, is_ephemeral
+from aiodq.names import check_topic_name, is_ephemeral
 from aiodq.options import time_ns
 from aiodq.storage.arrow import columns_of
 
@@ -217,7 +217,7 @@ def check_topic(topic: str) -> None:
         InvalidNameError: no topic can have that name.
         InvalidOptionError: it is ephemeral.
     """
-    if is_ephemeral(check_name(topic)):
+    if is_ephemeral(check_topic_name(topic)):
         raise InvalidOptionError(f"the topic {topic!r} lives in its owner's memory; only its owner can put into it")
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from aiodq.storage.filesystem import FileSystem
 
 __all__ = [
+    "OWN",
     "check_store_directory",
     "delete_topic",
     "list_topics",
@@ -35,7 +36,10 @@ __all__ = [
 _DELETED: Final = "#deleted"
 """No topic may be called so; two deletions of one name never meet, as the first is swept before the second."""
 
-_HARMLESS: Final = frozenset({LOCK_NAME, TRANSACTIONS, FIGURES, COMMITS, STAGING, HOLDS, "lost+found"})
+OWN: Final = frozenset({LOCK_NAME, TRANSACTIONS, FIGURES, COMMITS, STAGING, HOLDS})
+"""What a store keeps beside its topics. No topic may be called so (`aiodq.names`)."""
+
+_HARMLESS: Final = OWN | {"lost+found"}
 _TOPIC_ENTRIES: Final = frozenset({TOPIC_FILE, WATERMARK, CHANNELS})
 
 

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aiodq
-from aiodq.names import check_name, is_ephemeral
+from aiodq.names import check_name, check_topic_name, is_ephemeral
+from aiodq.storage import layout
+from aiodq.storage.atomic import TEMPORARY
+from aiodq.storage.lock import LOCK_NAME
+from aiodq.storage.meta import TOPIC_FILE
+from aiodq.storage.segments import segment_path
 from tests.queue.support import SpyFileSystem, files_under, ready_now, store
 
 if TYPE_CHECKING:
@@ -19,7 +24,11 @@ if TYPE_CHECKING:
 
 GOOD = [
     "a", "A", "0", "_", "-", "...", ".a", "a.", "a-b_c.d", "x" * 64, "CON", "nul", "-rf", "LOCK2", "channels",
-    "topic.json", "00000000000000000000.seg", "a#ephemeral", "x" * 54 + "#ephemeral", "staging",
+    "LOCK#ephemeral", "LOCK.", "seg", "a.seg.b", "topic.json.x", "a#ephemeral", "x" * 54 + "#ephemeral", "staging",
+]  # fmt: skip
+RESERVED = [
+    "LOCK", "lock", "Lock", "topic.json", "Topic.JSON", "00000000000000000000.seg", "a.SEG", ".seg",
+    "topic.json.aiodq-tmp", "a.AIODQ-tmp",
 ]  # fmt: skip
 BAD = [
     "", ".", "..", "x" * 65, "x" * 10_000, "x" * 55 + "#ephemeral", "#ephemeral", "a#", "#", "a#Ephemeral", "a#b",
@@ -82,6 +91,45 @@ async def test_bad_names(path: Path, name: str) -> None:
         assert files_under(path) == before
         assert opened.topics() == ["good"]
     assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("name", RESERVED, ids=kind_of)
+async def test_no_topic_takes_a_name_that_the_store_needs(path: Path, name: str) -> None:
+    async with store(path) as opened:
+        topic = opened.topic("good")
+        await topic.put(b"a")
+        before = files_under(path)
+        for call in (opened.topic, opened.queue, lambda name: aiodq.ChannelOptions(dead_letter=name)):
+            with pytest.raises(aiodq.InvalidNameError, match="for its own files"):
+                call(name)
+        async with opened.transaction() as transaction:
+            with pytest.raises(aiodq.InvalidNameError, match="for its own files"):
+                transaction.put(name, b"a")
+        assert files_under(path) == before
+        # A channel lies in a directory of its own.
+        topic.channel(name)
+        await topic.settle_in()
+        assert topic.channels() == [name]
+
+
+def test_every_file_of_a_store_is_kept_apart_from_its_topics() -> None:
+    own = (LOCK_NAME, TOPIC_FILE, f"a{TEMPORARY}", segment_path("", 0), *layout.OWN)
+    for name in own:
+        with pytest.raises(aiodq.InvalidNameError):
+            check_topic_name(name)
+
+
+async def test_an_old_topic_keeps_a_name_that_is_reserved_by_now(path: Path) -> None:
+    async with store(path) as opened:
+        await opened.queue("orders").put(b"a")
+    (path / "orders").rename(path / "lock")
+    async with store(path) as opened:
+        assert opened.topics() == ["lock"]
+        assert ready_now(opened.queue("lock")) == [b"a"]
+        async with opened.transaction() as transaction:
+            transaction.put("lock", b"b")
+        await opened.topic("lock").settle_in()
+        assert ready_now(opened.queue("lock")) == [b"b"]
 
 
 @pytest.mark.parametrize("name", [None, 1, b"a", ["a"], object()], ids=lambda name: type(name).__name__)

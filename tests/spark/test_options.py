@@ -8,7 +8,7 @@ import pytest
 
 import aiodq
 from aiodq.format.arrow import COLUMNS
-from aiodq.spark.options import batch_options, read_options, stream_options
+from aiodq.spark.options import batch_options, check_topic, read_options, stream_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,3 +89,9 @@ def test_what_is_for_streams_is_refused_elsewhere(name: str) -> None:
     assert stream_options({"path": "/a", name: "1"})
     with pytest.raises(aiodq.InvalidOptionError, match="is for streams"):
         batch_options({"path": "/a", name: "1"})
+
+
+@pytest.mark.parametrize("name", ["LOCK", "lock", "topic.json", "a.seg"])
+def test_no_topic_can_be_written_to_whose_name_the_store_needs(name: str) -> None:
+    with pytest.raises(aiodq.InvalidNameError, match="for its own files"):
+        check_topic(name)
