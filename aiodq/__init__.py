@@ -12,6 +12,7 @@
 from aiodq.channel import Channel
 from aiodq.clock import Clock, SystemClock
 from aiodq.engine.batch import Draft
+from aiodq.engine.events import Event, Events
 from aiodq.engine.receipt import Receipt
 from aiodq.engine.signals import QueueEmpty, QueueFull, QueueShutDown
 from aiodq.errors import (
@@ -58,6 +59,8 @@ __all__ = [
     "DeliveryError",
     "DiskFullError",
     "Draft",
+    "Event",
+    "Events",
     "FormatVersionError",
     "HeldSegment",
     "InvalidMessageError",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from os import PathLike
     from types import TracebackType
 
+    from aiodq.engine.events import Events
     from aiodq.engine.ioloop import IoLoop
 
 __all__ = ["QueueOpening", "Store", "StoreOpening", "open", "open_queue", "open_reader"]
@@ -108,6 +109,21 @@ class Store:
         """
         self._runtime.check()
         return Transaction(self._runtime)
+
+    def events(self) -> Events:
+        """Return what happens in the store from now on, behind what happened at its opening: `async for event in …`.
+
+        There may be any number of listeners, each with a buffer of its own: 10,000 events; what is beyond that is
+        dropped, the oldest first, and counted by the iterator's `dropped`. It ends when the store is closed. Where
+        nobody listens, nothing is done.
+
+        Raises:
+            QueueShutDown: the store is closed.
+
+        Cancellation: waiting for the next event can be cancelled; none is lost.
+        """
+        self._runtime.check_context()
+        return self._runtime.reporter.listeners.listen()
 
     def stats(self) -> StoreStats:
         """Return the store's numbers. No I/O."""

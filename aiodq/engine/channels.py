@@ -62,6 +62,7 @@ def create_channel(fs: FileSystem, ioloop: IoLoop, outlet: Outlet[Any], start: C
         if error is None:
             outlet.attach(*opened)
             ioloop.settled(outlet)
+            ioloop.reporter.channel_made(ioloop.name, outlet.name, opened[1].floor)
         elif isinstance(error, AiodqError) and not isinstance(error, StoreFailedError):
             outlet.end_getters(error)
             ioloop.making.put_off(outlet.name, again, error)
@@ -101,6 +102,7 @@ async def delete_channel(fs: FileSystem, ioloop: IoLoop, name: str) -> None:
 
     try:
         await ioloop.persist(work, acks_first=True)
+        ioloop.reporter.channel_deleted(ioloop.name, name)
     finally:
         ioloop.outlets.pop(name, None)
         ioloop.intake.freed()

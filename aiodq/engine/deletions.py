@@ -74,6 +74,7 @@ class Deletions:
         async with runtime.alone():
             await ioloop.close()
             await runtime.offload.call(delete_topic, runtime.fs_of(ioloop.name), runtime.path, ioloop.name)
+        runtime.reporter.topic_deleted(ioloop.name)
 
     async def channel(self, ioloop: IoLoop, name: str) -> None:
         """See `aiodq.engine.channels.delete_channel`.

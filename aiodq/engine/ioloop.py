@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from aiodq.engine.burial import DeadLetter
     from aiodq.engine.host import IoLoopHost
     from aiodq.engine.outlet import Outlet
+    from aiodq.engine.reporter import Reporter
     from aiodq.engine.settling import Settling
     from aiodq.options import StoreOptions
     from aiodq.storage.log import LogOptions, TopicLog
@@ -72,6 +73,7 @@ class IoLoop:
         paused: none of them delivers.
         in_writer: what the segment writer has in hand.
         publisher: shows what is written once it may be seen.
+        reporter: tells what happens.
     """
 
     def __init__(self, name: str, options: StoreOptions, host: IoLoopHost, log: TopicLog | None) -> None:
@@ -85,6 +87,7 @@ class IoLoop:
         self.stopped: bool = False
         self.closed: bool = False
         self.clock: Clock = host.clock
+        self.reporter: Reporter = host.reporter
         self.check_context: Callable[[], None] = host.check_context
         self.alone: Callable[[], AbstractAsyncContextManager[None]] = host.alone
         self.bury: Callable[[DeadLetter, Callable[[Exception | None], None]], None] = host.bury

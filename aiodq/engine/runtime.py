@@ -20,6 +20,7 @@ from aiodq.engine.ioloop import IoLoop
 from aiodq.engine.offload import Offload
 from aiodq.engine.opening import open_store, open_topic
 from aiodq.engine.outlet import Outlet
+from aiodq.engine.reporter import Reporter
 from aiodq.engine.rescue import abandon, rescue
 from aiodq.engine.showing import Showing
 from aiodq.engine.signals import QueueShutDown
@@ -64,6 +65,7 @@ class Runtime:
         path: the store's directory.
         options: the store's.
         fs, clock, offload: the seams, and the threads.
+        reporter: tells what happens.
         topics: running ioLoops by topic.
         deletions: of topics and channels.
         failure: why the store stopped, or None.
@@ -77,6 +79,7 @@ class Runtime:
         self.clock: Clock = seams.clock
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.offload: Offload = Offload(self.loop, seams.executor)
+        self.reporter: Reporter = Reporter(path)
         self.topics: dict[str, IoLoop] = {}
         self.failure: StoreFailedError | None = None
         self.closing: bool = False
@@ -105,11 +108,13 @@ class Runtime:
             StorageError: as mapped from the system's error.
         """
         codec_number(self.options.compression)
+        began = self.clock.monotonic()
         try:
             opened = await self.offload.call(self._open_unless_given_up)
         except BaseException:
             self._give_up_opening()
             raise
+        self.reporter.opened(self.clock.monotonic() - began, opened.topics)
         self._committer = Committer(opened.transactions, self.offload, self.clock, self.fail)
         for name, topic in opened.topics.items():
             ioloop = self.start_topic(name, self.options, topic, make)
@@ -226,7 +231,16 @@ class Runtime:
 
     def bury(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
         """See `IoLoopHost.bury`."""
-        self._post.send(letter, self.ioloop(letter.target).intake, done)
+
+        def told(error: Exception | None) -> None:
+            done(error)
+            if error is None:
+                offset = letter.batch.first
+                self.reporter.dead(
+                    letter.topic, letter.channel, offset, letter.attempts, letter.reason, target=letter.target
+                )
+
+        self._post.send(letter, self.ioloop(letter.target).intake, told)
 
     # --- running
 
@@ -268,6 +282,7 @@ class Runtime:
         else:
             self.failure = StoreFailedError(f"the store stopped: {error}", self.path)
             self.failure.__cause__ = error
+        self.reporter.failed(self.failure)
         if self._committer is not None:
             self._committer.fail(self.failure)
         for ioloop in self.topics.values():
@@ -298,6 +313,9 @@ class Runtime:
         self._showing.end()
         self._unlock()
         _LIVE.discard(self)
+        self.reporter.end()
+        if not self.loop.is_closed():  # on one that is, nobody can be woken any more
+            self.reporter.listeners.end()
 
     def release_if_dead(self) -> None:
         """Release everything if the event loop was closed under the store, so that its own tasks cannot."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aiodq.delivery.channel import ChannelState
     from aiodq.engine.making import Making
     from aiodq.engine.reader import PrefetchingReader
+    from aiodq.engine.reporter import Reporter
     from aiodq.engine.tail import TailCache
     from aiodq.storage.journal import ChannelJournal
 
@@ -40,6 +41,7 @@ class OutletHost(Protocol):
     tail: TailCache
     reader: PrefetchingReader
     making: Making
+    reporter: Reporter
 
     @property
     def pending(self) -> int:
@@ -136,6 +138,7 @@ class Settling(ABC):
             state.time_out(offset)
         if late:
             self.noted()
+            self._host.reporter.timed_out(self._host.name, self.name, late)
         self.source.prepare(state)
         self.wake()
         return state.next_moment()
@@ -257,6 +260,7 @@ class Settling(ABC):
         if target is None:
             state.hold(offset)
             state.bury(offset)
+            self._host.reporter.dead(self._host.name, self.name, offset, delivered, reason, target=None)
             buried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             buried.set_result(None)
             return buried

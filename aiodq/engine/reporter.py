@@ -1,0 +1,191 @@
+"""The one place through which everything is told that happens in a store: to logs, and to who listens to its events.
+
+Nothing here is on the way of a put, a get or an ack. What may come by the thousand (time-outs, dead messages, drops) is
+logged at once the first time; what follows is counted, and one line says how much that was.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from aiodq.engine.events import Event, Listeners
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aiodq.engine.opening import OpenedTopic
+    from aiodq.storage.damage import Damage
+
+__all__ = ["DELIVERY", "STORE", "TOPIC", "Reporter"]
+
+STORE: Final = logging.getLogger("aiodq.store")
+TOPIC: Final = logging.getLogger("aiodq.topic")
+DELIVERY: Final = logging.getLogger("aiodq.delivery")
+
+_QUIET: Final = 5
+"""Ticks, of about a second each, for which more of the same is only counted."""
+
+
+@dataclass(slots=True)
+class _More:
+    """How much more of the same there was, and for how many ticks it was only counted."""
+
+    count: int = 0
+    ticks: int = 0
+
+
+class Reporter:
+    """One per store; all of it is called on the loop.
+
+    Attributes:
+        listeners: who hears of events.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Report of the store at `path`."""
+        self.listeners: Listeners = Listeners()
+        self._path = path
+        self._more: dict[tuple[logging.Logger, str, str | None, str | None], _More] = {}
+
+    # --- what everything is told with
+
+    def note(
+        self, logger: logging.Logger, text: str, topic: str | None = None, channel: str | None = None,
+        **extra: object,
+    ) -> None:  # fmt: skip
+        """Log one line at INFO: something was done that was asked for."""
+        logger.info("%s", text, extra=self._extra(topic, channel, extra))
+
+    def warn(
+        self, logger: logging.Logger, text: str, topic: str | None = None, channel: str | None = None,
+        **extra: object,
+    ) -> None:  # fmt: skip
+        """Log one line at WARNING."""
+        logger.warning("%s", text, extra=self._extra(topic, channel, extra))
+
+    def tell(self, event: Event) -> None:
+        """Hand an event to who listens; it is not logged."""
+        if self.listeners:
+            self.listeners.add(event)
+
+    def _extra(self, topic: str | None, channel: str | None, more: Mapping[str, object]) -> dict[str, object]:
+        return {"store": self._path, "topic": topic, "channel": channel, **more}
+
+    def _often(
+        self, logger: logging.Logger, what: str, topic: str, channel: str | None, *, count: int, text: str,
+        **extra: object,
+    ) -> None:  # fmt: skip
+        """Log this the first time; what comes soon after is counted for `tick`."""
+        more = self._more.get((logger, what, topic, channel))
+        if more is None:
+            self._more[logger, what, topic, channel] = _More()
+            self.warn(logger, text, topic, channel, count=count, **extra)
+        else:
+            more.count += count
+
+    def tick(self) -> None:
+        """About a second went by: say how much more there was of what was only counted."""
+        for (logger, what, topic, channel), more in list(self._more.items()):
+            more.ticks += 1
+            if more.ticks < _QUIET:
+                continue
+            if not more.count:
+                del self._more[logger, what, topic, channel]
+                continue
+            self._say_more(logger, what, topic, channel, more.count)
+            more.count = more.ticks = 0
+
+    def _say_more(self, logger: logging.Logger, what: str, topic: str | None, channel: str | None, count: int) -> None:
+        place = f"topic {topic!r}" if channel is None else f"channel {channel!r} of topic {topic!r}"
+        self.warn(logger, f"{place}: {count:,} more {what}", topic, channel, count=count)
+
+    def end(self) -> None:
+        """The store is closed: what was only counted is said."""
+        for (logger, what, topic, channel), more in self._more.items():
+            if more.count:
+                self._say_more(logger, what, topic, channel, more.count)
+        self._more.clear()
+        self.note(STORE, f"closed {self._path}")
+
+    # --- the store
+
+    def opened(self, seconds: float, topics: Mapping[str, OpenedTopic]) -> None:
+        """The store is open; what was found wrong is told, and what was recovered."""
+        for name, topic in topics.items():
+            for damage in topic.log.damages:
+                self.damaged(name, damage)
+            for journal, _ in topic.channels.values():
+                for damage in journal.damages:
+                    self.damaged(name, damage)
+            if topic.log.cut_bytes:
+                self.recovered(name, topic.log.cut_bytes)
+        channels = sum(len(topic.channels) for topic in topics.values())
+        found = f"{_counted(len(topics), 'topic')}, {_counted(channels, 'channel')}"
+        text = f"opened {self._path} in {seconds:.3f} s: {found}"
+        self.note(STORE, text, seconds=seconds, topics=len(topics), channels=channels)
+        self.listeners.opened()
+
+    def failed(self, error: Exception) -> None:
+        """The store has stopped."""
+        cause = error.__cause__ or error
+        STORE.error("%s has failed: %s", self._path, error, exc_info=cause, extra=self._extra(None, None, {}))
+        self.tell(Event("failed", text=str(error)))
+
+    # --- topics
+
+    def damaged(self, topic: str, damage: Damage) -> None:
+        """Stored bytes cannot be read, and were set aside."""
+        offset = damage.first if damage.stop > damage.first else None
+        text = f"{damage.path} at byte {damage.position}: {damage.reason}"
+        self.warn(TOPIC, f"topic {topic!r} is damaged: {text}", topic, offset=offset, path=damage.path)
+        self.tell(Event("damage", topic, None, offset, text))
+
+    def recovered(self, topic: str, cut_bytes: int) -> None:
+        """What a write had left unfinished was cut off at opening."""
+        text = f"{cut_bytes:,} bytes of an unfinished write were cut off; nothing of it was promised"
+        self.note(TOPIC, f"topic {topic!r}: {text}", topic, bytes=cut_bytes)
+        self.tell(Event("recovered", topic, text=text))
+
+    def topic_deleted(self, topic: str) -> None:
+        """A topic is gone."""
+        self.note(TOPIC, f"topic {topic!r} was deleted", topic)
+
+    def channel_made(self, topic: str, channel: str, floor: int) -> None:
+        """A channel was made."""
+        self.note(TOPIC, f"topic {topic!r}: channel {channel!r} was made; it begins at {floor:,}", topic, channel)
+
+    def channel_deleted(self, topic: str, channel: str) -> None:
+        """A channel is gone."""
+        self.note(TOPIC, f"topic {topic!r}: channel {channel!r} was deleted", topic, channel)
+
+    # --- deliveries
+
+    def timed_out(self, topic: str, channel: str, offsets: Sequence[int]) -> None:
+        """Messages were in flight for too long, and are ready again."""
+        text = f"channel {channel!r} of topic {topic!r}: {len(offsets):,} timed out, the first is message {offsets[0]}"
+        self._often(DELIVERY, "timed out", topic, channel, count=len(offsets), text=text, offset=offsets[0])
+        if self.listeners:
+            for offset in offsets:
+                self.listeners.add(Event("timeout", topic, channel, offset, "in flight for too long; ready again"))
+
+    def dead(self, topic: str, channel: str, offset: int, attempts: int, reason: str, *, target: str | None) -> None:
+        """A message was given up: it is in the dead-letter topic `target`, or gone for good where there is none."""
+        fate = "dropped for good, as the channel has no dead_letter" if target is None else f"put into {target!r}"
+        text = f"channel {channel!r} of topic {topic!r}: message {offset} is dead ({reason}); {fate}"
+        self._often(
+            DELIVERY, "dead", topic, channel, count=1, text=text, offset=offset, attempt=attempts, dead_letter=target
+        )
+        self.tell(Event("dead", topic, channel, offset, f"{reason}; {fate}"))
+
+    def dropped(self, topic: str, channel: str | None, count: int, offset: int | None, why: str) -> None:
+        """Messages were given up that nobody had acked."""
+        place = f"topic {topic!r}" if channel is None else f"channel {channel!r} of topic {topic!r}"
+        text = f"{place}: {count:,} dropped ({why})"
+        self._often(TOPIC, "dropped", topic, channel, count=count, text=text, offset=offset)
+        self.tell(Event("dropped", topic, channel, offset, f"{count:,} dropped ({why})"))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

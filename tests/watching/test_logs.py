@@ -1,0 +1,96 @@
+"""What the loggers `aiodq.store`, `.topic` and `.delivery` say, and how often."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import aiodq
+from aiodq.engine.reporter import _QUIET
+from aiodq.testing import FaultPlan
+from tests.channels.support import Machine, soon
+from tests.watching.support import told
+
+
+class TestStore:
+    async def test_opening_says_what_and_how_long(self, machine: Machine, lines: pytest.LogCaptureFixture) -> None:
+        async with machine.store() as store:
+            await store.queue("jobs").put(b"a")
+        lines.clear()
+        async with machine.store():
+            (opened,) = told(lines, "aiodq.store", logging.INFO)
+            assert "opened /s in 0.000 s: 1 topic" in opened.getMessage()
+            assert opened.__dict__["topics"] == opened.__dict__["channels"] == 1
+        assert "closed /s" in told(lines, "aiodq.store", logging.INFO)[-1].getMessage()
+
+    async def test_a_failed_store_is_an_error_with_its_cause(
+        self, machine: Machine, lines: pytest.LogCaptureFixture
+    ) -> None:
+        store = await aiodq.open("/s", fs=machine.fs, clock=machine.clock)
+        machine.fs.plan = FaultPlan.parse("sync@1:EIO:lasting")
+        with pytest.raises(aiodq.StoreFailedError):
+            await store.topic("t").put(b"a")
+        await store.aclose()
+        (failed,) = told(lines, "aiodq.store", logging.ERROR)
+        assert failed.exc_info is not None
+        assert isinstance(failed.exc_info[1], (OSError, aiodq.StorageError))
+
+
+class TestTopic:
+    async def test_channels_made_and_deleted(self, machine: Machine, lines: pytest.LogCaptureFixture) -> None:
+        async with machine.store() as store:
+            topic = store.topic("t")
+            topic.channel("c")
+            await topic.put(b"a")
+            await topic.delete_channel("c")
+            await store.delete_topic("t")
+            texts = [record.getMessage() for record in told(lines, "aiodq.topic", logging.INFO)]
+            assert [text.rsplit(" ", 2)[-1] for text in texts] == ["0", "deleted", "deleted"]
+            assert [record.__dict__["channel"] for record in told(lines, "aiodq.topic", logging.INFO)] == [
+                "c",
+                "c",
+                None,
+            ]
+
+
+class TestDelivery:
+    async def test_a_burst_of_time_outs_is_one_line(self, machine: Machine, lines: pytest.LogCaptureFixture) -> None:
+        async with machine.store() as store:
+            jobs = store.queue("jobs", aiodq.ChannelOptions(visibility_timeout=5))
+            await jobs.put_many([b"a"] * 100)
+            await jobs.get_many(100)
+            machine.clock.advance(5)
+            (line,) = told(lines, "aiodq.delivery", logging.WARNING)
+            assert "100" in line.getMessage()
+            assert (line.__dict__["topic"], line.__dict__["channel"], line.__dict__["count"]) == (
+                "jobs",
+                "default",
+                100,
+            )
+
+    async def test_more_of_the_same_is_summed_up(self, machine: Machine, lines: pytest.LogCaptureFixture) -> None:
+        async with machine.store() as store:
+            jobs = store.queue("jobs", aiodq.ChannelOptions(max_attempts=1))
+            await jobs.put_many([b"a"] * 100)
+            for message in await jobs.get_many(100):
+                await message.nack()
+            (first,) = told(lines, "aiodq.delivery", logging.WARNING)
+            assert "for good" in first.getMessage()
+            assert first.__dict__["attempt"] == 1
+            for _ in range(3 * _QUIET):
+                store._runtime.reporter.tick()
+            assert [record.__dict__["count"] for record in told(lines, "aiodq.delivery", logging.WARNING)] == [1, 99]
+            await jobs.put(b"b")
+            await (await soon(jobs.get())).nack()
+            assert told(lines, "aiodq.delivery", logging.WARNING)[-1].__dict__["offset"] == 100
+
+    async def test_what_was_not_summed_up_is_said_at_close(
+        self, machine: Machine, lines: pytest.LogCaptureFixture
+    ) -> None:
+        async with machine.store() as store:
+            jobs = store.queue("jobs")
+            await jobs.put_many([b"a", b"b", b"c"])
+            for message in await jobs.get_many(3):
+                await message.reject()
+        assert [record.__dict__["count"] for record in told(lines, "aiodq.delivery", logging.WARNING)] == [1, 2]
