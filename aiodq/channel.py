@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Final
 from aiodq.engine.channels import pause_channel
 from aiodq.engine.figures import channel_stats
 from aiodq.engine.signals import QueueEmpty, QueueShutDown
-from aiodq.errors import AiodqError, InvalidOptionError, NotInFlightError, OffsetError
-from aiodq.options import ChannelOptions, time_ns
+from aiodq.errors import AiodqError, NotInFlightError, OffsetError
+from aiodq.options import time_ns
 from aiodq.storage.logreader import LogReader
+from aiodq.values import check_position, check_whole, span_seconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from datetime import timedelta
 
     from aiodq.engine.ioloop import IoLoop
     from aiodq.engine.outlet import Outlet
     from aiodq.message import Message
-    from aiodq.options import Start
+    from aiodq.options import Position, Start
     from aiodq.stats import ChannelStats
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.log import TopicLog
@@ -60,14 +62,15 @@ class Channel:
         if self._outlet.error is not None:
             raise self._outlet.error
 
-    async def get(self, timeout: float | None = None) -> Message:
+    async def get(self, timeout: float | timedelta | None = None) -> Message:
         """Wait for the next message and take it.
 
         Args:
-            timeout: seconds to wait at most; None waits for ever.
+            timeout: seconds to wait at most, or a `timedelta`; None waits for ever, 0 and less not at all.
 
         Raises:
             TimeoutError: nothing came in time.
+            InvalidOptionError: no span of time; a `TypeError` too where it is of another type. Nothing was taken.
             QueueShutDown: shut down and nothing is ready, or the store is closed.
             StorageError: the message could not be read; it is not lost by that.
             StoreFailedError: the store has stopped.
@@ -76,12 +79,13 @@ class Channel:
         """
         if timeout is None:
             return self._handed(await self._outlet.get())
-        if timeout <= 0:
+        wait = span_seconds("timeout", timeout, past=True)
+        if not wait:
             try:
                 return self.get_nowait()
             except QueueEmpty:
                 raise TimeoutError from None
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(wait):
             message: Message = await self._outlet.get()
         return self._handed(message)
 
@@ -100,30 +104,34 @@ class Channel:
             raise QueueEmpty("nothing may be delivered now")
         return self._handed(message)
 
-    async def get_many(self, max_items: int, *, linger: float = 0.0) -> list[Message]:
+    async def get_many(self, max_items: int, *, linger: float | timedelta = 0.0) -> list[Message]:
         """Wait for at least one message and take up to `max_items`.
 
         Args:
             max_items: at least 1.
-            linger: seconds to wait for more once there is one.
+            linger: seconds, or a `timedelta`, to wait for more once there is one.
 
         Raises:
-            As `get`.
+            InvalidOptionError: `max_items` or `linger` is of no use; a `TypeError` too where one is of another type.
+                Nothing was taken.
+            QueueShutDown: shut down and nothing is ready, or the store is closed.
+            StorageError: a message could not be read; it is not lost by that.
+            StoreFailedError: the store has stopped.
 
         Cancellation: nothing is lost and the order is kept.
         """
-        if max_items < 1:
-            raise InvalidOptionError(f"max_items must be at least 1, not {max_items}")
+        check_whole("max_items", max_items, least=1, example=100)
+        wait = span_seconds("linger", linger)
         messages: list[Message] = [await self._outlet.get()]
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + linger
+        deadline = loop.time() + wait
         try:
             async with asyncio.timeout_at(deadline):
                 while len(messages) < max_items:
                     message: Message | None = self._outlet.take(cold=True)
                     if message is not None:
                         messages.append(message)
-                    elif linger <= 0 or loop.time() >= deadline:
+                    elif not wait or loop.time() >= deadline:
                         break
                     else:
                         messages.append(await self._outlet.get())
@@ -251,8 +259,7 @@ class Channel:
 
         Cancellation: messages under way are released.
         """
-        if concurrency < 1:
-            raise InvalidOptionError(f"concurrency must be at least 1, not {concurrency}")
+        check_whole("concurrency", concurrency, least=1, example=4)
         self.check()
         try:
             async with asyncio.TaskGroup() as workers:
@@ -272,7 +279,7 @@ class Channel:
             except Exception:  # noqa: BLE001 - whatever a handler raises, the message was requeued and work goes on
                 _LOG.exception("the handler failed with message %s of %r", message.offset, message.topic)
 
-    async def seek(self, position: Start) -> None:
+    async def seek(self, position: Position) -> None:
         """Go on from another place: everything before it counts as settled, everything from there on comes again.
 
         What is in flight is forgotten, with its attempts; settling it raises `NotInFlightError`.
@@ -283,20 +290,20 @@ class Channel:
         Raises:
             OffsetError: beyond the log, or before what is still kept; nothing changed.
             DiskFullError: what a transaction has put into some topic finds no room there yet; nothing changed.
-            InvalidOptionError: no position.
+            InvalidOptionError: no position; a `TypeError` too where it is of another type. Nothing changed.
             StoreFailedError: the store has stopped.
 
         Cancellation: it is done all the same.
         """
         self._ioloop.check()
-        ChannelOptions(start=position)
+        check_position("position", position)
         await asyncio.shield(asyncio.ensure_future(self._seek(position)))
 
-    async def _seek(self, position: Start) -> None:
+    async def _seek(self, position: Position) -> None:
         async with self._ioloop.alone():
             await self._move(position)
 
-    async def _move(self, position: Start) -> None:
+    async def _move(self, position: Position) -> None:
         await self._ioloop.settle_in(self.name)
         begin, end = self._ioloop.log.begin, self._ioloop.visible
         if isinstance(position, datetime):

@@ -19,8 +19,10 @@ __all__ = [
     "DiskFullError",
     "FormatVersionError",
     "InvalidMessageError",
+    "InvalidMessageTypeError",
     "InvalidNameError",
     "InvalidOptionError",
+    "InvalidOptionTypeError",
     "MessageSizeError",
     "MissingExtraError",
     "NotAStoreError",
@@ -152,12 +154,20 @@ class InvalidMessageError(AiodqError, ValueError):
     """Tag, key or headers cannot be stored; nothing was written."""
 
 
+class InvalidMessageTypeError(InvalidMessageError, TypeError):
+    """Body, tag, key, headers or a time of a message are of another type than they can be; nothing was written."""
+
+
 class InvalidNameError(AiodqError, ValueError):
     """A topic's or channel's name is not 1 to 64 of `[.a-zA-Z0-9_-]`, optionally ending `#ephemeral`, or reserved."""
 
 
 class InvalidOptionError(AiodqError, ValueError):
-    """An option's value is out of its range."""
+    """An option or an argument has a value that it cannot have; nothing was done."""
+
+
+class InvalidOptionTypeError(InvalidOptionError, TypeError):
+    """An option or an argument is of another type than it can be; nothing was done."""
 
 
 class OffsetError(AiodqError, LookupError):

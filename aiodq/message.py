@@ -119,7 +119,7 @@ class Message(StoredMessage):
             NotInFlightError: taken away meanwhile.
             InvalidMessageError: a negative delay; nothing changed.
         """
-        wait = span_ns(delay, "a delay")
+        wait = span_ns(delay, "delay")
         outlet = self._take()
         attempts = self.attempts if count_attempt else self.attempts - 1
         outlet.nack(self._batch(), self._delivery, attempts, wait)
@@ -161,7 +161,7 @@ class Message(StoredMessage):
 
         Cancellation: done all the same.
         """
-        span = span_ns(extend, "an extension")
+        span = span_ns(extend, "extend")
         self._take().touch(self.offset, self._delivery, span)
         await asyncio.sleep(0)
 

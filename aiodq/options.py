@@ -2,41 +2,127 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import math
-from collections.abc import Collection  # noqa: TC003 - typing.get_type_hints has to find it
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, TypeAlias
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from aiodq.errors import InvalidOptionError
+from aiodq.errors import InvalidOptionError, InvalidOptionTypeError
 from aiodq.names import check_topic_name
+from aiodq.values import (
+    LONGEST_SPAN,
+    check_choice,
+    check_flag,
+    check_number,
+    check_position,
+    check_whole,
+    refuse,
+    span_seconds,
+    time_ns,
+)
 
 __all__ = [
     "Backoff",
     "ChannelOptions",
     "Overflow",
+    "Position",
     "Retention",
     "Start",
     "StoreOptions",
     "SyncPolicy",
+    "check_channel_options",
+    "check_store_options",
     "ephemeral",
+    "seconds",
     "time_ns",
 ]
 
 SyncPolicy: TypeAlias = Literal["always", "interval", "os"]
 Overflow: TypeAlias = Literal["block", "reject", "drop_oldest"]
-Start: TypeAlias = "Literal['earliest', 'latest'] | int | datetime | None"
+Position: TypeAlias = "Literal['earliest', 'latest'] | int | datetime"
+Start: TypeAlias = "Position | None"
 
 _MIB: Final = 1 << 20
 _LARGEST_BODY: Final = 1 << 31
 _LEAST_MEMORY: Final = 1 << 16
 
-
-def _require(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as the sentence it is
-    if not condition:
-        raise InvalidOptionError(message)
+C = TypeVar("C", bound=type)
 
 
+def seconds(span: float | timedelta) -> float:
+    """Return a span of time that was checked, in seconds."""
+    return span.total_seconds() if isinstance(span, timedelta) else span
+
+
+def _in_words(cls: C) -> C:
+    """Have a class of options refuse an argument that it does not know by naming what was meant."""
+    init = cls.__init__  # type: ignore[misc]  # the class is just being made: there is no subclass of it
+
+    @functools.wraps(init)
+    def checked(self: object, *args: object, **kwargs: object) -> None:
+        if args:
+            raise InvalidOptionTypeError(
+                f"{cls.__name__} takes its options by name, not {args[0]!r:.100}: write "
+                f"{cls.__name__}({fields(cls)[0].name}=...)"
+            )
+        for name in kwargs.keys() - {known.name for known in fields(cls)}:
+            raise InvalidOptionTypeError(f"{cls.__name__} has no option {name!r}: {_meant(cls, name)}")
+        init(self, **kwargs)
+
+    cls.__init__ = checked  # type: ignore[misc]  # see above
+    return cls
+
+
+def _meant(cls: type[Any], name: str) -> str:
+    """Return where an option belongs that is not one of this class."""
+    for other in (StoreOptions, ChannelOptions, Retention, Backoff):
+        if name in {known.name for known in fields(other)}:
+            return f"it is one of {other.__name__}, write {other.__name__}({name}=...)"
+    names = [known.name for known in fields(cls)]
+    close = difflib.get_close_matches(name, names, 1)
+    return f"write {close[0]}=..." if close else f"there are {', '.join(names)}"
+
+
+def _choose(options: object, **values: object) -> None:
+    """Set checked values in their one form, so that what means the same is equal."""
+    for name, value in values.items():
+        object.__setattr__(options, name, value)
+
+
+def check_store_options(options: object, where: str) -> None:
+    """Make sure that these are `StoreOptions`, or None.
+
+    Args:
+        options: what was given.
+        where: the call, for the error.
+
+    Raises:
+        InvalidOptionError: something else was given; a `TypeError` too.
+    """
+    if options is not None and not isinstance(options, StoreOptions):
+        example = "write " + where.format("StoreOptions(sync='always')")
+        if isinstance(options, ChannelOptions):
+            example = "how a channel delivers is given to topic.channel(name, options), store.queue(name, channel=...)"
+        refuse("options", "a StoreOptions", options, example, type_is_wrong=True)
+
+
+def check_channel_options(options: object, where: str) -> None:
+    """Make sure that these are `ChannelOptions`, or None; as `check_store_options`.
+
+    Raises:
+        InvalidOptionError: something else was given; a `TypeError` too.
+    """
+    if options is not None and not isinstance(options, ChannelOptions):
+        example = "write " + where.format("ChannelOptions(max_in_flight=1)")
+        if isinstance(options, StoreOptions):
+            example = "how a topic keeps messages is given to aiodq.open(path, options), store.topic(name, options)"
+        refuse("options of a channel", "a ChannelOptions", options, example, type_is_wrong=True)
+
+
+@_in_words
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retention:
     """How long messages stay on disk. Whole segments go, never parts.
@@ -44,7 +130,7 @@ class Retention:
     Attributes:
         consumed: `"delete"` removes a segment once every channel has acked all of it; `"keep"` leaves it for replay
             until a bound below asks for it.
-        max_age: older segments go, judged by their newest message. None: no bound.
+        max_age: older segments go, judged by their newest message: seconds, or a `timedelta`. None: no bound.
         max_bytes: the oldest segments go until no more than this is left. None: no bound.
         max_segments: as `max_bytes`, by number.
         unconsumed: `"keep"` exempts from the three bounds what some channel has not acked; `"delete"` does not, and
@@ -52,7 +138,7 @@ class Retention:
     """
 
     consumed: Literal["delete", "keep"] = "delete"
-    max_age: timedelta | None = None
+    max_age: float | timedelta | None = None
     max_bytes: int | None = None
     max_segments: int | None = None
     unconsumed: Literal["keep", "delete"] = "keep"
@@ -63,12 +149,14 @@ class Retention:
         Raises:
             InvalidOptionError: one is out of its range.
         """
-        _require(self.consumed in {"delete", "keep"}, f"consumed is 'delete' or 'keep', not {self.consumed!r}")
-        _require(self.unconsumed in {"delete", "keep"}, f"unconsumed is 'delete' or 'keep', not {self.unconsumed!r}")
-        _require(self.max_age is None or self.max_age > timedelta(0), f"max_age must be positive, not {self.max_age}")
-        for name in ("max_bytes", "max_segments"):
+        check_choice("consumed", self.consumed, ("delete", "keep"), "keep")
+        check_choice("unconsumed", self.unconsumed, ("keep", "delete"), "keep")
+        if self.max_age is not None:
+            _choose(self, max_age=timedelta(seconds=span_seconds("max_age", self.max_age, positive=True)))
+        for name, example in (("max_bytes", 1 << 30), ("max_segments", 10)):
             value = getattr(self, name)
-            _require(value is None or value > 0, f"{name} must be positive or None, not {value}")
+            if value is not None:
+                check_whole(name, value, least=1, example=example)
 
     @property
     def bounded(self) -> bool:
@@ -76,9 +164,10 @@ class Retention:
         return not (self.max_age is None and self.max_bytes is None and self.max_segments is None)
 
 
+@_in_words
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreOptions:
-    """How a store keeps messages. Sizes are bytes, times seconds.
+    """How a store keeps messages. Sizes are bytes, spans of time seconds or a `timedelta`.
 
     Attributes:
         sync: `"always"`: `put` returns after fdatasync, shared by all puts that wait together. `"interval"`: after the
@@ -100,7 +189,7 @@ class StoreOptions:
 
     sync: SyncPolicy = "always"
     sync_every: int = 2500
-    sync_interval: float = 2.0
+    sync_interval: float | timedelta = 2.0
     segment_bytes: int = 100 * _MIB
     min_message_bytes: int = 0
     max_message_bytes: int = 16 * _MIB
@@ -118,42 +207,47 @@ class StoreOptions:
         Raises:
             InvalidOptionError: one is out of its range.
         """
-        _require(self.sync in {"always", "interval", "os"}, f"sync is 'always', 'interval' or 'os', not {self.sync!r}")
-        _require(self.sync_every > 0, f"sync_every must be positive, not {self.sync_every}")
-        _require(self.sync_interval > 0, f"sync_interval must be positive, not {self.sync_interval}")
-        _require(self.segment_bytes > 0, f"segment_bytes must be positive, not {self.segment_bytes}")
-        _require(
-            0 <= self.min_message_bytes <= self.max_message_bytes <= _LARGEST_BODY,
-            f"0 <= min_message_bytes <= max_message_bytes <= {_LARGEST_BODY} does not hold: "
-            f"{self.min_message_bytes}, {self.max_message_bytes}",
-        )
-        for name in ("max_bytes", "max_messages"):
+        check_choice("sync", self.sync, ("always", "interval", "os"), "always")
+        check_choice("overflow", self.overflow, ("block", "reject", "drop_oldest"), "block")
+        check_choice("compression", self.compression, ("zstd", None), "zstd")
+        check_choice("sync_backend", self.sync_backend, ("auto", "thread"), "auto")
+        check_whole("sync_every", self.sync_every, least=1, example=2500)
+        _choose(self, sync_interval=span_seconds("sync_interval", self.sync_interval, positive=True))
+        self._check_sizes()
+        if not isinstance(self.retention, Retention):
+            example = f"write retention=Retention(consumed={self.retention!r:.20})"
+            if self.retention not in ("delete", "keep"):
+                example = "write retention=Retention(consumed='keep', max_age=timedelta(days=7))"
+            refuse("retention", "a Retention", self.retention, example, type_is_wrong=True)
+
+    def _check_sizes(self) -> None:
+        check_whole("segment_bytes", self.segment_bytes, least=1, example=100 * _MIB)
+        check_whole("min_message_bytes", self.min_message_bytes, least=0, most=_LARGEST_BODY, example=1)
+        check_whole("max_message_bytes", self.max_message_bytes, least=0, most=_LARGEST_BODY, example=16 * _MIB)
+        if self.min_message_bytes > self.max_message_bytes:
+            raise InvalidOptionError(
+                f"min_message_bytes={self.min_message_bytes} is more than max_message_bytes={self.max_message_bytes}"
+            )
+        for name, example in (("max_bytes", 1 << 30), ("max_messages", 10_000)):
             value = getattr(self, name)
-            _require(value is None or value > 0, f"{name} must be positive or None, not {value}")
-        _require(
-            self.overflow in {"block", "reject", "drop_oldest"},
-            f"overflow is 'block', 'reject' or 'drop_oldest', not {self.overflow!r}",
-        )
-        _require(self.compression in {None, "zstd"}, f"compression is 'zstd' or None, not {self.compression!r}")
-        _require(
-            self.memory_bytes >= _LEAST_MEMORY,
-            f"memory_bytes must be at least {_LEAST_MEMORY}, not {self.memory_bytes}",
-        )
-        _require(self.sync_backend in {"auto", "thread"}, f"sync_backend {self.sync_backend!r} is not known")
+            if value is not None:
+                check_whole(name, value, least=1, example=example)
+        check_whole("memory_bytes", self.memory_bytes, least=_LEAST_MEMORY, example=64 * _MIB)
 
 
 def ephemeral(options: StoreOptions) -> StoreOptions:
     """Return the options of a topic that lives in memory: up to half of `memory_bytes`, then the oldest are dropped."""
     most = min(options.max_bytes or options.memory_bytes, options.memory_bytes // 2)
     return replace(
-        options, sync="os", overflow="drop_oldest", max_bytes=most, segment_bytes=min(options.segment_bytes, most // 8)
+        options,
+        sync="os",
+        overflow="drop_oldest",
+        max_bytes=most,
+        segment_bytes=min(options.segment_bytes, max(most // 8, 1)),
     )
 
 
-def _positive(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
-
-
+@_in_words
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backoff:
     """How long a message waits that was requeued without a delay: longer from one delivery to the next.
@@ -162,15 +256,15 @@ class Backoff:
     more or less, so that what failed together does not come again together.
 
     Attributes:
-        first: seconds after the first delivery.
+        first: seconds after the first delivery, or a `timedelta`.
         factor: by which it grows, at least 1.
-        limit: seconds at most.
+        limit: seconds at most, or a `timedelta`.
         jitter: a share from 0 to 1.
     """
 
-    first: float = 1.0
+    first: float | timedelta = 1.0
     factor: float = 2.0
-    limit: float = 900.0
+    limit: float | timedelta = 900.0
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
@@ -179,19 +273,24 @@ class Backoff:
         Raises:
             InvalidOptionError: one is out of its range.
         """
-        _require(_positive(self.first), f"first must be a positive number of seconds, not {self.first}")
-        _require(_positive(self.factor) and self.factor >= 1, f"factor must be at least 1, not {self.factor}")
-        _require(_positive(self.limit), f"limit must be a positive number of seconds, not {self.limit}")
-        _require(0 <= self.jitter <= 1, f"jitter is from 0 to 1, not {self.jitter}")
+        _choose(
+            self,
+            first=span_seconds("first", self.first, positive=True),
+            limit=span_seconds("limit", self.limit, positive=True),
+        )
+        check_number("factor", self.factor, least=1, most=math.inf, example=2.0)
+        check_number("jitter", self.jitter, least=0, most=1, example=0.1)
 
     def seconds(self, attempts: int, chance: float) -> float:
         """Return the wait after that many deliveries; `chance`, from 0 to 1, decides about the jitter."""
-        grown = self.limit
-        if (attempts - 1) * math.log(self.factor) < math.log(max(self.limit / self.first, 1.0)):
-            grown = min(self.first * self.factor ** (attempts - 1), self.limit)
+        first, limit = seconds(self.first), seconds(self.limit)
+        grown = limit
+        if (attempts - 1) * math.log(self.factor) < math.log(max(limit / first, 1.0)):
+            grown = min(first * self.factor ** (attempts - 1), limit)
         return grown * (1 + self.jitter * (2 * chance - 1))
 
 
+@_in_words
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChannelOptions:
     """How a channel delivers.
@@ -199,8 +298,8 @@ class ChannelOptions:
     Attributes:
         start: where a channel begins when it is first created: `"earliest"`, `"latest"`, an offset, or a time (with a
             zone). None: a topic's first channel at the earliest message kept, a later one at the end.
-        visibility_timeout: seconds after which a message that was handed out and not settled comes again; `touch`
-            begins them anew. None: it waits for ever.
+        visibility_timeout: seconds, or a `timedelta`, after which a message that was handed out and not settled comes
+            again; `touch` begins them anew. None: it waits for ever.
         max_in_flight: messages handed out and not yet settled, at most. 1 gives strict order.
         max_attempts: after so many deliveries a message is dead: it goes to the dead-letter topic, or is dropped and
             counted where there is none. None: it comes again for ever.
@@ -211,7 +310,7 @@ class ChannelOptions:
     """
 
     start: Start = None
-    visibility_timeout: float | None = 60.0
+    visibility_timeout: float | timedelta | None = 60.0
     max_in_flight: int = 1000
     max_attempts: int | None = None
     dead_letter: str | None = None
@@ -225,32 +324,39 @@ class ChannelOptions:
         Raises:
             InvalidOptionError: one is out of its range.
         """
-        _require(self.max_in_flight > 0, f"max_in_flight must be positive, not {self.max_in_flight}")
-        _require(
-            self.visibility_timeout is None or _positive(self.visibility_timeout),
-            f"visibility_timeout must be a positive number of seconds, not {self.visibility_timeout}",
-        )
-        _require(
-            self.max_attempts is None or self.max_attempts > 0, f"max_attempts must be positive: {self.max_attempts}"
-        )
+        check_whole("max_in_flight", self.max_in_flight, least=1, example=1000)
+        check_flag("auto_ack", self.auto_ack)
+        if self.visibility_timeout is not None:
+            span = span_seconds("visibility_timeout", self.visibility_timeout, positive=True)
+            _choose(self, visibility_timeout=span)
+        if self.max_attempts is not None:
+            check_whole("max_attempts", self.max_attempts, least=1, example=5)
         if self.dead_letter is not None:
+            if not isinstance(self.dead_letter, str):
+                example = "write dead_letter='jobs-dead'"
+                refuse("dead_letter", "the name of a topic", self.dead_letter, example, type_is_wrong=True)
             check_topic_name(self.dead_letter)
-        _require(not isinstance(self.tags, str), "tags is a collection of texts, not a text")
-        if isinstance(self.start, str):
-            _require(self.start in {"earliest", "latest"}, f"start {self.start!r} is not known")
-        elif isinstance(self.start, datetime):
-            _require(self.start.tzinfo is not None, "start needs a time zone")
-        elif isinstance(self.start, int):
-            _require(self.start >= 0, f"start must not be negative: {self.start}")
+        if self.start is not None:
+            check_position("start", self.start)
+        self._check_backoff()
+        self._check_tags()
 
+    def _check_backoff(self) -> None:
+        if self.backoff is None or isinstance(self.backoff, Backoff):
+            return
+        given: object = self.backoff
+        number = isinstance(given, (int, float)) and 0 < given <= LONGEST_SPAN and not isinstance(given, bool)
+        example = f"write backoff=Backoff(first={given if number else 1.0})"
+        refuse("backoff", "a Backoff", given, example, type_is_wrong=True)
 
-def time_ns(moment: datetime) -> int:
-    """Return nanoseconds since the epoch, exact to the microsecond.
-
-    Raises:
-        InvalidOptionError: the time has no zone.
-    """
-    if moment.tzinfo is None:
-        raise InvalidOptionError("the time needs a zone, for example datetime.now(timezone.utc)")
-    delta = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return (delta.days * 86_400 + delta.seconds) * 1_000_000_000 + delta.microseconds * 1000
+    def _check_tags(self) -> None:
+        if self.tags is None:
+            return
+        expected, example = "a list of texts", "write tags=['red', 'pink']"
+        if isinstance(self.tags, str):
+            refuse("tags", expected, self.tags, f"write tags=[{self.tags!r:.80}]", type_is_wrong=True)
+        if not isinstance(self.tags, Collection) or not all(isinstance(tag, str) for tag in self.tags):
+            refuse("tags", expected, self.tags, example, type_is_wrong=True)
+        if not self.tags:
+            refuse("tags", expected, self.tags, f"{example}, or None for every message", type_is_wrong=False)
+        _choose(self, tags=tuple(sorted(set(self.tags))))

@@ -12,17 +12,19 @@ from aiodq.engine.runtime import Runtime, Seams
 from aiodq.errors import StorageError
 from aiodq.message import make_message
 from aiodq.names import check_name, check_topic_name
-from aiodq.options import ChannelOptions, StoreOptions
+from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, check_store_options
 from aiodq.queue import Queue
 from aiodq.stats import StoreStats
 from aiodq.storage.filesystem import FileSystem, OsFileSystem
 from aiodq.storage.reader import StoreReader
 from aiodq.topic import Topic
 from aiodq.transaction import Transaction
+from aiodq.values import span_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from concurrent.futures import Executor
+    from datetime import timedelta
     from os import PathLike
     from types import TracebackType
 
@@ -63,9 +65,11 @@ class Store:
 
         Raises:
             InvalidNameError: no such name may be.
+            InvalidOptionError: these are no `StoreOptions`; a `TypeError` too.
             QueueShutDown: the store is closed.
         """
         check_topic_name(name, self._runtime.topics)
+        check_store_options(options, f"store.topic({name!r}, {{}})")
         self._runtime.check()
         topic = self._topics.get(name)
         if topic is None:
@@ -78,8 +82,11 @@ class Store:
 
         Raises:
             InvalidNameError: no such name may be.
+            InvalidOptionError: these are no `ChannelOptions`; a `TypeError` too.
             QueueShutDown: the store is closed.
         """
+        check_name(name)
+        check_channel_options(channel, f"store.queue({name!r}, {{}})")
         topic = self.topic(name)
         return Queue(topic, topic.channel(_CHANNEL, channel))
 
@@ -137,7 +144,7 @@ class Store:
             self.path, None if failure is None else str(failure), topics, self._runtime.committer.committed
         )
 
-    async def drain(self, timeout: float | None = None) -> bool:
+    async def drain(self, timeout: float | timedelta | None = None) -> bool:
         """Refuse puts from now on, and wait until consumers have worked off what there is.
 
         Whoever iterates over a channel comes to the end once nothing is ready. What is deferred stays for the next time
@@ -145,23 +152,25 @@ class Store:
         (nsq#1302).
 
         Args:
-            timeout: seconds to wait at most; None waits for ever.
+            timeout: seconds to wait at most, or a `timedelta`; None waits for ever.
 
         Returns:
             Whether nothing is ready or in flight any more, in any channel.
 
         Raises:
+            InvalidOptionError: no span of time; a `TypeError` too where it is of another type. Nothing was done.
             StorageError: the files of a topic or a channel could not be made.
             StoreFailedError: the store has stopped.
 
         Cancellation: puts stay refused.
         """
         self._runtime.check()
+        wait = None if timeout is None else span_seconds("timeout", timeout, past=True)
         ioloops = [ioloop for ioloop in self._runtime.topics.values() if ioloop.making.exists]
         for ioloop in ioloops:
             ioloop.intake.shut_down()
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(wait):
                 await asyncio.gather(*(_drained(ioloop) for ioloop in ioloops))
         except TimeoutError:
             return False
@@ -298,6 +307,7 @@ def open(
         clock: the clocks; for tests.
         executor: the threads for blocking work, instead of the store's own; it is shut down with the store; for tests.
     """
+    check_store_options(options, "aiodq.open(path, {})")
     seams = Seams(fs or OsFileSystem(), clock or SystemClock(), executor)
     return StoreOpening(_absolute(path), options or StoreOptions(), seams)
 
@@ -316,6 +326,8 @@ def open_queue(
         clock: the clocks; for tests.
         executor: the threads for blocking work, instead of the store's own; it is shut down with the store; for tests.
     """
+    check_store_options(options, "aiodq.open_queue(path, {})")
+    check_channel_options(channel, "aiodq.open_queue(path, channel={})")
     return QueueOpening(open(path, options, fs=fs, clock=clock, executor=executor), channel or ChannelOptions())
 
 

@@ -16,7 +16,7 @@ from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import InvalidOptionError, OffsetError
 from aiodq.message import Message, make_message
 from aiodq.names import check_name
-from aiodq.options import ChannelOptions, time_ns
+from aiodq.options import ChannelOptions, check_channel_options, time_ns
 from aiodq.storage.logreader import LogReader
 
 if TYPE_CHECKING:
@@ -184,11 +184,16 @@ class Topic:
 
         Raises:
             InvalidNameError: no such name may be.
-            InvalidOptionError: the dead-letter topic is this one.
+            InvalidOptionError: these are no `ChannelOptions`, and a `TypeError` too; or the dead-letter topic is this
+                one.
         """
         check_name(name, "channel")
+        check_channel_options(options, f"topic.channel({name!r}, {{}})")
         if options is not None and options.dead_letter == self.name:
-            raise InvalidOptionError(f"{self.name!r} cannot be its own dead-letter topic")
+            raise InvalidOptionError(
+                f"dead_letter is the name of another topic, not {self.name!r} itself: write "
+                f"dead_letter='{self.name}-dead'"
+            )
         self._ioloop.check()
         outlet = self._open_outlet(name, options or ChannelOptions())
         if options is not None:

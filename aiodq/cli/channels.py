@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aiodq.message import Message
-    from aiodq.options import Start
+    from aiodq.options import Position
     from aiodq.queue import Queue
     from aiodq.storage.reader import ChannelSummary
     from aiodq.store import Store
@@ -111,7 +111,7 @@ def seek(store: str, topic: str, channel: str, position: str, /) -> int:
     return run_command(go())
 
 
-def _position(text: str) -> Start:
+def _position(text: str) -> Position:
     if text in {"earliest", "latest"}:
         return "earliest" if text == "earliest" else "latest"
     if text.isdecimal():
@@ -121,7 +121,7 @@ def _position(text: str) -> Start:
     except ValueError:
         raise CommandError(f"{text!r} is neither earliest, latest, an offset, nor a time") from None
     if moment.tzinfo is None:
-        raise CommandError(f"{text!r} needs a time zone, for example {text}+00:00")
+        raise CommandError(f"{text!r} needs a time zone, for example {moment.isoformat()}+00:00")
     return moment
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.batch import PLAIN, Accepted
-from aiodq.errors import InvalidMessageError
+from aiodq.errors import InvalidMessageError, InvalidMessageTypeError, InvalidOptionError, InvalidOptionTypeError
+from aiodq.values import span_seconds
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from aiodq.clock import Clock
     from aiodq.engine.batch import Draft
     from aiodq.format.layout import BytesLike
@@ -19,7 +21,6 @@ __all__ = ["check_headers", "check_labels", "checked", "span_ns"]
 _LONGEST_TAG: Final = 1 << 16
 _LONGEST_KEY: Final = 1 << 20
 _MOST_HEADERS: Final = 1 << 16
-_LONGEST_SPAN: Final = 100 * 366 * 86_400
 
 
 def checked(draft: Draft, clock: Clock) -> Accepted:
@@ -35,7 +36,7 @@ def checked(draft: Draft, clock: Clock) -> Accepted:
     key = None if key is None else bytes(key)
     if headers:
         headers = check_headers(headers)
-    wait, life = span_ns(draft.delay, "a delay"), span_ns(draft.ttl, "a time to live")
+    wait, life = span_ns(draft.delay, "delay"), span_ns(draft.ttl, "ttl")
     now = clock.now_ns() if wait or life is not None else 0
     return Accepted(tag, key, headers, now + wait if wait else 0, 0 if life is None else now + life)
 
@@ -56,14 +57,16 @@ def span_ns(span: float | timedelta | None, what: str) -> int | None:
     """Return seconds, or a `timedelta`, as nanoseconds; None for None.
 
     Raises:
-        InvalidMessageError: negative, endless, or no number.
+        InvalidMessageError: negative, endless, or no number; a `TypeError` too where it is of another type.
     """
     if span is None:
         return None
-    seconds = span.total_seconds() if isinstance(span, timedelta) else span
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= _LONGEST_SPAN:
-        raise InvalidMessageError(f"{what} is 0 to {_LONGEST_SPAN} seconds or a timedelta, not {span!r}")
-    return int(seconds * 1_000_000_000)
+    try:
+        return int(span_seconds(what, span) * 1_000_000_000)
+    except InvalidOptionTypeError as error:
+        raise InvalidMessageTypeError(str(error)) from None
+    except InvalidOptionError as error:
+        raise InvalidMessageError(str(error)) from None
 
 
 def _utf8(text: object) -> bytes:

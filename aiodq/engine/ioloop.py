@@ -32,6 +32,7 @@ from aiodq.engine.syncer import Syncer
 from aiodq.engine.tail import TailCache
 from aiodq.engine.unborn import UnbornLog
 from aiodq.engine.writer import SegmentWriter
+from aiodq.options import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -319,7 +320,7 @@ class IoLoop:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(self.options.sync_interval)
+            await asyncio.sleep(seconds(self.options.sync_interval))
             self._inbox.put_nowait(Tick())
 
     def _handle(self, request: Request) -> None:

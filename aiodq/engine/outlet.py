@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from aiodq.engine.settle import settle
 from aiodq.engine.settling import SECOND, Settling
 from aiodq.engine.signals import QueueShutDown
+from aiodq.options import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +62,7 @@ class Outlet(Settling, Generic[M]):
         """Deliver by these options from now on."""
         self.options = options
         timeout = options.visibility_timeout
-        self._timeout = None if timeout is None or options.auto_ack else int(timeout * SECOND)
+        self._timeout = None if timeout is None or options.auto_ack else int(seconds(timeout) * SECOND)
         self._tags = None if options.tags is None else frozenset(options.tags)
         self._plain = self._tags is None and options.max_attempts is None
         if self.state is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aiodq.options import seconds
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -59,7 +61,7 @@ def _over_bounds(kept: list[Segment], policy: Retention, now_ns: int) -> list[Se
     number = len(kept)
     over: list[Segment] = []
     times = _times(kept, now_ns)
-    oldest_ns = 0 if policy.max_age is None else now_ns - int(policy.max_age.total_seconds() * 1e9)
+    oldest_ns = 0 if policy.max_age is None else now_ns - int(seconds(policy.max_age) * 1e9)
     for segment in kept[:-1]:
         too_old = policy.max_age is not None and times[segment.base] < oldest_ns
         too_big = policy.max_bytes is not None and total > policy.max_bytes

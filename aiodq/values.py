@@ -1,0 +1,176 @@
+"""What a value given by a user may be: each check says what was given, what is expected, and how to write it."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from aiodq.errors import InvalidOptionError, InvalidOptionTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+__all__ = [
+    "LONGEST_SPAN",
+    "check_choice",
+    "check_flag",
+    "check_number",
+    "check_position",
+    "check_whole",
+    "refuse",
+    "span_seconds",
+    "time_ns",
+]
+
+LONGEST_SPAN: Final = 100 * 366 * 86_400
+"""Seconds of the longest span of time that may be given: what is meant to be endless is None."""
+
+_LARGEST: Final = 1 << 62
+_LATEST_NS: Final = (1 << 63) - 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ZONE: Final = "write datetime.now(timezone.utc), or moment.astimezone() for one of local time"
+
+
+def refuse(what: str, expected: str, given: object, example: str, *, type_is_wrong: bool) -> NoReturn:
+    """Raise the error that says all of it.
+
+    Args:
+        what: the name of the option or argument.
+        expected: what it may be.
+        given: the value.
+        example: how to write it.
+        type_is_wrong: the error is to be a `TypeError` too.
+
+    Raises:
+        InvalidOptionError: always.
+    """
+    if type_is_wrong:
+        raise InvalidOptionTypeError(f"{what} is {expected}, not {given!r:.100} ({type(given).__name__}): {example}")
+    raise InvalidOptionError(f"{what} is {expected}, not {given!r:.100}: {example}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def check_whole(what: str, value: object, *, least: int, example: int, most: int = _LARGEST) -> int:
+    """Return a whole number from `least` to `most`.
+
+    Raises:
+        InvalidOptionError: it is none; a `TypeError` too where it is no int (a bool is none).
+    """
+    expected = f"a whole number of at least {least}"
+    if not isinstance(value, int) or isinstance(value, bool):
+        refuse(what, expected, value, f"write {what}={example}", type_is_wrong=True)
+    if not least <= value <= most:
+        if value > most:
+            expected = f"a whole number from {least} to {most}"
+        refuse(what, expected, value, f"write {what}={example}", type_is_wrong=False)
+    return value
+
+
+def check_number(what: str, value: object, *, least: float, most: float, example: float) -> float:
+    """Return a number from `least` to `most`.
+
+    Raises:
+        InvalidOptionError: it is none; a `TypeError` too where it is neither int nor float (a bool is neither).
+    """
+    expected = f"a number of at least {least:g}" if most == math.inf else f"a number from {least:g} to {most:g}"
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        refuse(what, expected, value, f"write {what}={example}", type_is_wrong=True)
+    if not least <= value <= most or math.isinf(value):
+        refuse(what, expected, value, f"write {what}={example}", type_is_wrong=False)
+    return value
+
+
+def check_choice(what: str, value: object, choices: Collection[str | None], example: str) -> None:
+    """Make sure that a value is one of these.
+
+    Raises:
+        InvalidOptionError: it is not; a `TypeError` too where it is of another type than all of them.
+    """
+    if (value is None or isinstance(value, str)) and value in choices:
+        return
+    expected = " or ".join(", ".join(repr(choice) for choice in choices).rsplit(", ", 1))
+    refuse(what, expected, value, f"write {what}={example!r}", type_is_wrong=not isinstance(value, str))
+
+
+def check_flag(what: str, value: object) -> None:
+    """Make sure that a value is True or False.
+
+    Raises:
+        InvalidOptionError: it is neither; a `TypeError` too.
+    """
+    if not isinstance(value, bool):
+        refuse(what, "True or False", value, f"write {what}=True", type_is_wrong=True)
+
+
+def span_seconds(what: str, span: float | timedelta, *, positive: bool = False, past: bool = False) -> float:
+    """Return a span of time, given as seconds or as a `timedelta`, in seconds.
+
+    Args:
+        what: the name of the option or argument.
+        span: what was given.
+        positive: 0 is none.
+        past: a negative one is as good as 0, as of a deadline that is over.
+
+    Raises:
+        InvalidOptionError: negative, longer than `LONGEST_SPAN`, or not a number; a `TypeError` too where it is neither
+            a number nor a `timedelta`.
+    """
+    example = f"write {what}=30 or {what}=timedelta(seconds=30)"
+    if not isinstance(span, timedelta) and not _is_number(span):
+        refuse(what, "a number of seconds or a timedelta", span, example, type_is_wrong=True)
+    seconds = span.total_seconds() if isinstance(span, timedelta) else span
+    if past and seconds < 0:
+        return 0.0
+    if not 0 <= seconds <= LONGEST_SPAN or (positive and not seconds):
+        expected = f"a span of time from 0 to {LONGEST_SPAN} seconds"
+        if positive and seconds <= 0:
+            expected = "a positive span of time, in seconds or as a timedelta"
+        refuse(what, expected, span, example, type_is_wrong=False)
+    return seconds
+
+
+def check_position(what: str, position: object) -> None:
+    """Make sure that a value names a place in a log: `"earliest"`, `"latest"`, an offset, or a `datetime` with a zone.
+
+    Raises:
+        InvalidOptionError: it does not; a `TypeError` too where it is of none of these types.
+    """
+    expected = "'earliest', 'latest', an offset (int) or a datetime with a time zone"
+    if isinstance(position, datetime):
+        time_ns(position, what)
+    elif isinstance(position, str):
+        if position not in {"earliest", "latest"}:
+            refuse(what, expected, position, "write 'earliest' or 'latest'", type_is_wrong=False)
+    elif not isinstance(position, int) or isinstance(position, bool):
+        refuse(what, expected, position, _position_example(position), type_is_wrong=True)
+    elif position < 0:
+        refuse(what, "an offset of at least 0", position, "write 'latest' for the end", type_is_wrong=False)
+
+
+def _position_example(position: object) -> str:
+    if isinstance(position, float):
+        return "write datetime.fromtimestamp(seconds, timezone.utc) for a time, int(offset) for an offset"
+    if isinstance(position, date):
+        return "write datetime(year, month, day, tzinfo=timezone.utc) for the beginning of a day"
+    if isinstance(position, bytes):
+        return f"write {position.decode(errors='replace')!r}"
+    return "write 'earliest', 'latest', 42 or datetime.now(timezone.utc)"
+
+
+def time_ns(moment: datetime, what: str = "the time") -> int:
+    """Return nanoseconds since 1970-01-01 UTC, exact to the microsecond, and within what the files can say.
+
+    Raises:
+        InvalidOptionError: the time has no zone; a `TypeError` too where it is no `datetime`.
+    """
+    if not isinstance(moment, datetime):
+        refuse(what, "a datetime with a time zone", moment, _ZONE, type_is_wrong=True)
+    if moment.utcoffset() is None:
+        refuse(what, "a datetime with a time zone", moment, _ZONE, type_is_wrong=False)
+    delta = moment - _EPOCH
+    exact = (delta.days * 86_400 + delta.seconds) * 1_000_000_000 + delta.microseconds * 1000
+    return max(-_LATEST_NS, min(exact, _LATEST_NS))
