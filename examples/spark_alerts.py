@@ -61,7 +61,9 @@ def watch(store: str, checkpoint: str, over: threading.Event) -> None:
     """Run the streaming job until `over` is set. Blocking."""
     spark = start_session("local[2]", {"spark.sql.shuffle.partitions": "2"})
     lines = spark.readStream.format("aiodq").option("topic", "lines").option("hold", "alerts").load(store)
-    raising = lines.withWatermark("timestamp", "2 seconds").where("decode(body, 'UTF-8') LIKE '%raise %'")
+    raising = lines.withWatermark("timestamp", "2 seconds").where(
+        "make_valid_utf8(CAST(body AS STRING)) LIKE '%raise %'"
+    )
     counts = raising.groupBy(functions.window("timestamp", "1 second"), "tag").count()
     alerts = counts.where(f"count > {MANY}").selectExpr("tag", "concat(tag, ' raises ', count, ' times') AS body")
     writer = alerts.writeStream.format("aiodq").option("topic", "alerts")

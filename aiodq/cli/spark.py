@@ -141,7 +141,8 @@ def archive(  # noqa: PLR0913 - what there is to say
         )
     amount = f"{counted(done.rows, 'message')} to {done.target}"
     speed = f"{rate(done.rows, done.seconds):,.0f} a second"
-    stdout().print(f"archived {amount}: {done.seconds:.1f} s, {speed}, batches: {done.batches}")
+    lost = f", left out: {counted(done.lost, 'message')} that are gone or damaged" if done.lost else ""
+    stdout().print(f"archived {amount}: {done.seconds:.1f} s, {speed}, batches: {done.batches}{lost}")
     return DONE
 
 

@@ -54,6 +54,7 @@ _NAMES: Final = (
     "maxRecordsPerTrigger",
     "maxBytesPerTrigger",
     "hold",
+    "holdAdvance",
 )
 _WRITE_NAMES: Final = (
     "path",
@@ -86,6 +87,7 @@ class ReadOptions:
         strict: fail where messages are missing or damaged, instead of going on behind them.
         most_records, most_bytes: how much one batch of a stream takes in, about; None for all there is.
         hold: the name under which a stream has kept what it has still to read; None for no hold.
+        advance_hold: let go with each batch what the one before has read; else whoever runs the query moves the hold.
     """
 
     stores: tuple[str, ...]
@@ -102,6 +104,7 @@ class ReadOptions:
     most_records: int | None
     most_bytes: int | None
     hold: str | None = None
+    advance_hold: bool = True
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         most_records=_count(options, "maxRecordsPerTrigger"),
         most_bytes=_size(options, "maxBytesPerTrigger", 0) or None,
         hold=options.get("hold"),
+        advance_hold=_choice(options, "holdAdvance", {"batch": True, "manual": False}, default=True),
     )
 
 
@@ -178,6 +182,8 @@ def stream_options(given: Mapping[str, str]) -> ReadOptions:
         raise InvalidOptionError("'maxRecordsPerTrigger' and 'maxBytesPerTrigger' exclude each other")
     if len(options.stores) != 1:
         raise InvalidOptionError(f"a stream reads one store, not {len(options.stores)}: union several streams")
+    if options.hold is None and not options.advance_hold:
+        raise InvalidOptionError("'holdAdvance' says how a hold moves: give the option 'hold', too")
     return options
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -13,10 +13,12 @@ from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError, Store
 from aiodq.names import check_name
 from aiodq.storage.layout import check_store_directory, list_topics
 from aiodq.storage.logreader import LogReader, LogView
+from aiodq.storage.oserrors import storage_error
 from aiodq.storage.snapshot import LogSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from uuid import UUID
 
     from aiodq.spark.options import Bound, ReadOptions
     from aiodq.storage.filesystem import FileSystem
@@ -42,12 +44,14 @@ class Split:
 
     Attributes:
         topic: the topic's name.
+        place: its directory, and its uuid, by which a task makes sure that it sees what planning saw.
         view: its segments.
         start, stop: the offsets from which and up to which.
         unseen: from this offset on nobody has looked yet whether messages are missing; the task does.
     """
 
     topic: str
+    place: tuple[str, UUID]
     view: LogView
     start: int
     stop: int
@@ -95,7 +99,8 @@ def _plan_topic(fs: FileSystem, store: str, topic: str, options: ReadOptions) ->
         log.refresh()
         start, stop = _range(fs, log, topic, options)
     unseen = _BEYOND if log.unwalked is None else log.unwalked.base
-    return list(splits_of(fs, log, Split(topic, log.view, start, stop, unseen), options))
+    whole = Split(topic, (log.directory, log.meta.uuid), log.view, start, stop, unseen)
+    return list(splits_of(fs, log, whole, options))
 
 
 def beside_its_owner(look: Callable[[], T]) -> T:
@@ -135,17 +140,27 @@ def topics_of(fs: FileSystem, store: str, wanted: Sequence[str] | None) -> list[
 
     Raises:
         NotAStoreError: the directory holds something else.
-        StoreNotFoundError: there is no such store, or no topic of a name that was given in full.
+        StoreNotFoundError: there is no such store, or nothing at all in its directory, or no topic of a name that was
+            given in full.
         InvalidNameError: no topic can have that name.
     """
     check_store_directory(fs, store)
     there = list_topics(fs, store)
+    if not there and _is_bare(fs, store):
+        raise StoreNotFoundError("the directory is empty, and no store: is a file system not mounted there?", store)
     if wanted is None:
         return there
     for name in wanted:
         if not _MAGIC & set(name) and check_name(name) not in there:
             raise StoreNotFoundError(f"there is no topic {name!r}; there are: {', '.join(there) or 'none'}", store)
     return [name for name in there if any(fnmatchcase(name, one) for one in wanted)]
+
+
+def _is_bare(fs: FileSystem, store: str) -> bool:
+    try:
+        return set(fs.listdir(store)) <= {"lost+found"}
+    except OSError as cause:
+        raise storage_error(cause, store) from cause
 
 
 def _range(fs: FileSystem, log: LogSnapshot, topic: str, options: ReadOptions) -> tuple[int, int]:
@@ -207,7 +222,7 @@ def _splits(fs: FileSystem, whole: Split, size: int) -> Iterator[Split]:
             if parts:
                 data_end = whole.view.data_end_of(parts[-1])
                 view = LogView(tuple(reader.light(each, start) for each in parts), stop, data_end)
-                yield Split(whole.topic, view, start, stop, whole.unseen)
+                yield replace(whole, view=view, start=start, stop=stop)
             start = stop
     finally:
         reader.close()

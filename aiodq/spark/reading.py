@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from aiodq.errors import CorruptionError
+from aiodq.spark.visible import require_seen
 from aiodq.storage.arrow import RUN_BYTES, arrow_reader, as_record_batches, columns_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterat
     """Yield `pyarrow.RecordBatch` objects with the columns that were asked for. Blocking.
 
     Raises:
+        StoreNotFoundError: this machine does not see the topic that the read was planned from, whatever the options.
         CorruptionError: messages are damaged, missing, or deleted since the read was planned, and `options.strict`.
         StorageError: as mapped from the system's error.
     """
@@ -56,10 +58,14 @@ def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterat
 
 def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str, ...]) -> Iterator[ArrowRows]:
     reader, at = arrow_reader(fs, columns, verify=options.verify), split.start
+    require_seen(fs, *split.place)
     _keep_memory()
     try:
         while at < split.stop:
             result = reader.read(split.view, at, _CHUNK)
+            if result.damages:
+                # A file that is missing is a loss only where the topic is still seen: a mount may go under the read.
+                require_seen(fs, *split.place)
             for damage in result.damages:
                 # Without bytes it is offsets that no message has any more, which planning has judged where it looked.
                 if options.strict and (damage.end > damage.position or damage.stop > split.unseen):

@@ -130,7 +130,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let retention have what a finished batch has read, where the query has a hold."""
-        if self._options.hold is not None:
+        if self._options.hold is not None and self._options.advance_hold:
             self._keep(self._options.hold, end["topics"])
 
     # ---
@@ -143,7 +143,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the query is to read the messages {first} to {stop - 1} of topic {topic!r}, which has "
                 f"{log.begin} to {log.view.stop - 1}: let its retention keep them, or set failOnDataLoss=false"
             )
-        whole = Split(topic, log.view, max(first, log.begin), min(stop, log.view.stop))
+        place = log.directory, log.meta.uuid
+        whole = Split(topic, place, log.view, max(first, log.begin), min(stop, log.view.stop))
         return list(splits_of(OsFileSystem(), log, whole, self._options))
 
     def _within(self, topic: str, start: int, end: int, size: int) -> int:

@@ -4,27 +4,55 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from aiodq.spark.java import prepare
-from aiodq.spark.pipelines import audit
+from aiodq.spark.pipelines import archive, audit
 from aiodq.spark.source import AiodqDataSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def main(where: str, url: str, store: str) -> None:
-    """Run on a master, or on a Spark Connect server."""
+    """Run on a master, or on a Spark Connect server; or "blind", on a master that has a worker without the store."""
     prepare(url)
     builder = SparkSession.builder.remote(url) if where == "remote" else SparkSession.builder.master(url)
+    # Nothing waits for data to be near, and no worker is left out for its failures: both have their share of the tasks.
+    builder = builder.config("spark.locality.wait", "0s").config("spark.task.maxFailures", "1")
     spark = builder.config("spark.ui.enabled", "false").getOrCreate()
     spark.dataSource.register(AiodqDataSource)
+    print(json.dumps(read_blind(spark, store) if where == "blind" else write_and_read(spark, store)))
+    spark.stop()
+
+
+def write_and_read(spark: SparkSession, store: str) -> dict[str, Any]:
+    """Write, read and audit."""
     rows = spark.range(0, 500, numPartitions=4).selectExpr("cast(id as string) as body")
     rows.write.format("aiodq").mode("append").option("topic", "orders").option("segmentBytes", "2k").save(store)
     frame = spark.read.format("aiodq").option("splitBytes", "2k").load(store)
     bodies = [bytes(row["body"]).decode() for row in frame.orderBy("offset").collect()]
     found = audit(spark, store)
-    print(json.dumps({"bodies": bodies, "findings": len(found.findings), "records": found.records}))
-    spark.stop()
+    return {"bodies": bodies, "findings": len(found.findings), "records": found.records}
+
+
+def read_blind(spark: SparkSession, store: str) -> dict[str, Any]:
+    """Count, audit and archive, each with more tasks than one worker takes at a time; return what came of it."""
+    jobs: dict[str, Callable[[], object]] = {
+        "count": lambda: spark.read.format("aiodq").option("failOnDataLoss", "false").load(store).count(),
+        "audit": lambda: audit(spark, store),
+        "archive": lambda: archive(spark, store, f"{store}.archive", lossy=True),
+    }
+    found: dict[str, Any] = {}
+    for name, work in jobs.items():
+        try:
+            found[name] = f"no error, but {work()}"
+        except PySparkException as error:
+            found[name] = str(error)
+    return found
 
 
 if __name__ == "__main__":

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 import pytest
 
 from aiodq.spark.java import prepare
+from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.holds import read_holds
+from tests.spark.support import fill
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0
@@ -41,9 +47,9 @@ def environment() -> dict[str, str]:
     return {**found, "SPARK_HOME": home, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-def started(name: str, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
+def started(name: str, *arguments: str, log: Path, within: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     program = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-class")
-    command = [program, f"org.apache.spark.deploy.{name}", *arguments]
+    command = [*within, program, f"org.apache.spark.deploy.{name}", *arguments]
     with log.open("wb") as output:
         return subprocess.Popen(command, env=environment(), stdout=output, stderr=output, start_new_session=True)
 
@@ -54,21 +60,22 @@ def stopped(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-@pytest.fixture
-def master(tmp_path: Path) -> Iterator[str]:
-    """Return the address of a master with two workers."""
+@contextmanager
+def cluster(path: Path, *workers: Sequence[str]) -> Iterator[str]:
+    """Give the address of a master with so many workers, each started by the command that is given for it."""
     port, page = free_port(), free_port()
     url = f"spark://127.0.0.1:{port}"
     with ExitStack() as running:
         at = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page))
-        log = tmp_path / "master.log"
+        log = path / "master.log"
         running.callback(stopped, started("master.Master", *at, log=log))
-        for number in range(2):
-            place = tmp_path / f"worker{number}"
+        for number, within in enumerate(workers):
+            place = path / f"worker{number}"
             own = ("--host", "127.0.0.1", "--webui-port", str(free_port()), "-c", "1", "-m", "1g", "-d", str(place))
-            running.callback(stopped, started("worker.Worker", *own, url, log=tmp_path / f"worker{number}.log"))
+            log = path / f"worker{number}.log"
+            running.callback(stopped, started("worker.Worker", *own, url, log=log, within=within))
         end = time.monotonic() + PATIENCE
-        while alive(page) < 2:
+        while alive(page) < len(workers):
             assert time.monotonic() < end, log.read_text()
             time.sleep(0.1)
         yield url
@@ -84,8 +91,37 @@ def alive(page: int) -> int:
 
 
 @pytest.mark.timeout(400)
-def test_a_cluster_writes_reads_and_audits(master: str, tmp_path: Path) -> None:
-    check_job("master", master, tmp_path)
+def test_a_cluster_writes_reads_and_audits(tmp_path: Path) -> None:
+    with cluster(tmp_path, (), ()) as url:
+        check_job("master", url, tmp_path)
+
+
+@pytest.mark.timeout(400)
+def test_a_worker_that_does_not_see_the_store_fails_the_query_whatever_the_options(tmp_path: Path) -> None:
+    """Its directory is there, and empty, as where a file system is not mounted: that is no loss of messages."""
+    store = tmp_path / "store"
+    for number in range(6):
+        asyncio.run(fill(store, f"topic{number}", rounds=5))
+    with cluster(tmp_path, (), hidden_from(store)) as url:
+        found = run_job("blind", url, store)
+    for error in (found["count"], found["audit"], found["archive"]):
+        assert f"the task on {socket.gethostname()} does not see the topic" in error
+        assert str(store / "topic") in error
+    (hold,) = read_holds(OsFileSystem(), str(store)).values()
+    assert set(hold.offsets.values()) == {0}, "what was not archived is kept"
+
+
+def hidden_from(store: Path) -> Sequence[str]:
+    """Return a command that starts another where an empty file system lies over the store."""
+    if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs a worker with mounts of its own: root on Linux, and util-linux's unshare")
+    covered = 'mount -t tmpfs none "$0" && exec "$@"'
+    command = ("unshare", "--mount", "--propagation", "private", "sh", "-c", covered, str(store))
+    tried = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        assert re.search("not permitted|permission denied", tried.stderr, re.IGNORECASE), tried.stderr
+        pytest.skip(f"needs a worker with mounts of its own, which this root may not have: {tried.stderr.strip()}")
+    return command
 
 
 @pytest.mark.timeout(400)
@@ -94,10 +130,15 @@ def test_spark_connect_writes_reads_and_audits(tmp_path: Path) -> None:
 
 
 def check_job(where: str, url: str, path: Path) -> None:
-    command = [sys.executable, "-m", "tests.spark.job", where, url, str(path / "store")]
+    found = run_job(where, url, path / "store")
+    assert found == {"bodies": [str(number) for number in range(500)], "findings": 0, "records": 500}
+
+
+def run_job(where: str, url: str, store: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.spark.job", where, url, str(store)]
     done = subprocess.run(
         command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found == {"bodies": [str(number) for number in range(500)], "findings": 0, "records": 500}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found

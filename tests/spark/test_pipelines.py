@@ -133,6 +133,16 @@ async def _put_keys(path: Path) -> None:
             await topic.put(b"" if number == 6 else b"%d" % number, key=key, headers={"n": str(number)})
 
 
+def test_bodies_that_are_no_text_are_shown_as_far_as_it_goes(spark: SparkSession, tmp_path: Path) -> None:
+    async def put() -> None:
+        async with aiodq.open(tmp_path / "store") as store:
+            await store.topic("raw").put_many([b"tea \xff\xfe", b"\x00\x80", "gr\u00fcn".encode(), b""])
+
+    asyncio.run(put())
+    rows = query(spark, tmp_path / "store", "SELECT text FROM raw WHERE text LIKE '%' ORDER BY offset").collect()
+    assert [row["text"] for row in rows] == ["tea \ufffd\ufffd", "\x00\ufffd", "gr\u00fcn", ""]
+
+
 def test_the_latest_of_each_key(spark: SparkSession, tmp_path: Path) -> None:
     asyncio.run(_put_keys(tmp_path))
     with pytest.raises(aiodq.InvalidOptionError, match="stays as it is"):

@@ -6,15 +6,15 @@ import json
 import os
 import time
 from contextlib import closing
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
 from pyspark.sql import functions as f
 
 from aiodq.errors import InvalidOptionError
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.holds import read_hold, write_hold
+from aiodq.spark.pipelines.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,12 +40,14 @@ class ArchiveSummary:
         rows: messages archived by this run.
         batches: in so many batches.
         seconds: it took.
+        lost: messages that were gone or damaged, and left out with `lossy`.
     """
 
     target: str
     rows: int
     batches: int
     seconds: float
+    lost: int = 0
 
 
 def archive(  # noqa: PLR0913 - what there is to say
@@ -66,7 +68,8 @@ def archive(  # noqa: PLR0913 - what there is to say
     """Write messages to Parquet files, by topic and by the date they were put (UTC), each exactly once. Blocking.
 
     A run goes on where the last one with the same checkpoint ended, even one that was killed. What is still to be
-    archived is held (`aiodq.storage.holds`): retention deletes it only afterwards. Read the directory with Spark, which
+    archived is held (`aiodq.storage.holds`): retention deletes it only afterwards, and only where the messages that
+    were written are as many as the store holds. Read the directory with Spark, which
     goes by its `_spark_metadata`; other readers may see files of a batch that did not come to its end.
 
     Args:
@@ -85,7 +88,8 @@ def archive(  # noqa: PLR0913 - what there is to say
 
     Raises:
         InvalidOptionError: the directory was written with another checkpoint.
-        StreamingQueryException: Spark's, with the cause in its text.
+        StorageError: fewer messages were written than the store holds; it goes on holding them.
+        StreamingQueryException: Spark's, with the cause in its text; a worker that does not see the store is one.
     """
     began, path = time.monotonic(), os.path.abspath(target)
     hold = hold or f"archive-{uuid5(NAMESPACE_URL, path)}"
@@ -96,19 +100,18 @@ def archive(  # noqa: PLR0913 - what there is to say
     _refuse_another_checkpoint(path, state)
     writer = writer.option("checkpointLocation", state)
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every} seconds")
-    with closing(_Run(writer.start(path))) as run:
+    tally = Tally(os.fspath(store), hold, partial(_archived, spark, path))
+    with closing(_Run(writer.start(path), tally)) as run:
         while not run.query.awaitTermination(_POLL):
             run.look(progress)
             if stop is not None and stop():
                 break
         run.look(progress)
-    if once:
-        _let_go(os.fspath(store), hold, run.end)
-    return ArchiveSummary(path, run.rows, run.batches, time.monotonic() - began)
+    return ArchiveSummary(path, run.rows, run.batches, time.monotonic() - began, tally.lost)
 
 
 def _options(hold: str, topics: Sequence[str] | None, most_records: int | None, *, lossy: bool) -> dict[str, str]:
-    options = {"hold": hold, "failOnDataLoss": str(not lossy).lower()}
+    options = {"hold": hold, "holdAdvance": "manual", "failOnDataLoss": str(not lossy).lower()}
     if topics:
         options["topics"] = ",".join(topics)
     if most_records is not None:
@@ -139,20 +142,18 @@ def _latest(directory: str) -> int:
     return max((int(name.partition(".")[0]) for name in names if name.partition(".")[0].isdecimal()), default=-1)
 
 
-def _let_go(store: str, hold: str, end: dict[str, int]) -> None:
-    """Let retention have what the last batch archived: Spark tells the source of a batch's end when the next begins."""
-    fs = OsFileSystem()
-    held = read_hold(fs, store, hold)
-    if held is not None and end:
-        write_hold(fs, store, hold, replace(held, offsets={**held.offsets, **end}))
+def _archived(spark: SparkSession, target: str, topic: str, first: int, stop: int) -> int:
+    """Count the messages of a topic between two offsets in an archive."""
+    rows = spark.read.schema("topic STRING, offset BIGINT").parquet(target)
+    return rows.where((f.col("topic") == topic) & (f.col("offset") >= first) & (f.col("offset") < stop)).count()
 
 
 class _Run:
     """A query, and how far it has come."""
 
-    def __init__(self, query: StreamingQuery) -> None:
+    def __init__(self, query: StreamingQuery, tally: Tally) -> None:
         self.query = query
-        self.end: dict[str, int] = {}
+        self._tally = tally
         self._seen: dict[int, int] = {}
 
     @property
@@ -165,12 +166,19 @@ class _Run:
 
     def look(self, progress: Callable[[int], object] | None) -> None:
         for batch in self.query.recentProgress:
-            self._seen[int(batch["batchId"])] = int(batch["numInputRows"])
-            reached = batch["sources"][0]["endOffset"]
-            if reached is not None:
-                self.end = (json.loads(reached) if isinstance(reached, str) else reached)["topics"]
+            rows, source = int(batch["numInputRows"]), batch["sources"][0]
+            self._seen[int(batch["batchId"])] = rows
+            end = _topics(source["endOffset"])
+            if end is not None:
+                self._tally.batch(_topics(source["startOffset"]), end, rows)
         if progress is not None:
             progress(self.rows)
 
     def close(self) -> None:
         self.query.stop()
+
+
+def _topics(offset: str | dict[str, Any] | None) -> dict[str, int] | None:
+    """Return the offsets by topic of what Spark shows of a source's place."""
+    found = json.loads(offset) if isinstance(offset, str) else offset
+    return None if found is None else dict(found["topics"])

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from aiodq.spark.options import read_options
 from aiodq.spark.planning import snapshot, topics_of
+from aiodq.spark.visible import require_seen
 from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.verify_segment import check_segment
 
@@ -88,7 +89,7 @@ def audit(spark: SparkSession, stores: str | os.PathLike[str], *, topics: Sequen
     Raises:
         StoreNotFoundError: there is no such store or topic.
         FormatVersionError: a file is of a newer version.
-        PySparkException: Spark's, with the cause in its text.
+        PySparkException: Spark's, with the cause in its text; a worker that does not see the store is one.
     """
     began, fs = time.monotonic(), OsFileSystem()
     wanted = read_options({"path": os.fspath(stores), **({"topics": ",".join(topics)} if topics else {})})
@@ -128,9 +129,10 @@ def _check_each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for given in batch.to_pylist():
             place = {name: given[name] for name in ("store", "topic", "path")}
             blank = {**place, "position": 0, "severity": "", "reason": "", "first": 0, "stop": 0, "bytes": 0}
-            if not fs.exists(given["path"]):
-                continue  # its owner deleted it meanwhile
             uuid = UUID(given["uuid"])
+            if not fs.exists(given["path"]):
+                require_seen(fs, os.path.dirname(given["path"]), uuid)
+                continue  # its owner deleted it meanwhile
             check = check_segment(fs, given["path"], given["base"], uuid, given["promised"], last=given["last"])
             rows.append({**blank, "records": check.records, "bytes": check.size})
             for severity, position, reason, first, stop in check.findings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiodq.spark.options import read_options
 from aiodq.spark.pipelines.session import load
@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 
 __all__ = ["prepare_views", "query"]
 
+_TEXT: Final = "make_valid_utf8(CAST(body AS STRING))"
+"""A body as text, whatever its bytes: what is no UTF-8 in it shows as U+FFFD. `decode` would fail the whole query."""
+
 
 def prepare_views(spark: SparkSession, stores: str | os.PathLike[str], **options: str) -> list[str]:
     """Make views of what there is now: `messages` for all of it, and one for each topic; return their names. Blocking.
 
     A view has the columns `topic`, `offset`, `timestamp`, `tag`, `key`, `headers` and `body`, and `text`, which is the
-    body as UTF-8. In SQL, a topic's name with `.` or `-` in it stands between backquotes. Names of views ignore case:
-    topics that differ in nothing else, and one that is itself called `messages`, are only in the view of all.
+    body as UTF-8 as far as it goes: bytes that are none show as U+FFFD. In SQL, a topic's name with `.` or `-` in it
+    stands between backquotes. Names of views ignore case: topics that differ in nothing else, and one that is itself
+    called `messages`, are only in the view of all.
 
     Args:
         spark: a session.
@@ -51,7 +55,7 @@ def prepare_views(spark: SparkSession, stores: str | os.PathLike[str], **options
 
 
 def _with_text(frame: DataFrame) -> DataFrame:
-    return frame.selectExpr("*", "decode(body, 'UTF-8') AS text") if "body" in frame.columns else frame
+    return frame.selectExpr("*", f"{_TEXT} AS text") if "body" in frame.columns else frame
 
 
 def query(spark: SparkSession, stores: str | os.PathLike[str], sql: str, **options: str) -> DataFrame:

@@ -1,0 +1,104 @@
+"""Whether what a stream wrote adds up with what the store holds, before retention may have any of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import StorageError
+from aiodq.spark.planning import beside_its_owner, snapshot, topics_of
+from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.holds import read_hold, write_hold
+from aiodq.storage.logreader import LogReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from aiodq.storage.filesystem import FileSystem
+
+__all__ = ["Tally"]
+
+_CHUNK: Final = 1 << 20
+
+
+class Tally:
+    """Moves a hold forward by what was proven to be written.
+
+    Attributes:
+        lost: messages that the store could not give any more.
+    """
+
+    def __init__(self, store: str, hold: str, written: Callable[[str, int, int], int]) -> None:
+        """Move this hold.
+
+        Args:
+            store: its directory.
+            hold: its name.
+            written: counts the messages of a topic between two offsets where the stream writes them.
+        """
+        self.lost: int = 0
+        self._fs: FileSystem = OsFileSystem()
+        self._store = store
+        self._hold = hold
+        self._written = written
+
+    def batch(self, start: Mapping[str, int] | None, end: Mapping[str, int], rows: int) -> None:
+        """Let go what a finished batch has written; one that was let go before is fine. Blocking.
+
+        Mostly its rows are as many as its offsets. Where they are not, or it does not begin where the hold is (the run
+        before was killed), both sides are counted.
+
+        Args:
+            start: by topic, the offset at which it began; None where the query began.
+            end: by topic, the offset behind its last message.
+            rows: how many messages it had.
+
+        Raises:
+            StorageError: the store has messages that were not written; the hold stays where it is.
+        """
+        held = read_hold(self._fs, self._store, self._hold)
+        if held is None:
+            return
+        begin = {topic: held.offsets.get(topic, stop) for topic, stop in end.items()}
+        if all(topic in held.offsets and stop <= begin[topic] for topic, stop in end.items()):
+            return
+        offsets = sum(max(stop - begin[topic], 0) for topic, stop in end.items())
+        follows = start is None or all(begin.get(topic, first) == first for topic, first in start.items())
+        if rows != offsets or not follows:
+            self._count(begin, end)
+        write_hold(self._fs, self._store, self._hold, replace(held, offsets={**held.offsets, **end}))
+
+    def _count(self, begin: Mapping[str, int], end: Mapping[str, int]) -> None:
+        for topic, stop in end.items():
+            first = begin[topic]
+            if stop <= first:
+                continue
+            there, written = self._readable(topic, first, stop), self._written(topic, first, stop)
+            if written < there:
+                raise StorageError(
+                    f"of the messages {first} to {stop - 1} of topic {topic!r} the store holds {there}, and {written} "
+                    f"were written: the hold {self._hold!r} stays at {first}, so that none of them is deleted. Write "
+                    f"them again with another checkpoint, from tasks that all see the store",
+                    self._store,
+                )
+            self.lost += stop - first - there
+
+    def _readable(self, topic: str, first: int, stop: int) -> int:
+        """Return how many of these messages can be read from here."""
+        if topic not in topics_of(self._fs, self._store, None):
+            return 0
+        return beside_its_owner(partial(_readable, self._fs, self._store, topic, first, stop))
+
+
+def _readable(fs: FileSystem, store: str, topic: str, first: int, stop: int) -> int:
+    view, reader = snapshot(fs, store, topic).view, LogReader(fs)
+    view, at, found = view._replace(stop=min(stop, view.stop)), first, 0
+    try:
+        while at < view.stop:
+            result = reader.read(view, at, _CHUNK)
+            found += sum(min(batch.stop, stop) - max(batch.first, first) for batch in result.batches)
+            at = result.next
+    finally:
+        reader.close()
+    return found

@@ -1,0 +1,168 @@
+"""A task that does not see what planning saw, and an archive that is to have all that is let go. Without Spark."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import aiodq
+from aiodq.spark.options import read_options
+from aiodq.spark.pipelines.audit import _check_each
+from aiodq.spark.pipelines.tally import Tally
+from aiodq.spark.planning import plan
+from aiodq.spark.reading import _rows, record_batches
+from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.holds import Hold, read_hold, write_hold
+from tests.spark.support import fill, read
+from tests.storage.logs import flip, segments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from aiodq.spark.planning import Split
+
+
+def planned(store: Path) -> tuple[list[Split], Callable[[Split], Iterator[Any]]]:
+    """Return a lossy read's splits, and what a task does with one."""
+    options = read_options({"path": str(store), "failOnDataLoss": "false", "splitBytes": "1k"})
+    return plan(OsFileSystem(), options), lambda split: record_batches(OsFileSystem(), split, options)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> Path:
+    await fill(tmp_path / "store", rounds=20, segment_bytes=1000)
+    return tmp_path / "store"
+
+
+def refused() -> Any:
+    return pytest.raises(aiodq.StoreNotFoundError, match=f"the task on {socket.gethostname()} does not see the topic")
+
+
+async def test_a_store_that_a_task_does_not_see_is_no_loss_of_messages(store: Path) -> None:
+    splits, task = planned(store)
+    store.rename(store.with_name("elsewhere"))
+    with refused() as caught:
+        list(task(splits[0]))
+    assert caught.value.path == str(store / "orders")
+    store.mkdir()  # where it would be mounted
+    with refused():
+        list(task(splits[-1]))
+
+
+async def test_what_disappears_during_a_read_is_no_loss_of_messages(store: Path) -> None:
+    options = read_options({"path": str(store), "failOnDataLoss": "false"})
+    (split,) = plan(OsFileSystem(), options)
+    rows = _rows(OsFileSystem(), split, options, options.columns)
+    assert next(rows).stop
+    store.rename(store.with_name("elsewhere"))
+    with refused():
+        list(rows)
+
+
+async def test_another_topic_of_the_name_is_not_read(store: Path) -> None:
+    splits, task = planned(store)
+    store.rename(store.with_name("elsewhere"))
+    await fill(store, rounds=20, segment_bytes=1000)
+    with pytest.raises(aiodq.StoreNotFoundError, match="sees another topic there"):
+        list(task(splits[0]))
+
+
+async def test_a_file_that_is_missing_where_the_topic_is_seen_is_a_loss(store: Path) -> None:
+    splits, task = planned(store)
+    segments(store / "orders")[3].unlink()
+    rows = sum(batch.num_rows for split in splits for batch in task(split))
+    assert 0 < rows < 100
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped"])
+async def test_a_topic_is_known_by_its_segments_where_its_description_is_damaged(store: Path, damage: str) -> None:
+    splits, task = planned(store)
+    description = store / "orders" / "topic.json"
+    if damage == "missing":
+        description.unlink()
+    else:
+        flip(description, 20, 1)
+    assert sum(batch.num_rows for split in splits for batch in task(split)) == 100
+
+
+async def test_a_directory_without_anything_in_it_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    with pytest.raises(aiodq.StoreNotFoundError, match="not mounted"):
+        read(tmp_path)
+    async with aiodq.open(tmp_path / "new"):
+        pass
+    assert read(tmp_path / "new") == []
+
+
+async def test_an_audit_does_not_pass_by_what_it_does_not_see(store: Path) -> None:
+    path = segments(store / "orders")[0]
+    uuid = str(planned(store)[0][0].place[1])
+    given = {"store": str(store), "topic": "orders", "uuid": uuid, "path": str(path), "base": 0, "promised": 0}
+    work = pa.RecordBatch.from_pylist([{**given, "last": False}])
+    store.rename(store.with_name("elsewhere"))
+    with refused():
+        list(_check_each(iter([work])))
+
+
+def held(store: Path) -> int:
+    hold = read_hold(OsFileSystem(), str(store), "h")
+    assert hold is not None
+    return hold.offsets["orders"]
+
+
+def tally(store: Path, first: int, written: int = 0) -> Tally:
+    write_hold(OsFileSystem(), str(store), "h", Hold({"orders": first}))
+    return Tally(str(store), "h", lambda _topic, _first, _stop: written)
+
+
+async def test_a_hold_moves_by_what_adds_up(store: Path) -> None:
+    moving = tally(store, 0)
+    moving.batch(None, {"orders": 30}, 30)
+    moving.batch({"orders": 30}, {"orders": 70}, 40)
+    moving.batch({"orders": 30}, {"orders": 70}, 40)
+    moving.batch({"orders": 70}, {"orders": 70}, 0)
+    assert (held(store), moving.lost) == (70, 0)
+
+
+async def test_a_hold_stays_where_rows_are_missing(store: Path) -> None:
+    moving = tally(store, 0, written=20)
+    with pytest.raises(aiodq.StorageError, match="the store holds 30, and 20 were written: the hold 'h' stays at 0"):
+        moving.batch(None, {"orders": 30}, 20)
+    with pytest.raises(aiodq.StorageError, match="the store holds 50, and 20 were written"):
+        moving.batch({"orders": 30}, {"orders": 50}, 20)
+    assert held(store) == 0
+
+
+async def test_a_hold_moves_past_what_is_gone(store: Path) -> None:
+    gone = segments(store / "orders")[1]
+    first, behind = int(gone.stem), int(segments(store / "orders")[2].stem)
+    gone.unlink()
+    there = 60 - (behind - first)
+    moving = tally(store, 0, written=there)
+    moving.batch(None, {"orders": 60}, there)
+    assert (held(store), moving.lost) == (60, behind - first)
+
+
+async def test_a_batch_of_a_run_that_was_killed_is_counted(store: Path) -> None:
+    moving = tally(store, 10, written=50)
+    moving.batch({"orders": 40}, {"orders": 60}, 20)
+    assert held(store) == 60
+
+
+async def test_a_topic_that_comes_later_is_held_from_where_it_begins(store: Path) -> None:
+    moving = tally(store, 0)
+    await fill(store, "later", rounds=4)
+    moving.batch({"orders": 0}, {"orders": 10, "later": 0}, 10)
+    moving.batch({"orders": 10, "later": 0}, {"orders": 10, "later": 20}, 20)
+    hold = read_hold(OsFileSystem(), str(store), "h")
+    assert hold is not None
+    assert hold.offsets == {"orders": 10, "later": 20}
+
+
+async def test_without_a_hold_there_is_nothing_to_move(store: Path) -> None:
+    Tally(str(store), "nobody", lambda _topic, _first, _stop: 0).batch(None, {"orders": 10}, 0)
+    assert read_hold(OsFileSystem(), str(store), "nobody") is None
