@@ -26,6 +26,7 @@ __all__ = [
     "MessageSizeError",
     "MissingExtraError",
     "NotAStoreError",
+    "NotAwaitedError",
     "NotInFlightError",
     "OffsetError",
     "ReadOnlyError",
@@ -176,6 +177,10 @@ class OffsetError(AiodqError, LookupError):
 
 class MissingExtraError(AiodqError, ImportError):
     """A feature needs a package that is not installed; the message names the extra that brings it."""
+
+
+class NotAwaitedError(AiodqError, AttributeError):
+    """Something of a store or queue was asked of what opens it: `await` or `async with` is missing."""
 
 
 class WrongContextError(AiodqError, RuntimeError):

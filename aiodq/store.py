@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
-from typing import TYPE_CHECKING, Any, Self
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 from aiodq.clock import Clock, SystemClock
 from aiodq.engine.runtime import Runtime, Seams
-from aiodq.errors import StorageError
+from aiodq.errors import InvalidOptionError, NotAwaitedError, StorageError
 from aiodq.message import make_message
 from aiodq.names import check_name, check_topic_name
 from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, check_store_options
@@ -215,21 +216,32 @@ async def _drained(ioloop: IoLoop) -> None:
         await outlet.join(deferred=False)
 
 
+class _Manner(NamedTuple):
+    """How a store is opened: by which call, whether it may be made, and the seconds to wait for its lock."""
+
+    call: str
+    create: bool
+    wait: float
+
+
 class StoreOpening:
     """What `aiodq.open` returns: awaitable, and an asynchronous context manager."""
 
-    def __init__(self, path: str, options: StoreOptions, seams: Seams) -> None:
+    def __init__(self, path: str, options: StoreOptions, seams: Seams, manner: _Manner) -> None:
         """Made by `aiodq.open`."""
         self._path = path
         self._options = options
         self._seams = seams
+        self._manner = manner
+        self._begun = False
         self._store: Store | None = None
 
     def __await__(self) -> Generator[Any, None, Store]:
         """Open the store.
 
         Raises:
-            StoreLockedError: another owner has it; `pid` tells which.
+            StoreLockedError: another owner has it, and did not let go within `wait`; `pid` tells which.
+            StoreNotFoundError: there is no store, and `create` is False.
             NotAStoreError: the directory holds something else.
             FormatVersionError: a newer aiodq wrote it; it was left untouched.
             StorageError: the system refused.
@@ -239,8 +251,9 @@ class StoreOpening:
         return self._open().__await__()
 
     async def _open(self) -> Store:
+        self._begun = True
         runtime = Runtime(self._path, self._options, self._seams)
-        await runtime.open(make_message)
+        await runtime.open(make_message, create=self._manner.create, wait=self._manner.wait)
         return Store(runtime)
 
     async def __aenter__(self) -> Store:
@@ -254,6 +267,28 @@ class StoreOpening:
         """Close it."""
         if self._store is not None:
             await self._store.aclose()
+
+    def not_awaited(self, called: str, use: str) -> NotAwaitedError:
+        """Return the error for `use` of what is not open yet."""
+        self._begun = True  # who reads this need not be told again
+        call = f"{self._manner.call}({self._path!r})"
+        return NotAwaitedError(
+            f'{call} is not open yet: write "async with {call} as {called}:" or "{called} = await {call}", '
+            f"and then {use}"
+        )
+
+    def __del__(self) -> None:
+        """Warn where nothing was opened, as of a coroutine that was never awaited."""
+        if not self._begun:
+            warnings.warn(f"{self._manner.call}({self._path!r}) was never awaited", RuntimeWarning, 2, source=self)
+
+    if not TYPE_CHECKING:  # a checker shall go on finding the missing await
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what is missing where the opening is taken for the store."""
+            if name.startswith("_") or not hasattr(Store, name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise self.not_awaited("store", f"store.{name}")
 
 
 class QueueOpening:
@@ -293,28 +328,50 @@ class QueueOpening:
         if self._queue is not None:
             await self._queue.aclose()
 
+    if not TYPE_CHECKING:  # as above
+
+        def __aiter__(self) -> NoReturn:
+            """Say what is missing where the opening is taken for the queue."""
+            raise self._opening.not_awaited("queue", "async for message in queue")
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what is missing where the opening is taken for the queue."""
+            if name.startswith("_") or not hasattr(Queue, name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise self._opening.not_awaited("queue", f"queue.{name}")
+
 
 def open(
-    path: str | PathLike[str], options: StoreOptions | None = None, *, fs: FileSystem | None = None,
-    clock: Clock | None = None, executor: Executor | None = None,
+    path: str | PathLike[str], options: StoreOptions | None = None, *, create: bool = True,
+    wait: float | timedelta = 0.0, fs: FileSystem | None = None, clock: Clock | None = None,
+    executor: Executor | None = None,
 ) -> StoreOpening:  # fmt: skip
     """Open a store: `async with aiodq.open(path) as store`, or `store = await aiodq.open(path)`.
 
     Args:
         path: a directory, created if missing and locked by this process until the store is closed.
         options: see `StoreOptions`.
+        create: False to open only a store that is there, not make one in a directory that is missing or empty, as a
+            volume is that was not mounted.
+        wait: seconds, or a `timedelta`, to wait for another process to let go of the store; `math.inf` for as long as
+            it takes.
         fs: the file system; for tests.
         clock: the clocks; for tests.
         executor: the threads for blocking work, instead of the store's own; it is shut down with the store; for tests.
+
+    Raises:
+        InvalidOptionError: `wait` is no time, or the path begins with `~`.
     """
     check_store_options(options, "aiodq.open(path, {})")
+    manner = _manner("aiodq.open", wait, create=create)
     seams = Seams(fs or OsFileSystem(), clock or SystemClock(), executor)
-    return StoreOpening(_absolute(path), options or StoreOptions(), seams)
+    return StoreOpening(_absolute(path), options or StoreOptions(), seams, manner)
 
 
 def open_queue(
     path: str | PathLike[str], options: StoreOptions | None = None, channel: ChannelOptions | None = None, *,
-    fs: FileSystem | None = None, clock: Clock | None = None, executor: Executor | None = None,
+    create: bool = True, wait: float | timedelta = 0.0, fs: FileSystem | None = None, clock: Clock | None = None,
+    executor: Executor | None = None,
 ) -> QueueOpening:  # fmt: skip
     """Open a queue in a store of its own: `async with aiodq.open_queue(path) as queue`.
 
@@ -322,13 +379,21 @@ def open_queue(
         path: a directory, created if missing and locked by this process until the queue is closed.
         options: see `StoreOptions`.
         channel: see `ChannelOptions`.
+        create: see `open`.
+        wait: see `open`.
         fs: the file system; for tests.
         clock: the clocks; for tests.
         executor: the threads for blocking work, instead of the store's own; it is shut down with the store; for tests.
+
+    Raises:
+        InvalidOptionError: `wait` is no time, or the path begins with `~`.
     """
     check_store_options(options, "aiodq.open_queue(path, {})")
     check_channel_options(channel, "aiodq.open_queue(path, channel={})")
-    return QueueOpening(open(path, options, fs=fs, clock=clock, executor=executor), channel or ChannelOptions())
+    manner = _manner("aiodq.open_queue", wait, create=create)
+    seams = Seams(fs or OsFileSystem(), clock or SystemClock(), executor)
+    opening = StoreOpening(_absolute(path), options or StoreOptions(), seams, manner)
+    return QueueOpening(opening, channel or ChannelOptions())
 
 
 def open_reader(path: str | PathLike[str]) -> StoreReader:
@@ -341,9 +406,23 @@ def open_reader(path: str | PathLike[str]) -> StoreReader:
     return StoreReader(_absolute(path))
 
 
+def _manner(call: str, wait: float | timedelta, *, create: bool) -> _Manner:
+    seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
+        raise InvalidOptionError(f"wait is 0 or more seconds, or a timedelta, not {wait!r}")
+    if not isinstance(create, bool):
+        raise InvalidOptionError(f"create is True or False, not {create!r}")
+    return _Manner(call, create, float(seconds))
+
+
 def _absolute(path: str | PathLike[str]) -> str:
     text = os.fspath(path)
     if not isinstance(text, str) or "\0" in text or not text:
         raise StorageError(f"{path!r} is no path", "")
+    if text.startswith("~") and not os.path.lexists(text):
+        raise InvalidOptionError(
+            f"the path {text!r} begins with '~', which only a shell replaces: "
+            f"write os.path.expanduser({text!r}), or {'./' + text!r} for a directory of that name"
+        )
     # The lock and the directories are those of the real place, by whatever links it was named.
     return os.path.realpath(text)

@@ -22,7 +22,7 @@ from aiodq.storage.atomic import ensure_directory, sync_directory
 from aiodq.storage.commitlock import lock_commits, lock_store
 from aiodq.storage.delayed import delayed
 from aiodq.storage.journal import ChannelJournal
-from aiodq.storage.layout import check_store_directory, list_topics, sweep_deleted
+from aiodq.storage.layout import check_store_directory, list_topics, require_store, sweep_deleted
 from aiodq.storage.log import LogOptions, TopicLog
 from aiodq.storage.transactions import TransactionFile, transactions_in
 
@@ -113,6 +113,8 @@ def open_store(
     path: str,
     options: StoreOptions,
     take: Callable[[FileSystem, str], Lock] = lock_store,
+    *,
+    create: bool = True,
 ) -> OpenedStore:
     """Take a store's lock, and open its files or make them. Blocking.
 
@@ -122,16 +124,16 @@ def open_store(
         path: the directory.
         options: the store's.
         take: takes the lock.
+        create: a store that is not there is made.
 
     Raises:
         StoreLockedError: another owner has it.
+        StoreNotFoundError: there is none, and none is to be made.
         NotAStoreError: the directory is something else.
         StorageError: as mapped from the system's error.
     """
-    ensure_directory(fs, path)
-    check_store_directory(fs, path)
     with ExitStack() as undo:
-        lock = take(fs, path)
+        lock = _claim(fs, path, take, create=create)
         undo.callback(lock.release)
         sweep_deleted(fs, path)
         finish_adoptions(fs, path)
@@ -139,17 +141,6 @@ def open_store(
         undo.callback(transactions.close)
         brought = brought_by(transactions.found)
         topics: dict[str, OpenedTopic] = {}
-        names = list_topics(fs, path)
-        if not names:
-            # CRASH: without LOCK the directory of a topic that is half made is not known for what it is.
-            sync_directory(fs, path)
-        for name in names:
-            topics[name] = open_topic(fs, clock, path, name, options, brought.get(name))
-            undo.callback(topics[name].abandon)
-        for name in sorted(brought.keys() - topics.keys()):
-            with suppress(DiskFullError):
-                topics[name] = open_topic(fs, clock, path, name, options, brought[name])
-                undo.callback(topics[name].abandon)
 
         def opened(name: str) -> OpenedTopic:
             if name not in topics:
@@ -157,12 +148,37 @@ def open_store(
                 undo.callback(topics[name].abandon)
             return topics[name]
 
+        names = list_topics(fs, path)
+        if not names:
+            # CRASH: without LOCK the directory of a topic that is half made is not known for what it is.
+            sync_directory(fs, path)
+        for name in names:
+            opened(name)
+        for name in sorted(brought.keys() - topics.keys()):
+            with suppress(DiskFullError):
+                opened(name)
         adopt_pending(fs, clock, path, lambda name: opened(name).log)
         for topic in topics.values():
             for _, state in topic.channels.values():
                 state.extend(topic.log.end)
         undo.pop_all()
     return OpenedStore(lock, transactions, topics, brought)
+
+
+def _claim(fs: FileSystem, path: str, take: Callable[[FileSystem, str], Lock], *, create: bool) -> Lock:
+    if not create:
+        require_store(fs, path)
+    # Who waits for the lock comes here many times, and makes the directory's name durable only once it is the owner.
+    made = not fs.is_directory(path) and ensure_directory(fs, path)
+    check_store_directory(fs, path)
+    lock = take(fs, path)
+    try:
+        if not made:
+            ensure_directory(fs, path)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
 
 
 def adopt_without_owner(fs: FileSystem, clock: Clock, path: str, options: StoreOptions) -> bool:

@@ -20,6 +20,7 @@ from aiodq.engine.ioloop import IoLoop
 from aiodq.engine.offload import Offload
 from aiodq.engine.opening import open_store, open_topic
 from aiodq.engine.outlet import Outlet
+from aiodq.engine.patience import patiently, running_loop
 from aiodq.engine.reporter import Reporter
 from aiodq.engine.rescue import abandon, rescue
 from aiodq.engine.showing import Showing
@@ -77,7 +78,7 @@ class Runtime:
         self.options = options
         self.fs: FileSystem = seams.fs
         self.clock: Clock = seams.clock
-        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = running_loop()
         self.offload: Offload = Offload(self.loop, seams.executor)
         self.reporter: Reporter = Reporter(path)
         self.topics: dict[str, IoLoop] = {}
@@ -99,18 +100,24 @@ class Runtime:
 
     # --- opening
 
-    async def open(self, make: MakeMessage) -> None:
+    async def open(self, make: MakeMessage, *, create: bool = True, wait: float = 0.0) -> None:
         """Take the lock, recover every topic, start the engine.
+
+        Args:
+            make: makes messages.
+            create: a store that is not there is made.
+            wait: seconds to wait for another owner to let go.
 
         Raises:
             StoreLockedError: another owner has it.
+            StoreNotFoundError: there is none, and none is to be made.
             NotAStoreError: the directory is something else.
             StorageError: as mapped from the system's error.
         """
         codec_number(self.options.compression)
         began = self.clock.monotonic()
         try:
-            opened = await self.offload.call(self._open_unless_given_up)
+            opened = await patiently(partial(self.offload.call, self._open_unless_given_up, create=create), wait)
         except BaseException:
             self._give_up_opening()
             raise
@@ -142,8 +149,8 @@ class Runtime:
         """See `IoLoopHost.alone`."""
         return self.committer.alone()
 
-    def _open_unless_given_up(self) -> OpenedStore:
-        opened = open_store(self.fs, self.clock, self.path, self.options)
+    def _open_unless_given_up(self, *, create: bool) -> OpenedStore:
+        opened = open_store(self.fs, self.clock, self.path, self.options, create=create)
         with self._opening:
             self._opened = opened
             if self._given_up:
@@ -265,13 +272,22 @@ class Runtime:
             WrongContextError: another loop, another thread, or a forked child.
         """
         if self.forked:
-            raise WrongContextError("this store was opened before a fork; the child has to open its own")
+            raise WrongContextError(
+                "this store was opened before a fork, and is the parent's: open one in the child after the fork, "
+                "once the parent has closed its own"
+            )
         try:
             here = asyncio.get_running_loop()
         except RuntimeError:
-            raise WrongContextError("this store is to be used on its event loop, not from another thread") from None
+            raise WrongContextError(
+                "this store is to be used on the event loop that opened it, not from another thread or without a loop: "
+                "from a thread, asyncio.run_coroutine_threadsafe(topic.put(body), loop).result()"
+            ) from None
         if here is not self.loop:
-            raise WrongContextError("this store belongs to another event loop")
+            raise WrongContextError(
+                "this store was opened on another event loop than the one that runs here: open it in the "
+                "asyncio.run(...) that uses it, and once for each"
+            )
 
     def fail(self, error: Exception) -> None:
         """Stop the store for this reason; everybody who waits is told."""

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from aiodq.errors import InvalidNameError, NotAStoreError
+from aiodq.errors import InvalidNameError, NotAStoreError, StoreNotFoundError
 from aiodq.names import check_name
 from aiodq.storage.atomic import TEMPORARY
 from aiodq.storage.channels import CHANNELS
@@ -30,11 +30,14 @@ __all__ = [
     "delete_topic",
     "list_topics",
     "remove_channel_files",
+    "require_store",
     "sweep_deleted",
 ]
 
 _DELETED: Final = "#deleted"
 """No topic may be called so; two deletions of one name never meet, as the first is swept before the second."""
+
+_NO_STORE: Final = "{}, so no store is opened and, with create=False, none is made; is its volume mounted?"
 
 OWN: Final = frozenset({LOCK_NAME, TRANSACTIONS, FIGURES, COMMITS, STAGING, HOLDS})
 """What a store keeps beside its topics. No topic may be called so (`aiodq.names`)."""
@@ -65,6 +68,25 @@ def check_store_directory(fs: FileSystem, path: str) -> None:
     except OSError as cause:
         raise storage_error(cause, path) from cause
     raise NotAStoreError("the directory is not empty and holds no topic, so it is no aiodq store", path)
+
+
+def require_store(fs: FileSystem, path: str) -> None:
+    """Make sure that there is a store, and not just a place where one could be made.
+
+    Raises:
+        StoreNotFoundError: there is nothing under that path, or an empty directory.
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        names = fs.listdir(path)
+    except FileNotFoundError as cause:
+        raise StoreNotFoundError(_NO_STORE.format("there is nothing under this path"), path) from cause
+    except NotADirectoryError as cause:
+        raise NotAStoreError("this is no directory", path) from cause
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+    if LOCK_NAME not in names and all(map(_is_harmless, names)):
+        raise StoreNotFoundError(_NO_STORE.format("this directory is empty"), path)
 
 
 def list_topics(fs: FileSystem, path: str) -> list[str]:

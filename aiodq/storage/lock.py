@@ -32,6 +32,11 @@ __all__ = ["LOCK_NAME", "StoreLock"]
 
 LOCK_NAME: Final = "LOCK"
 
+_HERE: Final = "which is this one: use that object, or close it first (await store.aclose())"
+_ELSEWHERE: Final = (
+    "which must let go of it first: wait for that with aiodq.open(path, wait=seconds), "
+    "stop that process, or run one process (one worker) for each store"
+)
 _MODE: Final = 0o600
 _RECORD_LIMIT: Final = 1024
 _DIRECTORY: Final[int] = getattr(os, "O_DIRECTORY", 0)
@@ -143,7 +148,17 @@ class StoreLock:
     def _refusal(self) -> StoreLockedError:
         pid, host = _read_owner(self._name(), self._directory_fd)
         owner = "an unknown process" if pid is None else f"process {pid} on {host}"
-        return StoreLockedError(f"the store is open in {owner}", self.directory, pid=pid)
+        here = self._held_by_another_here()
+        text = f"the store is open in {owner}, {_HERE if here else _ELSEWHERE}"
+        return StoreLockedError(text, self.directory, pid=pid)
+
+    def _held_by_another_here(self) -> bool:
+        """Return whether this process owns the directory through another object: a pid alone may be a container's."""
+        with suppress(OSError):
+            mine = os.stat(self.directory)
+            others = [lock for lock in _LIVE if lock is not self and lock.held_here()]
+            return any(os.path.samestat(mine, os.stat(lock.directory)) for lock in others)
+        return False
 
     def _unlock(self) -> None:
         # Closing alone would not do: a program another thread is starting has copies of the descriptors until exec.

@@ -1,0 +1,60 @@
+"""Waiting for another owner to let a store go."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from aiodq.errors import StoreLockedError, WrongContextError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+__all__ = ["patiently", "running_loop"]
+
+T = TypeVar("T")
+
+_sleep = asyncio.sleep
+
+_FIRST: Final = 0.02
+_LONGEST: Final = 0.25
+"""Seconds between two attempts: the system has no wait for a lock that could be cancelled."""
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop that runs here.
+
+    Raises:
+        WrongContextError: there is none of asyncio's.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise WrongContextError(
+            "no asyncio event loop is running here: open a store within asyncio.run(main()), or uvloop.run; "
+            "trio is not supported"
+        ) from None
+
+
+async def patiently(attempt: Callable[[], Awaitable[T]], wait: float) -> T:
+    """Return what `attempt` returns, made again and again for `wait` seconds while another owner has the store.
+
+    Raises:
+        StoreLockedError: that one still has it.
+
+    Cancellation: no further attempt is made.
+    """
+    loop = asyncio.get_running_loop()
+    deadline, pause = loop.time() + wait, _FIRST
+    while True:
+        try:
+            return await attempt()
+        except StoreLockedError as error:
+            left = deadline - loop.time()
+            if left <= 0 < wait:
+                text = f"{error.message}; waited {wait:g} s for it"
+                raise StoreLockedError(text, error.path, pid=error.pid) from error
+            if left <= 0:
+                raise
+        await _sleep(min(pause, left))
+        pause = min(2 * pause, _LONGEST)

@@ -1,0 +1,310 @@
+"""Whether a store is made, waiting for one that somebody else has, and the messages for those who open it wrongly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import math
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from tests.queue.support import Tasks, queue, ready_now, soon, store, until
+from tests.system.support import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+OWNER = """
+import asyncio, sys
+import aiodq
+
+async def main():
+    async with aiodq.open_queue(sys.argv[1]) as queue:
+        await queue.put(b"from the owner")
+        print("open", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+    print("closed", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@contextlib.contextmanager
+def owner(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run another process that has the store open until a line comes."""
+    command = [sys.executable, "-c", OWNER, str(path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"open\n"
+            yield child
+        finally:
+            child.kill()
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Return an event that is set when an attempt to open has ended in vain."""
+    waiting = asyncio.Event()
+
+    async def noticed(delay: float) -> None:
+        waiting.set()
+        await asyncio.sleep(delay)
+
+    monkeypatch.setattr("aiodq.engine.patience._sleep", noticed)
+    return waiting
+
+
+class TestCreate:
+    @pytest.mark.parametrize("opening", [aiodq.open, aiodq.open_queue])
+    async def test_a_missing_path_is_not_made(self, path: Path, opening: Callable[..., Any]) -> None:
+        path = path / "deeper"
+        with pytest.raises(aiodq.StoreNotFoundError, match=r"nothing under this path.*create=False.*mounted") as caught:
+            await opening(path, create=False)
+        assert caught.value.path == str(path)
+        assert not path.exists()
+
+    @pytest.mark.parametrize("inside", [(), ("lost+found",)])
+    async def test_an_empty_directory_is_not_made_a_store(self, path: Path, inside: tuple[str, ...]) -> None:
+        path.mkdir()
+        for name in inside:
+            (path / name).mkdir()
+        with pytest.raises(aiodq.StoreNotFoundError, match=r"this directory is empty.*create=False.*mounted"):
+            await aiodq.open(path, create=False)
+        assert os.listdir(path) == list(inside)
+
+    async def test_a_store_is_opened_also_without_a_topic(self, path: Path) -> None:
+        async with store(path):
+            pass
+        async with aiodq.open(path, create=False) as opened:
+            await opened.topic("a").put(b"1")
+        async with aiodq.open(path, create=False) as opened:
+            assert opened.topics() == ["a"]
+
+    async def test_a_copy_without_its_lock_is_a_store(self, path: Path) -> None:
+        async with queue(path) as jobs:
+            await jobs.put(b"a")
+        (path / "LOCK").unlink()
+        async with aiodq.open_queue(path, create=False) as jobs:
+            assert ready_now(jobs) == [b"a"]
+
+    async def test_what_is_no_store_is_said_to_be_none(self, path: Path) -> None:
+        path.mkdir()
+        (path / "README").write_text("mine")
+        with pytest.raises(aiodq.NotAStoreError):
+            await aiodq.open(path, create=False)
+
+    async def test_a_file_is_no_store(self, path: Path) -> None:
+        path.write_text("mine")
+        with pytest.raises(aiodq.NotAStoreError, match="no directory"):
+            await aiodq.open(path, create=False)
+
+
+class TestWaiting:
+    async def test_the_error_names_the_owner_and_says_what_to_do(self, path: Path) -> None:
+        with owner(path) as child:
+            with pytest.raises(aiodq.StoreLockedError) as caught:
+                await aiodq.open(path)
+            assert caught.value.pid == child.pid
+            for words in (f"process {child.pid} on ", "aiodq.open(path, wait=seconds)", "stop that process", "worker"):
+                assert words in str(caught.value)
+
+    async def test_opened_once_the_owner_lets_go(self, path: Path, tasks: Tasks, refused: asyncio.Event) -> None:
+        with owner(path) as child:
+            opening = tasks.start(aiodq.open_queue(path, wait=timedelta(minutes=1))._open())
+            await soon(refused.wait())
+            assert not opening.done()
+            child.communicate(b"\n", timeout=60)
+            jobs = await soon(opening)
+            assert ready_now(jobs) == [b"from the owner"]
+            await jobs.aclose()
+
+    async def test_opened_once_the_owner_is_killed(self, path: Path, tasks: Tasks, refused: asyncio.Event) -> None:
+        with owner(path) as child:
+            opening = tasks.start(aiodq.open_queue(path, wait=math.inf)._open())
+            await soon(refused.wait())
+            child.kill()
+            jobs = await soon(opening)
+            assert ready_now(jobs) == [b"from the owner"]
+            await jobs.aclose()
+
+    async def test_cancelled_while_it_waits(self, path: Path, tasks: Tasks, refused: asyncio.Event) -> None:
+        with owner(path) as child:
+            opening = tasks.start(aiodq.open(path, wait=60)._open())
+            await soon(refused.wait())
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await soon(opening)
+            child.communicate(b"\n", timeout=60)
+        async with aiodq.open(path) as opened:
+            assert opened.topics() == ["queue"]
+
+    async def test_the_time_is_over(self, path: Path) -> None:
+        async with store(path):
+            with pytest.raises(aiodq.StoreLockedError, match=r"waited 0\.01 s") as caught:
+                await aiodq.open(path, wait=0.01)
+        assert caught.value.pid == os.getpid()
+
+    async def test_the_loop_is_free_meanwhile_and_attempts_are_few(
+        self, path: Path, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pauses: list[float] = []
+
+        async def quick(delay: float) -> None:
+            pauses.append(delay)
+            await asyncio.sleep(0)
+
+        monkeypatch.setattr("aiodq.engine.patience._sleep", quick)
+        async with aiodq.open(path) as first:
+            opening = tasks.start(aiodq.open(path, wait=3600)._open())
+            await until(lambda: len(pauses) >= 10)
+            assert await first.topic("a").put(b"the owner goes on") == 0
+        second = await soon(opening)
+        await second.aclose()
+        assert pauses[:10] == sorted(pauses[:10])
+        assert pauses[0] >= 0.01
+        assert max(pauses) == pauses[9] >= 0.1
+
+    async def test_a_close_lets_the_one_in_this_process_in_that_waits(self, path: Path, tasks: Tasks) -> None:
+        first = await aiodq.open_queue(path)
+        await first.put(b"a")
+        opening = tasks.start(aiodq.open_queue(path, wait=60)._open())
+        await asyncio.sleep(0)
+        await first.aclose()
+        second = await soon(opening)
+        assert ready_now(second) == [b"a"]
+        await second.aclose()
+
+    @pytest.mark.parametrize("wait", [-1, math.nan, "30", None, True, timedelta(seconds=-1)])
+    async def test_what_is_no_time_to_wait(self, path: Path, wait: Any) -> None:
+        for opening in (aiodq.open, aiodq.open_queue):
+            with pytest.raises(aiodq.InvalidOptionError, match="wait is 0 or more seconds, or a timedelta, not"):
+                opening(path, wait=wait)
+
+    async def test_create_is_a_truth_value(self, path: Path) -> None:
+        with pytest.raises(aiodq.InvalidOptionError, match="create is True or False, not 'no'"):
+            aiodq.open(path, create="no")  # type: ignore[arg-type]  # a user's slip
+
+
+class TestMessages:
+    async def test_two_opens_in_one_process(self, path: Path) -> None:
+        async with store(path):
+            with pytest.raises(aiodq.StoreLockedError) as caught:
+                await aiodq.open(path)
+            assert caught.value.pid == os.getpid()
+            assert f"open in process {os.getpid()} on " in str(caught.value)
+            assert "which is this one: use that object" in str(caught.value)
+            assert "await store.aclose()" in str(caught.value)
+
+    @pytest.mark.parametrize("given", ["~", "~/jobs", "~nobody/jobs"])
+    async def test_a_tilde_is_not_taken_for_a_directory(self, given: str, tmp_path: Path, monkeypatch: Any) -> None:
+        monkeypatch.chdir(tmp_path)
+        for opening in (aiodq.open, aiodq.open_queue, aiodq.open_reader):
+            with pytest.raises(aiodq.InvalidOptionError, match=r"os\.path\.expanduser\('~"):
+                opening(given)
+        assert os.listdir() == []
+
+    async def test_a_directory_that_is_called_so(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        async with aiodq.open_queue("./~jobs") as jobs:
+            await jobs.put(b"a")
+        async with aiodq.open_queue("~jobs") as jobs:
+            assert ready_now(jobs) == [b"a"]
+
+    @pytest.mark.parametrize("name", ["topic", "queue", "aclose", "path"])
+    async def test_a_store_that_was_not_awaited(self, path: Path, name: str) -> None:
+        with pytest.raises(aiodq.NotAwaitedError) as caught:
+            getattr(aiodq.open(path), name)
+        call = f"aiodq.open({str(path)!r})"
+        assert str(caught.value) == (
+            f'{call} is not open yet: write "async with {call} as store:" or "store = await {call}", '
+            f"and then store.{name}"
+        )
+        assert not path.exists()
+
+    @pytest.mark.parametrize("name", ["put", "get", "put_nowait", "qsize", "consume"])
+    async def test_a_queue_that_was_not_awaited(self, path: Path, name: str) -> None:
+        with pytest.raises(aiodq.NotAwaitedError, match=rf"queue = await aiodq\.open_queue.*and then queue\.{name}$"):
+            getattr(aiodq.open_queue(path), name)
+
+    async def test_iterating_over_a_queue_that_was_not_awaited(self, path: Path) -> None:
+        opening: Any = aiodq.open_queue(path)
+        with pytest.raises(aiodq.NotAwaitedError, match="and then async for message in queue"):
+            async for _ in opening:
+                pass
+
+    async def test_an_attribute_that_neither_has(self, path: Path) -> None:
+        for opening in (aiodq.open(path), aiodq.open_queue(path)):
+            for name in ("putt", "_private", "__len__"):
+                assert not hasattr(opening, name)
+            with pytest.raises(AttributeError, match="'putt'") as caught:
+                getattr(opening, "putt")  # noqa: B009 - a user's slip that a type checker would find
+            assert not isinstance(caught.value, aiodq.NotAwaitedError)
+            await self.opened_and_closed(opening)
+
+    async def opened_and_closed(self, opening: Any) -> None:
+        async with opening:
+            pass
+
+    @pytest.mark.parametrize("call", ["open", "open_queue"])
+    def test_one_that_is_never_awaited_warns(self, path: Path, call: str) -> None:
+        with pytest.warns(RuntimeWarning, match=rf"aiodq\.{call}\('.*'\) was never awaited"):
+            getattr(aiodq, call)(path)
+            gc.collect()
+        assert not path.exists()
+
+    async def test_one_that_failed_to_open_does_not_warn(self, path: Path) -> None:
+        path.write_text("mine")
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            with pytest.raises(aiodq.StorageError):
+                await aiodq.open(path)
+            with pytest.raises(aiodq.StorageError):
+                async with aiodq.open_queue(path):
+                    pass
+            with pytest.raises(aiodq.StorageError):
+                aiodq.open("")
+            gc.collect()
+        assert caught == []
+
+    def test_without_asyncio_as_under_trio(self, path: Path) -> None:
+        with pytest.raises(aiodq.WrongContextError, match=r"no asyncio event loop .* asyncio\.run\(main\(\)\).* trio"):
+            aiodq.open_queue(path)._open().send(None)
+        assert not path.exists()
+
+    async def test_from_another_thread(self, path: Path) -> None:
+        async with store(path) as opened:
+            topic, told = opened.topic("a"), list[Exception]()
+
+            def elsewhere() -> None:
+                try:
+                    topic.put_nowait(b"a")
+                except aiodq.WrongContextError as error:
+                    told.append(error)
+
+            thread = threading.Thread(target=elsewhere)
+            thread.start()
+            await asyncio.to_thread(thread.join)
+            assert "asyncio.run_coroutine_threadsafe(topic.put(body), loop).result()" in str(told[0])
+            loop = asyncio.get_running_loop()
+            advised = await asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(topic.put(b"a"), loop).result())
+            assert advised == 0
+
+    async def test_from_another_loop(self, path: Path) -> None:
+        async with store(path) as opened:
+            topic = opened.topic("a")
+
+            async def elsewhere() -> None:
+                await topic.put(b"a")
+
+            with pytest.raises(aiodq.WrongContextError, match=r"opened on another event loop .* asyncio\.run"):
+                await asyncio.to_thread(asyncio.run, elsewhere())
