@@ -20,7 +20,7 @@ from aiodq.storage.filesystem import FileSystem, OsFileSystem
 from aiodq.storage.reader import StoreReader
 from aiodq.topic import Topic
 from aiodq.transaction import Transaction
-from aiodq.values import span_seconds
+from aiodq.values import check_flag, span_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -353,8 +353,7 @@ def open(
         options: see `StoreOptions`.
         create: False to open only a store that is there, not make one in a directory that is missing or empty, as a
             volume is that was not mounted.
-        wait: seconds, or a `timedelta`, to wait for another process to let go of the store; `math.inf` for as long as
-            it takes.
+        wait: seconds, or a `timedelta`, to wait for another process to let go of the store.
         fs: the file system; for tests.
         clock: the clocks; for tests.
         executor: the threads for blocking work, instead of the store's own; it is shut down with the store; for tests.
@@ -407,12 +406,8 @@ def open_reader(path: str | PathLike[str]) -> StoreReader:
 
 
 def _manner(call: str, wait: float | timedelta, *, create: bool) -> _Manner:
-    seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
-        raise InvalidOptionError(f"wait is 0 or more seconds, or a timedelta, not {wait!r}")
-    if not isinstance(create, bool):
-        raise InvalidOptionError(f"create is True or False, not {create!r}")
-    return _Manner(call, create, float(seconds))
+    check_flag("create", create)
+    return _Manner(call, create, span_seconds("wait", wait))
 
 
 def _absolute(path: str | PathLike[str]) -> str:
