@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from aiodq.engine.checks import span_ns
@@ -11,12 +12,14 @@ from aiodq.errors import AlreadySettledError, NotInFlightError, StoreFailedError
 from aiodq.format.columns import Columns
 from aiodq.format.frames import Batch
 from aiodq.storage.record import StoredMessage
+from aiodq.transaction import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
     from types import TracebackType
 
+    from aiodq.engine.joining import Joinable
     from aiodq.engine.outlet import Outlet
 
 __all__ = ["Message", "make_message"]
@@ -28,8 +31,9 @@ class Message(StoredMessage):
     """A message handed to a consumer, in flight until it is settled.
 
     `async with message` acks it on success, requeues it on an exception, and releases it (as if it had never been
-    handed out) when the task is cancelled. What is not settled within the channel's `visibility_timeout` comes again;
-    what is in flight at a crash comes again when the store is next opened.
+    handed out) when the task is cancelled; inside a transaction's block, that of `Store.transaction`, it joins the
+    transaction instead of acking. What is not settled within the channel's `visibility_timeout` comes again; what is in
+    flight at a crash comes again when the store is next opened.
 
     Attributes:
         body: the bytes that were put.
@@ -188,18 +192,42 @@ class Message(StoredMessage):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Settle what the block did not settle itself: ack, or requeue after an exception, or release if cancelled."""
-        if self._settled:
-            return
-        if kind is None:
-            await self.ack()
-        elif issubclass(kind, Exception):
+        """Settle what the block did not settle itself: ack, or requeue after an exception, or release if cancelled.
+
+        In a transaction's block of the same task, `tx.ack` takes the place of the ack, and an exception ends the
+        transaction.
+        """
+        transaction = None if self._outlet is None else self._outlet.transactions.current()
+        if error is not None:
+            counted = isinstance(error, Exception)
+            if transaction is not None:
+                transaction.end(error, counted)
+            if not self._settled:
+                self._unless_gone(counted=counted)
+        elif not self._settled:
+            await (self.ack() if transaction is None else self._join(transaction))
+
+    async def _join(self, transaction: Joinable) -> None:
+        try:
+            transaction.join(self)
+        except BaseException:
             self._unless_gone(counted=True)
-        else:
-            self._unless_gone(counted=False)
+            raise
+
+    def transaction(self) -> Transaction:
+        """Return a transaction that acks the message when it commits: `async with message.transaction() as tx`.
+
+        After an exception in the block, or where the commit fails, the message is requeued, and after a cancellation
+        released, as `async with message` does.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: it was only looked at.
+        """
+        return Transaction(self._take().transactions.host, self)
 
     def _claim(self) -> tuple[Outlet[Message], int]:
-        """Return the channel and the delivery number by which a transaction settles the message.
+        """Return the channel and the delivery number by which a transaction settles the message; `Transaction` asks.
 
         Raises:
             AlreadySettledError: settled before.
@@ -208,8 +236,21 @@ class Message(StoredMessage):
         return self._take(), self._delivery
 
     def _committed(self) -> None:
-        """Note that a transaction has settled the message."""
+        """Note that a transaction has settled the message; `Transaction` tells."""
         self._settled = True
+
+    def _returned(self, *, counted: bool) -> None:
+        """Be ready again, if the message is still in flight here, as a transaction came to nothing; it tells.
+
+        Args:
+            counted: whether the delivery counts as an attempt.
+        """
+        if not self._settled:
+            with suppress(NotInFlightError, QueueShutDown, StoreFailedError):
+                if counted:
+                    self.nack_nowait()
+                else:
+                    self.release()
 
     def _unless_gone(self, *, counted: bool) -> None:
         """Give the message back; that it was taken away meanwhile must not hide the exception under way."""

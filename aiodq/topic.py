@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.channel import Channel, start_offset
-from aiodq.engine.batch import PLAIN, Accepted, Draft
+from aiodq.engine.batch import PLAIN, Draft
 from aiodq.engine.channels import pause_topic
 from aiodq.engine.figures import topic_stats
 from aiodq.engine.reader import SharedReader
@@ -125,13 +125,7 @@ class Topic:
         """
         ioloop = self._ioloop
         intake = ioloop.intake
-        common = intake.accepted(Draft(b"", tag, key, headers, delay, ttl))
-        messages: list[tuple[Accepted, bytes]] = []
-        for item in bodies:
-            if isinstance(item, Draft):
-                messages.append((intake.accepted(item), intake.body(item.body)))
-            else:
-                messages.append((common, intake.body(item)))
+        messages = intake.accepted_many(bodies, Draft(b"", tag, key, headers, delay, ttl))
         ioloop.check()
         if not messages:
             if intake.shut:

@@ -2,27 +2,55 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from aiodq.engine.batch import OVERHEAD, Draft
+from aiodq.engine.joining import Joinable
 from aiodq.engine.transactions import Settlement
 from aiodq.errors import AlreadySettledError, MessageSizeError, NotInFlightError, WrongContextError
 from aiodq.names import check_topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import asyncio
+    from collections.abc import Iterable, Mapping
     from datetime import timedelta
     from types import TracebackType
 
     from aiodq.engine.batch import Accepted
     from aiodq.engine.ioloop import IoLoop
-    from aiodq.engine.runtime import Runtime
+    from aiodq.engine.joining import TransactionHost
+    from aiodq.engine.outlet import Outlet
     from aiodq.format.layout import BytesLike
-    from aiodq.message import Message
 
-__all__ = ["Transaction"]
+__all__ = ["Held", "Transaction"]
 
 _LARGEST: Final = 1 << 28
+
+
+class Held(Protocol):
+    """What a transaction can settle: an `aiodq.Message` in flight."""
+
+    @property
+    def topic(self) -> str:
+        """Where it came from."""
+        ...
+
+    @property
+    def offset(self) -> int:
+        """Its number there."""
+        ...
+
+    def _claim(self) -> tuple[Outlet[Any], int]:
+        """Return the channel and the delivery number by which the transaction settles it."""
+        ...
+
+    def _committed(self) -> None:
+        """Note that it is settled."""
+        ...
+
+    def _returned(self, *, counted: bool) -> None:
+        """Be ready again, if it is still in flight here: nothing came of the transaction."""
+        ...
 
 
 class Transaction:
@@ -39,36 +67,73 @@ class Transaction:
     everything: what was to be acked is still in flight. A worker that acks what it read and puts what it made of it in
     one transaction has processed each message exactly once, as far as the store knows, however often it is killed.
 
+    ```python
+    async with store.transaction() as tx:
+        async with await jobs.get() as job:  # joins: its success is `tx.ack(job)`
+            tx.put("invoices", work(job))
+    ```
+
+    A message's own `async with` inside the block, in the same task, joins the transaction. Where the message's block
+    ends with an exception, so does the transaction: nothing of it is done, even if the exception is caught in between.
+    Messages that joined are given back then, as their own blocks would have done. What settles a message by name is
+    not part of it: `await message.ack()` in the block acks there and then. Nor is what another task does, also one that
+    was started inside the block; that task may call `tx.ack` and `tx.put`. Messages of another store settle themselves.
+    Transactions of one store do not nest in one task. `async with message.transaction() as tx` is the short form for
+    one message.
+
     How it works, and what else it costs: `aiodq.format.transactions`. The bodies are written twice, first to the
     store's file of transactions, then to their topics.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
-        """Made by `Store.transaction`."""
-        self._runtime = runtime
-        self._messages: dict[tuple[str, str, int], tuple[Message, Settlement]] = {}
+    def __init__(self, host: TransactionHost, own: Held | None = None) -> None:
+        """Made by `Store.transaction` and `Message.transaction`; `own` joins when it begins."""
+        self._host = host
+        self._own = own
+        self._messages: dict[tuple[str, str, int], tuple[Held, Settlement]] = {}
+        self._joined: list[Held] = []
         self._puts: dict[str, tuple[IoLoop, list[tuple[Accepted, bytes]]]] = {}
         self._cost = 0
-        self._entered = self._ended = False
+        self._task: asyncio.Task[Any] | None = None
+        self._entered = self._over = False
+        self._hindrance: BaseException | None = None
 
-    def ack(self, message: Message) -> None:
+    def ack(self, message: Held) -> None:
         """Settle a message when the transaction commits.
 
         Raises:
             AlreadySettledError: settled before, or in this transaction.
             NotInFlightError: not in flight any more, or of another store.
-            WrongContextError: outside the block.
+            WrongContextError: outside the block, or after a message's block in it ended with an exception.
+        """
+        self.ack_many((message,))
+
+    def ack_many(self, messages: Iterable[Held]) -> None:
+        """Settle messages when the transaction commits: all of them, or, on an error here, none.
+
+        Raises:
+            AlreadySettledError: one was settled before, or in this transaction, or is named twice.
+            NotInFlightError: one is not in flight any more, or of another store.
+            WrongContextError: as `ack`.
         """
         self._check()
+        added: dict[tuple[str, str, int], tuple[Held, Settlement]] = {}
+        for message in messages:
+            settlement = self._settlement(message)
+            key = message.topic, settlement.outlet.name, message.offset
+            if key in self._messages or key in added:
+                raise AlreadySettledError(
+                    f"message {message.offset} of {message.topic!r} is in the transaction already"
+                )
+            added[key] = message, settlement
+        self._messages.update(added)
+
+    def _settlement(self, message: Held) -> Settlement:
         outlet, delivery = message._claim()  # noqa: SLF001 - a way of settling that is not the message's own
-        ioloop = self._runtime.topics.get(message.topic)
+        ioloop = self._host.topics.get(message.topic)
         if ioloop is None or ioloop.outlets.get(outlet.name) is not outlet:
             raise NotInFlightError(f"message {message.offset} of {message.topic!r} is not in flight in this store")
-        key = message.topic, outlet.name, message.offset
-        if key in self._messages:
-            raise AlreadySettledError(f"message {message.offset} of {message.topic!r} is in the transaction already")
         outlet.check(message.offset, delivery)
-        self._messages[key] = message, Settlement(ioloop, outlet, message.offset, delivery)
+        return Settlement(ioloop, outlet, message.offset, delivery)
 
     def put(
         self,
@@ -97,34 +162,111 @@ class Transaction:
         Raises:
             InvalidNameError, MessageSizeError, InvalidMessageError: it cannot be stored like that.
             QueueShutDown: the store is closed.
-            WrongContextError: outside the block.
+            WrongContextError: as `ack`.
         """
+        self._put(topic, (body,), Draft(b"", tag, key, headers, delay, ttl))
+
+    def put_many(
+        self,
+        topic: str,
+        bodies: Iterable[BytesLike | Draft],
+        *,
+        tag: str | None = None,
+        key: BytesLike | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float | timedelta | None = None,
+        ttl: float | timedelta | None = None,
+    ) -> None:
+        """Put messages into a topic when the transaction commits: all of them, or, on an error here, none.
+
+        Args:
+            topic: its name; it is made if it is not there.
+            bodies: bytes-like, or `Draft` objects with a tag, key, headers, delay and ttl of their own.
+            tag: as for `Topic.put`, for those that are not drafts.
+            key: likewise.
+            headers: likewise.
+            delay: likewise, counted from this call.
+            ttl: likewise.
+
+        Raises:
+            As `put`.
+        """
+        self._put(topic, bodies, Draft(b"", tag, key, headers, delay, ttl))
+
+    def _put(self, topic: str, bodies: Iterable[BytesLike | Draft], common: Draft) -> None:
         self._check()
-        check_topic_name(topic, self._runtime.topics)
-        ioloop, messages = self._puts.get(topic) or (self._runtime.ioloop(topic), [])
-        data = ioloop.intake.body(body)
-        accepted = ioloop.intake.accepted(Draft(data, tag, key, headers, delay, ttl))
-        self._cost += len(data) + OVERHEAD
-        if self._cost > _LARGEST:
+        check_topic_name(topic, self._host.topics)
+        ioloop, messages = self._puts.get(topic) or (self._host.ioloop(topic), [])
+        added = ioloop.intake.accepted_many(bodies, common)
+        cost = self._cost + sum(len(body) + OVERHEAD for _, body in added)
+        if cost > _LARGEST:
             raise MessageSizeError(f"a transaction holds up to {_LARGEST} bytes of messages")
-        messages.append((accepted, data))
-        self._puts[topic] = ioloop, messages
+        if added:
+            self._cost = cost
+            messages += added
+            self._puts[topic] = ioloop, messages
 
     def _check(self) -> None:
-        self._runtime.check()
-        if not self._entered or self._ended:
+        self._host.check()
+        if not self._entered or self._over:
             raise WrongContextError("a transaction is used inside its `async with` block, and once")
+        self._check_unhindered()
+
+    def _check_unhindered(self) -> None:
+        if self._hindrance is not None:
+            raise WrongContextError(
+                "a message's block in this transaction ended with an exception, so nothing of the transaction is done; "
+                "let the exception out of the transaction's block, or begin a transaction for each message"
+            ) from self._hindrance
+
+    # --- what a message's own block calls
+
+    def _join(self, message: Held) -> None:
+        """Settle a message when the transaction commits, and give it back if nothing comes of that.
+
+        Raises:
+            As `ack`, but for a message that is in the transaction already.
+        """
+        self._check()
+        settlement = self._settlement(message)
+        key = message.topic, settlement.outlet.name, message.offset
+        self._messages.setdefault(key, (message, settlement))
+        self._joined.append(message)
+
+    def _end(self, error: BaseException, counted: bool) -> None:  # noqa: FBT001 - one signature, `Joinable.end`
+        """Do nothing of it, as the block of one of its messages ended with an exception; give back what joined."""
+        self._hindrance = self._hindrance or error
+        self._give_back(counted=counted)
+
+    def _give_back(self, *, counted: bool) -> None:
+        joined, self._joined = self._joined, []
+        for message in joined:
+            message._returned(counted=counted)  # noqa: SLF001 - as in `_settlement`
+
+    # --- the block
 
     async def __aenter__(self) -> Self:
         """Begin.
 
         Raises:
-            WrongContextError: it was begun before.
+            WrongContextError: it was begun before, or this task is in the block of another one of this store.
+            AlreadySettledError, NotInFlightError: of `Message.transaction`: the message cannot be acked.
         """
         if self._entered:
             raise WrongContextError("a transaction is used once")
+        self._task = self._host.transactions.enter(Joinable(self._join, self._end))
         self._entered = True
+        if self._own is not None:
+            try:
+                self._join(self._own)
+            except BaseException:
+                self._leave()
+                raise
         return self
+
+    def _leave(self) -> None:
+        self._over = True
+        self._host.transactions.leave(self._task)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -136,16 +278,36 @@ class Transaction:
             QueueFull: a topic's bound is reached and its policy is `"reject"`. Nothing was done.
             QueueShutDown: the store is closed. Nothing was done.
             DiskFullError: nothing was done, and it may be tried again.
+            WrongContextError: a message's block in it ended with an exception that was caught. Nothing was done.
             StoreFailedError: the store has stopped; opened again, all of it was done, or nothing.
 
         Cancellation: before the writer takes it, nothing is done; after that it is committed, and only the caller does
         not know.
         """
-        self._ended = True
-        if kind is not None or not (self._messages or self._puts):
+        self._leave()
+        if kind is not None:
+            self._give_back(counted=issubclass(kind, Exception))
             return
-        self._runtime.check()
+        try:
+            self._check_unhindered()
+            await self._commit()
+        except BaseException as hindrance:
+            # Of a commit that goes on though its caller was cancelled, nothing can be given back before it has ended.
+            self._give_back(counted=isinstance(hindrance, Exception))
+            raise
+
+    async def _commit(self) -> None:
+        if not (self._messages or self._puts):
+            return
+        self._host.check()
         claims = list(self._messages.values())
-        await self._runtime.committer.commit([claim for _, claim in claims], list(self._puts.values()))
-        for message, _ in claims:
-            message._committed()  # noqa: SLF001 - as in `ack`
+        joined = tuple(self._joined)
+
+        def ended(error: BaseException | None) -> None:
+            for message, _ in claims if error is None else ():
+                message._committed()  # noqa: SLF001 - as in `_settlement`
+            for message in joined if error is not None else ():
+                message._returned(counted=False)  # noqa: SLF001 - as in `_settlement`
+
+        await self._host.committer.commit([claim for _, claim in claims], list(self._puts.values()), ended)
+        ended(None)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.engine.burial import DeadLetter
+    from aiodq.engine.joining import OpenTransactions
     from aiodq.engine.offload import Offload
     from aiodq.engine.reporter import Reporter
     from aiodq.options import StoreOptions
@@ -25,6 +26,7 @@ class IoLoopHost(Protocol):
     clock: Clock
     offload: Offload
     reporter: Reporter
+    transactions: OpenTransactions
 
     def fs_of(self, *names: str) -> FileSystem:
         """Return where a topic's files are, or a channel's of it: in memory where one of the names is ephemeral."""

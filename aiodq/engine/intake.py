@@ -6,15 +6,24 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiodq.engine.batch import OVERHEAD, PLAIN, Accepted, OpenBatch, Part, accepted_cost, atomic_part, columns_cost
+from aiodq.engine.batch import (
+    OVERHEAD,
+    PLAIN,
+    Accepted,
+    Draft,
+    OpenBatch,
+    Part,
+    accepted_cost,
+    atomic_part,
+    columns_cost,
+)
 from aiodq.engine.checks import checked
 from aiodq.engine.signals import QueueFull, QueueShutDown
 from aiodq.errors import MessageSizeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from aiodq.engine.batch import Draft
     from aiodq.engine.ioloop import IoLoop
     from aiodq.format.columns import Columns
 
@@ -87,6 +96,20 @@ class Intake:
             InvalidMessageError: it cannot be.
         """
         return checked(draft, self._ioloop.clock)
+
+    def accepted_many(
+        self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
+    ) -> list[tuple[Accepted, bytes]]:
+        """Return what is to be stored of several messages; what is no draft has what `common` says besides its body.
+
+        Raises:
+            MessageSizeError, InvalidMessageError, TypeError: one cannot be stored.
+        """
+        shared = self.accepted(common)
+        return [
+            (self.accepted(item), self.body(item.body)) if isinstance(item, Draft) else (shared, self.body(item))
+            for item in bodies
+        ]
 
     # --- accepting
 

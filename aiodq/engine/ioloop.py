@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from aiodq.engine.batch import OpenBatch, Part
     from aiodq.engine.burial import DeadLetter
     from aiodq.engine.host import IoLoopHost
+    from aiodq.engine.joining import OpenTransactions
     from aiodq.engine.outlet import Outlet
     from aiodq.engine.reporter import Reporter
     from aiodq.engine.settling import Settling
@@ -92,6 +93,7 @@ class IoLoop:
         self.check_context: Callable[[], None] = host.check_context
         self.alone: Callable[[], AbstractAsyncContextManager[None]] = host.alone
         self.bury: Callable[[DeadLetter, Callable[[Exception | None], None]], None] = host.bury
+        self.transactions: OpenTransactions = host.transactions
         self.paused: bool = False
         self._host = host
         self._durably = options.sync == "always"

@@ -17,6 +17,7 @@ from aiodq.engine.burial import DeadLetterOffice
 from aiodq.engine.channels import create_channel
 from aiodq.engine.deletions import Deletions
 from aiodq.engine.ioloop import IoLoop
+from aiodq.engine.joining import OpenTransactions
 from aiodq.engine.offload import Offload
 from aiodq.engine.opening import open_store, open_topic
 from aiodq.engine.outlet import Outlet
@@ -68,6 +69,7 @@ class Runtime:
         fs, clock, offload: the seams, and the threads.
         reporter: tells what happens.
         topics: running ioLoops by topic.
+        transactions: those whose blocks tasks are in.
         deletions: of topics and channels.
         failure: why the store stopped, or None.
     """
@@ -82,6 +84,7 @@ class Runtime:
         self.offload: Offload = Offload(self.loop, seams.executor)
         self.reporter: Reporter = Reporter(path)
         self.topics: dict[str, IoLoop] = {}
+        self.transactions: OpenTransactions = OpenTransactions(self)
         self.failure: StoreFailedError | None = None
         self.closing: bool = False
         self.forked: bool = False

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel import ChannelState
+    from aiodq.engine.joining import OpenTransactions
     from aiodq.engine.making import Making
     from aiodq.engine.reader import PrefetchingReader
     from aiodq.engine.reporter import Reporter
@@ -42,6 +43,7 @@ class OutletHost(Protocol):
     reader: PrefetchingReader
     making: Making
     reporter: Reporter
+    transactions: OpenTransactions
 
     @property
     def pending(self) -> int:
@@ -79,6 +81,7 @@ class Settling(ABC):
         journal: likewise.
         source: where messages come from.
         ack_waiters: who waits for the journal's next commit.
+        transactions: those under way in the store.
     """
 
     def __init__(self, name: str, host: OutletHost, clock: Clock) -> None:
@@ -89,6 +92,7 @@ class Settling(ABC):
         self.journal: ChannelJournal | None = None
         self.source: Source = Source(self, host.tail, host.reader)
         self.ack_waiters: list[asyncio.Future[None]] = []
+        self.transactions: OpenTransactions = host.transactions
         self._host = host
         self._clock = clock
         self._alarm = Alarm(clock, self._ring)

@@ -160,9 +160,17 @@ class Committer:
     # --- what a transaction calls
 
     async def commit(
-        self, settlements: Sequence[Settlement], puts: Sequence[tuple[IoLoop, list[tuple[Accepted, bytes]]]]
+        self,
+        settlements: Sequence[Settlement],
+        puts: Sequence[tuple[IoLoop, list[tuple[Accepted, bytes]]]],
+        late: Callable[[BaseException | None], None],
     ) -> None:
         """Commit: return when all of it is durable, and can be seen unless the disk is full.
+
+        Args:
+            settlements: what it settles.
+            puts: what it puts.
+            late: told how it ended where the caller is cancelled while the commit is under way.
 
         Raises:
             NotInFlightError: a message was taken away meanwhile; nothing was done.
@@ -188,6 +196,8 @@ class Committer:
             if entry in self._waiting:
                 self._waiting.remove(entry)
                 entry.release()
+            else:
+                entry.done.add_done_callback(lambda done: late(done.exception()))
             raise
 
     def _hold(self, entry: _Entry, settlements: Sequence[Settlement]) -> None:

@@ -345,6 +345,19 @@ async def transactions_among_others(world: World) -> None:
 
 
 @workload
+async def joined_transactions(world: World) -> None:
+    """Messages whose own blocks stand inside a transaction's, of one channel or two: no ack comes before the commit."""
+    async with world.store(SMALL) as store:
+        first, second = world.queue(store, "jobs"), world.queue(store, "made")
+        for _ in range(4):
+            await world.put(first, "p")
+            await world.put(second, "q")
+        for _ in range(2):
+            await world.join(store, [first], {"made": 1})
+            await world.join(store, [first, second], {"done": 2})
+
+
+@workload
 async def channels_come_and_go(world: World) -> None:
     """Three channels of a topic, one of them deleted and made again, each at its own pace."""
     async with world.store(SMALL) as store:

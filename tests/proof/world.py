@@ -168,6 +168,24 @@ class World:
         for topic in puts:
             await self._find(store.topic(topic), {name for at, name, _ in bodies if at == topic})
 
+    async def join(self, store: aiodq.Store, channels: list[aiodq.Channel], puts: dict[str, int]) -> None:
+        """Put so many into each topic in one transaction, and take a message of each channel in a block that joins."""
+        bodies = [(topic, *self.message(f"j-{topic}")) for topic, count in puts.items() for _ in range(count)]
+        async with store.transaction() as transaction:
+            messages = [await channel.get() for channel in channels]
+            acks = tuple((message.topic, message.channel, self.name_of(message)) for message in messages)
+            note = Committing(acks, tuple((topic, name) for topic, name, _ in bodies))
+            self.note(note)
+            for message in messages:
+                async with message:
+                    await self.rest()
+            for topic, _, body in bodies:
+                transaction.put(topic, body)
+            await self.rest()
+        self.note(Committed(note.acks, note.puts))
+        for topic in puts:
+            await self._find(store.topic(topic), {name for at, name, _ in bodies if at == topic})
+
     def load(self, key: CommitKey, puts: dict[str, int], size: int | None = None) -> list[tuple[str, str]]:
         """Stage so many messages for each topic and commit them, as a writer beside the store does."""
         bodies = [(topic, *self.message(f"b-{topic}", size)) for topic, count in puts.items() for _ in range(count)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from aiodq.engine.ioloop import IoLoop
+from aiodq.engine.joining import OpenTransactions
 from aiodq.engine.transactions import Committer
 from tests.proof.mutants.registry import Patch, mutant
 
@@ -36,6 +37,11 @@ async def _at_once(_: object) -> None:
 @mutant("transactions")
 def transactions_are_forgotten_before_the_topics_hold_them() -> Patch:
     return mock.patch.object(IoLoop, "sync", _at_once)
+
+
+@mutant("joined transactions")
+def a_messages_block_acks_by_itself_inside_a_transaction() -> Patch:
+    return mock.patch.object(OpenTransactions, "current", return_value=None)
 
 
 @mutant("transactions among others")
