@@ -185,6 +185,11 @@ class Message(StoredMessage):
         """Whether it was acked, requeued or released."""
         return self._settled
 
+    @property
+    def held(self) -> bool:
+        """Whether it is still its holder's to settle: neither settled, nor timed out, nor taken away."""
+        return not self._settled and self._outlet is not None and self._outlet.holds(self.offset, self._delivery)
+
     async def __aenter__(self) -> Self:
         """Return the message."""
         return self

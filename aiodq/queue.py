@@ -32,6 +32,7 @@ class Queue(Channel):
         """Made by the store. `close` is given where the queue has the store to itself."""
         super().__init__(channel._ioloop, channel._outlet)  # noqa: SLF001 - one class in two
         self._topic = topic
+        self._note = self._outlet.taken.note
         self._close = close
 
     @property
@@ -176,20 +177,28 @@ class Queue(Channel):
         """Ack a message, durable with the next commit.
 
         Args:
-            message: which; None acks the one in flight with the lowest offset, as asyncio's callers know no better.
+            message: which; None acks the one that the calling task got last and that is neither settled nor taken
+                away, as asyncio's callers get and settle in one task.
 
         Raises:
-            ValueError: None, and nothing is in flight.
+            ValueError: None, and the calling task holds no message of this queue.
             AlreadySettledError, NotInFlightError: as `Message.ack`.
         """
-        if message is not None:
+        if message is None:
+            message = self._outlet.taken.last()
+        if message is None:
+            raise ValueError(
+                "task_done() called too many times: this task holds no message of this queue. Where one task gets and "
+                "another settles, name the message: task_done(message)"
+            )
+        message.ack_nowait()
+
+    def _handed(self, message: Message) -> Message:
+        if self._outlet.options.auto_ack:
             message.ack_nowait()
-            return
-        state = self._outlet.state
-        if state is None or not state.in_flight:
-            raise ValueError("task_done() called too many times")
-        offset = min(state.in_flight)
-        self._outlet.ack(offset, state.in_flight[offset])
+        else:
+            self._note(message)
+        return message
 
     def shutdown(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - asyncio's signature
         """Refuse puts from now on; getters go on until nothing is ready, or end at once if `immediate`.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from aiodq.engine.settle import settle
 from aiodq.engine.settling import SECOND, Settling
 from aiodq.engine.signals import QueueShutDown
+from aiodq.engine.taken import TakenByTask
 from aiodq.options import seconds
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Outlet(Settling, Generic[M]):
     Attributes:
         paused: nothing is delivered.
         shut: it ends once nothing is ready; `shut_now`: at once.
+        taken: which task holds what, as far as a `Queue` handed it out.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Outlet(Settling, Generic[M]):
         self.paused: bool = host.paused
         self.shut: bool = False
         self.shut_now: bool = False
+        self.taken: TakenByTask[Any] = TakenByTask()
         self._make = make
         self._own_pause = False
         self._fetch_error: Exception | None = None

@@ -9,6 +9,7 @@ item can be had only once it is on disk.
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import sys
 from typing import TYPE_CHECKING
@@ -265,12 +266,76 @@ class TestTaskDone:
         async with queue(path) as jobs:
             assert ready_now(jobs) == [b"0", b"2"]
 
-    async def test_without_one_it_is_the_oldest_in_flight(self, path: Path) -> None:
+    async def test_without_one_it_is_what_this_task_got_last(self, path: Path) -> None:
         async with queue(path) as jobs:
-            await fill(jobs, numbered(3))
-            await take(jobs, 3)
+            await fill(jobs, numbered(4))
+            first, second, third = await jobs.get(), jobs.get_nowait(), (await jobs.get_many(1))[0]
             jobs.task_done()
-            assert jobs.stats().floor == 1
+            assert (first.settled, second.settled, third.settled) == (False, False, True)
+            await second.nack()
+            jobs.task_done()
+            assert first.settled
+            with pytest.raises(ValueError, match="name the message"):
+                jobs.task_done()
+
+    async def test_without_one_it_is_never_another_tasks(self, path: Path) -> None:
+        async with queue(path) as jobs:
+            await fill(jobs, numbered(2))
+            got, go = asyncio.Event(), asyncio.Event()
+
+            async def worker() -> aiodq.Message:
+                message = await jobs.get()
+                got.set()
+                await go.wait()
+                jobs.task_done()
+                return message
+
+            slow = asyncio.ensure_future(worker())
+            await soon(got.wait())
+            with pytest.raises(ValueError, match="name the message"):
+                jobs.task_done()
+            mine = await jobs.get()
+            jobs.task_done()
+            assert mine.body == b"1"
+            assert jobs.in_flight() == 1
+            go.set()
+            assert (await soon(slow)).settled
+            assert jobs.depth == 0
+
+    async def test_without_one_through_another_handle(self, path: Path) -> None:
+        async with aiodq.open(path) as store:
+            await store.queue("jobs").put(b"a")
+            await store.queue("jobs").get()
+            store.queue("jobs").task_done()
+            assert store.queue("jobs").depth == 0
+
+    async def test_without_one_what_was_taken_away_does_not_count(self, path: Path) -> None:
+        async with queue(path) as jobs:
+            await fill(jobs, numbered(2))
+            await jobs.get()
+            await jobs.purge()
+            with pytest.raises(ValueError, match="name the message"):
+                jobs.task_done()
+
+    async def test_tasks_that_are_gone_are_forgotten(self, path: Path) -> None:
+        async with queue(path, channel=aiodq.ChannelOptions(max_in_flight=100_000)) as jobs:
+            await fill(jobs, numbered(20))
+            for _ in range(20):
+                await asyncio.ensure_future(jobs.get())
+            await jobs.put(b"last")
+            await (await jobs.get()).ack()
+            gc.collect()
+            assert len(jobs._outlet.taken) == 1
+
+    async def test_what_is_settled_out_of_order_does_not_pile_up(self, path: Path) -> None:
+        async with queue(path) as jobs:
+            await fill(jobs, numbered(1000))
+            held = await jobs.get()
+            for _ in range(999):
+                message = await jobs.get()
+                await held.nack(0) if held.offset % 2 else held.ack_nowait()
+                held = message
+            assert sum(len(each.older) for each in jobs._outlet.taken._by_id.values()) < 50
 
     async def test_join_waits_for_every_one(self, path: Path, tasks: Tasks, seed: int) -> None:
         rng = random.Random(seed)
