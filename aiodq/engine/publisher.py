@@ -46,6 +46,7 @@ class Publisher:
                 self.unsynced.append((part, batch))
             else:
                 self._publish(part, batch)
+        ioloop.vitals.written(ioloop.name, result.error)
         ioloop.syncer.wrote(serial, sum(len(part.columns.bodies) for part in result.parts), pressing=pressing)
         for part in result.failed:
             part.fail(result.error or StoreFailedError("the batch was not written"))
