@@ -9,6 +9,7 @@ import anyio
 
 from aiodq.engine.inbox import Inbox
 from aiodq.engine.intake import Intake
+from aiodq.engine.lifetimes import Lifetimes
 from aiodq.engine.making import Making
 from aiodq.engine.operations import OperationQueue
 from aiodq.engine.persister import Job, MetadataPersister, fold_all
@@ -79,6 +80,7 @@ class IoLoop:
         publisher: shows what is written once it may be seen.
         reporter: tells what happens.
         vitals: what is measured.
+        lifetimes: when times to live end.
     """
 
     def __init__(self, name: str, options: StoreOptions, host: IoLoopHost, log: TopicLog | None) -> None:
@@ -92,6 +94,7 @@ class IoLoop:
         self.stopped: bool = False
         self.closed: bool = False
         self.clock: Clock = host.clock
+        self.lifetimes: Lifetimes = Lifetimes(host.clock)
         self.reporter: Reporter = host.reporter
         self.vitals: Vitals = host.vitals
         self.check_context: Callable[[], None] = host.check_context

@@ -70,6 +70,8 @@ class Publisher:
     def _publish(self, part: Part, batch: Batch) -> None:
         ioloop = self._ioloop
         ioloop.visible = batch.stop
+        if batch.columns.expiries is not None:
+            ioloop.lifetimes.note(batch.first, ioloop.log.begin)
         if ioloop.outlets:
             tail = ioloop.tail
             tail.append(batch)
@@ -83,6 +85,7 @@ class Publisher:
     def adopted(self) -> None:
         """Show what the log holds now that did not come through here: channels read it from disk."""
         ioloop = self._ioloop
+        ioloop.lifetimes.note(ioloop.visible, ioloop.log.begin)
         ioloop.visible = ioloop.log.end
         ioloop.tail.clear()  # it is one stretch without a gap
         for outlet in ioloop.outlets.values():
