@@ -41,9 +41,10 @@ from aiodq.errors import (
     WrongContextError,
 )
 from aiodq.message import Message
-from aiodq.options import Alarm, Backoff, ChannelOptions, Retention, StoreOptions
+from aiodq.options import Backoff, ChannelOptions, Retention, StoreOptions
+from aiodq.outcomes import Reject, Retry
 from aiodq.queue import Queue
-from aiodq.stats import ChannelStats, Health, HeldSegment, StoreStats, TopicStats
+from aiodq.stats import ChannelStats, HeldSegment, StoreStats, TopicStats
 from aiodq.storage.reader import StoreReader, TopicReader
 from aiodq.storage.record import StoredMessage
 from aiodq.store import QueueOpening, Store, StoreOpening, open, open_queue, open_reader
@@ -52,7 +53,6 @@ from aiodq.transaction import Transaction
 
 __all__ = [
     "AiodqError",
-    "Alarm",
     "AlreadySettledError",
     "Backoff",
     "Channel",
@@ -66,7 +66,6 @@ __all__ = [
     "Event",
     "Events",
     "FormatVersionError",
-    "Health",
     "HeldSegment",
     "InvalidMessageError",
     "InvalidMessageTypeError",
@@ -87,7 +86,9 @@ __all__ = [
     "QueueShutDown",
     "ReadOnlyError",
     "Receipt",
+    "Reject",
     "Retention",
+    "Retry",
     "StorageError",
     "Store",
     "StoreFailedError",

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from aiodq.consumer import Consumer
 from aiodq.engine.channels import pause_channel
 from aiodq.engine.figures import channel_stats
 from aiodq.engine.signals import QueueEmpty, QueueShutDown
 from aiodq.errors import AiodqError, NotInFlightError, OffsetError
+from aiodq.handlers import checked_handler, checked_hook
 from aiodq.options import time_ns
 from aiodq.storage.logreader import LogReader
-from aiodq.values import check_position, check_whole, span_seconds
+from aiodq.values import check_flag, check_position, check_whole, span_seconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from aiodq.storage.log import TopicLog
 
 __all__ = ["Channel", "start_offset"]
-
-_LOG: Final = logging.getLogger("aiodq")
 
 
 class Channel:
@@ -244,40 +243,65 @@ class Channel:
         await self._outlet.committed()
         return count
 
-    async def consume(self, handler: Callable[[Message], Awaitable[object]], *, concurrency: int = 1) -> None:
-        """Work messages off until shutdown, or until cancelled.
+    async def consume(
+        self,
+        handler: Callable[[Message], object],
+        *,
+        concurrency: int = 1,
+        timeout: float | timedelta | None = None,
+        renew: bool = True,
+        on_error: Callable[[Message, BaseException], object] | None = None,
+    ) -> None:
+        """Work messages off until the channel is shut down, or until cancelled.
 
-        A message is acked when the handler returns, requeued when it raises (which is logged), and released when the
-        task is cancelled. What the handler settles itself stays as it settled it.
+        A message is acked when its handler returns. A handler fails by an exception, by a cancellation that nobody
+        asked for, or by taking longer than `timeout`: the message comes again after the channel's `backoff`, or where
+        it has none after 1 s, 2 s, 4 s … up to 15 minutes, and others are worked off meanwhile; after `max_attempts`
+        it is dead. `raise aiodq.Retry(delay)` chooses the wait, `raise aiodq.Reject(reason)` gives the message up, and
+        what the handler settles itself (`await message.nack()`: again at once) stays as it settled it. No handler can
+        end `consume`.
+
+        Each attempt that fails is one line of the logger `aiodq.delivery` at WARNING, with `topic`, `channel`,
+        `offset`, `attempt` and `next` as attributes of the record. The last one comes with its traceback.
 
         Args:
-            handler: called with each message.
-            concurrency: how many messages are worked off at once, at least 1.
+            handler: called with each message, in a task of its own. A coroutine function, or whatever else returns
+                an awaitable, runs on the event loop. A plain function runs in a thread, of which there are
+                `concurrency`. There it may read the message; what settles it belongs on the event loop, and raises
+                `WrongContextError`: it returns or raises instead, or calls `anyio.from_thread.run(message.touch)`.
+                Nothing can stop a thread: where its time is up, or `consume` is cancelled, the message is settled,
+                and the function goes on to its end unheard. A worker takes its next message only after that end.
+            concurrency: how many messages are worked off at once.
+            timeout: seconds, or a `timedelta`, that a handler has; then it is cancelled. One that returns all the same
+                is done. None: for ever.
+            renew: keep messages from timing out as long as their handlers run (see `Message.renewing`). Without, the
+                `visibility_timeout` is all the time that a handler has before somebody else gets the message, too.
+            on_error: called with the message, which is settled by then, and the exception of each failed attempt, on
+                the event loop. It may be a coroutine function. What it raises is logged and changes nothing. A `Retry`
+                and a `Reject` are no failures.
 
         Raises:
+            InvalidOptionError: the handler or the hook cannot be called like that, or an option is out of its range; a
+                `TypeError` too where a type is wrong.
+            QueueShutDown: the store is closed already.
             StoreFailedError: the store has stopped.
 
-        Cancellation: messages under way are released.
+        Cancellation: handlers under way are cancelled, and their messages released as if never handed out. The message
+        of one that returns all the same is acked.
         """
-        check_whole("concurrency", concurrency, least=1, example=4)
+        check_flag("renew", renew)
+        checked_hook(on_error)
+        consumer = Consumer(
+            self._outlet,
+            self.check,
+            checked_handler(handler),
+            concurrency=check_whole("concurrency", concurrency, least=1, example=4),
+            timeout=None if timeout is None else span_seconds("timeout", timeout, positive=True),
+            renew=renew,
+            on_error=on_error,
+        )
         self.check()
-        try:
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(concurrency):
-                    workers.create_task(self._work(handler))
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from group  # each was told the same
-
-    async def _work(self, handler: Callable[[Message], Awaitable[object]]) -> None:
-        async for message in self:
-            try:
-                async with message:
-                    await handler(message)
-            except AiodqError:
-                self.check()  # a store that has failed ends it, a message that was taken away does not
-                _LOG.exception("message %s of %r", message.offset, message.topic)
-            except Exception:  # noqa: BLE001 - whatever a handler raises, the message was requeued and work goes on
-                _LOG.exception("the handler failed with message %s of %r", message.offset, message.topic)
+        await consumer.run()
 
     async def seek(self, position: Position) -> None:
         """Go on from another place: everything before it counts as settled, everything from there on comes again.

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import random
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
+from aiodq.engine.causes import Course, Sequel, cause_of
 from aiodq.engine.checks import span_ns
 from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import AlreadySettledError, NotInFlightError, StoreFailedError
 from aiodq.format.columns import Columns
 from aiodq.format.frames import Batch
+from aiodq.outcomes import Reject, Retry
 from aiodq.storage.record import StoredMessage
 from aiodq.transaction import Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
     from datetime import timedelta
     from types import TracebackType
 
     from aiodq.engine.joining import Joinable
     from aiodq.engine.outlet import Outlet
+    from aiodq.options import Backoff
 
 __all__ = ["Message", "make_message"]
 
@@ -32,8 +36,9 @@ class Message(StoredMessage):
 
     `async with message` acks it on success, requeues it on an exception, and releases it (as if it had never been
     handed out) when the task is cancelled; inside a transaction's block, that of `Store.transaction`, it joins the
-    transaction instead of acking. What is not settled within the channel's `visibility_timeout` comes again; what is in
-    flight at a crash comes again when the store is next opened.
+    transaction instead of acking. `Retry` and `Reject` choose what becomes of it; every exception goes on. What is not
+    settled within the channel's `visibility_timeout` comes again; what is in flight at a crash comes again when the
+    store is next opened.
 
     Attributes:
         body: the bytes that were put.
@@ -44,7 +49,7 @@ class Message(StoredMessage):
         topic, channel: where it came from; `channel` is empty for one that was only looked at.
     """
 
-    __slots__ = ("_delivery", "_expiry", "_outlet", "_settled", "attempts", "channel")
+    __slots__ = ("_course", "_delivery", "_expiry", "_outlet", "_settled", "attempts", "channel")
 
     def __init__(  # noqa: PLR0913 - a message has that many parts
         self, topic: str, offset: int, timestamp_ns: int, body: bytes, *, tag: str | None, key: bytes | None,
@@ -65,6 +70,7 @@ class Message(StoredMessage):
         self._delivery = delivery
         self._expiry = expiry
         self._settled = False
+        self._course: Course | None = None
 
     async def ack(self) -> None:
         """Settle the message: it is never delivered again once this returns.
@@ -133,11 +139,12 @@ class Message(StoredMessage):
         """Give the message up: it goes to the channel's dead-letter topic, with headers that tell where from and why.
 
         The headers are `aiodq-topic`, `aiodq-channel`, `aiodq-offset`, `aiodq-attempts`, `aiodq-reason` and
-        `aiodq-time`, beside its own. Without a dead-letter topic it is dropped and counted as dead. It returns once
-        that is as durable as an ack; a crash before may leave the message in both topics, never in none.
+        `aiodq-time`, beside its own; and where an exception was the cause, `aiodq-error`, its type and text. Without a
+        dead-letter topic it is dropped and counted as dead. It returns once that is as durable as an ack; a crash
+        before may leave the message in both topics, never in none.
 
         Args:
-            reason: in words.
+            reason: in words; what exceeds 1 KiB is cut off.
 
         Raises:
             AlreadySettledError: settled before.
@@ -147,7 +154,7 @@ class Message(StoredMessage):
         Cancellation: rejected all the same.
         """
         outlet = self._take()
-        buried = outlet.reject(self._batch(), self._delivery, self.attempts, reason or "rejected")
+        buried = outlet.reject(self._batch(), self._delivery, self.attempts, reason)
         self._settled = True
         await asyncio.shield(buried)
         await outlet.committed()
@@ -168,6 +175,40 @@ class Message(StoredMessage):
         span = span_ns(extend, "extend")
         self._take().touch(self.offset, self._delivery, span)
         await asyncio.sleep(0)
+
+    @asynccontextmanager
+    async def renewing(self) -> AsyncIterator[Self]:
+        """Keep the message from timing out as long as the block lasts, for work of unknown length.
+
+        ```python
+        async with message, message.renewing():
+            await work_that_may_take_hours(message)
+        ```
+
+        At the end its `visibility_timeout` begins anew. It costs nothing but to look once in each such time. `consume`
+        does this by itself.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: its time was up already.
+
+        Cancellation: it goes through the block; the message may time out from then on.
+        """
+        with self._renewed():
+            yield self
+
+    def _consumed(self, backoff: Backoff) -> None:
+        """Note that `consume` has the message, so that what fails waits, in whichever block it does."""
+        self._course = Course(backoff)
+
+    @contextmanager
+    def _renewed(self) -> Iterator[None]:
+        outlet = self._take()
+        outlet.renew(self.offset, self._delivery)
+        try:
+            yield
+        finally:
+            outlet.renew_no_more(self.offset, self._delivery)
 
     def release(self) -> None:
         """Put the message back as if it had never been handed out.
@@ -204,19 +245,17 @@ class Message(StoredMessage):
         """
         transaction = None if self._outlet is None else self._outlet.transactions.current()
         if error is not None:
-            counted = isinstance(error, Exception)
             if transaction is not None:
-                transaction.end(error, counted)
-            if not self._settled:
-                self._unless_gone(counted=counted)
+                transaction.end(error)
+            self._given_back(error)
         elif not self._settled:
             await (self.ack() if transaction is None else self._join(transaction))
 
     async def _join(self, transaction: Joinable) -> None:
         try:
             transaction.join(self)
-        except BaseException:
-            self._unless_gone(counted=True)
+        except BaseException as error:
+            self._given_back(error)
             raise
 
     def transaction(self) -> Transaction:
@@ -244,28 +283,58 @@ class Message(StoredMessage):
         """Note that a transaction has settled the message; `Transaction` tells."""
         self._settled = True
 
-    def _returned(self, *, counted: bool) -> None:
-        """Be ready again, if the message is still in flight here, as a transaction came to nothing; it tells.
+    def _given_back(self, error: BaseException | None) -> None:
+        """Be ready again, as far as the message is in flight here still; its blocks, transactions and `consume` tell.
 
         Args:
-            counted: whether the delivery counts as an attempt.
+            error: what it was worked off with; any but an `Exception`, or None, counts as no attempt.
+        """
+        if isinstance(error, Exception):
+            self._failed(error)
+        elif not self._settled:
+            with suppress(NotInFlightError, QueueShutDown, StoreFailedError):
+                self.release()
+
+    def _failed(self, error: BaseException, note: str = "") -> Sequel:
+        """Settle the message after a failed attempt, as far as that is still to be done; return what follows.
+
+        Args:
+            error: what the attempt ended with.
+            note: see `Cause.note`.
         """
         if not self._settled:
-            with suppress(NotInFlightError, QueueShutDown, StoreFailedError):
-                if counted:
-                    self.nack_nowait()
-                else:
-                    self.release()
-
-    def _unless_gone(self, *, counted: bool) -> None:
-        """Give the message back; that it was taken away meanwhile must not hide the exception under way."""
-        try:
-            if counted:
-                self.nack_nowait()
-            else:
-                self.release()
-        except (NotInFlightError, QueueShutDown, StoreFailedError):
+            try:
+                sequel = self._rejected(error) if isinstance(error, Reject) else self._retried(error, note)
+            except (NotInFlightError, QueueShutDown, StoreFailedError):
+                # That it was taken away meanwhile must not hide the exception under way.
+                return Sequel("it was taken away meanwhile")
             self._settled = True
+            if self._course is not None:
+                self._course.sequel = sequel
+            return sequel
+        return (self._course and self._course.sequel) or Sequel("it was settled before that")
+
+    def _retried(self, error: BaseException, note: str) -> Sequel:
+        outlet, course = self._take(), self._course
+        wait = span_ns(error.delay, "a delay") if isinstance(error, Retry) else None
+        if wait is None and course is not None and outlet.options.backoff is None:
+            wait = span_ns(course.backoff.seconds(self.attempts, random.random()), "a delay")  # noqa: S311 - no secret
+        waits = outlet.nack(self._batch(), self._delivery, self.attempts, wait, cause_of(error, note))
+        return self._given_up() if waits is None else Sequel(f"again in {waits / 1_000_000_000:.3g} s")
+
+    def _rejected(self, rejection: Reject) -> Sequel:
+        self._take().reject(self._batch(), self._delivery, self.attempts, rejection.reason, cause_of(rejection))
+        return self._given_up()
+
+    def _given_up(self) -> Sequel:
+        topic = self._take().options.dead_letter
+        return Sequel("given up and dropped" if topic is None else f"given up, into {topic!r}", final=True)
+
+    def _done(self) -> None:
+        """Ack the message, as far as that is still to be done and can be; nobody waits for the commit."""
+        if not self._settled:
+            with suppress(NotInFlightError, QueueShutDown, StoreFailedError):
+                self.ack_nowait()
 
     def _take(self) -> Outlet[Message]:
         if self._settled:

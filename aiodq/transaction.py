@@ -48,8 +48,8 @@ class Held(Protocol):
         """Note that it is settled."""
         ...
 
-    def _returned(self, *, counted: bool) -> None:
-        """Be ready again, if it is still in flight here: nothing came of the transaction."""
+    def _given_back(self, error: BaseException | None) -> None:
+        """Be ready again, if it is still in flight here: nothing came of the transaction, for this reason."""
         ...
 
 
@@ -233,15 +233,15 @@ class Transaction:
         self._messages.setdefault(key, (message, settlement))
         self._joined.append(message)
 
-    def _end(self, error: BaseException, counted: bool) -> None:  # noqa: FBT001 - one signature, `Joinable.end`
+    def _end(self, error: BaseException) -> None:
         """Do nothing of it, as the block of one of its messages ended with an exception; give back what joined."""
         self._hindrance = self._hindrance or error
-        self._give_back(counted=counted)
+        self._give_back(error)
 
-    def _give_back(self, *, counted: bool) -> None:
+    def _give_back(self, error: BaseException) -> None:
         joined, self._joined = self._joined, []
         for message in joined:
-            message._returned(counted=counted)  # noqa: SLF001 - as in `_settlement`
+            message._given_back(error)  # noqa: SLF001 - as in `_settlement`
 
     # --- the block
 
@@ -285,15 +285,15 @@ class Transaction:
         not know.
         """
         self._leave()
-        if kind is not None:
-            self._give_back(counted=issubclass(kind, Exception))
+        if error is not None:
+            self._give_back(error)
             return
         try:
             self._check_unhindered()
             await self._commit()
         except BaseException as hindrance:
             # Of a commit that goes on though its caller was cancelled, nothing can be given back before it has ended.
-            self._give_back(counted=isinstance(hindrance, Exception))
+            self._give_back(hindrance)
             raise
 
     async def _commit(self) -> None:
@@ -307,7 +307,7 @@ class Transaction:
             for message, _ in claims if error is None else ():
                 message._committed()  # noqa: SLF001 - as in `_settlement`
             for message in joined if error is not None else ():
-                message._returned(counted=False)  # noqa: SLF001 - as in `_settlement`
+                message._given_back(None)  # noqa: SLF001 - as in `_settlement`
 
         await self._host.committer.commit([claim for _, claim in claims], list(self._puts.values()), ended)
         ended(None)

@@ -126,8 +126,7 @@ class _Putting:
 
     @property
     def _so_far(self) -> str:
-        was = "was" if self.messages == 1 else "were"
-        return f"; before that, {counted(self.messages, 'message')} {was} put" if self.messages else ""
+        return f"; before that, {counted(self.messages, 'message')} were put" if self.messages else ""
 
     async def _put(self, topic: Topic, cut: AsyncIterator[list[bytes]]) -> None:
         try:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.engine.batch import Accepted
 from aiodq.engine.settle import settle
-from aiodq.engine.signals import QueueFull, QueueShutDown
-from aiodq.errors import AiodqError, StorageError
+from aiodq.engine.signals import QueueShutDown
+from aiodq.errors import AiodqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,9 +28,10 @@ HEADERS: Final = (
     "aiodq-offset",
     "aiodq-attempts",
     "aiodq-reason",
+    "aiodq-error",
     "aiodq-time",
 )
-"""What a dead letter says of itself, besides the headers that it had."""
+"""What a dead letter says of itself, besides the headers that it had. Without an exception it has no `aiodq-error`."""
 
 
 class DeadLetter(NamedTuple):
@@ -42,6 +43,7 @@ class DeadLetter(NamedTuple):
         batch: the message, alone.
         attempts: how often it was delivered.
         reason: in words.
+        error: type and text of the exception that the last attempt ended with, or empty.
     """
 
     target: str
@@ -50,13 +52,20 @@ class DeadLetter(NamedTuple):
     batch: Batch
     attempts: int
     reason: str
+    error: str = ""
 
     def accepted(self, now_ns: int) -> tuple[Accepted, bytes]:
         """Return the letter as a message to be put, at that wall time."""
         columns = self.batch.columns
         moment = datetime.fromtimestamp(now_ns / 1_000_000_000, UTC).isoformat(timespec="milliseconds")
-        values = (self.topic, self.channel, str(self.batch.first), str(self.attempts), self.reason, moment)
-        headers = {**(columns.headers[0] if columns.headers else {}), **dict(zip(HEADERS, values, strict=True))}
+        values = self.topic, self.channel, str(self.batch.first), str(self.attempts), self.reason, self.error, moment
+        # A letter that is given up in its turn says why now, and nothing of the time before.
+        own = {
+            name: text for name, text in (columns.headers[0] if columns.headers else {}).items() if name not in HEADERS
+        }
+        headers = own | {
+            name: text for name, text in zip(HEADERS, values, strict=True) if text or name != "aiodq-error"
+        }
         tag = columns.tags[0] if columns.tags else None
         key = columns.keys[0] if columns.keys else None
         return Accepted(tag, key, headers), columns.bodies[0]
@@ -94,17 +103,6 @@ def bury(
     return buried
 
 
-def _refused(letter: DeadLetter, full: QueueFull) -> StorageError:
-    """Return what to tell who gave a message up, where the dead-letter topic's policy is `"reject"` and it is full."""
-    error = StorageError(
-        f"the dead-letter topic {letter.target!r} could not take message {letter.batch.first} of {letter.topic!r} now: "
-        f"{full}; the message comes again",
-        retriable=True,
-    )
-    error.__cause__ = full
-    return error
-
-
 class DeadLetterOffice:
     """Puts letters into their topics, waiting for room where there is none."""
 
@@ -128,8 +126,6 @@ class DeadLetterOffice:
             waiter = await intake.enter(partial(intake.accept_letter, message, body))
             self._waiting -= {asyncio.current_task()}
             await waiter
-        except QueueFull as full:
-            done(_refused(letter, full))
         except AiodqError as error:
             done(error)
         except asyncio.CancelledError:

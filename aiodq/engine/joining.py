@@ -21,11 +21,11 @@ class Joinable(NamedTuple):
 
     Attributes:
         join: settle a message when the transaction commits, and give it back if nothing comes of that.
-        end: do nothing of it, as a message's block in it ended with this exception; whether that counts as an attempt.
+        end: do nothing of it, as a message's block in it ended with this exception.
     """
 
     join: Callable[[Any], None]
-    end: Callable[[BaseException, bool], None]
+    end: Callable[[BaseException], None]
 
 
 class TransactionHost(Protocol):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.engine.alarm import Alarm, monotonic_ns
 from aiodq.engine.burial import DeadLetter, bury
+from aiodq.engine.causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.getters import Getters
 from aiodq.engine.source import Source
 from aiodq.errors import NotInFlightError
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.delivery.channel import ChannelState
     from aiodq.engine.joining import OpenTransactions
-    from aiodq.engine.lifetimes import Lifetimes
     from aiodq.engine.making import Making
     from aiodq.engine.reader import PrefetchingReader
     from aiodq.engine.reporter import Reporter
@@ -44,7 +44,6 @@ class OutletHost(Protocol):
     reader: PrefetchingReader
     making: Making
     reporter: Reporter
-    lifetimes: Lifetimes
     transactions: OpenTransactions
 
     @property
@@ -102,6 +101,12 @@ class Settling(ABC):
         self._timeout: int | None = None
         self._getters = Getters(self.wake)
         self._joiners: list[asyncio.Future[None]] = []
+        self._renewed: dict[int, int] = {}
+
+    @property
+    def place(self) -> str:
+        """Which channel of which topic this is, in words."""
+        return f"{self._host.name!r}, channel {self.name!r}"
 
     def attach(self, journal: ChannelJournal, state: ChannelState) -> None:
         """Begin to deliver."""
@@ -139,7 +144,7 @@ class Settling(ABC):
         state = self.state
         if state is None or self._over is not None:
             return None
-        late = state.tick(monotonic_ns(self._clock))
+        late = [offset for offset in state.tick(monotonic_ns(self._clock)) if not self._kept_on(state, offset)]
         for offset in late:
             state.time_out(offset)
         if late:
@@ -161,8 +166,13 @@ class Settling(ABC):
         state.ack(offset)
         self._changed()
 
-    def nack(self, batch: Batch, delivery: int, attempts: int, delay: int | None = None) -> None:
+    def nack(
+        self, batch: Batch, delivery: int, attempts: int, delay: int | None = None, cause: Cause = NO_CAUSE
+    ) -> int | None:
         """Make a message ready again, ahead of newer ones; after `delay` nanoseconds, or as the channel's backoff says.
+
+        Returns:
+            The nanoseconds until it is; None where it was its last attempt, and it was given up.
 
         Raises:
             NotInFlightError: it is not in flight under that delivery number.
@@ -171,18 +181,20 @@ class Settling(ABC):
         state = self._in_flight(offset, delivery)
         if options.max_attempts is not None and attempts >= options.max_attempts:
             state.counters.requeued += 1
-            self._give_up(state, batch, 0, f"delivered {attempts} times", attempts)
+            self._give_up(state, batch, 0, f"delivered {attempts} times{cause.note}", attempts, error=cause.error)
+            self._changed()
+            return None
+        if delay is None and options.backoff is not None:
+            wait = options.backoff.seconds(max(attempts, 1), random.random())  # noqa: S311 - no secret
+            delay = int(wait * SECOND)
+        due = monotonic_ns(self._clock) + delay if delay else None
+        state.nack(offset, attempts, due)
+        if due is None:
+            self.source.keep(batch)
         else:
-            if delay is None and options.backoff is not None:
-                wait = options.backoff.seconds(max(attempts, 1), random.random())  # noqa: S311 - no secret
-                delay = int(wait * SECOND)
-            due = monotonic_ns(self._clock) + delay if delay else None
-            state.nack(offset, attempts, due)
-            if due is None:
-                self.source.keep(batch)
-            else:
-                self._alarm.set(due)
+            self._alarm.set(due)
         self._changed()
+        return delay or 0
 
     def release(self, batch: Batch, delivery: int, attempts: int) -> None:
         """Make a message ready again as if it had never been handed out.
@@ -195,14 +207,16 @@ class Settling(ABC):
         self.source.keep(batch)
         self._changed()
 
-    def reject(self, batch: Batch, delivery: int, attempts: int, reason: str) -> asyncio.Future[None]:
+    def reject(
+        self, batch: Batch, delivery: int, attempts: int, reason: str, cause: Cause = NO_CAUSE
+    ) -> asyncio.Future[None]:
         """Give a message up; the future ends once that is durable.
 
         Raises:
             NotInFlightError: it is not in flight under that delivery number.
         """
         state = self._in_flight(batch.first, delivery)
-        done = self._give_up(state, batch, 0, reason, attempts)
+        done = self._give_up(state, batch, 0, header_text(reason or "rejected"), attempts, error=cause.error)
         self._changed()
         return done
 
@@ -218,6 +232,36 @@ class Settling(ABC):
             deadline = monotonic_ns(self._clock) + timeout
             state.touch(offset, deadline)
             self._alarm.set(deadline)
+
+    # --- messages that do not time out
+
+    def renew(self, offset: int, delivery: int) -> None:
+        """Begin a message's time anew whenever it is up, until `renew_no_more` was called as often as this.
+
+        Nothing runs for that: what times messages out leaves this one alone. So nothing that holds up the loop, for
+        however long, takes a message away from whoever works on it.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        self._in_flight(offset, delivery)
+        self._renewed[delivery] = self._renewed.get(delivery, 0) + 1
+
+    def renew_no_more(self, offset: int, delivery: int) -> None:
+        """Let a message time out again, a whole time from now on."""
+        asked = self._renewed.pop(delivery, 1) - 1
+        if asked:
+            self._renewed[delivery] = asked
+        elif self._over is None and self.state is not None and self.state.in_flight.get(offset) == delivery:
+            self.touch(offset, delivery, None)
+
+    def _kept_on(self, state: ChannelState, offset: int) -> bool:
+        """Return whether a message whose time is up is renewed, and do so."""
+        delivery = state.in_flight[offset]
+        if delivery not in self._renewed:
+            return False
+        self.touch(offset, delivery, None)
+        return True
 
     # --- for transactions
 
@@ -258,7 +302,14 @@ class Settling(ABC):
             self.touch(offset, delivery, None)
 
     def _give_up(
-        self, state: ChannelState, batch: Batch, number: int, reason: str, attempts: int | None = None
+        self,
+        state: ChannelState,
+        batch: Batch,
+        number: int,
+        reason: str,
+        attempts: int | None = None,
+        *,
+        error: str = "",
     ) -> asyncio.Future[None]:
         """Settle a message for good, once it is in the dead-letter topic if there is one."""
         offset, target = batch.first + number, self.options.dead_letter
@@ -283,7 +334,7 @@ class Settling(ABC):
                 state.nack(offset, delivered, due)
                 self._alarm.set(due)
 
-        letter = DeadLetter(target, self._host.name, self.name, alone, delivered, reason)
+        letter = DeadLetter(target, self._host.name, self.name, alone, delivered, reason, error)
         return bury(state, letter, self._host.bury, failed, self._changed)
 
     def _in_flight(self, offset: int, delivery: int) -> ChannelState:

@@ -122,6 +122,7 @@ def settlements(message: Message) -> dict[str, Call]:
         "Message.release": message.release,
         "Message.reject": message.reject,
         "Message.touch": message.touch,
+        "Message.renewing": lambda: message.renewing().__aenter__(),
     }
 
 

@@ -470,6 +470,25 @@ async def message_as_context(case: Case) -> bool:
     return not outcome.cancelled
 
 
+async def renewing(case: Case) -> bool:
+    """Cancelled in the block, the message is in flight as before, and times out as before."""
+    async with case.open_queue() as queue:
+        await queue.put(b"a")
+        message = await queue.get()
+        finished = asyncio.Event()
+
+        async def work() -> None:
+            async with message.renewing():
+                await finished.wait()
+
+        outcome = await case.cancel(work, lambda: case.beside(after_steps(3, finished.set)))
+        await case.others_end()
+        assert queue.in_flight() == 1
+        await message.ack()
+    assert await case.reopened() == []
+    return not outcome.cancelled
+
+
 # --- looking
 
 
@@ -764,6 +783,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     reject_to_topic,
     transaction,
     touch,
+    renewing,
     consume,
     seek,
     delete_channel,

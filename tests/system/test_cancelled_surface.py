@@ -57,6 +57,7 @@ CANCELLED = {
         "nack": "nack",
         "reject": "reject reject_to_topic",
         "touch": "touch",
+        "renewing": "renewing",
         "__aenter__": "message_as_context",
         "__aexit__": "message_as_context",
     },

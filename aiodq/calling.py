@@ -1,0 +1,108 @@
+"""One call of a handler, in a task of its own, and in a thread too where it is a plain function."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from anyio import to_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anyio import CapacityLimiter
+
+__all__ = ["Call"]
+
+
+class Call:
+    """A call that is under way, or over.
+
+    Its task is its own, so that whoever calls knows who cancelled: a handler that cancels itself, or lets out a
+    cancellation of its own making, ends its task and nobody else's.
+
+    Attributes:
+        late: it was cancelled as it took too long, and has not returned all the same.
+    """
+
+    def __init__(
+        self, function: Callable[..., object], *arguments: object, limiter: CapacityLimiter | None = None
+    ) -> None:
+        """Begin.
+
+        Args:
+            function: what it returns is awaited if it can be.
+            arguments: what it is called with.
+            limiter: given for a plain function that is to have one of its threads.
+        """
+        self.late: bool = False
+        self._function = partial(function, *arguments)
+        self._limiter = limiter
+        self._thread: asyncio.Future[object] | None = None
+        self._task: asyncio.Task[BaseException | None] = asyncio.create_task(self._run())
+
+    async def _run(self) -> BaseException | None:
+        # Returned rather than raised: raised through a cancelled task, a CancelledError loses where it came from.
+        try:
+            if self._limiter is None:
+                result = self._function()
+            else:
+                result = await self._in_thread(self._limiter)
+            if inspect.isawaitable(result):
+                await result
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, the caller is told
+            return error
+        return None
+
+    async def _in_thread(self, limiter: CapacityLimiter) -> object:
+        self._thread = asyncio.ensure_future(to_thread.run_sync(self._function, limiter=limiter))
+        return await asyncio.shield(self._thread)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended. A thread may go on that nobody listens to any more."""
+        return self._task.done()
+
+    def outcome(self) -> BaseException | None:
+        """Return what an ended call ended with: an exception, or None where it returned."""
+        if self._task.cancelled():
+            return asyncio.CancelledError("the handler cancelled its own task")
+        return self._task.result()
+
+    async def wait(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the call's end; return what it ended with.
+
+        Args:
+            timeout: seconds after which it is cancelled, and ends with `TimeoutError` unless it returns all the same.
+        """
+        await asyncio.wait([self._task], timeout=timeout)
+        if self.over:
+            return self.outcome()
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        cut = self.outcome()
+        if cut is None:
+            return None
+        self.late = True
+        error = TimeoutError(f"the handler took longer than {timeout:g} s")
+        error.__cause__ = cut  # its traceback says where the time went
+        return error
+
+    async def end(self) -> bool:
+        """Cancel the call and wait until it has ended; return whether it returned all the same.
+
+        Cancellation: no more than that is done; it is for somebody who was cancelled.
+        """
+        while not self.over:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self._task])
+        return not self._task.cancelled() and self._task.exception() is None and self._task.result() is None
+
+    async def thread_ended(self) -> None:
+        """Wait for the thread of a call that has ended before it: nothing can stop a thread."""
+        if self._thread is not None and not self._thread.done():
+            await asyncio.wait([self._thread])

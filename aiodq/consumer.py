@@ -1,0 +1,180 @@
+"""Working a channel off: a handler for each message, so many at a time, and what follows from how each of them ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from aiodq.calling import Call
+from aiodq.engine.causes import Sequel, cause_of, described
+from aiodq.engine.signals import QueueShutDown
+from aiodq.errors import AiodqError, StorageError
+from aiodq.options import Backoff
+from aiodq.outcomes import Reject, Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.engine.outlet import Outlet
+    from aiodq.handlers import Handler
+    from aiodq.message import Message
+
+__all__ = ["Consumer"]
+
+_LOG: Final = logging.getLogger("aiodq.delivery")
+_WAIT: Final = Backoff()
+"""For a channel that has no backoff, and for a disk that cannot be read."""
+
+
+class Consumer:
+    """One `Channel.consume`, as long as it lasts.
+
+    Each of its workers has one message at a time. What may be cancelled from outside is the worker; the handler runs in
+    a task of its own, so that no handler can end a worker, whatever it does to itself.
+    """
+
+    def __init__(
+        self,
+        outlet: Outlet[Message],
+        check: Callable[[], None],
+        handler: Handler,
+        *,
+        concurrency: int,
+        timeout: float | None,
+        renew: bool,
+        on_error: Callable[[Message, BaseException], object] | None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            outlet: the channel's.
+            check: raises what makes the channel unusable, if anything does.
+            handler: see `Channel.consume`, as all that follows.
+            concurrency: how many workers.
+            timeout: seconds.
+            renew: whether messages do not time out as long as their handlers run.
+            on_error: the hook.
+        """
+        self._where = outlet.place
+        self._outlet = outlet
+        self._check = check
+        self._handler = handler.call
+        self._limiter = anyio.CapacityLimiter(concurrency) if handler.threaded else None
+        self._concurrency = concurrency
+        self._timeout = timeout
+        self._renew = renew
+        self._on_error = on_error
+
+    async def run(self) -> None:
+        """Work until the channel is shut down.
+
+        Raises:
+            StoreFailedError: the store has stopped.
+
+        Cancellation: the handlers are cancelled, and their messages released.
+        """
+        try:
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(self._concurrency):
+                    workers.create_task(self._work())
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group  # each was told the same
+
+    async def _work(self) -> None:
+        while (message := await self._next()) is not None:
+            await self._attempt(message)
+
+    async def _next(self) -> Message | None:
+        """Return the next message; None at the end."""
+        misses = 0
+        while True:
+            try:
+                return await self._outlet.get()
+            except QueueShutDown:
+                return None
+            except StorageError as error:
+                # Where the store has failed, this says so. Else it may be in order some time: no message is lost.
+                self._check()
+                misses += 1
+                wait = _WAIT.seconds(misses, 0.5)
+                _LOG.error("%s gives no message, asked again in %.3g s: %s", self._where, wait, error)
+                await asyncio.sleep(wait)
+
+    async def _attempt(self, message: Message) -> None:
+        if self._outlet.options.auto_ack:
+            message.ack_nowait()
+        message._consumed(_WAIT)  # noqa: SLF001 - consuming is the other half of a message
+        with nullcontext() if message.settled or not self._renew else message._renewed():  # noqa: SLF001 - as above
+            call = Call(self._handler, message, limiter=self._limiter)
+            try:
+                error = await call.wait(self._timeout)
+                await self._settle(message, error, late=call.late)
+            except BaseException:
+                # Cancelled, or the store has failed, or the process is to end. A handler that was done is done.
+                if await call.end():
+                    message._done()  # noqa: SLF001 - as above
+                message._given_back(None)  # noqa: SLF001 - as above
+                raise
+        if error is not None:
+            await self._tell(message, error)
+        await call.thread_ended()
+
+    async def _settle(self, message: Message, error: BaseException | None, *, late: bool) -> None:
+        if error is not None:
+            note = f", the last for longer than {self._timeout:g} s" if late else ""
+            sequel = message._failed(error, note)  # noqa: SLF001 - as above
+            self._log(message, error, sequel)
+        elif not message.settled:
+            try:
+                await message.ack()
+            except AiodqError as refusal:
+                self._check()  # a store that has failed ends the consumer; a message that was taken away does not
+                self._log(message, refusal, Sequel("its handler was done with it"))
+
+    def _log(self, message: Message, error: BaseException, sequel: Sequel) -> None:
+        """Write a line; only where there is no other attempt, the traceback too."""
+        told = not isinstance(error, Reject) or error.__cause__ is not None
+        _LOG.warning(
+            "message %d of %s, attempt %d: %s; %s",
+            message.offset,
+            self._where,
+            message.attempts,
+            _line(error),
+            sequel.text,
+            exc_info=error if sequel.final and told else None,
+            extra={
+                "topic": message.topic,
+                "channel": message.channel,
+                "offset": message.offset,
+                "attempt": message.attempts,
+                "next": sequel.text,
+            },
+        )
+
+    async def _tell(self, message: Message, error: BaseException) -> None:
+        """Call the hook. Whatever becomes of it changes nothing."""
+        if self._on_error is None or isinstance(error, (Retry, Reject)):
+            return
+        call = Call(self._on_error, message, error)
+        try:
+            failure = await call.wait()
+        except BaseException:
+            await call.end()
+            raise
+        if failure is not None:
+            _LOG.error("on_error failed with message %d of %s", message.offset, self._where, exc_info=failure)
+
+
+def _line(error: BaseException) -> str:
+    """Return what a handler ended with, in one line."""
+    if isinstance(error, Reject):
+        text = f"rejected: {error.reason}" if error.reason else "rejected"
+    elif isinstance(error, Retry):
+        text = "to be tried again" + (f", {cause}" if (cause := cause_of(error).error) else "")
+    else:
+        text = described(error)
+    return " ".join(text.split())

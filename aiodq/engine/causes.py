@@ -1,0 +1,86 @@
+"""Why a message is given up, in words that a header can hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.outcomes import Reject, Retry
+
+if TYPE_CHECKING:
+    from aiodq.options import Backoff
+
+__all__ = ["NO_CAUSE", "Cause", "Course", "Sequel", "cause_of", "described", "header_text"]
+
+_LONGEST: Final = 1024
+"""Bytes of a text from outside; a message whose headers outgrow what may be stored could never be given up."""
+
+_CUT: Final = "…"
+
+
+class Cause(NamedTuple):
+    """Why an attempt failed.
+
+    Attributes:
+        error: type and text of the exception; empty where there was none.
+        note: a clause for the reason, behind the number of deliveries: `, the last …`; or empty.
+    """
+
+    error: str = ""
+    note: str = ""
+
+
+NO_CAUSE: Final = Cause()
+
+
+class Sequel(NamedTuple):
+    """What follows from a failed attempt.
+
+    Attributes:
+        text: in words.
+        final: there is no other attempt.
+    """
+
+    text: str
+    final: bool = False
+
+
+@dataclass(slots=True)
+class Course:
+    """What goes for a message that `consume` has.
+
+    Attributes:
+        backoff: how long it waits after a failure in a channel that has no backoff: without any wait, one message that
+            always fails would take all of the consumer's time.
+        sequel: what followed from its failure, or None.
+    """
+
+    backoff: Backoff
+    sequel: Sequel | None = None
+
+
+def cause_of(error: BaseException, note: str = "") -> Cause:
+    """Return what a dead letter says of an exception; of a `Retry` or `Reject`, what it was raised from."""
+    behind: BaseException | None = error
+    if isinstance(error, (Retry, Reject)):
+        behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return Cause("" if behind is None else described(behind), note)
+
+
+def described(error: BaseException) -> str:
+    """Return type and text of an exception, `ValueError: no such address`, as a header can hold it."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a message must not be stuck because its error cannot say what it is
+        text = "(its text cannot be had)"
+    return header_text(f"{name}: {text}" if text else name)
+
+
+def header_text(text: object) -> str:
+    """Return text that can be stored: what is not Unicode escaped, and what is too long cut at a character."""
+    data = str(text).encode("utf-8", "backslashreplace")
+    if len(data) > _LONGEST:
+        data = data[: _LONGEST - len(_CUT.encode())].decode("utf-8", "ignore").encode() + _CUT.encode()
+    return data.decode()

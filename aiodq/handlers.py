@@ -1,0 +1,83 @@
+"""What `Channel.consume` is given to call, checked before the first message is handed out."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiodq.errors import InvalidOptionError, InvalidOptionTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.message import Message
+
+__all__ = ["Handler", "checked_handler", "checked_hook"]
+
+
+class Handler(NamedTuple):
+    """A function that works a message off.
+
+    Attributes:
+        call: takes the message.
+        threaded: it is a plain function, which would hold up the event loop, and so gets a thread.
+    """
+
+    call: Callable[[Message], object]
+    threaded: bool
+
+
+def checked_handler(handler: Callable[[Message], object]) -> Handler:
+    """Return a handler that can be called with a message.
+
+    Raises:
+        InvalidOptionError: it cannot be; mostly a `TypeError` too.
+    """
+    if inspect.iscoroutine(handler):
+        handler.close()  # it will never be awaited, and need not be complained about once more
+        raise InvalidOptionTypeError(
+            "the handler is a coroutine: give the function, consume(handler), not what it returned, consume(handler(…))"
+        )
+    _check_call(handler, 1, "handler", "async def handler(message: aiodq.Message) -> None")
+    function = _function(handler)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidOptionError(f"the handler {handler!r} has a `yield`, so calling it does nothing; write it without")
+    return Handler(handler, threaded=not inspect.iscoroutinefunction(function))
+
+
+def checked_hook(hook: Callable[[Message, BaseException], object] | None) -> None:
+    """Make sure that `on_error` can be called with a message and an exception.
+
+    Raises:
+        InvalidOptionError: it cannot be; mostly a `TypeError` too.
+    """
+    if hook is not None:
+        _check_call(hook, 2, "on_error", "def on_error(message: aiodq.Message, error: BaseException) -> None")
+
+
+def _check_call(given: object, number: int, name: str, form: str) -> None:
+    if inspect.isclass(given):
+        raise InvalidOptionError(
+            f"{name} is the class {given.__name__}, and calling it only makes one: give an instance"
+        )
+    if not callable(given):
+        raise InvalidOptionTypeError(f"{name} must be a function, not {given!r}: {form}")
+    try:
+        signature = inspect.signature(given)
+    except ValueError:
+        return  # a function in C that does not tell
+    try:
+        signature.bind(*[None] * number)
+    except TypeError as error:
+        takes = "the message" if number == 1 else "the message and the exception"
+        raise InvalidOptionTypeError(
+            f"{name} {given!r} is called with {takes}, and takes {signature}: {form}"
+        ) from error
+
+
+def _function(handler: object) -> object:
+    """Return what is run when the handler is called: of an object, its `__call__`."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    return handler if inspect.isroutine(handler) else type(handler).__call__

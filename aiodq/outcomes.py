@@ -1,0 +1,49 @@
+"""What a handler may raise to say what becomes of its message. Neither is an error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.values import span_seconds
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+__all__ = ["Reject", "Retry"]
+
+
+class Retry(Exception):  # noqa: N818 - it ends an attempt, it is no error
+    """Raised in a handler, or in a message's block: deliver the message again, after a wait.
+
+    The attempt counts: where it was the channel's last, the message is dead. `raise Retry(60) from error` keeps the
+    error, which a dead letter then names.
+
+    Attributes:
+        delay: seconds, or a `timedelta`; None for the wait of any other failure.
+    """
+
+    def __init__(self, delay: float | timedelta | None = None) -> None:
+        """Say how long to wait.
+
+        Raises:
+            InvalidOptionError: a negative or endless wait; a `TypeError` too where it is of another type.
+        """
+        if delay is not None:
+            span_seconds("delay", delay)
+        super().__init__("as the channel waits" if delay is None else f"after {delay}")
+        self.delay = delay
+
+
+class Reject(Exception):  # noqa: N818 - it ends a message, it is no error
+    """Raised in a handler, or in a message's block: give the message up, as `Message.reject` does.
+
+    `raise Reject("no such customer") from error` keeps the error, which the dead letter then names, too.
+
+    Attributes:
+        reason: in words.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        """Say why."""
+        super().__init__(reason)
+        self.reason = reason
