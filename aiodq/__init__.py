@@ -41,10 +41,10 @@ from aiodq.errors import (
     WrongContextError,
 )
 from aiodq.message import Message
-from aiodq.options import Backoff, ChannelOptions, Retention, StoreOptions
+from aiodq.options import Alarm, Backoff, ChannelOptions, Retention, StoreOptions
 from aiodq.outcomes import Reject, Retry
 from aiodq.queue import Queue
-from aiodq.stats import ChannelStats, HeldSegment, StoreStats, TopicStats
+from aiodq.stats import ChannelStats, Health, HeldSegment, StoreStats, TopicStats
 from aiodq.storage.reader import StoreReader, TopicReader
 from aiodq.storage.record import StoredMessage
 from aiodq.store import QueueOpening, Store, StoreOpening, open, open_queue, open_reader
@@ -53,6 +53,7 @@ from aiodq.transaction import Transaction
 
 __all__ = [
     "AiodqError",
+    "Alarm",
     "AlreadySettledError",
     "Backoff",
     "Channel",
@@ -66,6 +67,7 @@ __all__ = [
     "Event",
     "Events",
     "FormatVersionError",
+    "Health",
     "HeldSegment",
     "InvalidMessageError",
     "InvalidMessageTypeError",

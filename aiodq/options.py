@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from aiodq.errors import InvalidOptionError, InvalidOptionTypeError
-from aiodq.names import check_topic_name
+from aiodq.names import check_name, check_topic_name
 from aiodq.values import (
     LONGEST_SPAN,
     check_choice,
@@ -25,6 +25,7 @@ from aiodq.values import (
 )
 
 __all__ = [
+    "Alarm",
     "Backoff",
     "ChannelOptions",
     "Overflow",
@@ -78,7 +79,7 @@ def _in_words(cls: C) -> C:
 
 def _meant(cls: type[Any], name: str) -> str:
     """Return where an option belongs that is not one of this class."""
-    for other in (StoreOptions, ChannelOptions, Retention, Backoff):
+    for other in (StoreOptions, ChannelOptions, Retention, Backoff, Alarm):
         if name in {known.name for known in fields(other)}:
             return f"it is one of {other.__name__}, write {other.__name__}({name}=...)"
     names = [known.name for known in fields(cls)]
@@ -166,6 +167,53 @@ class Retention:
 
 @_in_words
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Alarm:
+    """A threshold: reached, it is told by an event `"alarm"`, a warning in the log, and `Store.health`.
+
+    It is cleared (an event `"cleared"`) once the value is a fifth on the other side of it, so that one that wavers does
+    not tell all the time. It is looked at about once a second.
+
+    Attributes:
+        topic: the name of the topic that is watched; None for every one.
+        channel: the name of the channel that is watched; None for every one, and for topics that have none.
+        oldest_age: seconds, or a `timedelta`: a message that has not been settled for so long since it was put.
+        depth: messages not settled.
+        disk_free: bytes: less than this is free where the store lies, whatever the topic.
+    """
+
+    topic: str | None = None
+    channel: str | None = None
+    oldest_age: float | timedelta | None = None
+    depth: int | None = None
+    disk_free: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            InvalidOptionError: one is out of its range, or there is no threshold.
+            InvalidNameError: no topic or channel can have that name.
+        """
+        if self.oldest_age is not None:
+            _choose(self, oldest_age=span_seconds("oldest_age", self.oldest_age, positive=True))
+        for name, example in (("depth", 10_000), ("disk_free", 1 << 30)):
+            value = getattr(self, name)
+            if value is not None:
+                check_whole(name, value, least=1, example=example)
+        if self.oldest_age is self.depth is self.disk_free is None:
+            raise InvalidOptionError(
+                "an Alarm needs a threshold: write Alarm(depth=10_000), or oldest_age=, disk_free="
+            )
+        for name in ("topic", "channel"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                refuse(name, f"the name of a {name}", value, f"write {name}='jobs'", type_is_wrong=True)
+            if value is not None:
+                check_name(value, name)
+
+
+@_in_words
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StoreOptions:
     """How a store keeps messages. Sizes are bytes, spans of time seconds or a `timedelta`.
 
@@ -185,6 +233,8 @@ class StoreOptions:
         compression: `"zstd"` compresses by batch (extra `zstd`), None does not.
         memory_bytes: bound for one topic's write buffer and read-ahead together.
         sync_backend: how the event loop waits for a sync; `"thread"` is always there, `"auto"` takes the best.
+        alarms: thresholds that are watched while the store is open, given to `open`; in a topic's own options they mean
+            nothing. They are not stored.
     """
 
     sync: SyncPolicy = "always"
@@ -200,6 +250,7 @@ class StoreOptions:
     compression: Literal["zstd"] | None = None
     memory_bytes: int = 64 * _MIB
     sync_backend: Literal["auto", "thread"] = "auto"
+    alarms: tuple[Alarm, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -214,11 +265,20 @@ class StoreOptions:
         check_whole("sync_every", self.sync_every, least=1, example=2500)
         _choose(self, sync_interval=span_seconds("sync_interval", self.sync_interval, positive=True))
         self._check_sizes()
+        self._check_alarms()
         if not isinstance(self.retention, Retention):
             example = f"write retention=Retention(consumed={self.retention!r:.20})"
             if self.retention not in ("delete", "keep"):
                 example = "write retention=Retention(consumed='keep', max_age=timedelta(days=7))"
             refuse("retention", "a Retention", self.retention, example, type_is_wrong=True)
+
+    def _check_alarms(self) -> None:
+        given: object = self.alarms
+        alone = isinstance(given, Alarm)
+        if not isinstance(given, (tuple, list)) or not all(isinstance(alarm, Alarm) for alarm in given):
+            example = "write alarms=(Alarm(...),)" if alone else "write alarms=(Alarm(topic='jobs', depth=10_000),)"
+            refuse("alarms", "a tuple of Alarm", given, example, type_is_wrong=True)
+        _choose(self, alarms=tuple(given))
 
     def _check_sizes(self) -> None:
         check_whole("segment_bytes", self.segment_bytes, least=1, example=100 * _MIB)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["ChannelStats", "HeldSegment", "StoreStats", "TopicStats"]
+__all__ = ["ChannelStats", "Health", "HeldSegment", "StoreStats", "TopicStats"]
 
 
 class HeldSegment(NamedTuple):
@@ -112,3 +112,31 @@ class StoreStats:
     failed: str | None
     topics: dict[str, TopicStats]
     transactions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether a store is well, and why not. As a condition, it is true where the store is well.
+
+    Attributes:
+        ok: there is no reason to worry.
+        reasons: in words: it has failed; a write was refused for want of space; little space is left; syncs are slow;
+            an alarm that was given to `open` is raised.
+        failed: why the store stopped, or None.
+        oldest_age: seconds since the oldest message was put that some channel has not settled; None where none is left.
+        depth: messages that the channel with most of them has not settled.
+        disk_free: bytes free where the store lies, looked up about once a second; None where it is not known yet.
+        sync_latency: seconds of the longest sync of about the last minute, also of one that is under way.
+    """
+
+    ok: bool
+    reasons: tuple[str, ...]
+    failed: str | None
+    oldest_age: float | None
+    depth: int
+    disk_free: int | None
+    sync_latency: float
+
+    def __bool__(self) -> bool:
+        """Return `ok`."""
+        return self.ok

@@ -9,13 +9,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 from aiodq.clock import Clock, SystemClock
+from aiodq.engine.health import health
 from aiodq.engine.runtime import Runtime, Seams
 from aiodq.errors import InvalidOptionError, NotAwaitedError, StorageError
 from aiodq.message import make_message
 from aiodq.names import check_name, check_topic_name
 from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, check_store_options
 from aiodq.queue import Queue
-from aiodq.stats import StoreStats
+from aiodq.stats import Health, StoreStats
 from aiodq.storage.filesystem import FileSystem, OsFileSystem
 from aiodq.storage.reader import StoreReader
 from aiodq.topic import Topic
@@ -132,6 +133,15 @@ class Store:
         """
         self._runtime.check_context()
         return self._runtime.reporter.listeners.listen()
+
+    def health(self) -> Health:
+        """Return whether the store is well, and if not, why. No I/O; also of a store that has failed.
+
+        It is not well where it has failed, where a write was refused for want of space, where less than 32 MiB are
+        free, where a sync took longer than a second within about the last minute, or where an alarm of
+        `StoreOptions.alarms` is raised.
+        """
+        return health(self._runtime)
 
     def stats(self) -> StoreStats:
         """Return the store's numbers. No I/O."""

@@ -47,7 +47,7 @@ def channels(store: str, topic: str, /, *, json: bool = False) -> int:
         print_json(found)
         return DONE
     for name, channel in found.items():
-        stdout().print(f"{name}: {counted(channel.depth, 'message')} not acked, all below {channel.floor} are")
+        stdout().print(f"{name}: {counted(channel.depth, 'message')} to come, from offset {channel.floor} on")
     return DONE
 
 
@@ -89,7 +89,7 @@ def _known(channel: str, known: Mapping[str, ChannelSummary]) -> str:
     return channel
 
 
-def seek(store: str, topic: str, channel: str, position: str, /) -> int:
+def seek(store: str, topic: str, channel: str, position: str, /, *, json: bool = False) -> int:
     """Let a channel go on from another place: what is before it counts as acked, the rest comes again.
 
     Args:
@@ -97,6 +97,7 @@ def seek(store: str, topic: str, channel: str, position: str, /) -> int:
         topic: the topic's name.
         channel: the channel's name.
         position: earliest, latest, an offset, or a time such as 2026-01-31T12:00:00+00:00.
+        json: print where it stands as JSON.
     """
     target = _position(position)
     _known(channel, open_reader(store).topic(topic).stats().channels)
@@ -105,7 +106,13 @@ def seek(store: str, topic: str, channel: str, position: str, /) -> int:
         async with open_store(store) as opened:
             found = opened.topic(topic).channel(channel)
             await found.seek(target)
-            stdout().print(f"{channel}: {counted(found.depth, 'message')} to come, from {found.stats().floor} on")
+            figures = found.stats()
+        if json:
+            print_json(
+                {"topic": topic, "channel": channel, "depth": figures.depth, "floor": figures.floor}, indent=None
+            )
+        else:
+            stdout().print(f"{channel}: {counted(figures.depth, 'message')} to come, from offset {figures.floor} on")
         return DONE
 
     return run_command(go())
@@ -131,6 +138,7 @@ def requeue_dead(
     /,
     *,
     number: Annotated[int | None, Parameter(name="-n", validator=validators.Number(gte=0))] = None,
+    json: bool = False,
 ) -> int:
     """Put dead letters back into the topics they come from, as new messages, and ack them here.
 
@@ -141,13 +149,18 @@ def requeue_dead(
         store: the store's directory.
         topic: the dead-letter topic's name.
         number: how many at most.
+        json: print how many went back, and how many stayed, as JSON.
     """
     open_reader(store).topic(topic)
 
     async def go() -> int:
         async with open_store(store) as opened:
             moved, stayed = await _requeue(opened, topic, sys.maxsize if number is None else number)
-        stdout().print(f"put back {counted(moved, 'message')}" + (f"; {stayed:,} without a topic stay" * (stayed > 0)))
+        if json:
+            print_json({"topic": topic, "requeued": moved, "stayed": stayed}, indent=None)
+            return DONE
+        stay = f"; {stayed:,} without a topic {'stays' if stayed == 1 else 'stay'}"
+        stdout().print(f"put back {counted(moved, 'message')}" + stay * (stayed > 0))
         return DONE
 
     return run_command(go())

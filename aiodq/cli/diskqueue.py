@@ -10,7 +10,7 @@ from cyclopts import Parameter, validators
 from aiodq.cli.exits import DONE, WRONG, complain
 from aiodq.cli.loop import run_command
 from aiodq.cli.opening import open_store
-from aiodq.cli.show import Meter, counted, stdout
+from aiodq.cli.show import Meter, counted, print_json, stdout
 from aiodq.diskqueue import NSQD_MAX_BYTES_PER_FILE, read, write
 from aiodq.names import check_name
 from aiodq.store import open_reader
@@ -33,6 +33,7 @@ def import_diskqueue(
     /,
     *,
     min_message_bytes: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 0,
+    json: bool = False,
 ) -> int:
     """Put what a go-diskqueue holds unread into a topic. Its files are only read.
 
@@ -45,22 +46,26 @@ def import_diskqueue(
         store: the store's directory; made if there is none.
         topic: the topic's name.
         min_message_bytes: the smallest message that there can be; 26 for nsqd's. It tells zeros from messages.
+        json: print how many messages there were, and what is wrong with the files, as JSON.
     """
     check_name(topic)
     queue = read(directory, name, min_message_bytes=min_message_bytes)
-    return run_command(_import(queue, store, topic))
+    return run_command(_import(queue, store, topic, json=json))
 
 
-async def _import(queue: DiskQueueReader, store: str, topic: str) -> int:
+async def _import(queue: DiskQueueReader, store: str, topic: str, *, json: bool) -> int:
     number = 0
     async with open_store(store) as opened:
         with Meter(f"importing {queue.name}") as meter:
             async for bodies in taken_over(queue, opened.topic(topic).put_many):
                 number += len(bodies)
                 meter.advance(sum(map(len, bodies)), counted(number, "message"))
-    for finding in queue.findings:
-        complain(f"{finding.kind}: {finding.path} at byte {finding.position}: {finding.reason}")
-    stdout().print(f"imported {counted(number, 'message')}")
+    if json:
+        print_json({"topic": topic, "messages": number, "findings": queue.findings})
+    else:
+        for finding in queue.findings:
+            complain(f"{finding.kind}: {finding.path} at byte {finding.position}: {finding.reason}")
+        stdout().print(f"imported {counted(number, 'message')}")
     return WRONG if any(finding.loses for finding in queue.findings) else DONE
 
 
@@ -83,6 +88,7 @@ def export_diskqueue(
     *,
     channel: str | None = None,
     max_bytes_per_file: Annotated[int, Parameter(validator=validators.Number(gte=1))] = NSQD_MAX_BYTES_PER_FILE,
+    json: bool = False,
 ) -> int:
     """Write a topic's messages as the files of a go-diskqueue, to the byte as it would have written them.
 
@@ -95,6 +101,7 @@ def export_diskqueue(
         name: the queue's.
         channel: only what this channel has not acked; else all that is kept.
         max_bytes_per_file: as the queue's own option.
+        json: print how many messages there were, and what damage was met, as JSON.
     """
     reader = open_reader(store).topic(topic)
     found = reader.scan() if channel is None else reader.waiting(check_name(channel, "channel"))
@@ -108,7 +115,10 @@ def export_diskqueue(
                 yield message.body
 
     written = write(directory, name, bodies(), max_bytes_per_file=max_bytes_per_file)
-    stdout().print(f"exported {counted(written.depth, 'message')}")
-    for damage in reader.damages:
-        complain(f"damage: {damage.path} at byte {damage.position}: {damage.reason}")
+    if json:
+        print_json({"topic": topic, "messages": written.depth, "damages": reader.damages})
+    else:
+        stdout().print(f"exported {counted(written.depth, 'message')}")
+        for damage in reader.damages:
+            complain(f"damage: {damage.path} at byte {damage.position}: {damage.reason}")
     return WRONG if reader.damages else DONE

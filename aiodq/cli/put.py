@@ -126,7 +126,8 @@ class _Putting:
 
     @property
     def _so_far(self) -> str:
-        return f"; before that, {counted(self.messages, 'message')} were put" if self.messages else ""
+        was = "was" if self.messages == 1 else "were"
+        return f"; before that, {counted(self.messages, 'message')} {was} put" if self.messages else ""
 
     async def _put(self, topic: Topic, cut: AsyncIterator[list[bytes]]) -> None:
         try:

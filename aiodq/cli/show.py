@@ -28,10 +28,22 @@ _WIDTH: Final = 160
 """Columns where there is no terminal to ask."""
 
 
+class _Output(Console):
+    """A console that leaves it to the caller what it means that nobody reads any more."""
+
+    def on_broken_pipe(self) -> None:
+        """Let the error pass that is being handled.
+
+        Raises:
+            BrokenPipeError: always.
+        """
+        raise BrokenPipeError
+
+
 def stdout() -> Console:
     """Return a console on standard output that takes text as it is."""
     width = None if sys.stdout.isatty() else _WIDTH
-    return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    return _Output(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
 def human_bytes(size: float) -> str:

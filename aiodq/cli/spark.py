@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from contextlib import contextmanager
@@ -42,6 +43,15 @@ def _pipelines() -> ModuleType:
             raise
         raise MissingExtraError(f"this needs {cause.name}: pip install 'aiodq[spark]'") from cause
     return pipelines
+
+
+def _check(stores: str, topics: list[str] | None = None) -> None:
+    """Make sure that what is to be read is there, before half a minute is spent on starting Java.
+
+    Raises:
+        StoreNotFoundError: a store or a topic is not.
+    """
+    _pipelines().check_stores(stores, topics)
 
 
 @contextmanager
@@ -131,6 +141,7 @@ def archive(  # noqa: PLR0913 - what there is to say
         conf: Spark's settings.
     """
     wanted = {"topics": topic, "once": once, "every": every, "checkpoint": checkpoint, "hold": hold, "lossy": lossy}
+    _check(store, topic)
     with _session(master, conf, "archive") as (session, tell):
         done = _pipelines().archive(
             session,
@@ -180,6 +191,8 @@ def replay(  # noqa: PLR0913 - likewise
         conf: Spark's settings.
     """
     wanted = {"into": into, "topics": topic, "tags": tag, "since": since, "until": until, "first": first, "stop": stop}
+    if not os.path.isdir(source):
+        raise CommandError(f"there is no directory {source}: replay reads what aiodq spark archive wrote")
     with _session(master, conf, "replay") as (session, _):
         done = _pipelines().replay(session, source, store, txn_id=txn_id, **wanted)
     stdout().print(f"replayed {counted(done.rows, 'message')} into {done.store}: {done.seconds:.1f} s")
@@ -209,6 +222,7 @@ def query(
         master: where Spark runs.
         conf: Spark's settings.
     """
+    _check(stores)
     with _session(master, conf, "query") as (session, _):
         result: DataFrame = _pipelines().query(session, stores, sql)
         if parquet is not None:
@@ -248,6 +262,7 @@ def report(store: str, path: str, /, *, topic: Topics = None, master: Master = "
         master: where Spark runs.
         conf: Spark's settings.
     """
+    _check(store, topic)
     with _session(master, conf, "report") as (session, _):
         done = _pipelines().report(session, store, path, topics=topic)
     about = f"{counted(done.rows, 'message')} of {counted(done.topics, 'topic')}"
@@ -270,6 +285,7 @@ def audit(
         master: where Spark runs.
         conf: Spark's settings.
     """
+    _check(stores, topic)
     with _session(master, conf, "audit") as (session, _):
         done = _pipelines().audit(session, stores, topics=topic)
     if json:
@@ -307,6 +323,7 @@ def compact(
         master: where Spark runs.
         conf: Spark's settings.
     """
+    _check(store, [topic])
     with _session(master, conf, "compact") as (session, _):
         done = _pipelines().compact(session, store, topic, into, target=target, drop_empty=drop_empty)
     stdout().print(f"kept {counted(done.kept, 'message')} of {done.read:,} in {done.into}: {done.seconds:.1f} s")

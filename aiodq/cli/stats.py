@@ -2,29 +2,35 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from aiodq.cli.exits import DONE, CommandError
 from aiodq.cli.show import human_bytes, print_json, rate, stdout
-from aiodq.storage.reader import ChannelSummary, StoreSummary, TopicSummary
+from aiodq.storage.reader import ChannelSummary, StoreSummary
+from aiodq.storage.summaries import TopicSummary
 from aiodq.store import open_reader
 
 __all__ = ["stat"]
 
 _INTERVAL: Final = 1.0
-_COUNTS: Final = ("ready", "in flight", "deferred", "came back", "timed out", "dead")
+_WIDTH: Final = 80
+_NARROWEST: Final = 8
+"""Columns that a name has at least; a longer one goes on below."""
 
 
 def stat(store: str, /, *, json: bool = False, watch: bool = False) -> int:
     """Show what a store holds, by topic and channel.
 
     The store may be open in another process meanwhile. What is in flight, has timed out or was given up since it was
-    opened, that process shows about once a second; without one there is "-".
+    opened, that process shows about once a second; without one there is "-". The figures have the names that they have
+    in --json and in the stats of a program.
 
     Args:
         store: the store's directory.
@@ -67,7 +73,7 @@ def _looks(summary: StoreSummary, look: Callable[[], StoreSummary]) -> Iterator[
 
 
 def tables(summary: StoreSummary, before: StoreSummary | None = None, seconds: float = 0.0) -> RenderableType:
-    """Return a store's figures as tables.
+    """Return a store's figures as tables that fit into 80 columns.
 
     Args:
         summary: the figures.
@@ -75,66 +81,76 @@ def tables(summary: StoreSummary, before: StoreSummary | None = None, seconds: f
         seconds: the time between them.
     """
     if not summary.topics:
-        return f"{summary.path}: no topic yet"
-    parts: list[RenderableType] = [_topics(summary, before, seconds)]
+        return Text(f"{summary.path}: no topic yet", overflow="fold")
+    parts: list[RenderableType] = [Text(summary.path, overflow="fold"), "", _topics(summary, before, seconds), ""]
     if any(topic.channels for topic in summary.topics.values()):
-        parts.append(_channels(summary, before, seconds))
+        parts += [_waiting(summary), "", _settled(summary, before, seconds), ""]
     parts += [
-        f"damage: {damage.path} at byte {damage.position}: {damage.reason}"
+        Text(f"damage: {damage.path} at byte {damage.position}: {damage.reason}", overflow="fold")
         for topic in summary.topics.values()
         for damage in topic.damages
     ]
     return Group(*parts)
 
 
-def _topics(summary: StoreSummary, before: StoreSummary | None, seconds: float) -> Table:
-    table = Table("topic", title=summary.path, title_justify="left")
-    for name in ("messages", "first offset", "end offset", "durable to", "segments", "size", "damages"):
-        table.add_column(name, justify="right")
-    if before is not None:
-        table.add_column("put/s", justify="right")
-    for name, topic in summary.topics.items():
-        row = [name, *(f"{number:,}" for number in _figures(topic)), human_bytes(topic.bytes), str(len(topic.damages))]
-        if before is not None:
-            old = before.topics.get(name)
-            row.append(_speed(topic.end_offset - (topic.begin_offset if old is None else old.end_offset), seconds))
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Return a table of names and figures: with room between the columns, where they leave any."""
+    headers = [names[0], *(name.replace(" ", "\n") for name in names[1:])]
+    columns = list(zip(headers, *rows, strict=True))
+    wide = _NARROWEST + sum(max(len(part) for cell in column for part in cell.split("\n")) for column in columns[1:])
+    roomy = wide + 3 * (len(names) - 1) <= _WIDTH
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 if roomy else 0))
+    table.add_column(headers[0], overflow="fold", min_width=_NARROWEST)
+    for header in headers[1:]:
+        table.add_column(header, justify="right", no_wrap=True)
+    for row in rows:
         table.add_row(*row)
     return table
 
 
-def _figures(topic: TopicSummary) -> tuple[int, ...]:
-    return topic.records, topic.begin_offset, topic.end_offset, topic.durable_offset, topic.segments
-
-
-def _channels(summary: StoreSummary, before: StoreSummary | None, seconds: float) -> Table:
-    table = Table("topic", "channel")
-    for name in (*_COUNTS, "oldest", "all acked below", "holds segments"):
-        table.add_column(name, justify="right")
-    if before is not None:
-        table.add_column("acked/s", justify="right")
+def _topics(summary: StoreSummary, before: StoreSummary | None, seconds: float) -> Table:
+    """Show the topics; what is not on the device yet, where there is anything, unless rates take its place."""
+    behind = before is None and any(topic.durable_offset != topic.end_offset for topic in summary.topics.values())
+    names = ["topic", "messages", "begin offset", "end offset", *["durable offset"] * behind, "segments", "disk bytes"]
+    names += ["put/s"] * (before is not None)
+    rows = []
     for name, topic in summary.topics.items():
+        offsets = [topic.begin_offset, topic.end_offset, *[topic.durable_offset] * behind]
+        row = [name, *map(_number, [topic.messages, *offsets, topic.segments]), human_bytes(topic.disk_bytes)]
+        if before is not None:
+            old = before.topics.get(name)
+            row.append(_speed(topic.end_offset - (topic.begin_offset if old is None else old.end_offset), seconds))
+        rows.append(row)
+    return _table(names, rows)
+
+
+def _channels(summary: StoreSummary) -> Iterator[tuple[str, TopicSummary, ChannelSummary]]:
+    for topic in summary.topics.values():
         for channel in topic.channels.values():
-            held = [segment for segment in topic.held if channel.name in segment.by]
-            row = [name, channel.name, *map(_number, _counts(channel)), _age(channel.oldest_ns)]
-            row += [f"{channel.floor:,}", f"{len(held):,}"]
-            if before is not None:
-                row.append(
-                    _speed(_settled(summary, name, channel.name) - _settled(before, name, channel.name), seconds)
-                )
-            table.add_row(*row)
-    return table
+            yield f"{topic.name}/{channel.name}", topic, channel
 
 
-def _counts(channel: ChannelSummary) -> tuple[int | None, ...]:
-    """Return what stands under `_COUNTS`."""
-    return (
-        channel.ready,
-        channel.in_flight,
-        channel.deferred,
-        channel.redelivered,
-        channel.timed_out,
-        channel.dead,
-    )
+def _waiting(summary: StoreSummary) -> Table:
+    """Show what channels have before them."""
+    rows = []
+    for name, _, channel in _channels(summary):
+        counts = channel.depth, channel.ready, channel.in_flight, channel.deferred, channel.returned
+        rows.append([name, *map(_number, counts), _age(channel.oldest_ns)])
+    return _table(["topic/channel", "depth", "ready", "in flight", "deferred", "returned", "oldest"], rows)
+
+
+def _settled(summary: StoreSummary, before: StoreSummary | None, seconds: float) -> Table:
+    """Show what channels have behind them, and what they hold back."""
+    rows = []
+    for name, topic, channel in _channels(summary):
+        held = sum(channel.name in segment.by for segment in topic.held)
+        row = [name, *map(_number, (channel.floor, channel.timed_out, channel.dead, held))]
+        if before is not None:
+            gone = _gone(summary, topic.name, channel.name) - _gone(before, topic.name, channel.name)
+            row.append(_speed(gone, seconds))
+        rows.append(row)
+    names = ["topic/channel", "floor", "timed out", "dead", "held segments"]
+    return _table([*names, *["acked/s"] * (before is not None)], rows)
 
 
 def _number(value: int | None) -> str:
@@ -152,7 +168,7 @@ def _age(put_ns: int | None) -> str:
     return f"{seconds} s"
 
 
-def _settled(summary: StoreSummary, topic: str, channel: str) -> int:
+def _gone(summary: StoreSummary, topic: str, channel: str) -> int:
     """Return how many messages a channel has settled, but for a constant."""
     found = summary.topics.get(topic)
     if found is None or channel not in found.channels:

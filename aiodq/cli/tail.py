@@ -40,8 +40,10 @@ def tail(
         json: write each message as a line of JSON, with its offset, time, tag, key and headers.
     """
     reader = open_reader(store).topic(topic)
-    at = max(reader.begin_offset, reader.end_offset - number)
-    at = _write(reader.scan(at), at, json=json)
+    end = reader.end_offset
+    at = max(reader.begin_offset, end - number)
+    # To that end and no further: a writer may be ahead of it by now.
+    at = max(_write(reader.scan(at, end), at, json=json), end)
     while follow:
         time.sleep(_POLL)
         at = _write(reader.scan(at), at, json=json)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.engine.batch import Accepted
 from aiodq.engine.settle import settle
-from aiodq.engine.signals import QueueShutDown
-from aiodq.errors import AiodqError
+from aiodq.engine.signals import QueueFull, QueueShutDown
+from aiodq.errors import AiodqError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,6 +103,17 @@ def bury(
     return buried
 
 
+def _refused(letter: DeadLetter, full: QueueFull) -> StorageError:
+    """Return what to tell who gave a message up, where the dead-letter topic's policy is `"reject"` and it is full."""
+    error = StorageError(
+        f"the dead-letter topic {letter.target!r} could not take message {letter.batch.first} of {letter.topic!r} now: "
+        f"{full}; the message comes again",
+        retriable=True,
+    )
+    error.__cause__ = full
+    return error
+
+
 class DeadLetterOffice:
     """Puts letters into their topics, waiting for room where there is none."""
 
@@ -126,6 +137,8 @@ class DeadLetterOffice:
             waiter = await intake.enter(partial(intake.accept_letter, message, body))
             self._waiting -= {asyncio.current_task()}
             await waiter
+        except QueueFull as full:
+            done(_refused(letter, full))
         except AiodqError as error:
             done(error)
         except asyncio.CancelledError:

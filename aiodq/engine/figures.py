@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiodq.delivery.channel import ChannelState
 from aiodq.stats import ChannelStats, TopicStats
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aiodq.engine.ioloop import IoLoop
     from aiodq.engine.outlet import Outlet
 
-__all__ = ["channel_stats", "topic_stats"]
+__all__ = ["BacklogFigures", "backlogs", "channel_stats", "topic_stats"]
+
+
+class BacklogFigures(NamedTuple):
+    """What a channel has before it, or a topic that has none.
+
+    Attributes:
+        channel: its name, or None.
+        depth: messages.
+        oldest_age: seconds since the oldest of them was put, or None where there is none.
+    """
+
+    channel: str | None
+    depth: int
+    oldest_age: float | None
+
+
+def backlogs(ioloop: IoLoop, now_ns: int) -> Iterator[BacklogFigures]:
+    """Yield what each channel of a topic has before it; of a topic without channels, all it holds counts."""
+    for outlet in list(ioloop.outlets.values()):
+        state = outlet.state
+        if state is not None:
+            oldest = _oldest(ioloop, outlet, state) if state.depth else None
+            yield BacklogFigures(outlet.name, state.depth, _age(oldest, now_ns))
+    if not ioloop.outlets:
+        depth = ioloop.visible - ioloop.log.begin
+        oldest = next((one.oldest_ns for one in ioloop.log.segments if one.records), None) if depth else None
+        yield BacklogFigures(None, depth, _age(oldest, now_ns))
+
+
+def _age(put_ns: int | None, now_ns: int) -> float | None:
+    return None if put_ns is None else max(now_ns - put_ns, 0) / 1_000_000_000
 
 
 def topic_stats(ioloop: IoLoop) -> TopicStats:
@@ -64,5 +98,7 @@ def channel_stats(ioloop: IoLoop, outlet: Outlet[Any]) -> ChannelStats:
 def _oldest(ioloop: IoLoop, outlet: Outlet[Any], state: ChannelState) -> int | None:
     put = outlet.source.put_at(state.floor)
     if put is None:
-        return next((one.oldest_ns for one in ioloop.log.segments if one.base <= state.floor < one.end), None)
+        segments = ioloop.log.segments
+        at = bisect_right(segments, state.floor, key=lambda one: one.base) - 1
+        return segments[at].oldest_ns if at >= 0 and state.floor < segments[at].end else None
     return put

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from aiodq.engine.joining import OpenTransactions
     from aiodq.engine.offload import Offload
     from aiodq.engine.reporter import Reporter
+    from aiodq.engine.vitals import Vitals
     from aiodq.options import StoreOptions
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.log import TopicLog
@@ -27,6 +28,7 @@ class IoLoopHost(Protocol):
     offload: Offload
     reporter: Reporter
     transactions: OpenTransactions
+    vitals: Vitals
 
     def fs_of(self, *names: str) -> FileSystem:
         """Return where a topic's files are, or a channel's of it: in memory where one of the names is ephemeral."""

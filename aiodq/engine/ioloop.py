@@ -9,6 +9,7 @@ import anyio
 
 from aiodq.engine.inbox import Inbox
 from aiodq.engine.intake import Intake
+from aiodq.engine.lifetimes import Lifetimes
 from aiodq.engine.making import Making
 from aiodq.engine.operations import OperationQueue
 from aiodq.engine.persister import Job, MetadataPersister, fold_all
@@ -31,6 +32,7 @@ from aiodq.engine.signals import QueueShutDown
 from aiodq.engine.syncer import Syncer
 from aiodq.engine.tail import TailCache
 from aiodq.engine.unborn import UnbornLog
+from aiodq.engine.vitals import SyncTimer
 from aiodq.engine.writer import SegmentWriter
 from aiodq.options import seconds
 
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from aiodq.engine.outlet import Outlet
     from aiodq.engine.reporter import Reporter
     from aiodq.engine.settling import Settling
+    from aiodq.engine.vitals import Vitals
     from aiodq.options import StoreOptions
     from aiodq.storage.log import LogOptions, TopicLog
     from aiodq.storage.logreader import LogReader, LogView
@@ -76,6 +79,8 @@ class IoLoop:
         in_writer: what the segment writer has in hand.
         publisher: shows what is written once it may be seen.
         reporter: tells what happens.
+        vitals: what is measured.
+        lifetimes: when times to live end.
     """
 
     def __init__(self, name: str, options: StoreOptions, host: IoLoopHost, log: TopicLog | None) -> None:
@@ -89,7 +94,9 @@ class IoLoop:
         self.stopped: bool = False
         self.closed: bool = False
         self.clock: Clock = host.clock
+        self.lifetimes: Lifetimes = Lifetimes(host.clock)
         self.reporter: Reporter = host.reporter
+        self.vitals: Vitals = host.vitals
         self.check_context: Callable[[], None] = host.check_context
         self.alone: Callable[[], AbstractAsyncContextManager[None]] = host.alone
         self.bury: Callable[[DeadLetter, Callable[[Exception | None], None]], None] = host.bury
@@ -101,11 +108,13 @@ class IoLoop:
         self._writer = SegmentWriter(log, host.clock, host.offload, self._inbox)
         self.making: Making = Making(self, lambda: host.make_log(name, self.options), exists=log is not None)
         self.reader: PrefetchingReader = PrefetchingReader(host.fs_of(name), host.offload, self.view)
-        self._persister = MetadataPersister(host.offload, self.secure, durable=self._durably)
+        self._persister = MetadataPersister(
+            host.offload, self.secure, SyncTimer(host.vitals, name), durable=self._durably
+        )
         self.intake: Intake = Intake(self)
         self.retainer: Retainer = Retainer(self, self.reader, self._persister, host)
         self.publisher: Publisher = Publisher(self)
-        self.syncer: Syncer = Syncer(options, host.offload, self._inbox)
+        self.syncer: Syncer = Syncer(options, host.offload, self._inbox, SyncTimer(host.vitals, name))
         self._operations = OperationQueue(host, self._inbox)
         self._writing = self._retain_queued = False
         self._serial = self._taken = 0

@@ -106,7 +106,7 @@ class Outlet(Settling, Generic[M]):
             self._set_alarm(state)
         elif self._tags is not None and (columns.tags is None or columns.tags[number] not in self._tags):
             state.skip(offset, offset + 1)
-        elif columns.expiries is not None and 0 < columns.expiries[number] <= wall:
+        elif self._is_over(batch, number, now):
             if self.options.dead_letter is None:
                 state.expire(offset)
             else:
@@ -119,6 +119,14 @@ class Outlet(Settling, Generic[M]):
         self.source.kept.discard(offset)
         self._changed()
         return False
+
+    def _is_over(self, batch: Batch, number: int, now: int) -> bool:
+        """Return whether the message's time to live has ended."""
+        expiries = batch.columns.expiries
+        if expiries is None or not expiries[number]:
+            return False
+        put = batch.time_ns if batch.columns.times is None else batch.columns.times[number]
+        return self._host.lifetimes.end(batch.first + number, put, expiries[number]) <= now
 
     def _deliver(self, state: ChannelState, batch: Batch, number: int, now: float | None) -> M:
         offset = batch.first + number

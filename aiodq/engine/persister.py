@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.offload import Offload
     from aiodq.engine.settling import Settling
+    from aiodq.engine.vitals import SyncTimer
     from aiodq.format.journal import Op
     from aiodq.storage.journal import ChannelJournal
 
@@ -46,16 +47,20 @@ class Job:
 class MetadataPersister:
     """One per topic."""
 
-    def __init__(self, offload: Offload, secure: Callable[[], Awaitable[None]], *, durable: bool) -> None:
+    def __init__(
+        self, offload: Offload, secure: Callable[[], Awaitable[None]], timer: SyncTimer, *, durable: bool
+    ) -> None:
         """Keep the files of a topic.
 
         Args:
             offload: the threads.
             secure: returns when every message that may be acked is durable.
+            timer: times the syncs.
             durable: whether acks are synced as soon as they are written, or left to `sync_all`.
         """
         self._offload = offload
         self._secure = secure
+        self._timer = timer
         self.durable = durable
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
         self._dirty: dict[str, Settling] = {}
@@ -176,7 +181,8 @@ class MetadataPersister:
             # INVARIANT: no ack is durable of a message that is not. A transaction's may yet lie in its own file only,
             # and come into the log under the same offset once more.
             await self._secure()
-            await self._offload.call(_sync_all, journals)
+            with self._timer:
+                await self._offload.call(_sync_all, journals)
         except BaseException as error:
             stopped = self._over or StoreFailedError("the store's engine was stopped")
             told = error if isinstance(error, Exception) else stopped

@@ -46,6 +46,7 @@ class Publisher:
                 self.unsynced.append((part, batch))
             else:
                 self._publish(part, batch)
+        ioloop.vitals.written(ioloop.name, result.error)
         ioloop.syncer.wrote(serial, sum(len(part.columns.bodies) for part in result.parts), pressing=pressing)
         for part in result.failed:
             part.fail(result.error or StoreFailedError("the batch was not written"))
@@ -69,6 +70,8 @@ class Publisher:
     def _publish(self, part: Part, batch: Batch) -> None:
         ioloop = self._ioloop
         ioloop.visible = batch.stop
+        if batch.columns.expiries is not None:
+            ioloop.lifetimes.note(batch.first, ioloop.log.begin)
         if ioloop.outlets:
             tail = ioloop.tail
             tail.append(batch)
@@ -82,6 +85,7 @@ class Publisher:
     def adopted(self) -> None:
         """Show what the log holds now that did not come through here: channels read it from disk."""
         ioloop = self._ioloop
+        ioloop.lifetimes.note(ioloop.visible, ioloop.log.begin)
         ioloop.visible = ioloop.log.end
         ioloop.tail.clear()  # it is one stretch without a gap
         for outlet in ioloop.outlets.values():

@@ -74,7 +74,7 @@ class Reporter:
         return {"store": self._path, "topic": topic, "channel": channel, **more}
 
     def _often(
-        self, logger: logging.Logger, what: str, topic: str, channel: str | None, *, count: int, text: str,
+        self, logger: logging.Logger, what: str, topic: str | None, channel: str | None, *, count: int, text: str,
         **extra: object,
     ) -> None:  # fmt: skip
         """Log this the first time; what comes soon after is counted for `tick`."""
@@ -84,6 +84,12 @@ class Reporter:
             self.warn(logger, text, topic, channel, count=count, **extra)
         else:
             more.count += count
+
+    def place(self, topic: str | None, channel: str | None) -> str:
+        """Return a topic or channel, or the store, as texts call it."""
+        if topic is None:
+            return self._path
+        return f"topic {topic!r}" if channel is None else f"channel {channel!r} of topic {topic!r}"
 
     def tick(self) -> None:
         """About a second went by: say how much more there was of what was only counted."""
@@ -98,8 +104,7 @@ class Reporter:
             more.count = more.ticks = 0
 
     def _say_more(self, logger: logging.Logger, what: str, topic: str | None, channel: str | None, count: int) -> None:
-        place = f"topic {topic!r}" if channel is None else f"channel {channel!r} of topic {topic!r}"
-        self.warn(logger, f"{place}: {count:,} more {what}", topic, channel, count=count)
+        self.warn(logger, f"{self.place(topic, channel)}: {count:,} more {what}", topic, channel, count=count)
 
     def end(self) -> None:
         """The store is closed: what was only counted is said."""
@@ -133,6 +138,31 @@ class Reporter:
         STORE.error("%s has failed: %s", self._path, error, exc_info=cause, extra=self._extra(None, None, {}))
         self.tell(Event("failed", text=str(error)))
 
+    def lagging(self, seconds: float) -> None:
+        """The event loop did not get round to a timer for so long: something on it does not let others go on."""
+        text = f"the event loop was held up for {seconds:.1f} s by something that ran without awaiting anything"
+        self._often(STORE, "times the event loop was held up", None, None, count=1, text=text, seconds=seconds)
+
+    def slow_sync(self, topic: str | None, seconds: float, *, under_way: bool) -> None:
+        """The disk takes long."""
+        logger, place = (STORE, self._path) if topic is None else (TOPIC, f"topic {topic!r}")
+        text = f"{place}: a sync {'is under way for' if under_way else 'took'} {seconds:.1f} s; the disk is slow"
+        self._often(logger, "slow syncs", topic, None, count=1, text=text, seconds=seconds)
+
+    def disk_full(self, topic: str, error: Exception) -> None:
+        """A write was refused for want of space, the first since one succeeded."""
+        self.warn(TOPIC, f"topic {topic!r}: the disk is full: {error}", topic)
+
+    def alarm(self, topic: str | None, channel: str | None, text: str) -> None:
+        """A threshold is reached that was to be watched."""
+        self.warn(STORE, f"{self.place(topic, channel)}: {text}", topic, channel)
+        self.tell(Event("alarm", topic, channel, text=text))
+
+    def cleared(self, topic: str | None, channel: str | None, text: str) -> None:
+        """The value is well away from it again."""
+        self.note(STORE, f"{self.place(topic, channel)}: cleared: {text}", topic, channel)
+        self.tell(Event("cleared", topic, channel, text=text))
+
     # --- topics
 
     def damaged(self, topic: str, damage: Damage) -> None:
@@ -164,7 +194,7 @@ class Reporter:
 
     def timed_out(self, topic: str, channel: str, offsets: Sequence[int]) -> None:
         """Messages were in flight for too long, and are ready again."""
-        text = f"channel {channel!r} of topic {topic!r}: {len(offsets):,} timed out, the first is message {offsets[0]}"
+        text = f"{self.place(topic, channel)}: {len(offsets):,} timed out, the first is message {offsets[0]}"
         self._often(DELIVERY, "timed out", topic, channel, count=len(offsets), text=text, offset=offsets[0])
         if self.listeners:
             for offset in offsets:
@@ -173,7 +203,7 @@ class Reporter:
     def dead(self, topic: str, channel: str, offset: int, attempts: int, reason: str, *, target: str | None) -> None:
         """A message was given up: it is in the dead-letter topic `target`, or gone for good where there is none."""
         fate = "dropped for good, as the channel has no dead_letter" if target is None else f"put into {target!r}"
-        text = f"channel {channel!r} of topic {topic!r}: message {offset} is dead ({reason}); {fate}"
+        text = f"{self.place(topic, channel)}: message {offset} is dead ({reason}); {fate}"
         self._often(
             DELIVERY, "dead", topic, channel, count=1, text=text, offset=offset, attempt=attempts, dead_letter=target
         )
@@ -181,8 +211,7 @@ class Reporter:
 
     def dropped(self, topic: str, channel: str | None, count: int, offset: int | None, why: str) -> None:
         """Messages were given up that nobody had acked."""
-        place = f"topic {topic!r}" if channel is None else f"channel {channel!r} of topic {topic!r}"
-        text = f"{place}: {count:,} dropped ({why})"
+        text = f"{self.place(topic, channel)}: {count:,} dropped ({why})"
         self._often(TOPIC, "dropped", topic, channel, count=count, text=text, offset=offset)
         self.tell(Event("dropped", topic, channel, offset, f"{count:,} dropped ({why})"))
 

@@ -26,7 +26,10 @@ from aiodq.engine.reporter import Reporter
 from aiodq.engine.rescue import abandon, rescue
 from aiodq.engine.showing import Showing
 from aiodq.engine.signals import QueueShutDown
+from aiodq.engine.thresholds import Thresholds
 from aiodq.engine.transactions import Committer
+from aiodq.engine.vitals import SyncTimer, Vitals
+from aiodq.engine.watch import Watch
 from aiodq.errors import AiodqError, StoreFailedError, WrongContextError
 from aiodq.format.codecs import codec_number
 from aiodq.names import is_ephemeral
@@ -68,6 +71,8 @@ class Runtime:
         options: the store's.
         fs, clock, offload: the seams, and the threads.
         reporter: tells what happens.
+        vitals: what is measured of the store.
+        thresholds: the alarms.
         topics: running ioLoops by topic.
         transactions: those whose blocks tasks are in.
         deletions: of topics and channels.
@@ -83,6 +88,7 @@ class Runtime:
         self.loop: asyncio.AbstractEventLoop = running_loop()
         self.offload: Offload = Offload(self.loop, seams.executor)
         self.reporter: Reporter = Reporter(path)
+        self.vitals: Vitals = Vitals(self.clock, self.reporter)
         self.topics: dict[str, IoLoop] = {}
         self.transactions: OpenTransactions = OpenTransactions(self)
         self.failure: StoreFailedError | None = None
@@ -100,6 +106,8 @@ class Runtime:
         self._post = DeadLetterOffice(self.clock)
         self._adopting = Adopting(self, path)
         self._showing = Showing(self.fs, path, self.topics, self.offload, self.clock)
+        self.thresholds: Thresholds = Thresholds(options.alarms, self.topics, self.clock, self.vitals, self.reporter)
+        self._watch = Watch(self.fs, path, self.offload, self.vitals, self.reporter)
 
     # --- opening
 
@@ -125,7 +133,8 @@ class Runtime:
             self._give_up_opening()
             raise
         self.reporter.opened(self.clock.monotonic() - began, opened.topics)
-        self._committer = Committer(opened.transactions, self.offload, self.clock, self.fail)
+        timer = SyncTimer(self.vitals, None)
+        self._committer = Committer(opened.transactions, self.offload, self.clock, timer, self.fail)
         for name, topic in opened.topics.items():
             ioloop = self.start_topic(name, self.options, topic, make)
             if name in opened.brought:
@@ -314,6 +323,9 @@ class Runtime:
                 tasks.start_soon(self.committer.run)
                 tasks.start_soon(self._adopting.run)
                 tasks.start_soon(self._showing.run)
+                tasks.start_soon(self._watch.run)
+                if self.options.alarms:
+                    tasks.start_soon(self.thresholds.run)
                 while (ioloop := await self._wanted.get()) is not None:
                     tasks.start_soon(ioloop.run)
                 tasks.cancel_scope.cancel()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.delivery.channel import ChannelState
     from aiodq.engine.joining import OpenTransactions
+    from aiodq.engine.lifetimes import Lifetimes
     from aiodq.engine.making import Making
     from aiodq.engine.reader import PrefetchingReader
     from aiodq.engine.reporter import Reporter
@@ -44,6 +45,7 @@ class OutletHost(Protocol):
     reader: PrefetchingReader
     making: Making
     reporter: Reporter
+    lifetimes: Lifetimes
     transactions: OpenTransactions
 
     @property

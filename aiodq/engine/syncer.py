@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.offload import Offload
     from aiodq.engine.requests import Request
+    from aiodq.engine.vitals import SyncTimer
     from aiodq.options import StoreOptions
 
 __all__ = ["Syncer"]
@@ -31,7 +32,9 @@ class Syncer:
         options: the topic's.
     """
 
-    def __init__(self, options: StoreOptions, offload: Offload, inbox: asyncio.Queue[Request]) -> None:
+    def __init__(
+        self, options: StoreOptions, offload: Offload, inbox: asyncio.Queue[Request], timer: SyncTimer
+    ) -> None:
         """Begin with nothing written; the ioLoop hears of the end of a sync through `inbox`."""
         self.busy: bool = False
         self.due: bool = False
@@ -40,6 +43,7 @@ class Syncer:
         self.options = options
         self._offload = offload
         self._inbox = inbox
+        self._timer = timer
         self._synced = 0
         self._target = 0
         self._pressing = 0
@@ -82,6 +86,7 @@ class Syncer:
         self.due = False
         self._target = self.written
         self._messages = 0
+        self._timer.began()
         self._offload.start(work, lambda _, error: self._inbox.put_nowait(Synced(error)))
 
     def ended(self, error: BaseException | None) -> None:
@@ -91,6 +96,7 @@ class Syncer:
             StoreFailedError: it failed.
         """
         self.busy = False
+        self._timer.ended()
         if error is not None:
             raise error
         self.count += 1

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from aiodq.engine.ioloop import IoLoop
     from aiodq.engine.offload import Offload
     from aiodq.engine.settling import Settling
+    from aiodq.engine.vitals import SyncTimer
     from aiodq.format.columns import Columns
     from aiodq.storage.transactions import TransactionFile
 
@@ -113,13 +114,14 @@ class Committer:
     """One per store."""
 
     def __init__(
-        self, file: TransactionFile, offload: Offload, clock: Clock, fail: Callable[[Exception], None]
+        self, file: TransactionFile, offload: Offload, clock: Clock, timer: SyncTimer, fail: Callable[[Exception], None]
     ) -> None:
-        """Commit to this file; `fail` stops the store."""
+        """Commit to this file, its syncs being timed; `fail` stops the store."""
         self.committed: int = 0
         self._file = file
         self._offload = offload
         self._clock = clock
+        self._sync_timer = timer
         self._fail = fail
         self._waiting: deque[_Entry] = deque()
         self._feeders: dict[IoLoop, Feeder] = {}
@@ -289,7 +291,8 @@ class Committer:
             for entry in entries:
                 for ioloop, _, _ in entry.puts:
                     ioloop.retainer.pin(ioloop.log.durable)
-            numbers = await self._offload.call(self._file.append, commits, self._clock.now_ns())
+            with self._sync_timer:
+                numbers = await self._offload.call(self._file.append, commits, self._clock.now_ns())
         except StoreFailedError as error:
             _refuse(entries, error)
             raise

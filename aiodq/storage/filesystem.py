@@ -7,6 +7,7 @@ raise `OSError` as the system does; `aiodq.storage.oserrors` translates further 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -207,6 +208,10 @@ class OsFileSystem:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def free_space(self, path: str) -> int:
+        """See `aiodq.storage.space`: what an ordinary user may still write."""
+        return shutil.disk_usage(path).free
 
     def lock(self, path: str) -> Lock:
         """See `FileSystem.lock`."""

@@ -264,9 +264,19 @@ class TopicReader:
         now = time.time_ns()
         deferred = {offset for offset, due in image.deferred.items() if due > now}
         deferred |= {o for o in dues if o not in image.attempts and unsettled(image, o, o + 1)}
-        redelivered = sum(offset < view.stop for offset in image.attempts)
-        figures = (None, None, None) if known is None else known.get(name, (0, 0, 0))
-        return ChannelSummary(name, image.floor, depth, len(deferred), redelivered, self._oldest(image, view), *figures)
+        in_flight, timed_out, dead = (None, None, None) if known is None else known.get(name, (0, 0, 0))
+        return ChannelSummary(
+            name=name,
+            ready=max(depth - len(deferred) - (in_flight or 0), 0),
+            in_flight=in_flight,
+            deferred=len(deferred),
+            depth=depth,
+            floor=image.floor,
+            returned=sum(offset < view.stop for offset in image.attempts),
+            timed_out=timed_out,
+            dead=dead,
+            oldest_ns=self._oldest(image, view),
+        )
 
     def _oldest(self, image: ChannelImage, view: LogView) -> int | None:
         """Return when the message at a channel's floor, or the first that is there behind it, was put."""

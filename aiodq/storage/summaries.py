@@ -16,41 +16,38 @@ __all__ = ["ChannelSummary", "StoreSummary", "TopicSummary"]
 
 @dataclass(frozen=True, slots=True)
 class ChannelSummary:
-    """A channel as its files tell it.
+    """A channel as its files tell it. What has the name of a figure in `ChannelStats` is the same.
 
     Attributes:
         name: its name.
-        floor: every message below this offset is settled.
+        ready: messages that may be delivered now.
+        in_flight: those that a consumer has in hand. This, `timed_out` and `dead` only the owner knows, and shows about
+            once a second; None where no process owns the store.
+        deferred: those that are not due yet, by the wall clock.
         depth: messages that are not settled: ready, in flight or deferred. What damage took counts until the channel
             has come past it.
-        deferred: those of them that are not due yet, by the wall clock.
-        redelivered: those of them that were delivered before and came back.
-        oldest_ns: when the oldest of them was put, nanoseconds since the epoch; None where there is none.
-        in_flight: those of them that a consumer has in hand. This and the next two only the owner knows, and shows
-            about once a second; None where no process owns the store.
+        floor: every message below this offset is settled.
+        returned: those of `depth` that were delivered before and came back.
         timed_out: deliveries that took longer than their visibility timeout, since the owner opened the store.
         dead: messages given up, since then.
+        oldest_ns: when the oldest that is not settled was put, nanoseconds since the epoch; None where there is none.
     """
 
     name: str
-    floor: int
-    depth: int
-    deferred: int
-    redelivered: int
-    oldest_ns: int | None
+    ready: int
     in_flight: int | None
+    deferred: int
+    depth: int
+    floor: int
+    returned: int
     timed_out: int | None
     dead: int | None
-
-    @property
-    def ready(self) -> int:
-        """Those that may be delivered now."""
-        return max(self.depth - self.deferred - (self.in_flight or 0), 0)
+    oldest_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSummary:
-    """A topic as its files tell it.
+    """A topic as its files tell it. What has the name of a figure in `TopicStats` is the same.
 
     Attributes:
         name: its name.
@@ -58,8 +55,8 @@ class TopicSummary:
         end_offset: the offset behind the newest message.
         durable_offset: everything below this was noted to be on the device; the truth may be ahead of it.
         segments: how many files.
-        bytes: their size together.
-        records: the messages in them.
+        disk_bytes: their size together.
+        messages: the messages in them.
         damages: what was found wrong so far.
         channels: by name.
         held: full segments that channels hold back; `by` names them.
@@ -70,8 +67,8 @@ class TopicSummary:
     end_offset: int
     durable_offset: int
     segments: int
-    bytes: int
-    records: int
+    disk_bytes: int
+    messages: int
     damages: tuple[Damage, ...]
     channels: Mapping[str, ChannelSummary]
     held: tuple[HeldSegment, ...]

@@ -334,6 +334,12 @@ class SimulatedFileSystem:
             node = self._tree.known(path)
         self._sync(node, path, "sync_directory")
 
+    def free_space(self, path: str) -> int | None:
+        """See `aiodq.storage.space`; None without a capacity. No call that a plan counts."""
+        del path
+        with self._mutex:
+            return None if self.capacity is None else max(self._room(), 0)
+
     def lock(self, path: str) -> Lock:
         """See `aiodq.storage.filesystem.FileSystem.lock`."""
         try:

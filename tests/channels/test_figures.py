@@ -78,4 +78,4 @@ async def test_the_files_tell_what_is_deferred_and_what_came_back(tmp_path: Path
         await topic.sync()
         stats, found = channel.stats(), look(tmp_path).channels["work"]
         assert (stats.depth, stats.deferred) == (found.depth, found.deferred) == (4, 2)
-        assert found.redelivered == 2
+        assert found.returned == 2

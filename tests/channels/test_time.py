@@ -299,6 +299,41 @@ class TestTimeToLive:
             assert (message.body, message.headers["aiodq-reason"]) == (b"x", "expired")
             await until(lambda: jobs.depth == 0)
 
+    @pytest.mark.parametrize("jump", [3600, -3600])
+    async def test_a_wall_clock_that_is_set_moves_nothing(self, machine: Machine, jump: float) -> None:
+        async with machine.jobs() as jobs:
+            await jobs.put(b"before", ttl=60)
+            machine.clock.jump(jump)
+            await jobs.put(b"after", ttl=90)
+            machine.clock.jump(jump)
+            await jobs.put(b"again", ttl=120)
+            messages = [await jobs.get() for _ in range(3)]
+            for seconds, left in ((59, 3), (1, 2), (29, 2), (1, 1), (29, 1), (1, 0)):
+                for message in messages:
+                    await message.nack()
+                machine.clock.advance(seconds)
+                messages = [jobs.get_nowait() for _ in range(left)]
+                with pytest.raises(aiodq.QueueEmpty):
+                    jobs.get_nowait()
+            assert jobs.stats().expired == 3
+
+    async def test_across_runs_the_stored_time_counts(self, machine: Machine) -> None:
+        async with machine.jobs() as jobs:
+            await jobs.put(b"short", ttl=60)
+            await jobs.put(b"long", ttl=7200)
+        machine.clock.jump(3600)
+        async with machine.jobs() as jobs:
+            machine.clock.jump(86_400)
+            assert ready(jobs) == [b"long"]
+
+    async def test_set_back_between_runs_nothing_lives_for_longer(self, machine: Machine) -> None:
+        async with machine.jobs() as jobs:
+            await jobs.put_many([b"a", b"b"], ttl=60)
+        machine.clock.jump(-3600)
+        async with machine.jobs() as jobs:
+            machine.clock.advance(60)
+            assert ready(jobs) == []
+
     async def test_join_ends_once_what_is_too_old_is_passed_over(self, machine: Machine) -> None:
         async with machine.jobs() as jobs:
             await jobs.put(b"old", ttl=1)

@@ -30,7 +30,7 @@ def test_channels_are_listed_beside_a_live_owner(tmp_path: Path) -> None:
     fill(tmp_path, "t", [b"a", b"b", b"c"])
     acked(tmp_path, 1)
     with Owner(tmp_path, "u"):
-        assert ok("channels", tmp_path, "t").lines == [b"default: 2 messages not acked, all below 1 are"]
+        assert ok("channels", tmp_path, "t").lines == [b"default: 2 messages to come, from offset 1 on"]
         assert ok("channels", tmp_path, "t", "--json").json["default"]["depth"] == 2
     assert aiodq("channels", tmp_path, "none").code == 2
 
@@ -50,9 +50,9 @@ def test_peek_takes_nothing(tmp_path: Path) -> None:
 def test_seek_lets_messages_come_again(tmp_path: Path) -> None:
     fill(tmp_path, "t", [b"a", b"b", b"c"])
     acked(tmp_path, 3)
-    assert ok("seek", tmp_path, "t", "default", "1").lines == [b"default: 2 messages to come, from 1 on"]
+    assert ok("seek", tmp_path, "t", "default", "1").lines == [b"default: 2 messages to come, from offset 1 on"]
     assert ok("get", tmp_path, "t").lines == [b"b", b"c"]
-    assert ok("seek", tmp_path, "t", "default", "latest").lines == [b"default: 0 messages to come, from 3 on"]
+    assert ok("seek", tmp_path, "t", "default", "latest").lines == [b"default: 0 messages to come, from offset 3 on"]
     assert ok("seek", tmp_path, "t", "default", "2100-01-01T00:00:00+00:00").lines[0].startswith(b"default: 0")
 
 
@@ -76,7 +76,7 @@ def test_dead_letters_go_back_to_where_they_come_from(tmp_path: Path) -> None:
 
     asyncio.run(work())
     assert ok("requeue-dead", tmp_path, "dead", "-n", "1").lines == [b"put back 1 message"]
-    assert ok("requeue-dead", tmp_path, "dead").lines == [b"put back 2 messages; 1 without a topic stay"]
+    assert ok("requeue-dead", tmp_path, "dead").lines == [b"put back 2 messages; 1 without a topic stays"]
     lines = [json.loads(line) for line in ok("get", tmp_path, "jobs", "--json").lines]
     assert [(line["body"], line["tag"], line["headers"]) for line in lines] == [
         (str(number), "red", {"a": "b"}) for number in range(3)

@@ -72,10 +72,11 @@ def test_stat_beside_a_live_owner(tmp_path: Path) -> None:
         figures = ok("stat", tmp_path, "--json").json
         topic = figures["topics"]["t"]
         assert figures["path"] == str(tmp_path)
-        assert (topic["begin_offset"], topic["end_offset"], topic["records"], topic["damages"]) == (0, 3, 3, [])
+        assert (topic["begin_offset"], topic["end_offset"], topic["messages"], topic["damages"]) == (0, 3, 3, [])
         channel = topic["channels"]["default"]
         assert time.time_ns() - 3600 * 10**9 < channel.pop("oldest_ns") <= time.time_ns()
-        assert channel.items() >= {"name": "default", "floor": 1, "depth": 2, "deferred": 0, "redelivered": 0}.items()
+        assert channel.items() >= {"name": "default", "floor": 1, "depth": 2, "ready": 2, "deferred": 0}.items()
+        assert channel["returned"] == 0
         assert topic["held"] == []
         text = ok("stat", tmp_path).out.decode()
         assert [word for word in ("default", "ready", "messages", str(tmp_path)) if word not in text] == []
@@ -98,8 +99,9 @@ def test_stat_shows_what_only_the_owner_knows(tmp_path: Path) -> None:
             owner.does(command)
         channel = shown(tmp_path)
         assert channel.items() >= {"depth": 4, "in_flight": 2, "timed_out": 0, "dead": 1}.items()
-        (row,) = [line for line in ok("stat", tmp_path).out.decode().splitlines() if "default" in line]
-        assert row.split()[1::2][:8] == ["t", "default", "2", "2", "0", "0", "0", "1"]
+        waiting, settled = [line for line in ok("stat", tmp_path).out.decode().splitlines() if "t/default" in line]
+        assert waiting.split()[:6] == ["t/default", "4", "2", "2", "0", "0"]
+        assert settled.split() == ["t/default", "2", "0", "1", "0"]
         owner.process.kill()
     channel = ok("stat", tmp_path, "--json").json["topics"]["t"]["channels"]["default"]
     assert channel.items() >= {"depth": 4, "in_flight": None, "timed_out": None, "dead": None}.items()

@@ -59,6 +59,7 @@ WRONG_TYPES: list[tuple[type, str, list[Any]]] = [
     (StoreOptions, "retention", ["keep", "forever", None, timedelta(7), {"consumed": "keep"}, []]),
     *[(StoreOptions, name, [None, 1, True, b"always", []]) for name in ("sync", "overflow", "sync_backend")],
     (StoreOptions, "compression", [True, 3, []]),
+    (StoreOptions, "alarms", [None, 5, "depth", {"depth": 5}, [5], aiodq.Alarm(depth=5)]),
     *[(Retention, name, [None, True, []]) for name in ("consumed", "unconsumed")],
     (Retention, "max_age", [*NO_NUMBER[:6], datetime.now(UTC)]),
     *[(Retention, name, NO_WHOLE[:6]) for name in ("max_bytes", "max_segments")],
@@ -95,7 +96,10 @@ def test_a_value_of_a_wrong_type_is_a_type_error_too(cls: type, name: str, value
 
 
 def test_every_option_is_in_both_tables() -> None:
-    for table, never in ((WRONG_VALUES, {"retention", "dead_letter", "backoff", "auto_ack"}), (WRONG_TYPES, set())):
+    for table, never in (
+        (WRONG_VALUES, {"retention", "dead_letter", "backoff", "auto_ack", "alarms"}),
+        (WRONG_TYPES, set()),
+    ):
         for cls in (StoreOptions, Retention, Backoff, ChannelOptions):
             tried = {name for tried, name, _ in table if tried is cls}
             assert tried | never >= set(cls.__dataclass_fields__), cls

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import aiodq as library
+from aiodq.spark import pipelines
 from tests.cli.support import aiodq, ok
 from tests.spark.support import fill
 from tests.storage.logs import flip, segments
@@ -102,3 +103,28 @@ def test_mistakes_are_told_in_a_line(store: Path, wrong: list[str], complaint: s
     assert complaint in done.err
     assert "Traceback" not in done.err
     assert "at org.apache" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (["query", "{store}/nope", "SELECT 1"], "nope"),
+        (["query", "{store}/no*pe", "SELECT 1"], "no store is found"),
+        (["archive", "{store}/nope", "{store}/target", "--once"], "nope"),
+        (["archive", "{store}", "{store}/target", "--topic", "unknown"], "there is no topic 'unknown'; there are:"),
+        (["report", "{store}/nope", "report.html"], "nope"),
+        (["audit", "{store}", "--topic", "unknown"], "there is no topic 'unknown'"),
+        (["compact", "{store}", "unknown", "latest"], "there is no topic 'unknown'"),
+        (["replay", "{store}/none", "{store}"], "there is no directory"),
+    ],
+)
+def test_no_java_is_started_for_what_is_not_there(
+    store: Path, wrong: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def starting(*_: object) -> None:
+        pytest.fail("Spark was started")
+
+    monkeypatch.setattr(pipelines, "start_session", starting)
+    done = aiodq("spark", *(word.format(store=store) for word in wrong))
+    assert (done.code, done.out) == (2, b"")
+    assert complaint in done.err

@@ -230,8 +230,8 @@ def test_stats_are_what_the_files_say(store: Path) -> None:
     assert list(summary.topics) == ["t"]
     stats = summary.topics["t"]
     assert (stats.begin_offset, stats.end_offset, stats.durable_offset) == (0, 41, 40)
-    assert (stats.records, stats.segments, stats.damages) == (41, len(log.segments), ())
-    assert stats.bytes == sum(path.stat().st_size for path in segments(store / "t"))
+    assert (stats.messages, stats.segments, stats.damages) == (41, len(log.segments), ())
+    assert stats.disk_bytes == sum(path.stat().st_size for path in segments(store / "t"))
     assert {name: (c.floor, c.depth) for name, c in stats.channels.items()} == {"one": (13, 21), "two": (0, 41)}
     one.close()
     two.close()

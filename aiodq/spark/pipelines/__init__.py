@@ -6,7 +6,7 @@ from aiodq.spark.pipelines.compact import CompactSummary, compact
 from aiodq.spark.pipelines.query import prepare_views, query
 from aiodq.spark.pipelines.replay import ReplaySummary, replay
 from aiodq.spark.pipelines.report import ReportSummary, report
-from aiodq.spark.pipelines.session import start_session
+from aiodq.spark.pipelines.session import check_stores, start_session
 
 __all__ = [
     "ArchiveSummary",
@@ -16,6 +16,7 @@ __all__ = [
     "ReportSummary",
     "archive",
     "audit",
+    "check_stores",
     "compact",
     "prepare_views",
     "query",

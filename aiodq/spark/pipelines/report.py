@@ -132,6 +132,6 @@ def _channels(store: str, topics: dict[str, dict[str, object]]) -> list[Bars]:
     return [
         Bars("Not acked, in messages", [(name, float(c.depth)) for name, c in found], across=True),
         Bars("Age of the oldest that is not acked, in seconds", ages, across=True),
-        Bars("Came again, in messages", [(name, float(c.redelivered or 0)) for name, c in found], across=True),
+        Bars("Came again, in messages", [(name, float(c.returned)) for name, c in found], across=True),
         Bars("Given up (dead letters), in messages", [(name, float(c.dead or 0)) for name, c in found], across=True),
     ]

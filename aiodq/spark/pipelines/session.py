@@ -8,14 +8,33 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from aiodq.spark.java import prepare
+from aiodq.spark.options import read_options
+from aiodq.spark.planning import topics_of
 from aiodq.spark.source import AiodqDataSource
+from aiodq.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
-__all__ = ["load", "start_session"]
+__all__ = ["check_stores", "load", "start_session"]
+
+
+def check_stores(stores: str | os.PathLike[str], topics: Sequence[str] | None = None) -> None:
+    """Make sure that there is what a job is to read: cheap, and without Java, which takes its time to start.
+
+    Args:
+        stores: a store's directory, several with commas between, or a pattern.
+        topics: names or patterns; None for all.
+
+    Raises:
+        InvalidOptionError: no store matches the pattern.
+        StoreNotFoundError: there is no such store, or no topic of a name that was given in full.
+        NotAStoreError: a directory holds something else.
+    """
+    for store in read_options({"path": os.fspath(stores)}).stores:
+        topics_of(OsFileSystem(), store, topics)
 
 
 def start_session(master: str = "local[*]", conf: Mapping[str, str] | None = None, name: str = "aiodq") -> SparkSession:

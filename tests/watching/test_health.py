@@ -1,0 +1,149 @@
+"""`store.health()`, and what the log says of a slow disk, a full one, and a loop that is held up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.engine.vitals import LEAST_FREE
+from aiodq.testing import FakeClock, FaultPlan, SimulatedExecutor, SimulatedFileSystem, run
+from tests.channels.support import Machine, until
+from tests.queue.support import FakeClock as PlainClock
+from tests.queue.support import SpyFileSystem
+from tests.queue.support import until as until_it
+from tests.watching.support import told
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aiodq.testing.faults import Call
+
+
+async def test_a_new_store_is_well_and_says_what_it_does_not_know_yet(machine: Machine) -> None:
+    machine.fs.capacity = 1 << 30
+    async with machine.store() as store:
+        assert store.health() == aiodq.Health(
+            ok=True, reasons=(), failed=None, oldest_age=None, depth=0, disk_free=None, sync_latency=0.0
+        )
+        await until(lambda: store.health().disk_free is not None)
+        assert store.health().ok
+
+
+async def test_the_machine_s_own_disk_is_looked_at(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "store") as store:
+        await until_it(lambda: store.health().disk_free is not None)
+        assert (store.health().disk_free or 0) > 0
+
+
+async def test_little_space_is_a_reason(machine: Machine) -> None:
+    machine.fs.capacity = LEAST_FREE
+    async with machine.store() as store:
+        await store.topic("t").put(b"x")
+        store._runtime._watch._sample()
+        await until(lambda: not store.health())
+        assert "bytes are free" in store.health().reasons[0]
+
+
+async def test_a_full_disk_shows_until_there_is_room_again(machine: Machine, lines: pytest.LogCaptureFixture) -> None:
+    async with machine.store() as store:
+        topic = store.topic("t")
+        await topic.put(b"x")
+        machine.fs.plan = FaultPlan.parse("write@1:ENOSPC:lasting")
+        for _ in range(3):
+            with pytest.raises(aiodq.DiskFullError):
+                await topic.put(b"x")
+        health = store.health()
+        assert (health.ok, health.failed) == (False, None)
+        assert "topic 't': the disk is full" in health.reasons[0]
+        (warned,) = told(lines, "aiodq.topic", logging.WARNING)
+        assert warned.__dict__["topic"] == "t"
+        machine.fs.plan = FaultPlan()
+        await topic.put(b"x")
+        assert store.health().ok
+
+
+async def test_a_failed_store_tells_why(machine: Machine) -> None:
+    store = await aiodq.open("/s", fs=machine.fs, clock=machine.clock)
+    await store.topic("t").put(b"x")
+    machine.fs.plan = FaultPlan.parse("sync@1:EIO:lasting")
+    with pytest.raises(aiodq.StoreFailedError):
+        await store.topic("t").put(b"x")
+    health = store.health()
+    assert not health.ok
+    assert health.failed is not None
+    assert health.reasons == (f"failed: {health.failed}",)
+    await store.aclose()
+    assert not store.health()
+
+
+async def test_a_slow_sync_is_told_once_and_forgotten_in_time(lines: pytest.LogCaptureFixture) -> None:
+    fs, clock = SimulatedFileSystem(), PlainClock()
+
+    def slow(call: Call, path: str) -> None:
+        if call == "sync" and path.endswith(".seg"):
+            clock.move(1.5)
+
+    async with aiodq.open("/s", fs=fs, clock=clock) as store:
+        topic = store.topic("t")
+        await topic.put(b"x")
+        lines.clear()
+        fs.before = slow
+        for _ in range(3):
+            await topic.put(b"x")
+        fs.before = None
+        (warned,) = told(lines, "aiodq.topic", logging.WARNING)
+        assert "took 3.0 s" in warned.getMessage()  # the hook is called twice within a sync
+        health = store.health()
+        assert (health.ok, health.sync_latency) == (False, 3.0)
+        assert "slow" in health.reasons[0]
+        clock.move(120)
+        assert (store.health().ok, store.health().sync_latency) == (True, 0.0)
+
+
+async def test_a_sync_that_hangs_shows_before_it_ends(tmp_path: Path, lines: pytest.LogCaptureFixture) -> None:
+    fs, clock = SpyFileSystem(), PlainClock()
+    async with aiodq.open(tmp_path / "store", fs=fs, clock=clock) as store:
+        topic = store.topic("t")
+        await topic.put(b"x")
+        gate = fs.gate("sync", match=".seg")
+        putting = asyncio.ensure_future(topic.put(b"x"))
+        await gate.wait()
+        clock.move(7)
+        store._runtime.vitals.tick()
+        assert store.health().sync_latency == 7
+        assert not store.health()
+        assert "under way for 7.0 s" in told(lines, "aiodq.topic", logging.WARNING)[0].getMessage()
+        fs.heal()
+        await putting
+
+
+def test_a_loop_that_is_held_up_is_told(lines: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        loop, fs = asyncio.get_running_loop(), SimulatedFileSystem()
+        executor = SimulatedExecutor(loop, fs, seed=1)
+        async with aiodq.open("/s", fs=fs, clock=FakeClock(), executor=executor):
+            await asyncio.sleep(10)
+            assert told(lines, "aiodq.store", logging.WARNING) == []
+            loop._simulated.time += 3  # type: ignore[attr-defined]  # as a callback does that takes so long
+            await asyncio.sleep(10)
+
+    run(main)
+    (warned,) = told(lines, "aiodq.store", logging.WARNING)
+    assert 2 < warned.__dict__["seconds"] <= 3
+
+
+def test_health_does_no_i_o() -> None:
+    async def main() -> None:
+        loop, fs = asyncio.get_running_loop(), SimulatedFileSystem()
+        async with aiodq.open("/s", fs=fs, clock=FakeClock(), executor=SimulatedExecutor(loop, fs, 1)) as store:
+            for number in range(50):
+                await store.queue(f"t{number}").put(b"x")
+            before = dict(fs.calls)
+            assert store.health().depth == 1
+            assert fs.calls == before
+
+    run(main)
