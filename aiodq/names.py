@@ -10,7 +10,7 @@ from aiodq.errors import InvalidNameError
 if TYPE_CHECKING:
     from collections.abc import Container
 
-__all__ = ["EPHEMERAL", "check_name", "check_topic_name", "is_ephemeral"]
+__all__ = ["EPHEMERAL", "check_name", "check_topic_name", "is_ephemeral", "is_topic_name"]
 
 EPHEMERAL: Final = "#ephemeral"
 _VALID: Final = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?", re.ASCII)
@@ -71,3 +71,12 @@ def check_topic_name(name: str, there: Container[str] = ()) -> str:
         )
         raise InvalidNameError(message)
     return name
+
+
+def is_topic_name(name: str) -> bool:
+    """Return whether a topic may be made that is called so."""
+    try:
+        check_topic_name(name)
+    except InvalidNameError:
+        return False
+    return True

@@ -79,6 +79,7 @@ class TopicStats:
         recovered_bytes: unfinished writes cut off at open.
         channels: by name.
         held: full segments that channels hold back; `by` names them.
+        failed: why its files cannot be used, or could not be made when that was tried last; else None.
     """
 
     name: str
@@ -95,6 +96,7 @@ class TopicStats:
     recovered_bytes: int
     channels: dict[str, ChannelStats]
     held: tuple[HeldSegment, ...]
+    failed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ class Store:
         topics = {
             name: Topic(self._runtime, ioloop).stats()
             for name, ioloop in sorted(self._runtime.topics.items())
-            if ioloop.making.exists
+            if ioloop.making.exists or ioloop.making.failed
         }
         return StoreStats(
             self.path, None if failure is None else str(failure), topics, self._runtime.committer.committed
@@ -177,7 +177,7 @@ class Store:
         """
         self._runtime.check()
         wait = None if timeout is None else span_seconds("timeout", timeout, past=True)
-        ioloops = [ioloop for ioloop in self._runtime.topics.values() if ioloop.making.exists]
+        ioloops = [one for one in self._runtime.topics.values() if one.making.exists and one.unusable is None]
         for ioloop in ioloops:
             ioloop.intake.shut_down()
         try:

@@ -279,6 +279,8 @@ class Transaction:
             QueueShutDown: the store is closed. Nothing was done.
             DiskFullError: nothing was done, and it may be tried again.
             WrongContextError: a message's block in it ended with an exception that was caught. Nothing was done.
+            StorageError: a topic that is put into cannot be made, as where a file lies in its place, or not be used.
+                Nothing was done.
             StoreFailedError: the store has stopped; opened again, all of it was done, or nothing.
 
         Cancellation: before the writer takes it, nothing is done; after that it is committed, and only the caller does

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
+from aiodq.engine.reporter import STORE
 from aiodq.engine.settle import settle
 from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import AiodqError, CorruptionError, DiskFullError, StoreFailedError, StoreNotFoundError
@@ -12,11 +13,12 @@ from aiodq.storage.adoption import adopt, unadoptable
 from aiodq.storage.commits import finish_commit, read_commits, sweep_staged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from aiodq.clock import Clock
     from aiodq.engine.ioloop import IoLoop
     from aiodq.engine.offload import Offload
+    from aiodq.engine.reporter import Reporter
     from aiodq.storage.commits import Commit, CommitKey
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.log import TopicLog
@@ -27,7 +29,9 @@ _INTERVAL: Final = 1.0
 _DAMAGED: Final = (CorruptionError, StoreNotFoundError)
 
 
-def adopt_pending(fs: FileSystem, clock: Clock, store: str, log_of: Callable[[str], TopicLog]) -> None:
+def adopt_pending(
+    fs: FileSystem, clock: Clock, store: str, log_of: Callable[[str], TopicLog], blocked: Iterable[CommitKey] = ()
+) -> None:
     """Let a store that is being opened take over all that was committed. Blocking.
 
     What the disk has no room for now, what is damaged, or cannot be for another reason, is left as it is: all of it, so
@@ -38,25 +42,30 @@ def adopt_pending(fs: FileSystem, clock: Clock, store: str, log_of: Callable[[st
         clock: likewise.
         store: its directory.
         log_of: opens a topic, or makes it.
+        blocked: commits that are to be left as they are.
 
     Raises:
         StoreFailedError: it has to be opened again.
         StorageError: as mapped from the system's error.
     """
+    waiting = {key.name for key in blocked}
     for pending in read_commits(fs, store).pending:
         commit = pending
+        if commit.key.name in waiting:
+            continue  # a stream's batches keep their order
         try:
             if not commit.bases and unadoptable(fs, store, commit):
                 continue
-            for topic in _left(commit):
-                commit = adopt(log_of(topic), store, commit, topic)
+            logs = {topic: log_of(topic) for topic in _left(commit)}
+            for topic, log in logs.items():
+                commit = adopt(log, store, commit, topic)
             finish_commit(fs, store, commit)
         except DiskFullError:
             break  # what comes behind it may be of the same stream
         except StoreFailedError:
             raise
         except AiodqError:
-            continue  # of one commit, which nobody else has to suffer for; it is tried again
+            waiting.add(commit.key.name)  # nobody else has to suffer for it; it is tried again
     sweep_staged(fs, store, clock.now_ns())
 
 
@@ -69,6 +78,7 @@ class AdoptingHost(Protocol):
 
     fs: FileSystem
     offload: Offload
+    reporter: Reporter
 
     def ioloop(self, name: str) -> IoLoop:
         """Return a topic's ioLoop, started if it is new."""
@@ -83,13 +93,19 @@ class Adopting:
     """One per store.
 
     A commit that is damaged is left alone until the store is opened again; whatever else goes wrong is tried again.
+
+    Attributes:
+        blocked: commits that are to be left alone until then, too.
+        owing: topics that could not be made when the store was opened, and that something is owed; it is tried again.
     """
 
     def __init__(self, host: AdoptingHost, path: str) -> None:
         """Adopt for the store at `path`; `run` does it."""
         self._host = host
         self._path = path
-        self._damaged: set[CommitKey] = set()
+        self.blocked: set[CommitKey] = set()
+        self.owing: set[str] = set()
+        self._told: set[CommitKey] = set()
 
     async def run(self) -> None:
         """Look about once a second for what was committed."""
@@ -104,25 +120,51 @@ class Adopting:
                 continue
 
     async def _look(self) -> None:
+        for topic in sorted(self.owing):
+            await self._make(self._host.ioloop(topic))
         found = await self._host.offload.call(read_commits, self._host.fs, self._path)
+        waiting: set[str] = set()
         for commit in found.pending:
-            if commit.key in self._damaged:
+            if commit.key in self.blocked or commit.key.name in waiting:
                 continue
             try:
                 await self._adopt(commit)
             except _DAMAGED:
-                self._damaged.add(commit.key)
+                self.blocked.add(commit.key)
             except (DiskFullError, StoreFailedError):
                 raise
-            except AiodqError:
-                continue
+            except AiodqError as error:
+                waiting.add(commit.key.name)
+                self._tell(commit, error)
+
+    def _warn(self, text: str) -> None:
+        self._host.reporter.warn(STORE, text)
+
+    async def _make(self, ioloop: IoLoop) -> None:
+        """Try once more to make a topic; what it is owed is put in on the way."""
+        try:
+            await ioloop.making.made()
+        except StoreFailedError:
+            raise
+        except AiodqError:
+            return
+        self.owing.discard(ioloop.name)
+
+    def _tell(self, commit: Commit, error: AiodqError) -> None:
+        """Say once that a commit has to wait."""
+        if commit.key not in self._told:
+            self._told.add(commit.key)
+            self._warn(f"the bulk load {commit.key.name!r} waits, and is tried again: {error}")
 
     async def _adopt(self, commit: Commit) -> None:
         if not commit.bases:
             reasons = await self._host.offload.call(unadoptable, self._host.fs, self._path, commit)
             if reasons:
-                self._damaged.add(commit.key)
+                self.blocked.add(commit.key)
+                self._warn(f"the bulk load {commit.key.name!r} cannot be taken over: {reasons[0]}")
                 return
+        for topic in _left(commit):
+            await self._host.ioloop(topic).making.made()
         for topic in _left(commit):
             commit = await self._adopt_into(self._host.ioloop(topic), commit, topic)
         await self._host.offload.call(finish_commit, self._host.fs, self._path, commit)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.channels import delete_channel
 from aiodq.errors import DiskFullError
+from aiodq.storage.aside import drop_owed, read_owed
 from aiodq.storage.layout import delete_topic
 
 if TYPE_CHECKING:
     from aiodq.engine.ioloop import IoLoop
     from aiodq.engine.runtime import Runtime
+    from aiodq.storage.filesystem import FileSystem
 
 __all__ = ["Deletions"]
 
@@ -73,7 +75,7 @@ class Deletions:
         runtime.committer.forget(ioloop)
         async with runtime.alone():
             await ioloop.close()
-            await runtime.offload.call(delete_topic, runtime.fs_of(ioloop.name), runtime.path, ioloop.name)
+            await runtime.offload.call(_delete_files, runtime.fs_of(ioloop.name), runtime.path, ioloop.name)
         runtime.reporter.topic_deleted(ioloop.name)
 
     async def channel(self, ioloop: IoLoop, name: str) -> None:
@@ -93,3 +95,10 @@ class Deletions:
     async def end(self) -> None:
         """Wait for everything that is under way."""
         await asyncio.gather(*self._topics.values(), *self._channels, return_exceptions=True)
+
+
+def _delete_files(fs: FileSystem, store: str, name: str) -> None:
+    """Delete a topic's files, and what it is owed, which would bring it back. Blocking."""
+    # What it was owed goes first: it would bring the topic back.
+    drop_owed(fs, read_owed(fs, store).get(name, []))
+    delete_topic(fs, store, name)

@@ -66,7 +66,14 @@ def topic_stats(ioloop: IoLoop) -> TopicStats:
         log.cut_bytes,
         {name: channel_stats(ioloop, outlet) for name, outlet in sorted(ioloop.outlets.items())},
         ioloop.retainer.held(),
+        _failed(ioloop),
     )
+
+
+def _failed(ioloop: IoLoop) -> str | None:
+    if ioloop.unusable is not None:
+        return str(ioloop.unusable)
+    return str(ioloop.making.error) if ioloop.making.failed else None
 
 
 def channel_stats(ioloop: IoLoop, outlet: Outlet[Any]) -> ChannelStats:

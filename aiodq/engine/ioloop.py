@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import anyio
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from aiodq.engine.reporter import Reporter
     from aiodq.engine.settling import Settling
     from aiodq.engine.vitals import Vitals
+    from aiodq.errors import StorageError
     from aiodq.options import StoreOptions
     from aiodq.storage.log import LogOptions, TopicLog
     from aiodq.storage.logreader import LogReader, LogView
@@ -81,10 +83,20 @@ class IoLoop:
         reporter: tells what happens.
         vitals: what is measured.
         lifetimes: when times to live end.
+        unusable: why the topic cannot be used until the store is opened again, though it has files; else None.
     """
 
-    def __init__(self, name: str, options: StoreOptions, host: IoLoopHost, log: TopicLog | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        options: StoreOptions,
+        host: IoLoopHost,
+        log: TopicLog | None,
+        *,
+        unusable: StorageError | None = None,
+    ) -> None:
         """Serve an opened log, or one that does not exist before it is needed; `run` does the work."""
+        self.unusable = unusable
         self.name = name
         self.options: StoreOptions = options
         self.log: TopicLog | UnbornLog = UnbornLog() if log is None else log
@@ -106,7 +118,9 @@ class IoLoop:
         self._durably = options.sync == "always"
         self._inbox = Inbox()
         self._writer = SegmentWriter(log, host.clock, host.offload, self._inbox)
-        self.making: Making = Making(self, lambda: host.make_log(name, self.options), exists=log is not None)
+        self.making: Making = Making(
+            self, lambda: host.make_log(name, self.options), exists=log is not None or unusable is not None
+        )
         self.reader: PrefetchingReader = PrefetchingReader(host.fs_of(name), host.offload, self.view)
         self._persister = MetadataPersister(
             host.offload, self.secure, SyncTimer(host.vitals, name), durable=self._durably
@@ -123,8 +137,14 @@ class IoLoop:
     # --- what handles call, on the loop
 
     def check(self) -> None:
-        """Raise if the topic cannot be used (see `IoLoopHost.check`)."""
+        """Raise if the topic cannot be used (see `IoLoopHost.check`).
+
+        Raises:
+            StorageError: why its files cannot be.
+        """
         self._host.check()
+        if self.unusable is not None:
+            raise copy(self.unusable) from self.unusable
         self._inbox.check()
 
     def view(self) -> LogView:
@@ -276,6 +296,9 @@ class IoLoop:
 
     async def close(self) -> None:
         """Finish what was accepted, make everything durable, close the files and end."""
+        if self.unusable is not None:
+            self.closed = True
+            return
         self.intake.shut_down()
         over = QueueShutDown("the store is closed")
         for outlet in self.outlets.values():

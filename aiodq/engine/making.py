@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+from aiodq.engine.settle import settle
 from aiodq.engine.unborn import UnbornLog
 from aiodq.errors import StorageError
 
@@ -25,12 +27,14 @@ class Making:
     Attributes:
         exists: the topic has files, or they are being made.
         error: why that failed last.
+        failed: it did, and has not succeeded since.
     """
 
     def __init__(self, ioloop: IoLoop, make_log: Callable[[], TopicLog], *, exists: bool) -> None:
         """Make what is missing of this topic; `make_log` makes its files."""
         self.exists: bool = exists
         self.error: Exception = StorageError("the topic has no files yet", ioloop.name, retriable=True)
+        self.failed: bool = False
         self._ioloop = ioloop
         self._make_log = make_log
         self._channels: dict[str, tuple[Callable[[], None], Exception]] = {}
@@ -42,6 +46,7 @@ class Making:
             self._ioloop.submit(self._make_log, self._born, after=0)
 
     def _born(self, log: TopicLog, error: Exception | None) -> None:
+        self.failed = error is not None
         if error is None:
             self._ioloop.born(log)
         else:
@@ -49,6 +54,26 @@ class Making:
             self.exists = False
             self.error = error
             self._ioloop.refuse(error)
+
+    def refused(self, error: Exception) -> None:
+        """The topic could not be made before it was named here."""
+        self.failed, self.error = True, error
+
+    async def made(self) -> None:
+        """Wait until the topic has files, having them made if it has none.
+
+        Raises:
+            StorageError: they could not be made.
+
+        Cancellation: they are made all the same.
+        """
+        self._ioloop.check()
+        if not isinstance(self._ioloop.log, UnbornLog):
+            return
+        self.be_born()
+        done: asyncio.Future[TopicLog] = asyncio.get_running_loop().create_future()
+        self._ioloop.submit(self._ioloop.real_log, lambda log, error: settle(done, log, error), after=0)
+        await done
 
     def put_off(self, channel: str, again: Callable[[], None], error: Exception) -> None:
         """A channel could not be made; `again` tries once more."""

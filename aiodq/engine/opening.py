@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,16 +14,18 @@ from aiodq.engine.adopting import adopt_pending
 from aiodq.engine.alarm import monotonic_ns
 from aiodq.engine.batch import Part
 from aiodq.engine.writer import write_blocking
-from aiodq.errors import DiskFullError, StoreLockedError
+from aiodq.errors import DiskFullError, InvalidNameError, StorageError, StoreLockedError
 from aiodq.format.codecs import codec_number
 from aiodq.options import ChannelOptions
 from aiodq.storage.adoption import finish_adoptions
+from aiodq.storage.aside import drop_owed, keep_owed, owed_to, read_owed
 from aiodq.storage.atomic import ensure_directory, sync_directory
 from aiodq.storage.commitlock import lock_commits, lock_store
 from aiodq.storage.delayed import delayed
 from aiodq.storage.journal import ChannelJournal
 from aiodq.storage.layout import check_store_directory, list_topics, require_store, sweep_deleted
 from aiodq.storage.log import LogOptions, TopicLog
+from aiodq.storage.oserrors import is_lasting, storage_error
 from aiodq.storage.transactions import TransactionFile, transactions_in
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from aiodq.format.columns import Columns
     from aiodq.format.transactions import Acks, Block, Puts
     from aiodq.options import StoreOptions
+    from aiodq.storage.aside import Owed
+    from aiodq.storage.commits import CommitKey
     from aiodq.storage.filesystem import FileSystem, Lock
 
 __all__ = [
@@ -41,6 +45,7 @@ __all__ = [
     "OpenedTopic",
     "adopt_without_owner",
     "brought_by",
+    "make_log",
     "open_channel",
     "open_store",
     "open_topic",
@@ -91,13 +96,21 @@ class OpenedStore(NamedTuple):
         lock: the store's.
         transactions: the file.
         topics: by name.
-        brought: what it says, by topic.
+        brought: what it says, by topic, and what was owed to those topics.
+        taken: the files of what was owed to them; to be dropped once they hold it durably.
+        unusable: why a topic cannot be used, by its name, until the store is opened again; what it is owed is kept.
+        owing: likewise, those that could not be made; that may be tried again at any time.
+        blocked: commits that are to be left as they are.
     """
 
     lock: Lock
     transactions: TransactionFile
     topics: dict[str, OpenedTopic]
     brought: dict[str, Brought]
+    taken: list[Owed]
+    unusable: dict[str, StorageError]
+    owing: dict[str, StorageError]
+    blocked: set[CommitKey]
 
     def abandon(self) -> None:
         """Close everything."""
@@ -135,34 +148,97 @@ def open_store(
     with ExitStack() as undo:
         lock = _claim(fs, path, take, create=create)
         undo.callback(lock.release)
+        owed = read_owed(fs, path)
         sweep_deleted(fs, path)
-        finish_adoptions(fs, path)
+        unusable, blocked = finish_adoptions(fs, path)
         transactions = TransactionFile(fs, path)
         undo.callback(transactions.close)
-        brought = brought_by(transactions.found)
-        topics: dict[str, OpenedTopic] = {}
-
-        def opened(name: str) -> OpenedTopic:
-            if name not in topics:
-                topics[name] = open_topic(fs, clock, path, name, options, brought.get(name))
-                undo.callback(topics[name].abandon)
-            return topics[name]
-
-        names = list_topics(fs, path)
-        if not names:
-            # CRASH: without LOCK the directory of a topic that is half made is not known for what it is.
-            sync_directory(fs, path)
-        for name in names:
-            opened(name)
-        for name in sorted(brought.keys() - topics.keys()):
-            with suppress(DiskFullError):
-                opened(name)
-        adopt_pending(fs, clock, path, lambda name: opened(name).log)
-        for topic in topics.values():
+        brought = brought_by(
+            [*(block for files in owed.values() for one in files for block in one.blocks), *transactions.found]
+        )
+        topics = _Topics(fs, clock, path, options, brought, unusable)
+        undo.callback(topics.abandon)
+        topics.open_all()
+        adopt_pending(fs, clock, path, lambda name: topics.opened(name).log, blocked)
+        for topic in topics.there.values():
             for _, state in topic.channels.values():
                 state.extend(topic.log.end)
+        for name in brought.keys() & (topics.unusable.keys() | topics.owing.keys()):
+            if blocks := owed_to(name, transactions.found):
+                keep_owed(fs, path, name, blocks)
+            del brought[name]
+        taken = [one for name, files in owed.items() if name in brought for one in files]
         undo.pop_all()
-    return OpenedStore(lock, transactions, topics, brought)
+    return OpenedStore(lock, transactions, topics.there, brought, taken, topics.unusable, topics.owing, blocked)
+
+
+class _Topics:
+    """The topics of a store that is being opened. One that cannot be used costs no other.
+
+    Attributes:
+        there: those that were opened, by name.
+        unusable: why one that has files could not be.
+        owing: why one could not be made.
+    """
+
+    def __init__(  # noqa: PLR0917 - as `open_channel`
+        self, fs: FileSystem, clock: Clock, path: str, options: StoreOptions, brought: dict[str, Brought],
+        unusable: dict[str, StorageError],
+    ) -> None:  # fmt: skip
+        self.there: dict[str, OpenedTopic] = {}
+        self.unusable = unusable
+        self.owing: dict[str, StorageError] = {}
+        self._fs = fs
+        self._clock = clock
+        self._path = path
+        self._options = options
+        self._brought = brought
+        self._names: set[str] = set()
+
+    def open_all(self) -> None:
+        """Open all there are, and those that transactions put into.
+
+        Raises:
+            StorageError: one that may pass, or is not of a single topic.
+        """
+        self._names = set(list_topics(self._fs, self._path))
+        if not self._names:
+            # CRASH: without LOCK the directory of a topic that is half made is not known for what it is.
+            sync_directory(self._fs, self._path)
+        for name in sorted(self._names | self._brought.keys()):
+            try:
+                self.opened(name)
+            except DiskFullError:
+                if name in self._names:
+                    raise
+            except StorageError as error:
+                if not is_lasting(error):
+                    raise
+
+    def opened(self, name: str) -> OpenedTopic:
+        """Return a topic, opened or made if it is not yet.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        error = self.unusable.get(name) or self.owing.get(name)
+        if error is not None:
+            raise error
+        if name not in self.there:
+            try:
+                self.there[name] = open_topic(
+                    self._fs, self._clock, self._path, name, self._options, self._brought.get(name)
+                )
+            except StorageError as refused:
+                if is_lasting(refused):
+                    (self.unusable if name in self._names else self.owing)[name] = refused
+                raise
+        return self.there[name]
+
+    def abandon(self) -> None:
+        """Close everything."""
+        for topic in self.there.values():
+            topic.abandon()
 
 
 def _claim(fs: FileSystem, path: str, take: Callable[[FileSystem, str], Lock], *, create: bool) -> Lock:
@@ -201,10 +277,14 @@ def adopt_without_owner(fs: FileSystem, clock: Clock, path: str, options: StoreO
 
 
 def brought_by(blocks: Iterable[Block]) -> dict[str, Brought]:
-    """Return what committed transactions bring, by topic."""
+    """Return what committed transactions bring, by topic; each of them once."""
     topics: dict[str, Brought] = defaultdict(Brought)
+    known: set[tuple[str, int]] = set()
     for block in blocks:
         for puts in block.commit.puts:
+            if (puts.topic, block.number) in known:
+                continue  # it was kept aside, and its block is still in the file
+            known.add((puts.topic, block.number))
             puts.columns.transaction = block.number
             topics[puts.topic].puts.append((block.number, puts))
         for acks in block.commit.acks:
@@ -257,6 +337,34 @@ def _put_missing(fs: FileSystem, clock: Clock, log: TopicLog, puts: Sequence[tup
 def _missing(fs: FileSystem, log: TopicLog, puts: Sequence[tuple[int, Puts]], since: int) -> list[Columns]:
     there = transactions_in(fs, log, since)
     return [put.columns for number, put in puts if number not in there]
+
+
+def make_log(fs: FileSystem, clock: Clock, store: str, name: str, options: StoreOptions) -> TopicLog:
+    """Make a topic's files, and put into them what the topic is owed. Blocking.
+
+    Raises:
+        InvalidNameError: the file system takes the name for another topic's.
+        StorageError: as mapped from the system's error.
+    """
+    _require_own_directory(fs, store, name)
+    owed = read_owed(fs, store).get(name, [])
+    topic = open_topic(
+        fs, clock, store, name, options, brought_by(block for one in owed for block in one.blocks).get(name)
+    )
+    if not topic.left:
+        # They are synced there, and nothing can have been deleted yet.
+        drop_owed(fs, owed)
+    return topic.log
+
+
+def _require_own_directory(fs: FileSystem, store: str, name: str) -> None:
+    """Make sure that a topic which is not there does not find another one's directory under its name."""
+    try:
+        taken = fs.is_directory(os.path.join(store, name)) and name not in fs.listdir(store)
+    except OSError as cause:
+        raise storage_error(cause, store) from cause
+    if taken:
+        raise InvalidNameError(f"this file system takes {name!r} for a topic that differs in case alone: use that name")
 
 
 def open_channel(  # noqa: PLR0917 - a channel hangs on that much

@@ -19,10 +19,10 @@ from aiodq.engine.deletions import Deletions
 from aiodq.engine.ioloop import IoLoop
 from aiodq.engine.joining import OpenTransactions
 from aiodq.engine.offload import Offload
-from aiodq.engine.opening import open_store, open_topic
+from aiodq.engine.opening import make_log, open_store
 from aiodq.engine.outlet import Outlet
 from aiodq.engine.patience import patiently, running_loop
-from aiodq.engine.reporter import Reporter
+from aiodq.engine.reporter import STORE, Reporter
 from aiodq.engine.rescue import abandon, rescue
 from aiodq.engine.showing import Showing
 from aiodq.engine.signals import QueueShutDown
@@ -30,10 +30,11 @@ from aiodq.engine.thresholds import Thresholds
 from aiodq.engine.transactions import Committer
 from aiodq.engine.vitals import SyncTimer, Vitals
 from aiodq.engine.watch import Watch
-from aiodq.errors import AiodqError, StoreFailedError, WrongContextError
+from aiodq.errors import AiodqError, InvalidNameError, StoreFailedError, WrongContextError
 from aiodq.format.codecs import codec_number
-from aiodq.names import is_ephemeral
+from aiodq.names import check_topic_name, is_ephemeral
 from aiodq.options import ephemeral
+from aiodq.storage.aside import drop_owed
 from aiodq.storage.log import LogOptions, TopicLog
 from aiodq.storage.memory import MemoryFileSystem
 
@@ -144,11 +145,27 @@ class Runtime:
         for name in opened.brought.keys() - opened.topics.keys():
             ioloop = self.new_topic(name, self.options)
             self._committer.recovered(ioloop, (), [puts.columns for _, puts in opened.brought[name].puts])
+        self._own_up(opened)
         # What was brought is the engine's now; for the rest of the store's life it would only take memory.
         self._opened = opened._replace(topics={}, brought={})
         opened.transactions.found.clear()
         self._task = self.loop.create_task(self._run(), name=f"aiodq {self.path}")
         _LIVE.add(self)
+
+    def _own_up(self, opened: OpenedStore) -> None:
+        """Go on without the topics that cannot be used."""
+        for name, error in (*opened.unusable.items(), *opened.owing.items()):
+            text = f"topic {name!r} cannot be used, and what it is owed is kept: {error}"
+            self.reporter.warn(STORE, text, name)
+        for name, error in opened.unusable.items():
+            self._add(IoLoop(name, self.options, self, None, unusable=error))
+        for name, error in opened.owing.items():
+            with suppress(InvalidNameError):  # of an older aiodq; no topic can be called so any more
+                self.new_topic(check_topic_name(name), self.options).making.refused(error)
+                self._adopting.owing.add(name)
+        self._adopting.blocked |= opened.blocked
+        if opened.taken:
+            self.committer.take_up(partial(drop_owed, self.fs, opened.taken))
 
     @property
     def committer(self) -> Committer:
@@ -204,6 +221,8 @@ class Runtime:
 
     def _add(self, ioloop: IoLoop) -> IoLoop:
         self.topics[ioloop.name] = ioloop
+        if ioloop.unusable is not None:
+            return ioloop
         deletion = self.deletions.under_way(ioloop.name)
         if deletion is None:
             self._wanted.put_nowait(ioloop)
@@ -233,7 +252,7 @@ class Runtime:
 
     def make_log(self, name: str, options: StoreOptions) -> TopicLog:
         """Make a topic's files. Blocking."""
-        return open_topic(self.fs_of(name), self.clock, self.path, name, options).log
+        return make_log(self.fs_of(name), self.clock, self.path, name, options)
 
     def outlet(self, ioloop: IoLoop, channel: str, make: MakeMessage) -> Outlet[Any]:
         """Return a topic's channel, made without a state if it is new."""

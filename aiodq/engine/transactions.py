@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +18,7 @@ from aiodq.engine.batch import atomic_part
 from aiodq.engine.feeder import Feeder
 from aiodq.engine.settle import settle
 from aiodq.engine.signals import QueueShutDown
-from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError
+from aiodq.errors import AiodqError, DiskFullError, NotInFlightError, StoreFailedError
 from aiodq.format.transactions import Acks, Commit, Puts
 from aiodq.names import is_ephemeral
 
@@ -131,6 +131,7 @@ class Committer:
         self._over: Exception | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = False
+        self._drop: Callable[[], None] | None = None
         if file.stale:
             self._arm()
 
@@ -149,6 +150,11 @@ class Committer:
         feeder = self._feeders[ioloop] = Feeder(ioloop)
         for columns in left:
             feeder.add(columns)
+
+    def take_up(self, drop: Callable[[], None]) -> None:
+        """What was owed to topics is theirs now; `drop` forgets it once they hold it durably. Blocking."""
+        self._drop = drop
+        self._arm()
 
     def _arm(self) -> None:
         if self._timer is None:
@@ -179,11 +185,16 @@ class Committer:
             QueueFull: a topic's bound is reached and its policy is `"reject"`; nothing was done.
             QueueShutDown: the store is closed; nothing was done.
             DiskFullError: nothing was done, and it may be tried again.
+            StorageError: a topic that is put into cannot be made, or not be used; nothing was done.
             StoreFailedError: the store has stopped.
 
         Cancellation: nothing was done, or it is committed and only the caller does not know.
         """
         entry = _Entry([], [], asyncio.get_running_loop().create_future())
+        for ioloop, _ in puts:
+            # INVARIANT: what is committed can be put where it belongs, as soon as there is room.
+            with suppress(DiskFullError):
+                await ioloop.making.made()
         try:
             await self._reserve(entry, puts, pressing=bool(settlements))
             self._hold(entry, settlements)
@@ -338,7 +349,7 @@ class Committer:
 
     async def _empty(self) -> None:
         """Have topics and channels hold durably what was committed, and forget it."""
-        if not (self._feeders or self._settled or self._file.stale or self._file.size):
+        if not (self._feeders or self._settled or self._file.stale or self._file.size or self._drop):
             return
         for feeder in self._feeders.values():
             await feeder.idle()
@@ -346,6 +357,9 @@ class Committer:
         await asyncio.gather(*(outlet.committed() for outlet in self._settled))
         await asyncio.gather(*(ioloop.sync() for ioloop in touched))
         await self._offload.call(self._file.reset, self._clock.now_ns())
+        if self._drop is not None:
+            await self._offload.call(self._drop)
+            self._drop = None
         self._feeders.clear()
         self._settled.clear()
         for ioloop in touched:

@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aiodq.errors import CorruptionError, DiskFullError, StoreFailedError, StoreNotFoundError
+from aiodq.errors import CorruptionError, DiskFullError, StorageError, StoreFailedError, StoreNotFoundError
 from aiodq.format.footer import FooterTail
 from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader
+from aiodq.storage.aside import may_be_topic
 from aiodq.storage.atomic import sync_directory, sync_file, write_all
-from aiodq.storage.commits import Commit, finish_commit, read_commits, staging_directory, write_commit
-from aiodq.storage.oserrors import opened, storage_error
+from aiodq.storage.commits import Commit, CommitKey, finish_commit, read_commits, staging_directory, write_commit
+from aiodq.storage.oserrors import is_lasting, opened, storage_error
 from aiodq.storage.segments import inspect_file, sealed_segment, segment_path
 
 if TYPE_CHECKING:
@@ -48,20 +49,34 @@ def adopt(log: TopicLog, store: str, commit: Commit, topic: str) -> Commit:
     return placed
 
 
-def finish_adoptions(fs: FileSystem, store: str) -> None:
+def finish_adoptions(fs: FileSystem, store: str) -> tuple[dict[str, StorageError], set[CommitKey]]:
     """Put in its place what an owner before had decided to: before any topic is opened. Blocking.
+
+    Returns:
+        The topics into which something cannot be moved, and why: nothing may be appended to them, as the offsets of
+        what belongs there are decided. And the commits that this concerns, which are left as they are.
 
     Raises:
         FormatVersionError: a record is of a newer version.
         StorageError: as mapped from the system's error; it may be repeated.
     """
+    unusable: dict[str, StorageError] = {}
+    blocked: set[CommitKey] = set()
     for commit in read_commits(fs, store).pending:
         for topic in commit.bases:
             staging = staging_directory(store, commit.key.name)
-            move_in(fs, os.path.join(store, topic), [(os.path.join(staging, f), at) for f, at in commit.placed(topic)])
-        if commit.bases.keys() == commit.topics.keys():
+            staged = [(os.path.join(staging, file), at) for file, at in commit.placed(topic)]
+            try:
+                move_in(fs, os.path.join(store, topic), staged)
+            except StorageError as error:
+                if not is_lasting(error):
+                    raise
+                unusable[topic] = error
+                blocked.add(commit.key)
+        if commit.bases.keys() == commit.topics.keys() and commit.key not in blocked:
             with suppress(DiskFullError):  # it can be noted later, when consuming has made room
                 finish_commit(fs, store, commit)
+    return unusable, blocked
 
 
 def place(fs: FileSystem, path: str, topic: UUID, base: int, records: int) -> None:
@@ -99,6 +114,9 @@ def unadoptable(fs: FileSystem, store: str, commit: Commit) -> list[str]:
     reasons: list[str] = []
     directory = staging_directory(store, commit.key.name)
     for topic in commit.topics.keys() - commit.bases.keys():
+        if not may_be_topic(fs, store, topic):
+            number = sum(staged.records for staged in commit.topics[topic])
+            reasons.append(f"no topic can be called {topic!r}, for which there are {number} messages")
         for staged in commit.topics[topic]:
             try:
                 check_staged(fs, os.path.join(directory, staged.file), staged.records)

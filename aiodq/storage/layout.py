@@ -6,8 +6,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from aiodq.errors import InvalidNameError, NotAStoreError, StoreNotFoundError
+from aiodq.errors import InvalidNameError, NotAStoreError, StorageError, StoreNotFoundError
 from aiodq.names import check_name
+from aiodq.storage.aside import ASIDE
 from aiodq.storage.atomic import TEMPORARY
 from aiodq.storage.channels import CHANNELS
 from aiodq.storage.commits import COMMITS, STAGING, read_commits
@@ -16,7 +17,7 @@ from aiodq.storage.figures import FIGURES
 from aiodq.storage.holds import HOLDS
 from aiodq.storage.lock import LOCK_NAME
 from aiodq.storage.meta import TOPIC_FILE
-from aiodq.storage.oserrors import storage_error
+from aiodq.storage.oserrors import is_lasting, storage_error
 from aiodq.storage.slots import WATERMARK
 from aiodq.storage.transactions import TRANSACTIONS
 from aiodq.storage.versions import refuse_newer, refuse_newer_transactions
@@ -39,7 +40,7 @@ _DELETED: Final = "#deleted"
 
 _NO_STORE: Final = "{}, so no store is opened and, with create=False, none is made; is its volume mounted?"
 
-OWN: Final = frozenset({LOCK_NAME, TRANSACTIONS, FIGURES, COMMITS, STAGING, HOLDS})
+OWN: Final = frozenset({LOCK_NAME, TRANSACTIONS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS})
 """What a store keeps beside its topics. No topic may be called so (`aiodq.names`)."""
 
 _HARMLESS: Final = OWN | {"lost+found"}
@@ -61,7 +62,10 @@ def check_store_directory(fs: FileSystem, path: str) -> None:
         names = fs.listdir(path)
         mine = LOCK_NAME in names
         others = [name for name in names if not _is_harmless(name)]
-        if all(mine and _is_remnant(fs, path, name) for name in others) or list_topics(fs, path):
+        if all(mine and _is_remnant(fs, path, name) for name in others):
+            return
+        # What is owed to a topic that cannot be made may be all that a store holds.
+        if (mine and (TRANSACTIONS in names or ASIDE in names)) or any(_is_topic(fs, path, name) for name in names):
             return
     except NotADirectoryError as cause:
         raise NotAStoreError("this is no directory", path) from cause
@@ -92,11 +96,13 @@ def require_store(fs: FileSystem, path: str) -> None:
 def list_topics(fs: FileSystem, path: str) -> list[str]:
     """Return the names of a store's topics: directories with a description or a segment in them.
 
+    One that may not be looked into counts: what is in it is somebody's.
+
     Raises:
         StorageError: as mapped from the system's error.
     """
     try:
-        return [name for name in fs.listdir(path) if _is_topic(fs, path, name)]
+        return [name for name in fs.listdir(path) if _is_topic(fs, path, name, unreadable=True)]
     except OSError as cause:
         raise storage_error(cause, path) from cause
 
@@ -143,12 +149,24 @@ def sweep_deleted(fs: FileSystem, path: str) -> None:
         refuse_newer_transactions(fs, path)
         read_commits(fs, path)
         for name in list_topics(fs, path):
-            refuse_newer(fs, os.path.join(path, name))
+            _refuse_newer_topic(fs, os.path.join(path, name))
         for name in fs.listdir(path):
             if name.endswith(_DELETED) and fs.is_directory(os.path.join(path, name)):
                 _remove_tree(fs, os.path.join(path, name))
     except OSError as cause:
         raise storage_error(cause, path) from cause
+
+
+def _refuse_newer_topic(fs: FileSystem, directory: str) -> None:
+    try:
+        refuse_newer(fs, directory)
+    except OSError as cause:
+        if not is_lasting(storage_error(cause, directory)):
+            raise
+    except StorageError as error:
+        # What cannot be read for good costs this topic alone, which its opening finds out.
+        if not is_lasting(error):
+            raise
 
 
 def _remove_tree(fs: FileSystem, path: str) -> None:
@@ -174,6 +192,8 @@ def _is_remnant(fs: FileSystem, path: str, name: str) -> bool:
         return True
     with suppress(InvalidNameError):
         check_name(name)
+        if _is_unreadable(fs, directory):
+            return True
         return all(
             entry in _TOPIC_ENTRIES or entry.endswith(TEMPORARY) or is_quarantined(entry)
             for entry in fs.listdir(directory)
@@ -181,7 +201,15 @@ def _is_remnant(fs: FileSystem, path: str, name: str) -> bool:
     return False
 
 
-def _is_topic(fs: FileSystem, path: str, name: str) -> bool:
+def _is_unreadable(fs: FileSystem, directory: str) -> bool:
+    try:
+        fs.listdir(directory)
+    except PermissionError:
+        return True
+    return False
+
+
+def _is_topic(fs: FileSystem, path: str, name: str, *, unreadable: bool = False) -> bool:
     try:
         check_name(name)
     except InvalidNameError:
@@ -190,5 +218,8 @@ def _is_topic(fs: FileSystem, path: str, name: str) -> bool:
     if not fs.is_directory(directory):
         return False
     with suppress(FileNotFoundError):  # its owner deleted it just now
-        return any(entry == TOPIC_FILE or entry.endswith(".seg") for entry in fs.listdir(directory))
+        try:
+            return any(entry == TOPIC_FILE or entry.endswith(".seg") for entry in fs.listdir(directory))
+        except PermissionError:
+            return unreadable
     return False

@@ -6,7 +6,7 @@ import errno
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from aiodq.errors import DiskFullError, ReadOnlyError, StorageError, StoreNotFoundError
+from aiodq.errors import CorruptionError, DiskFullError, ReadOnlyError, StorageError, StoreNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,15 +14,19 @@ if TYPE_CHECKING:
 
     from aiodq.storage.filesystem import File, FileSystem
 
-__all__ = ["opened", "storage_error"]
+__all__ = ["is_lasting", "opened", "storage_error"]
 
 _FULL: Final = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG})
 _REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN, errno.ENOMEM, errno.EBUSY})
+_LASTING: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+)
 _ADVICE: Final = {
     errno.EMFILE: "this process has too many open files; raise its limit or open fewer stores",
     errno.ENFILE: "the system has too many open files",
     errno.EFBIG: "the file may not grow further (ulimit -f)",
+    errno.EEXIST: "File exists: something lies there that aiodq did not make; move it away",
     errno.EIO: "the device reported an error; check it before trusting it further",
 }
 
@@ -46,6 +50,15 @@ def storage_error(cause: OSError, path: str | PathLike[str], position: int | Non
     if number in {errno.ENOENT, errno.ENOTDIR}:
         return StoreNotFoundError(f"not there: {reason}", path, position, errno=number)
     return StorageError(f"the system refused: {reason}", path, position, errno=number, retriable=number in _PASSING)
+
+
+def is_lasting(error: StorageError) -> bool:
+    """Return whether an error is about one place, and stays until somebody puts that right.
+
+    Such a one costs the topic that lies there, and no other. One that may pass, or that says something of the whole
+    device, is none of these: who opens a store is told.
+    """
+    return error.errno in _LASTING or (isinstance(error, CorruptionError) and error.errno is None)
 
 
 @contextmanager

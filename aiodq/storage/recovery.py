@@ -28,6 +28,10 @@ commit points, in the order in which an owner passes them:
    moved, both directories synced. Before the note: still to be adopted; after: moved by the next owner, before it opens
    the topic. Nothing is appended to the topic in between. (`adopt`, `move_in`)
 12. *A commit is done with*: its record says so, or goes. Before: it is done with once more. (`finish_commit`)
+13. *What is owed to a topic that cannot be used is kept aside*: in a file of its own (as 6), before the file of
+   transactions forgets it, and until the topic holds it durably; then the file goes, its directory synced, before
+   anything of it may be deleted from the topic. Before each: it is in both places, and the transactions' numbers tell
+   that it is one. (`keep_owed`, `drop_owed`)
 
 Whether bytes that do not check are an unfinished write or damage is decided by what was promised: the watermark noted
 in 3, the watermark each later frame carries, and, for any but the last segment, the existence of the next one, which

@@ -8,12 +8,14 @@ its last frame, so that the log has no gap that nobody accounts for.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from aiodq.errors import CorruptionError
+from aiodq.errors import CorruptionError, ReadOnlyError
 from aiodq.format.segment import topic_salt
 from aiodq.storage.adoption import unadoptable
+from aiodq.storage.aside import in_the_way, keep_owed, may_be_topic, read_owed
 from aiodq.storage.atomic import TEMPORARY, read_file, replace_file, sweep_temporaries
 from aiodq.storage.channels import CHANNELS, applied, channel_directory, is_loss, is_loss_in_front
 from aiodq.storage.commits import COMMITS, read_commits
@@ -58,6 +60,8 @@ class RepairAction:
 def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
     """Bring a store into a state that `verify_store` calls ok, and say what was done. A second run does nothing.
 
+    A topic that may not be read is left alone, and reported on.
+
     Raises:
         StoreNotFoundError: there is no such directory.
         NotAStoreError: the directory holds something else.
@@ -70,9 +74,11 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
     try:
         # Every file is looked at before any is touched: one of them may be of a newer version.
         verify_store(path, fs)
-        actions = [*_sweep(fs, path), *_transactions(fs, path), *_commits(fs, path), *_holds(fs, path)]
+        actions = [*_in_the_way(fs, path), *_sweep(fs, path), *_transactions(fs, path), *_owed(fs, path)]
+        actions += [*_commits(fs, path), *_holds(fs, path)]
         for topic in list_topics(fs, path):
-            actions += _TopicRepair(fs, os.path.join(path, topic)).run()
+            with suppress(ReadOnlyError):
+                actions += _TopicRepair(fs, os.path.join(path, topic)).run()
     finally:
         lock.release()
     return actions
@@ -87,6 +93,25 @@ def _transactions(fs: FileSystem, store: str) -> Iterator[RepairAction]:
         kept = [quarantine(fs, path, 0, found.size)]
         replace_file(fs, path, mended(found))
         yield from (RepairAction(path, f"took out what cannot be read: {d.reason}", kept[0]) for d in found.damages)
+
+
+def _in_the_way(fs: FileSystem, store: str) -> Iterator[RepairAction]:
+    """Make way for topics for which something is committed."""
+    for topic, path in in_the_way(fs, store).items():
+        yield RepairAction(path, f"moved it out of the way of topic {topic!r}", set_aside(fs, path))
+
+
+def _owed(fs: FileSystem, store: str) -> Iterator[RepairAction]:
+    """Leave nothing aside that can never be put where it belongs, or that cannot be read."""
+    for one in (one for files in read_owed(fs, store).values() for one in files):
+        if not may_be_topic(fs, store, one.topic):
+            what = f"set the file aside: no topic can be called {one.topic!r}"
+            yield RepairAction(one.path, what, set_aside(fs, one.path))
+        elif one.damages:
+            kept = set_aside(fs, one.path)
+            if one.blocks:
+                keep_owed(fs, store, one.topic, one.blocks)
+            yield from (RepairAction(one.path, f"took out what cannot be read: {d.reason}", kept) for d in one.damages)
 
 
 def _commits(fs: FileSystem, store: str) -> Iterator[RepairAction]:

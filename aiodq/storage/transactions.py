@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from aiodq.storage.filesystem import File, FileSystem
     from aiodq.storage.log import TopicLog
 
-__all__ = ["TRANSACTIONS", "FoundTransactions", "TransactionFile", "mended", "read_transactions", "transactions_in"]
+__all__ = [
+    "TRANSACTIONS",
+    "FoundTransactions",
+    "TransactionFile",
+    "mended",
+    "read_blocks",
+    "read_transactions",
+    "transactions_in",
+]
 
 TRANSACTIONS: Final = "#transactions"
 """No topic may be called so."""
@@ -58,9 +66,9 @@ class FoundTransactions(NamedTuple):
 
     header: Header | None
     blocks: list[Block]
-    following: int
-    damages: list[Damage]
-    size: int
+    following: int = 0
+    damages: Sequence[Damage] = ()
+    size: int = 0
 
 
 def read_transactions(fs: FileSystem, directory: str) -> FoundTransactions:
@@ -70,7 +78,11 @@ def read_transactions(fs: FileSystem, directory: str) -> FoundTransactions:
         FormatVersionError: a newer version.
         StorageError: as mapped from the system's error.
     """
-    path = os.path.join(directory, TRANSACTIONS)
+    return read_blocks(fs, os.path.join(directory, TRANSACTIONS))
+
+
+def read_blocks(fs: FileSystem, path: str) -> FoundTransactions:
+    """As `read_transactions`, of any file like that one."""
     data = read_file(fs, path, _LARGEST) or b""
     if not any(data):
         # CRASH: the file was made, and its header was not durable: nobody was promised anything.
@@ -165,7 +177,7 @@ class TransactionFile:
         self._directory = directory
         self._path = os.path.join(directory, TRANSACTIONS)
         self.found: list[Block] = found.blocks
-        self.damages: list[Damage] = found.damages
+        self.damages: Sequence[Damage] = found.damages
         self._file: File | None = None
         self._header = found.header or Header(0, 0)
         self._number = self._durable = found.following

@@ -6,9 +6,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from aiodq.errors import CorruptionError, StoreNotFoundError
+from aiodq.errors import CorruptionError, ReadOnlyError, StoreNotFoundError
 from aiodq.format.segment import topic_salt
 from aiodq.storage.adoption import unadoptable
+from aiodq.storage.aside import ASIDE, in_the_way, may_be_topic, read_owed
 from aiodq.storage.atomic import TEMPORARY, read_file
 from aiodq.storage.channels import CHANNELS, channel_directory, is_loss, is_loss_in_front
 from aiodq.storage.commits import COMMITS, STAGING, read_commits
@@ -54,7 +55,7 @@ Kind: TypeAlias = Literal[
 ]
 
 _LARGEST_NOTED: Final = 1 << 24
-_OWN: Final = frozenset({TRANSACTIONS, FIGURES, COMMITS, STAGING, HOLDS})
+_OWN: Final = frozenset({TRANSACTIONS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +156,25 @@ def verify_store(path: str, fs: FileSystem) -> StoreReport:
     check_store_directory(fs, path)
     try:
         names = fs.listdir(path)
-        topics = list_topics(fs, path)
-        files = [_other(fs, f"{path}/{name}", "") for name in names if name not in {*topics, *_OWN}]
+        topics, blocked = list_topics(fs, path), in_the_way(fs, path)
+        files = [_other(fs, f"{path}/{name}", "") for name in names if name not in {*topics, *_OWN, *blocked}]
+        files += [_in_the_way(fs, blocked[topic], topic) for topic in sorted(blocked)]
         if TRANSACTIONS in names:
             files.append(_transactions(fs, path))
-        files += [*_commits(fs, path), *_staged(fs, path), *_holds(fs, path)]
+        files += [*_owed(fs, path), *_commits(fs, path), *_staged(fs, path), *_holds(fs, path)]
     except OSError as cause:
         raise storage_error(cause, path) from cause
     for topic in topics:
-        files += _TopicCheck(fs, os.path.join(path, topic), topic).run()
+        files += _topic(fs, os.path.join(path, topic), topic)
     return StoreReport(path, tuple(files))
+
+
+def _topic(fs: FileSystem, directory: str, name: str) -> list[FileReport]:
+    """Report a topic's files, or that they may not be read: no other topic has to suffer for that."""
+    try:
+        return _TopicCheck(fs, directory, name).run()
+    except ReadOnlyError as error:
+        return [FileReport(directory, "topic", name, 0, 0, (Finding("damage", error.path, 0, error.message),))]
 
 
 class _TopicCheck:
@@ -288,6 +298,30 @@ def _transactions(fs: FileSystem, store: str) -> FileReport:
         reason = f"{len(found.blocks)} committed transactions are for the next owner to put where they belong"
         findings.append(Finding("note", path, 0, reason))
     return FileReport(path, "transactions", "", found.size, len(found.blocks), tuple(findings))
+
+
+def _owed(fs: FileSystem, store: str) -> Iterator[FileReport]:
+    """Report what is kept for topics that could not be used."""
+    for files in read_owed(fs, store).values():
+        for one in files:
+            findings = [Finding("damage", one.path, damage.position, damage.reason) for damage in one.damages]
+            what = f"of {len(one.blocks)} committed transactions, what is for topic {one.topic!r}"
+            if may_be_topic(fs, store, one.topic):
+                findings.append(Finding("note", one.path, 0, f"{what}; it is put there as soon as that can be used"))
+            else:
+                findings.append(Finding("damage", one.path, 0, f"{what}; no topic can be called so"))
+            yield FileReport(one.path, "transactions", one.topic, one.size, len(one.blocks), tuple(findings))
+    directory = os.path.join(store, ASIDE)
+    known = {one.path for files in read_owed(fs, store).values() for one in files}
+    for path in (os.path.join(directory, name) for name in _listed(fs, directory)):
+        if path not in known:
+            yield _other(fs, path, "")
+
+
+def _in_the_way(fs: FileSystem, path: str, topic: str) -> FileReport:
+    """Report something of others that lies in a topic's place."""
+    reason = f"it lies in the place of topic {topic!r}, for which something is committed; move it away"
+    return FileReport(path, "unknown", "", _size(fs, path), 0, (Finding("damage", path, 0, reason),))
 
 
 def _commits(fs: FileSystem, store: str) -> Iterator[FileReport]:
