@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from datetime import timedelta
 
+    from aiodq.delivery.channel import ChannelState
     from aiodq.engine.ioloop import IoLoop
     from aiodq.engine.outlet import Outlet
     from aiodq.message import Message
@@ -96,12 +97,19 @@ class Channel:
             QueueShutDown: shut down and nothing is ready, or the store is closed.
         """
         self._ioloop.check()
-        message: Message | None = self._outlet.take(cold=True)
+        message = self._take_now()
         if message is None:
             if self._outlet.finished:
                 raise QueueShutDown("the queue was shut down")
             raise QueueEmpty("nothing may be delivered now")
         return self._handed(message)
+
+    def _take_now(self) -> Message | None:
+        message: Message | None = self._outlet.take(cold=True)
+        if message is None and self._ioloop.pending:
+            self._ioloop.catch_up()
+            message = self._outlet.take(cold=True)
+        return message
 
     async def get_many(self, max_items: int, *, linger: float | timedelta = 0.0) -> list[Message]:
         """Wait for at least one message and take up to `max_items`.
@@ -127,7 +135,7 @@ class Channel:
         try:
             async with asyncio.timeout_at(deadline):
                 while len(messages) < max_items:
-                    message: Message | None = self._outlet.take(cold=True)
+                    message = self._take_now()
                     if message is not None:
                         messages.append(message)
                     elif not wait or loop.time() >= deadline:
@@ -175,6 +183,8 @@ class Channel:
         Cancellation: nothing changes.
         """
         self._ioloop.check()
+        if self._ioloop.pending:
+            self._ioloop.catch_up()
         found: Message | None = self._outlet.peek()
         await asyncio.sleep(0)
         return found
@@ -184,8 +194,14 @@ class Channel:
 
         A message that is too old, or has no tag that the channel wants, counts until it was looked at.
         """
-        state = self._outlet.state
+        state = self._state()
         return 0 if state is None else state.ready
+
+    def _state(self) -> ChannelState | None:
+        """Return the state, with what was accepted before as far as it can be in it."""
+        if self._ioloop.pending:
+            self._ioloop.catch_up()
+        return self._outlet.state
 
     def in_flight(self) -> int:
         """Return how many messages are handed out and not settled."""
@@ -194,13 +210,13 @@ class Channel:
 
     def deferred(self) -> int:
         """Return how many messages wait for a moment: put with a delay, or requeued with one."""
-        state = self._outlet.state
+        state = self._state()
         return 0 if state is None else len(state.deferred)
 
     @property
     def depth(self) -> int:
         """How many messages are not settled: ready, in flight and deferred."""
-        state = self._outlet.state
+        state = self._state()
         return 0 if state is None else state.depth
 
     def empty(self) -> bool:

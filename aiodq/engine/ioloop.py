@@ -35,6 +35,7 @@ from aiodq.engine.tail import TailCache
 from aiodq.engine.unborn import UnbornLog
 from aiodq.engine.vitals import SyncTimer
 from aiodq.engine.writer import SegmentWriter
+from aiodq.errors import WrongContextError
 from aiodq.options import seconds
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class IoLoop:
         self.publisher: Publisher = Publisher(self)
         self.syncer: Syncer = Syncer(options, host.offload, self._inbox, SyncTimer(host.vitals, name))
         self._operations = OperationQueue(host, self._inbox)
-        self._writing = self._retain_queued = False
+        self._writing = self._retain_queued = self._in_turn = False
         self._serial = self._taken = 0
         self.in_writer: list[Part] = []
 
@@ -200,6 +201,22 @@ class IoLoop:
         self.making.again()
         await self.operate(lambda: None)
         self.making.check(channel)
+
+    def catch_up(self) -> None:
+        """Do at once what the task would do at its next turn, for who looks for what was accepted in this one.
+
+        It is one small write at most. Nothing is done under `"always"`, where what was accepted is there once it is
+        synced, nor for another thread, which may only look.
+        """
+        if self._durably or self._in_turn or not self.intake.pending:
+            return
+        try:
+            self.check_context()
+            self._turn()
+        except WrongContextError:
+            return
+        except Exception as error:  # noqa: BLE001 - as in `_guarded`
+            self._host.fail(error)
 
     @property
     def pending(self) -> int:
@@ -346,11 +363,19 @@ class IoLoop:
     async def _serve(self) -> None:
         while not self.stopped:
             request = await self._inbox.get()
-            self._handle(request)
+            self._turn(request)
+
+    def _turn(self, request: Request | None = None) -> None:
+        self._in_turn = True
+        try:
+            if request is not None:
+                self._handle(request)
             while not self._inbox.empty() and not self.stopped:
                 self._handle(self._inbox.get_nowait())
             if not self.stopped:
                 self._advance()
+        finally:
+            self._in_turn = False
 
     async def _tick(self) -> None:
         while True:

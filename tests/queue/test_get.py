@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -482,3 +483,37 @@ class TestCredit:
             topic.channel("c", aiodq.ChannelOptions(max_in_flight=1))
             await topic.put_many(numbered(3))
             assert ready_now(topic.channel("c")) == [b"0"]
+
+
+class TestInTheSameTurn:
+    @pytest.mark.parametrize("sync", ["os", "interval"])
+    async def test_what_was_accepted_in_this_turn_is_there_for_who_looks(self, path: Path, sync: Any) -> None:
+        async with aiodq.open_queue(path, aiodq.StoreOptions(sync=sync)) as jobs:
+            receipt = jobs.put_nowait(b"a")
+            assert (jobs.qsize(), jobs.empty(), jobs.depth) == (1, False, 1)
+            message = jobs.get_nowait()
+            assert (message.body, message.offset) == (b"a", 0)
+            assert await receipt == 0
+            jobs.put_nowait(b"b")
+            jobs.put_nowait(b"c")
+            assert [message.body for message in await jobs.get_many(5)] == [b"b", b"c"]
+            jobs.put_nowait(b"d")
+            found = await jobs.peek()
+            assert found is not None
+            assert found.body == b"d"
+
+    async def test_what_is_not_durable_yet_is_not_there_under_always(self, path: Path) -> None:
+        async with aiodq.open_queue(path) as jobs:
+            receipt = jobs.put_nowait(b"a")
+            assert (jobs.qsize(), jobs.empty()) == (0, True)
+            with pytest.raises(aiodq.QueueEmpty):
+                jobs.get_nowait()
+            await receipt
+            assert jobs.get_nowait().body == b"a"
+
+    async def test_another_thread_that_looks_writes_nothing(self, path: Path) -> None:
+        async with aiodq.open_queue(path, aiodq.StoreOptions(sync="os")) as jobs:
+            jobs.put_nowait(b"a")
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(jobs.qsize).result() == 0
+            assert jobs.qsize() == 1
