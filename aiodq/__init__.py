@@ -44,6 +44,7 @@ from aiodq.message import Message
 from aiodq.options import Alarm, Backoff, ChannelOptions, Retention, StoreOptions
 from aiodq.outcomes import Reject, Retry
 from aiodq.queue import Queue
+from aiodq.running import run
 from aiodq.stats import ChannelStats, Health, HeldSegment, StoreStats, TopicStats
 from aiodq.storage.reader import StoreReader, TopicReader
 from aiodq.storage.record import StoredMessage
@@ -110,6 +111,7 @@ __all__ = [
     "open",
     "open_queue",
     "open_reader",
+    "run",
 ]
 
 __version__ = "0.1.0"

@@ -111,3 +111,21 @@ def test_modules_and_functions_stay_small() -> None:
     paths = sorted(PACKAGE.rglob("*.py"))
     assert PACKAGE / "errors.py" in paths
     assert [excess for path in paths for excess in too_long(path)] == []
+
+
+def test_every_core_dependency_is_imported_where_it_serves() -> None:
+    imported = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add((node.module or "").partition(".")[0])
+    assert imported >= {"aiofiles", "anyio", "filelock", "uvloop"}
+
+
+def test_the_systems_that_are_claimed_are_those_that_readme_names() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    systems = [name for name in project["classifiers"] if name.startswith("Operating System ::")]
+    assert systems == ["Operating System :: MacOS", "Operating System :: POSIX :: Linux"]
+    assert "POSIX only" in (ROOT / "README.md").read_text(encoding="utf-8")

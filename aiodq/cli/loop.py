@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from aiodq.cli.exits import INTERRUPTED
+from aiodq.running import loop_factory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from types import TracebackType
 
-__all__ = ["Aside", "loop_factory", "run_command"]
+__all__ = ["Aside", "run_command"]
 
 T = TypeVar("T")
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Return what makes the loop that commands run on."""
-    if sys.platform == "win32":
-        return asyncio.new_event_loop
-    import uvloop  # noqa: PLC0415 - there is none on Windows
-
-    return uvloop.new_event_loop
 
 
 def run_command(command: Coroutine[Any, Any, int]) -> int:
@@ -55,9 +46,8 @@ async def _until_signalled(command: Coroutine[Any, Any, int]) -> int:
         caught.append(number)
         task.cancel()
 
-    if sys.platform != "win32":
-        for number in _ENDING:
-            asyncio.get_running_loop().add_signal_handler(number, end, number)
+    for number in _ENDING:
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
     try:
         return await task
     except asyncio.CancelledError:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Annotated, Final
 
+import aiofiles
 from cyclopts import Parameter
 
 from aiodq.cli.exits import DONE, CommandError, complain, exit_code
@@ -114,7 +115,7 @@ class _Putting:
                 topic = opened.topic(self._topic)
                 with Aside() as aside, Meter(f"put into {self._topic}", _total(sources)) as meter:
                     for name, descriptor in sources:
-                        await self._put(topic, _read(aside, descriptor, self._cutter(name), meter))
+                        await self._put(topic, _cut(_chunks(aside, descriptor), self._cutter(name), meter))
         except (AiodqError, CommandError) as error:
             code = error.code if isinstance(error, CommandError) else exit_code(error)
             raise CommandError(f"{error}{self._so_far}", code) from error
@@ -156,9 +157,21 @@ class _Putting:
         stdout().print(text)
 
 
-async def _read(aside: Aside, descriptor: int, cutter: Cutter, meter: Meter) -> AsyncIterator[list[bytes]]:
-    """Yield records as they are read; memory holds one chunk of input at a time."""
+async def _chunks(aside: Aside, descriptor: int) -> AsyncIterator[bytes]:
+    """Yield what there is to read, a chunk at a time."""
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        async with aiofiles.open(descriptor, "rb", buffering=0, closefd=False) as file:
+            while chunk := await file.read(_CHUNK):
+                yield chunk
+        return
+    # A terminal or a pipe, where nothing may come for ever: that must not keep the process from ending.
     while chunk := await aside.call(lambda: os.read(descriptor, _CHUNK)):
+        yield chunk
+
+
+async def _cut(chunks: AsyncIterator[bytes], cutter: Cutter, meter: Meter) -> AsyncIterator[list[bytes]]:
+    """Yield records as they are read; memory holds one chunk of input at a time."""
+    async for chunk in chunks:
         meter.advance(len(chunk))
         yield cutter.feed(chunk)
     yield cutter.finish()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from aiodq.cli.demo.sources import Library, standard_library
 from aiodq.cli.demo.traffic import CHANNEL, TOPIC, channel_options, consume, produce, store_options, take_and_hold
 from aiodq.cli.demo.wire import Acknowledged, Delivered, Settled, pack
-from aiodq.cli.loop import Aside, loop_factory
+from aiodq.cli.loop import Aside
+from aiodq.running import loop_factory
 from aiodq.store import open as open_store
 
 if TYPE_CHECKING:

@@ -1,0 +1,69 @@
+"""Running a program on the fastest event loop there is."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aiodq.errors import InvalidOptionTypeError, WrongContextError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+__all__ = ["loop_factory", "run"]
+
+T = TypeVar("T")
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """Return what makes an event loop: uvloop's where it is installed, else asyncio's."""
+    try:
+        import uvloop  # noqa: PLC0415 - a program may have been installed without it
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
+    """Run a coroutine to its end and return its result: as `asyncio.run`, but on uvloop where it is installed.
+
+    ```python
+    async def main() -> None:
+        async with aiodq.open_queue("jobs") as jobs:
+            await jobs.put(b"resize cat.png")
+
+    aiodq.run(main())
+    ```
+
+    Args:
+        main: the coroutine, made by calling an `async def` function.
+        debug: asyncio's debug mode; None leaves it as the environment says.
+
+    Returns:
+        What the coroutine returns.
+
+    Raises:
+        InvalidOptionError: it is no coroutine; a `TypeError` too.
+        WrongContextError: an event loop runs in this thread already.
+
+    Cancellation: SIGINT cancels the coroutine, so that its stores are closed, and then raises `KeyboardInterrupt`.
+    """
+    if not inspect.iscoroutine(main):
+        name = getattr(main, "__name__", "main")
+        example = f"write aiodq.run({name}())" if callable(main) else "write aiodq.run(main())"
+        raise InvalidOptionTypeError(f"aiodq.run takes a coroutine, not {main!r:.100}: {example}")
+    if _runs_here():
+        main.close()
+        raise WrongContextError("an event loop runs here already: write await main() instead of aiodq.run(main())")
+    with asyncio.Runner(debug=debug, loop_factory=loop_factory()) as runner:
+        result: T = runner.run(main)
+        return result
+
+
+def _runs_here() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,56 @@
+"""`aiodq.run`: a program on the fastest loop there is."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvloop
+
+import aiodq
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_program_runs_on_uvloop_and_its_result_comes_back(tmp_path: Path) -> None:
+    async def main() -> bytes:
+        assert isinstance(asyncio.get_running_loop(), uvloop.Loop)
+        async with aiodq.open_queue(tmp_path / "jobs") as jobs:
+            await jobs.put(b"x")
+            return (await jobs.get()).body
+
+    assert aiodq.run(main()) == b"x"
+
+
+def test_without_uvloop_it_runs_on_asyncios_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> str:
+        return type(asyncio.get_running_loop()).__module__
+
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert aiodq.run(main()).startswith("asyncio")
+
+
+def test_what_the_program_raises_is_raised() -> None:
+    async def main() -> None:
+        raise LookupError("gone")
+
+    with pytest.raises(LookupError, match="gone"):
+        aiodq.run(main())
+
+
+def test_a_function_that_was_not_called_is_told_so() -> None:
+    async def service() -> None: ...
+
+    wrong: Any = service
+    with pytest.raises(TypeError, match=r"aiodq.run takes a coroutine, not .*: write aiodq.run\(service\(\)\)"):
+        aiodq.run(wrong)
+
+
+async def test_within_a_loop_it_says_what_to_write_instead() -> None:
+    async def main() -> None: ...
+
+    with pytest.raises(aiodq.WrongContextError, match=r"write await main\(\)"):
+        aiodq.run(main())
