@@ -73,17 +73,14 @@ class Reporter:
     def _extra(self, topic: str | None, channel: str | None, more: Mapping[str, object]) -> dict[str, object]:
         return {"store": self._path, "topic": topic, "channel": channel, **more}
 
-    def _often(
-        self, logger: logging.Logger, what: str, topic: str | None, channel: str | None, *, count: int, text: str,
-        **extra: object,
-    ) -> None:  # fmt: skip
-        """Log this the first time; what comes soon after is counted for `tick`."""
+    def _first(self, logger: logging.Logger, what: str, topic: str | None, channel: str | None, count: int = 1) -> bool:
+        """Return whether this is the first of its kind and is to be logged; what comes soon after `tick` sums up."""
         more = self._more.get((logger, what, topic, channel))
         if more is None:
             self._more[logger, what, topic, channel] = _More()
-            self.warn(logger, text, topic, channel, count=count, **extra)
-        else:
-            more.count += count
+            return True
+        more.count += count
+        return False
 
     def place(self, topic: str | None, channel: str | None) -> str:
         """Return a topic or channel, or the store, as texts call it."""
@@ -140,14 +137,16 @@ class Reporter:
 
     def lagging(self, seconds: float) -> None:
         """The event loop did not get round to a timer for so long: something on it does not let others go on."""
-        text = f"the event loop was held up for {seconds:.1f} s by something that ran without awaiting anything"
-        self._often(STORE, "times the event loop was held up", None, None, count=1, text=text, seconds=seconds)
+        if self._first(STORE, "times the event loop was held up", None, None):
+            text = f"the event loop was held up for {seconds:.1f} s by something that ran without awaiting anything"
+            self.warn(STORE, text, seconds=seconds)
 
     def slow_sync(self, topic: str | None, seconds: float, *, under_way: bool) -> None:
         """The disk takes long."""
-        logger, place = (STORE, self._path) if topic is None else (TOPIC, f"topic {topic!r}")
-        text = f"{place}: a sync {'is under way for' if under_way else 'took'} {seconds:.1f} s; the disk is slow"
-        self._often(logger, "slow syncs", topic, None, count=1, text=text, seconds=seconds)
+        logger = STORE if topic is None else TOPIC
+        if self._first(logger, "slow syncs", topic, None):
+            took = f"{'is under way for' if under_way else 'took'} {seconds:.1f} s"
+            self.warn(logger, f"{self.place(topic, None)}: a sync {took}; the disk is slow", topic, seconds=seconds)
 
     def disk_full(self, topic: str, error: Exception) -> None:
         """A write was refused for want of space, the first since one succeeded."""
@@ -194,26 +193,42 @@ class Reporter:
 
     def timed_out(self, topic: str, channel: str, offsets: Sequence[int]) -> None:
         """Messages were in flight for too long, and are ready again."""
-        text = f"{self.place(topic, channel)}: {len(offsets):,} timed out, the first is message {offsets[0]}"
-        self._often(DELIVERY, "timed out", topic, channel, count=len(offsets), text=text, offset=offsets[0])
+        number, first = len(offsets), offsets[0]
+        if self._first(DELIVERY, "timed out", topic, channel, number):
+            text = f"{self.place(topic, channel)}: {number:,} timed out, the first is message {first}"
+            self.warn(DELIVERY, text, topic, channel, offset=first, count=number)
         if self.listeners:
             for offset in offsets:
                 self.listeners.add(Event("timeout", topic, channel, offset, "in flight for too long; ready again"))
 
     def dead(self, topic: str, channel: str, offset: int, attempts: int, reason: str, *, target: str | None) -> None:
         """A message was given up: it is in the dead-letter topic `target`, or gone for good where there is none."""
+        new = self._first(DELIVERY, "dead", topic, channel)
+        if not new and not self.listeners:
+            return
         fate = "dropped for good, as the channel has no dead_letter" if target is None else f"put into {target!r}"
-        text = f"{self.place(topic, channel)}: message {offset} is dead ({reason}); {fate}"
-        self._often(
-            DELIVERY, "dead", topic, channel, count=1, text=text, offset=offset, attempt=attempts, dead_letter=target
-        )
+        if new:
+            text = f"{self.place(topic, channel)}: message {offset} is dead ({reason}); {fate}"
+            self.warn(DELIVERY, text, topic, channel, offset=offset, attempt=attempts, count=1, dead_letter=target)
         self.tell(Event("dead", topic, channel, offset, f"{reason}; {fate}"))
 
-    def dropped(self, topic: str, channel: str | None, count: int, offset: int | None, why: str) -> None:
-        """Messages were given up that nobody had acked."""
-        text = f"{self.place(topic, channel)}: {count:,} dropped ({why})"
-        self._often(TOPIC, "dropped", topic, channel, count=count, text=text, offset=offset)
-        self.tell(Event("dropped", topic, channel, offset, f"{count:,} dropped ({why})"))
+    def dropped(self, topic: str, channel: str | None, count: int, why: str, offset: int | None = None) -> None:
+        """Messages were given up that nobody had acked; the first of them may be known."""
+        new = self._first(TOPIC, "dropped", topic, channel, count)
+        if new:
+            text = f"{self.place(topic, channel)}: {_counted(count, 'message')} dropped: {why}"
+            self.warn(TOPIC, text, topic, channel, offset=offset, count=count)
+        if self.listeners:
+            self.listeners.add(Event("dropped", topic, channel, offset, f"{_counted(count, 'message')}: {why}"))
+
+    def lost(self, topic: str, channel: str, count: int, offset: int) -> None:
+        """A channel came to messages that cannot be read: their bytes are damaged."""
+        text = (
+            f"{_counted(count, 'message')} cannot be read, the first is {offset}: the file is damaged; see aiodq verify"
+        )
+        if self._first(TOPIC, "lost to damage", topic, channel, count):
+            self.warn(TOPIC, f"{self.place(topic, channel)}: {text}", topic, channel, offset=offset, count=count)
+        self.tell(Event("damage", topic, channel, offset, text))
 
 
 def _counted(number: int, what: str) -> str:

@@ -27,6 +27,8 @@ __all__ = ["Retainer"]
 _LOOK_EVERY: Final = 1.0
 """Seconds between two looks for holds where they keep all that might go."""
 
+_OVERFLOW: Final = "the backlog is at its bound, and overflow is 'drop_oldest'"
+
 _FRESH: Final = 0.5
 """Seconds from the beginning of a look in which something may be deleted by it. Who makes a hold waits for longer."""
 
@@ -108,10 +110,16 @@ class Retainer:
             return
         if verdict.forced_to:
             for outlet in self._ioloop.outlets.values():
-                if outlet.state is not None and outlet.state.miss(0, verdict.forced_to):
-                    self._ioloop.settled(outlet)
-                    outlet.wake()
+                missed = 0 if outlet.state is None else outlet.state.miss(0, verdict.forced_to)
+                if missed:
+                    self._missed(outlet, missed)
         self._drop(verdict.segments, verdict.forced_to)
+
+    def _missed(self, outlet: Outlet[Any], count: int) -> None:
+        """A channel loses messages that are deleted before it had them."""
+        self._ioloop.settled(outlet)
+        self._ioloop.reporter.dropped(self._ioloop.name, outlet.name, count, "deleted by retention before it had them")
+        outlet.wake()
 
     def pin(self, offset: int) -> None:
         """Keep what is stored from this offset on, until `unpin`."""
@@ -151,8 +159,7 @@ class Retainer:
             state = outlet.state
             missed = 0 if state is None else sum(state.miss(segment.base, segment.end) for segment in segments)
             if missed:
-                self._ioloop.settled(outlet)
-                outlet.wake()
+                self._missed(outlet, missed)
 
         def work() -> None:
             log.give_up(begin)
@@ -214,9 +221,12 @@ class Retainer:
             state = outlet.state
             if state is None or state.depth < deepest:
                 continue
-            before = state.depth
+            before, oldest = state.depth, state.floor
             state.drop(count)
-            dropped = max(dropped, before - state.depth)
+            gone = before - state.depth
+            dropped = max(dropped, gone)
+            if gone:
+                self._ioloop.reporter.dropped(self._ioloop.name, outlet.name, gone, _OVERFLOW, oldest)
             self._ioloop.settled(outlet)
             outlet.wake()
         return dropped
@@ -229,4 +239,6 @@ class Retainer:
         gone = self._unpinned(tuple(segment for segment in log.segments[:-1] if segment.end <= log.begin))
         if gone:
             self._drop(gone, log.begin)
+        if log.begin > before:
+            self._ioloop.reporter.dropped(self._ioloop.name, None, log.begin - before, _OVERFLOW, before)
         return log.begin - before

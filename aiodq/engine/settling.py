@@ -126,8 +126,13 @@ class Settling(ABC):
     def supplied(self, error: Exception | None) -> None:
         """See `SourceUser.supplied`."""
 
+    def lost(self, count: int, offset: int) -> None:
+        """See `SourceUser.lost`."""
+        self.noted()
+        self._host.reporter.lost(self._host.name, self.name, count, offset)
+
     def noted(self) -> None:
-        """See `SourceUser.noted`."""
+        """Something is to be written down."""
         self._host.settled(self)
 
     # --- time

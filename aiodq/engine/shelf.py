@@ -29,23 +29,25 @@ class Shelf:
     """
 
     def __init__(
-        self, tail: TailCache, limit: int, read_now: Callable[[int], ReadResult], want: Callable[[], None]
-    ) -> None:
+        self, tail: TailCache, read_now: Callable[[int], ReadResult], want: Callable[[], None],
+        lost: Callable[[int, int], None],
+    ) -> None:  # fmt: skip
         """Begin empty.
 
         Args:
             tail: the topic's newest messages.
-            limit: bytes.
             read_now: reads a little from disk at once.
             want: asks the prefetching reader to look at `fetch_offset`.
+            lost: told how many messages turned out to be lost, and from which offset on.
         """
-        self.limit = limit
+        self.limit: int = 0
         self.cost: int = 0
         self.epoch: int = 0
         self.fetching: bool = False
         self._tail = tail
         self._read_now = read_now
         self._want = want
+        self._lost = lost
         self._current: Batch | None = None
         self._ahead: deque[Batch] = deque()
 
@@ -79,7 +81,7 @@ class Shelf:
             return self._tail.find(offset)
         batch = ahead[0]
         if batch.first > offset:
-            state.lose(offset, batch.first)
+            self._lose(state, offset, batch.first)
             return None
         ahead.popleft()
         self.cost -= batch_cost(batch)
@@ -107,15 +109,19 @@ class Shelf:
             return None
         return offset
 
-    def feed(self, state: ChannelState, result: ReadResult, offset: int) -> int:
-        """Put what was read from `offset` on behind what is at hand; return how many messages turned out to be lost."""
-        lost = 0
+    def feed(self, state: ChannelState, result: ReadResult, offset: int) -> None:
+        """Put what was read from `offset` on behind what is at hand; what is missing in it is lost."""
         for batch in result.batches:
-            lost += state.lose(offset, batch.first)
+            self._lose(state, offset, batch.first)
             offset = max(offset, batch.stop)
             self._ahead.append(batch)
             self.cost += batch_cost(batch)
-        return lost + state.lose(offset, result.next)
+        self._lose(state, offset, result.next)
+
+    def _lose(self, state: ChannelState, start: int, stop: int) -> None:
+        lost = state.lose(start, stop)
+        if lost:
+            self._lost(lost, start)
 
     def clear(self) -> None:
         """Forget what is at hand."""

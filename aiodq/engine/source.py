@@ -30,8 +30,8 @@ class SourceUser(Protocol):
 
     state: ChannelState | None
 
-    def noted(self) -> None:
-        """Messages turned out to be lost, which is to be written down."""
+    def lost(self, count: int, offset: int) -> None:
+        """So many messages turned out to be lost, from this one on, which is to be written down."""
         ...
 
     def supplied(self, error: Exception | None) -> None:
@@ -50,7 +50,7 @@ class Source:
 
     def __init__(self, user: SourceUser, tail: TailCache, reader: PrefetchingReader) -> None:
         """Begin with nothing at hand."""
-        self.shelf: Shelf = Shelf(tail, 0, reader.read_now, lambda: reader.want(self))
+        self.shelf: Shelf = Shelf(tail, reader.read_now, lambda: reader.want(self), user.lost)
         self.kept: Kept = Kept()
         self.missing: list[int] = []
         self._user = user
@@ -107,11 +107,8 @@ class Source:
         """Take what was read from `offset` on; an error goes to those who wait."""
         self.shelf.fetching = False
         state = self._user.state
-        lost = 0
         if state is not None and result is not None and epoch == self.shelf.epoch:
-            lost = self.shelf.feed(state, result, offset)
-        if lost:
-            self._user.noted()
+            self.shelf.feed(state, result, offset)
         self._user.supplied(error)
 
     def prepare(self, state: ChannelState) -> None:
@@ -135,9 +132,8 @@ class Source:
                 self.kept.keep_of(batch, [offset])
                 return
         state = self._user.state
-        if state is not None:
-            state.lose(offset, offset + 1)
-            self._user.noted()
+        if state is not None and state.lose(offset, offset + 1):
+            self._user.lost(1, offset)
 
     def all_brought(self, error: Exception | None) -> None:
         """Go on with what was read; an error goes to those who wait."""

@@ -87,6 +87,43 @@ class TestKinds:
             found = at_hand(store.events())
             assert [(event.kind, event.topic) for event in found] == [("recovered", "jobs")]
 
+    async def test_what_overflow_drops(self, machine: Machine) -> None:
+        async with machine.store(max_messages=3, overflow="drop_oldest") as store:
+            jobs, events = store.queue("jobs"), store.events()
+            await jobs.put_many([b"a", b"b", b"c"])
+            await jobs.put(b"d")
+            (event,) = at_hand(events)
+            assert (event.kind, event.topic, event.channel, event.offset) == ("dropped", "jobs", "default", 0)
+            assert event.text.startswith("1 message: ")
+            unread = store.topic("unread")
+            await unread.put_many([b"a", b"b", b"c"])
+            await unread.put(b"d")
+            (event,) = at_hand(events)
+            assert (event.kind, event.topic, event.channel, event.offset) == ("dropped", "unread", None, 0)
+
+    async def test_what_retention_deletes_unread(self, machine: Machine) -> None:
+        retention = aiodq.Retention(max_segments=2, unconsumed="delete")
+        async with machine.store(segment_bytes=2000, retention=retention) as store:
+            jobs, events = store.queue("jobs"), store.events()
+            for _ in range(10):
+                await jobs.put(b"x" * 900)
+            found = [await soon(anext(events)), *at_hand(events)]
+            assert {(event.kind, event.topic, event.channel) for event in found} == {("dropped", "jobs", "default")}
+            assert all("retention" in event.text for event in found)
+
+    @pytest.mark.parametrize("cold", [False, True])
+    async def test_damage_that_a_channel_comes_to(self, machine: Machine, *, cold: bool) -> None:
+        path = await a_segment(machine, 50)
+        async with machine.store(memory_bytes=1 << 16) as store:
+            jobs, events = store.queue("jobs"), store.events()
+            flip(machine.fs, path, 1000)
+            found: list[aiodq.Message] = []
+            while len(found) < 49:
+                found.append(jobs.get_nowait() if cold else await soon(jobs.get()))
+            (event,) = at_hand(events)
+            assert (event.kind, event.topic, event.channel) == ("damage", "jobs", "default")
+            assert {message.offset for message in found} == set(range(50)) - {event.offset}
+
 
 class TestListening:
     async def test_several_hear_the_same(self, machine: Machine) -> None:
