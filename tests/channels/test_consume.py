@@ -804,7 +804,7 @@ class TestHandlers:
             {"timeout": 0}, {"timeout": -1}, {"timeout": "5"}, {"timeout": float("nan")}, {"timeout": timedelta(0)},
             {"renew": 1}, {"on_error": "log"}, {"on_error": lambda message: message},
         ],
-        ids=str,
+        ids=lambda options: next(iter(options)),
     )  # fmt: skip
     async def test_options_out_of_range_are_refused(self, machine: Machine, options: dict[str, Any]) -> None:
         async def handler(_: aiodq.Message) -> None: ...
