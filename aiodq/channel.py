@@ -168,8 +168,11 @@ class Channel:
             yield message
 
     def _handed(self, message: Message) -> Message:
-        if self._outlet.options.auto_ack:
+        outlet = self._outlet
+        if outlet.options.auto_ack:
             message.ack_nowait()
+        elif outlet.counting:
+            outlet.note_deliveries()
         return message
 
     async def peek(self) -> Message | None:

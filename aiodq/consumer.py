@@ -107,6 +107,8 @@ class Consumer:
     async def _attempt(self, message: Message) -> None:
         if self._outlet.options.auto_ack:
             message.ack_nowait()
+        elif self._outlet.counting:
+            self._outlet.note_deliveries()
         message._consumed(_WAIT)  # noqa: SLF001 - consuming is the other half of a message
         with nullcontext() if message.settled or not self._renew else message._renewed():  # noqa: SLF001 - as above
             call = Call(self._handler, message, limiter=self._limiter)

@@ -44,7 +44,8 @@ class Message(StoredMessage):
         body: the bytes that were put.
         offset: its number in the topic, from 0; `id` is the same as 16 hex digits.
         timestamp_ns: when it was put, nanoseconds since 1970-01-01 UTC; `timestamp` is the same as a `datetime`.
-        attempts: 1 at the first delivery.
+        attempts: 1 at the first delivery. Where the channel has `max_attempts`, a delivery that ended with its process
+            counts too.
         tag, key, headers: as they were put.
         topic, channel: where it came from; `channel` is empty for one that was only looked at.
     """

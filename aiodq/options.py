@@ -362,7 +362,8 @@ class ChannelOptions:
             again; `touch` begins them anew. None: it waits for ever.
         max_in_flight: messages handed out and not yet settled, at most. 1 gives strict order.
         max_attempts: after so many deliveries a message is dead: it goes to the dead-letter topic, or is dropped and
-            counted where there is none. None: it comes again for ever.
+            counted where there is none. Deliveries are written down as messages are handed out, without a sync, so that
+            one counts also if it kills the process; a power cut may forget some. None: it comes again for ever.
         dead_letter: the name of the topic for what is dead or rejected, or None.
         backoff: how long a message waits after a `nack` without a delay; None: it is ready again at once.
         tags: only messages with one of these tags are delivered; the others count as settled. None: all are.

@@ -194,10 +194,13 @@ class Queue(Channel):
         message.ack_nowait()
 
     def _handed(self, message: Message) -> Message:
-        if self._outlet.options.auto_ack:
+        outlet = self._outlet
+        if outlet.options.auto_ack:
             message.ack_nowait()
-        else:
-            self._note(message)
+            return message
+        if outlet.counting:
+            outlet.note_deliveries()
+        self._note(message)
         return message
 
     def shutdown(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - asyncio's signature

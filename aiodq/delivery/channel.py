@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.delivery.ranges import RangeSet
 from aiodq.delivery.timers import Deadlines, Deferrals
-from aiodq.format.journal import MOST_REMAINING, ChannelImage, Op, OpKind
+from aiodq.format.journal import LONGEST_RUN, MOST_REMAINING, ChannelImage, Op, OpKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,6 +54,7 @@ class ChannelState:
         deferred: what waits for a moment.
         max_in_flight: the bound of `in_flight`.
         counters: see `Counters`.
+        counting: deliveries are to be noted as they happen, so that they count also if their process dies.
     """
 
     def __init__(self, floor: int, end: int, max_in_flight: int) -> None:
@@ -66,14 +67,18 @@ class ChannelState:
         self.deferred: Deferrals = Deferrals()
         self.max_in_flight = max_in_flight
         self.counters: Counters = Counters()
+        self.counting: bool = False
         self._deadlines = Deadlines(self.in_flight)
         self._again: list[int] = []
         # What lies before the cursor and is not to be found by it, as it was deferred before it was handed out.
         self._passed = RangeSet()
         self._attempts: dict[int, int] = {}
+        # Of messages in flight whose deliveries are noted: how often they were delivered, this time included.
+        self._noted: dict[int, int] = {}
         self._deliveries = 0
         self._fresh_acks: list[tuple[int, int]] = []
         self._fresh_requeues: list[int] = []
+        self._fresh_deliveries: list[int] = []
         self._fresh_deferrals: list[int] = []
         self._fresh_seek: int | None = None
         self._noted_floor = floor
@@ -115,8 +120,9 @@ class ChannelState:
                 if op.length < MOST_REMAINING:
                     wall = max(wall, op.value - op.length * _MILLISECOND)
             else:
-                state._attempts[op.offset] = op.value
-                dues.pop(op.offset, None)
+                for offset in range(op.offset, min(op.run.stop, end)):
+                    state._attempts[offset] = op.value
+                    dues.pop(offset, None)
         state.floor = min(state.floor, end)
         state.end = end
         state.settled.discard_from(end)
@@ -130,7 +136,7 @@ class ChannelState:
 
     def image(self, wall: int = 0, now: int = 0) -> ChannelImage:
         """Return the state as a checkpoint keeps it, noted at this wall time and moment."""
-        attempts = {offset: number for offset, number in self._attempts.items() if number > 0}
+        attempts = {offset: number for offset, number in (self._attempts | self._noted).items() if number > 0}
         # INVARIANT: what was deferred after a delivery has its attempts noted. The due times of others are in the log.
         dues = ((offset, self.deferred.due(offset)) for offset in self._attempts)
         deferred = {offset: due - now + wall for offset, due in dues if due is not None}
@@ -194,6 +200,9 @@ class ChannelState:
         self.counters.delivered += 1
         self._deliveries += 1
         self.in_flight[offset] = self._deliveries
+        if self.counting:
+            self._noted[offset] = attempts
+            self._fresh_deliveries.append(offset)
         if deadline is not None:
             self._deadlines.add(deadline, offset, self._deliveries)
         if offset >= self.cursor and not (self._passed.total and offset in self._passed):
@@ -241,13 +250,13 @@ class ChannelState:
 
     def ack(self, offset: int) -> None:
         """Settle a message in flight."""
-        del self.in_flight[offset]
+        self._land(offset)
         self.counters.acked += 1
         self._settle(offset, offset + 1)
 
     def nack(self, offset: int, attempts: int, due: int | None = None) -> None:
         """Make a message in flight ready again, now or when it is due, having been delivered `attempts` times."""
-        del self.in_flight[offset]
+        self._land(offset)
         self.counters.requeued += 1
         self.count(offset, attempts)
         if due is None:
@@ -264,7 +273,7 @@ class ChannelState:
 
     def time_out(self, offset: int) -> None:
         """Make a message in flight ready again whose time is up; the delivery counts."""
-        del self.in_flight[offset]
+        self._land(offset)
         self.counters.timed_out += 1
         self.count(offset, self.attempts(offset) + 1)
         heapq.heappush(self._again, offset)
@@ -279,7 +288,7 @@ class ChannelState:
 
     def bury(self, offset: int) -> None:
         """Settle a message in flight that is given up."""
-        del self.in_flight[offset]
+        self._land(offset)
         self.counters.dead += 1
         self._settle(offset, offset + 1)
 
@@ -295,9 +304,11 @@ class ChannelState:
         """Begin anew at an offset: everything below it is settled, nothing else; what is in flight is forgotten."""
         self.floor = self.cursor = self._noted_floor = offset
         self.settled, self._passed = RangeSet(), RangeSet()
-        for forgotten in (self.in_flight, self.deferred, self._deadlines, self._again, self._attempts):
+        for forgotten in (
+            self.in_flight, self.deferred, self._deadlines, self._again, self._attempts, self._noted,
+        ):  # fmt: skip
             forgotten.clear()
-        for fresh in (self._fresh_acks, self._fresh_requeues, self._fresh_deferrals):
+        for fresh in (self._fresh_acks, self._fresh_requeues, self._fresh_deliveries, self._fresh_deferrals):
             fresh.clear()
         self._fresh_seek = offset
 
@@ -347,10 +358,12 @@ class ChannelState:
                 joined.add(max(start, self.floor), stop)
             ops += [Op(OpKind.ACK, start, stop - start) for start, stop in joined]
             self._fresh_acks.clear()
-        if self._fresh_requeues:
-            open_ones = {o for o in self._fresh_requeues if self._is_open(o)}
-            ops += [Op(OpKind.REQUEUE, o, value=self._attempts.get(o, 0)) for o in sorted(open_ones)]
+        if self._fresh_requeues or self._fresh_deliveries:
+            names = {o for o in self._fresh_requeues if self._is_open(o)}
+            names |= self._noted.keys() & set(self._fresh_deliveries)
+            ops += self._delivered(sorted(names))
             self._fresh_requeues.clear()
+            self._fresh_deliveries.clear()
         for offset in sorted(set(self._fresh_deferrals)):
             due = self.deferred.due(offset)
             if due is not None:
@@ -359,12 +372,29 @@ class ChannelState:
         self._fresh_deferrals.clear()
         return ops
 
+    def _delivered(self, offsets: list[int]) -> list[Op]:
+        """Return operations that say how often these were delivered; those in flight in runs."""
+        ops: list[Op] = []
+        run: Op | None = None
+        for offset in offsets:
+            number = self._noted.get(offset)
+            if number is None:
+                run = None
+                ops.append(Op(OpKind.REQUEUE, offset, value=self._attempts.get(offset, 0)))
+            elif run is not None and (run.run.stop, run.value) == (offset, number) and run.length < LONGEST_RUN:
+                run = ops[-1] = run._replace(length=run.length + 1)
+            else:
+                run = Op(OpKind.REQUEUE, offset, value=number)
+                ops.append(run)
+        return ops
+
     def renote(self) -> None:
         """Have `take_ops` say everything again, as what it said last did not reach the disk."""
         # Of everything that was noted before, nothing counts any more.
         self._fresh_seek = self._noted_floor = self.floor
         self._fresh_acks = list(self.settled)
         self._fresh_requeues = list(self._attempts)
+        self._fresh_deliveries = list(self._noted)
         self._fresh_deferrals = [offset for offset in self._attempts if offset in self.deferred]
 
     def _is_open(self, offset: int) -> bool:
@@ -376,11 +406,17 @@ class ChannelState:
             return 0
         before = self.depth
         for offset in [o for o in self.in_flight if start <= o < stop]:
-            del self.in_flight[offset]
+            self._land(offset)
         if self.deferred:
             self.deferred.discard_range(start, stop)
         self._settle(start, stop)
         return before - self.depth
+
+    def _land(self, offset: int) -> None:
+        """A message is in flight no more."""
+        del self.in_flight[offset]
+        if self._noted:
+            self._noted.pop(offset, None)
 
     def _settle(self, start: int, stop: int) -> None:
         if stop - start == 1:

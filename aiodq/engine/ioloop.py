@@ -253,6 +253,10 @@ class IoLoop:
         self.intake.freed()
         self.retain_soon()
 
+    def write_now(self, outlet: Settling) -> None:
+        """See `OutletHost.write_now`."""
+        self._persister.write_now(outlet)
+
     def settled_elsewhere(self, outlet: Settling) -> None:
         """See `OutletHost.settled_elsewhere`."""
         self._persister.note(outlet)

@@ -84,6 +84,19 @@ class MetadataPersister:
         """Note that a channel has something to write whenever others do: it is durable elsewhere so far."""
         self._dirty[outlet.name] = outlet
 
+    def write_now(self, outlet: Settling) -> None:
+        """Write what a channel has to say, on the caller's time; it is synced when something else of it is.
+
+        Where that cannot be done (a full disk) it is tried again: consuming goes on, as that is what makes room.
+        """
+        if outlet.name in self._held:
+            return
+        error = self._write(outlet)
+        if error is None:
+            self._unsynced[outlet.name] = outlet
+        else:
+            self._put_off(outlet, [], error)
+
     def submit(self, job: Job) -> None:
         """Do this after what was submitted before."""
         if self._over is not None:
@@ -221,6 +234,7 @@ class MetadataPersister:
         await self._secure()
         image = state.image(*outlet.times())
         state.take_ops()
+        journal.imaged()
         try:
             await self._offload.call(journal.fold, image)
         except DiskFullError as error:

@@ -65,6 +65,10 @@ class OutletHost(Protocol):
         """Something was settled or requeued that is not on disk yet."""
         ...
 
+    def write_now(self, outlet: Settling) -> None:
+        """Write what the channel has to say, without a sync."""
+        ...
+
     def settled_elsewhere(self, outlet: Settling) -> None:
         """Something was settled that is durable though not yet in the channel's journal."""
         ...
@@ -85,6 +89,7 @@ class Settling(ABC):
         source: where messages come from.
         ack_waiters: who waits for the journal's next commit.
         transactions: those under way in the store.
+        counting: deliveries are written down before whoever asked has the message.
     """
 
     def __init__(self, name: str, host: OutletHost, clock: Clock) -> None:
@@ -95,6 +100,7 @@ class Settling(ABC):
         self.journal: ChannelJournal | None = None
         self.source: Source = Source(self, host.tail, host.reader)
         self.ack_waiters: list[asyncio.Future[None]] = []
+        self.counting: bool = False
         self.transactions: OpenTransactions = host.transactions
         self._host = host
         self._clock = clock
@@ -115,6 +121,7 @@ class Settling(ABC):
         self.journal = journal
         self.state = state
         state.max_in_flight = self.options.max_in_flight
+        state.counting = self.counting
         self._set_alarm(state)
         self.wake()
 
@@ -160,6 +167,10 @@ class Settling(ABC):
         self.source.prepare(state)
         self.wake()
         return state.next_moment()
+
+    def note_deliveries(self) -> None:
+        """Write down what was handed out, before it is in anybody's hands: it counts even if that kills the process."""
+        self._host.write_now(self)
 
     # --- settling
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JOURNAL_HEADER",
+    "LONGEST_RUN",
     "MOST_REMAINING",
     "ChannelImage",
     "Op",
@@ -60,6 +61,9 @@ _VERSION: Final = 1
 _CHECKPOINT_VERSION: Final = 2
 MOST_REMAINING: Final = (1 << 32) - 1
 """The largest length of an operation. As what remains of a deferral it says nothing."""
+
+LONGEST_RUN: Final = 1 << 16
+"""Messages that one `OpKind.REQUEUE` names at most; what is said of more is not believed."""
 
 _JOURNAL_MAGIC: Final = b"AIODQJN1"
 _CHECKPOINT_MAGIC: Final = b"AIODQCP1"
@@ -84,7 +88,11 @@ class OpKind(IntEnum):
     FLOOR = 2
     """Everything below `offset` is settled."""
     REQUEUE = 3
-    """The message at `offset` is ready again and has been delivered `value` times."""
+    """`length` messages from `offset` on, `LONGEST_RUN` at most, are ready and have been delivered `value` times each.
+
+    Written when a message comes again, and, where a channel counts what ends with its process, as messages are handed
+    out: a run of them is one operation, of which a version that knows no runs takes the first message alone.
+    """
     DEFER = 4
     """The message at `offset` is due at `value`, `length` milliseconds after this was noted, or a little less."""
     SEEK = 5
@@ -99,6 +107,11 @@ class Op(NamedTuple):
     length: int = 1
     value: int = 0
 
+    @property
+    def run(self) -> range:
+        """The offsets of a `OpKind.REQUEUE`."""
+        return range(self.offset, self.offset + min(max(self.length, 1), LONGEST_RUN))
+
 
 @dataclass(slots=True)
 class ChannelImage:
@@ -107,7 +120,7 @@ class ChannelImage:
     Attributes:
         floor: everything below this offset is settled.
         ranges: settled stretches above it, (start, stop), in order.
-        attempts: deliveries so far of messages that were requeued, by offset.
+        attempts: deliveries so far of messages that were requeued, or whose deliveries are noted, by offset.
         deferred: when messages are due that are not to be delivered before, wall time, by offset.
         noted_ns: when this was noted, wall time; 0 where that is not known.
     """

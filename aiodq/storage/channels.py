@@ -63,8 +63,9 @@ def _apply(image: ChannelImage, op: Op) -> None:
         case OpKind.ACK:
             image.ranges.append((op.offset, op.offset + op.length))
         case OpKind.REQUEUE:
-            image.attempts[op.offset] = op.value
-            image.deferred.pop(op.offset, None)
+            for offset in op.run:
+                image.attempts[offset] = op.value
+                image.deferred.pop(offset, None)
         case OpKind.DEFER:
             image.attempts.setdefault(op.offset, 0)
             image.deferred[op.offset] = op.value

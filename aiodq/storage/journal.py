@@ -10,6 +10,7 @@ need no space. The file's size then changes seldom, which leaves a sync less to 
 from __future__ import annotations
 
 import os
+import threading
 import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -193,6 +194,8 @@ def _next_block(data: bytes, end: int, last: int, generation: int, path: str) ->
 class ChannelJournal:
     """A channel's durable state, open for its owner.
 
+    Operations may be appended beside a sync or a fold in another thread: they wait for a small write at most.
+
     Attributes:
         image, ops: what was found at open; the caller applies the one to the other.
         damages: what could not be read; the files are set aside.
@@ -218,6 +221,8 @@ class ChannelJournal:
         self.image, self.ops, self._generation, self._end, self.damages, torn = _read_channel(fs, directory, start)
         self.pending: int = len(self.ops)
         self._reserved = 0
+        self._mutex = threading.Lock()
+        self._since: list[Op] | None = None
         self.unclean: bool = bool(self.damages)
         for damage in self.damages:
             if damage.end > damage.position:
@@ -264,11 +269,14 @@ class ChannelJournal:
         sync_file(file, self._path)
 
     def _begin(self, file: File) -> None:
+        self._renew(file)
+        sync_file(file, self._path)
+
+    def _renew(self, file: File) -> None:
         # Not cut to nothing: the space it has may be all there is. Nor extended: a hole is no space.
         file.truncate(min(file.size(), _LEAST))
         self._end = self._reserved = write_all(file, [encode_journal_header(self._generation)], 0)
         self._reserve(file)
-        sync_file(file, self._path)
 
     @property
     def scant(self) -> bool:
@@ -294,7 +302,8 @@ class ChannelJournal:
 
     def top_up(self) -> None:
         """Write zeros ahead of the journal's end where few are left. Blocking; a disk too full for them is no error."""
-        self._reserve(self._file)
+        with self._mutex:
+            self._reserve(self._file)
 
     @property
     def reach(self) -> int:
@@ -312,15 +321,21 @@ class ChannelJournal:
         batch = list(ops)
         if not batch:
             return  # an empty block would read as the journal's end
-        try:
-            if not self._end:
-                self._begin(self._file)
-            # A failed write leaves the end where it was, so that the next one covers whatever got there.
-            self._end = write_all(self._file, [encode_block(batch, self._generation)], self._end)
-            self._reserved = max(self._reserved, self._end)
-        except OSError as cause:
-            raise storage_error(cause, self._path, self._end) from cause
-        self.pending += len(batch)
+        with self._mutex:
+            try:
+                if not self._end:
+                    self._begin(self._file)
+                self._write(batch)
+            except OSError as cause:
+                raise storage_error(cause, self._path, self._end) from cause
+            self.pending += len(batch)
+            if self._since is not None:
+                self._since += batch
+
+    def _write(self, batch: list[Op]) -> None:
+        # A failed write leaves the end where it was, so that the next one covers whatever got there.
+        self._end = write_all(self._file, [encode_block(batch, self._generation)], self._end)
+        self._reserved = max(self._reserved, self._end)
 
     def sync(self) -> None:
         """Return when everything appended before is on the device, with a reserve behind it.
@@ -328,15 +343,28 @@ class ChannelJournal:
         Raises:
             StoreFailedError: nobody knows what is there.
         """
-        self._reserve(self._file)
+        with self._mutex:
+            self._reserve(self._file)
         sync_file(self._file, self._path)
 
+    def imaged(self) -> None:
+        """An image is taken that `fold` will get: what is appended from now on is not in it, and must outlive it."""
+        with self._mutex:
+            self._since = []
+
     def fold(self, image: ChannelImage) -> None:
-        """Replace checkpoint and journal by `image`.
+        """Replace checkpoint and journal by `image`, and what was appended since `imaged`.
 
         Raises:
             StorageError: the old ones stand, or both hold the same.
         """
+        try:
+            self._fold(image)
+        finally:
+            with self._mutex:
+                self._since = None
+
+    def _fold(self, image: ChannelImage) -> None:
         # CRASH: once the new checkpoint is there, the old journal's generation no longer fits and it is ignored.
         checkpoint = encode_checkpoint(image, self._generation + 1)
         try:
@@ -345,15 +373,21 @@ class ChannelJournal:
             if not self._give_way():
                 raise
             replace_file(self._fs, self._checkpoint, checkpoint)
-        self._generation += 1
-        # INVARIANT: nothing is written behind a header of another generation; if it cannot be replaced now, `append`
-        # does so first.
-        self._end = 0
-        try:
-            self._begin(self._file)
-        except OSError as cause:
-            raise storage_error(cause, self._path) from cause
-        self.pending = 0
+        with self._mutex:
+            self._generation += 1
+            # INVARIANT: nothing is written behind a header of another generation; if it cannot be replaced now,
+            # `append` does so first.
+            self._end = self.pending = 0
+            try:
+                self._renew(self._file)
+                if self._since:
+                    # CRASH: killed between the checkpoint's rename and this, what was appended meanwhile is lost:
+                    # nobody was promised that it is durable, as nobody had it synced.
+                    self._write(self._since)
+                    self.pending = len(self._since)
+            except OSError as cause:
+                raise storage_error(cause, self._path) from cause
+        sync_file(self._file, self._path)
 
     def _give_way(self) -> bool:
         """Give the reserve back to the disk, so that a checkpoint finds room; return whether there was one."""
@@ -374,7 +408,9 @@ def _reach_of(op: Op) -> int:
     match op.kind:
         case OpKind.ACK:
             return op.offset + op.length
-        case OpKind.REQUEUE | OpKind.DEFER:
+        case OpKind.REQUEUE:
+            return op.run.stop
+        case OpKind.DEFER:
             return op.offset + 1
         case OpKind.FLOOR | OpKind.SEEK:
             return op.offset

@@ -26,11 +26,13 @@ WALL = 10**18
 class ChannelMachine(RuleBasedStateMachine):
     """The model: who is settled, who is in flight, how often each was delivered; and what of that is on disk."""
 
-    @initialize(floor=st.integers(0, 5), count=st.integers(0, 8))
-    def begin(self, floor: int, count: int) -> None:
+    @initialize(floor=st.integers(0, 5), count=st.integers(0, 8), counting=st.booleans())
+    def begin(self, floor: int, count: int, *, counting: bool) -> None:
+        self.counting = counting
         self.start = floor
         self.end = floor + count
         self.state = ChannelState(floor, self.end, MAX_IN_FLIGHT)
+        self.state.counting = counting
         self.settled: set[int] = set()
         self.flight: dict[int, tuple[int, int]] = {}  # (attempts, delivery number)
         self.attempts: dict[int, int] = {}
@@ -51,6 +53,12 @@ class ChannelMachine(RuleBasedStateMachine):
     @property
     def ready(self) -> set[int]:
         return self.open - set(self.flight) - set(self.deferred)
+
+    @property
+    def delivered(self) -> dict[int, int]:
+        """How often each was, as far as it outlives the process."""
+        in_flight = {offset: attempts for offset, (attempts, _) in self.flight.items()}
+        return self.attempts | in_flight if self.counting else dict(self.attempts)
 
     def settle(self, offsets: set[int]) -> None:
         self.settled |= offsets
@@ -220,14 +228,14 @@ class ChannelMachine(RuleBasedStateMachine):
         self.keep()
 
     def keep(self) -> None:
-        self.kept_settled, self.kept_attempts = set(self.settled), dict(self.attempts)
+        self.kept_settled, self.kept_attempts = set(self.settled), self.delivered
         self.kept_deferred = {offset: due for offset, due in self.deferred.items() if offset in self.attempts}
 
     def check_short(self, ops: list[Op]) -> None:
         """No operation says what another one does, or could be joined with it."""
         floors = [op.offset for op in ops if op.kind is OpKind.FLOOR]
         acks = [(op.offset, op.offset + op.length) for op in ops if op.kind is OpKind.ACK]
-        requeued = [op.offset for op in ops if op.kind is OpKind.REQUEUE]
+        requeued = [offset for op in ops if op.kind is OpKind.REQUEUE for offset in op.run]
         assert len(floors) <= 1
         assert all(start > self.state.floor and start < stop for start, stop in acks)
         assert all(stop < following for (_, stop), (following, _) in pairwise(acks))
@@ -270,6 +278,7 @@ class ChannelMachine(RuleBasedStateMachine):
         self.state = ChannelState.restored(
             self.image, self.journal, end, MAX_IN_FLIGHT, wall=WALL + self.now, now=self.now
         )
+        self.state.counting = self.counting
         self.settled = {offset for offset in self.kept_settled if offset < end}
         self.attempts = {offset: n for offset, n in self.kept_attempts.items() if offset in self.open}
         deferred = {o: due for o, due in self.kept_deferred.items() if o in self.open and due > self.now}
@@ -321,7 +330,7 @@ class ChannelMachine(RuleBasedStateMachine):
         image = self.state.image(WALL + self.now, self.now)
         twin = ChannelState.restored(image, (), self.end, MAX_IN_FLIGHT, wall=WALL + self.now, now=self.now)
         assert twin.depth == len(self.open)
-        assert twin.image().attempts == {offset: n for offset, n in self.attempts.items() if n > 0}
+        assert twin.image().attempts == {offset: n for offset, n in self.delivered.items() if n > 0}
 
     @invariant()
     def what_is_on_disk_may_be_read_twice(self) -> None:

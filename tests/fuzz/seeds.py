@@ -10,6 +10,7 @@ from aiodq.format.columns import Columns
 from aiodq.format.footer import IndexEntry, SegmentIndex, encode_footer
 from aiodq.format.frames import encode_frames, read_prefix
 from aiodq.format.journal import (
+    LONGEST_RUN,
     ChannelImage,
     Op,
     OpKind,
@@ -108,7 +109,12 @@ def _journals() -> list[bytes]:
     ops += [Op(OpKind.DEFER, 6, 1500, TIME), Op(OpKind.SEEK, 3)]
     generation = 0xABCD_0000_0002
     header = encode_journal_header(generation)
-    return [header, header + encode_block(ops[:1], generation) + encode_block(ops, generation)]
+    counted = [Op(OpKind.REQUEUE, 6, 3, 1), Op(OpKind.REQUEUE, 9, LONGEST_RUN, 2)]
+    return [
+        header,
+        header + encode_block(ops[:1], generation) + encode_block(ops, generation),
+        header + encode_block(counted, generation),
+    ]
 
 
 def _checkpoints() -> list[bytes]:

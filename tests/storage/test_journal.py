@@ -604,8 +604,9 @@ def test_applied_is_the_set_it_stands_for(
             attempts.setdefault(offset, 0)
             deferred[offset] = count
         else:
-            attempts[offset] = count
-            deferred.pop(offset, None)
+            for delivered in range(offset, offset + count):
+                attempts[delivered] = count
+                deferred.pop(delivered, None)
     result = applied(image, [Op(kind, offset, count, count) for kind, offset, count in ops])
     covered = set(range(result.floor)) | {n for start, stop in result.ranges for n in range(start, stop)}
     assert covered == settled
