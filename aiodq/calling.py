@@ -6,14 +6,18 @@ import asyncio
 import inspect
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anyio import to_thread
+
+from aiodq.engine.stopping import handling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from anyio import CapacityLimiter
+
+    from aiodq.engine.outlet import Outlet
 
 __all__ = ["Call"]
 
@@ -29,16 +33,22 @@ class Call:
     """
 
     def __init__(
-        self, function: Callable[..., object], *arguments: object, limiter: CapacityLimiter | None = None
+        self,
+        outlet: Outlet[Any],
+        function: Callable[..., object],
+        *arguments: object,
+        limiter: CapacityLimiter | None = None,
     ) -> None:
         """Begin.
 
         Args:
+            outlet: the channel that is worked off.
             function: what it returns is awaited if it can be.
             arguments: what it is called with.
             limiter: given for a plain function that is to have one of its threads.
         """
         self.late: bool = False
+        self._outlet = outlet
         self._function = partial(function, *arguments)
         self._limiter = limiter
         self._thread: asyncio.Future[object] | None = None
@@ -46,6 +56,7 @@ class Call:
 
     async def _run(self) -> BaseException | None:
         # Returned rather than raised: raised through a cancelled task, a CancelledError loses where it came from.
+        handling(self._outlet)
         try:
             if self._limiter is None:
                 result = self._function()

@@ -12,6 +12,7 @@ from aiodq.consumer import Consumer
 from aiodq.engine.channels import pause_channel
 from aiodq.engine.figures import channel_stats
 from aiodq.engine.signals import QueueEmpty, QueueShutDown
+from aiodq.engine.stopping import stop_channels
 from aiodq.errors import AiodqError, NotInFlightError, OffsetError
 from aiodq.handlers import checked_handler, checked_hook
 from aiodq.options import time_ns
@@ -271,7 +272,7 @@ class Channel:
         renew: bool = True,
         on_error: Callable[[Message, BaseException], object] | None = None,
     ) -> None:
-        """Work messages off until the channel is shut down, or until cancelled.
+        """Work messages off until the channel is stopped or shut down, or until cancelled.
 
         A message is acked when its handler returns. A handler fails by an exception, by a cancellation that nobody
         asked for, or by taking longer than `timeout`: the message comes again after the channel's `backoff`, or where
@@ -321,6 +322,33 @@ class Channel:
         )
         self.check()
         await consumer.run()
+
+    async def stop(self, grace: float | timedelta = 10.0) -> None:
+        """End deliveries gently, for as long as the store is open: for SIGTERM.
+
+        From the call on no message is handed out: `consume` and `async for` end, `get` raises `QueueShutDown`, `join`
+        returns. What is under way may end: `stop` waits until nothing is in flight. After `grace`, handlers of
+        `consume` are cancelled and their messages released; what others hold stays theirs to settle. What nobody has
+        acked comes again when the store is next opened. Puts go on. Repeating it is safe; the shortest grace counts.
+
+        Nothing stops a thread: a plain function that still runs after `grace` goes on unheard, and its message is
+        released. So is that of a handler that has not ended 5 s after it was cancelled.
+
+        Called by a handler of the channel, or by what it awaits or started, it does not wait, as it would wait for
+        itself: it returns at once, and the rest goes on.
+
+        Args:
+            grace: seconds, or a `timedelta`, for what is under way; 0 cancels at once.
+
+        Raises:
+            InvalidOptionError: no such time; a `TypeError` too where it is of another type. Nothing was done.
+            WrongContextError: another event loop, or a forked child.
+
+        Cancellation: it goes on; calling it again waits for the same end.
+        """
+        wait = span_seconds("grace", grace)
+        self._ioloop.check_context()
+        await stop_channels([self._outlet], wait)
 
     async def seek(self, position: Position) -> None:
         """Go on from another place: everything before it counts as settled, everything from there on comes again.

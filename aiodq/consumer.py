@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -68,21 +68,37 @@ class Consumer:
         self._timeout = timeout
         self._renew = renew
         self._on_error = on_error
+        self._workers: list[asyncio.Task[None]] = []
+        self._under_way: dict[Call, Message] = {}
 
     async def run(self) -> None:
-        """Work until the channel is shut down.
+        """Work until the channel is shut down, or the consumer cut.
 
         Raises:
             StoreFailedError: the store has stopped.
 
         Cancellation: the handlers are cancelled, and their messages released.
         """
+        self._outlet.consumers.add(self)
         try:
             async with asyncio.TaskGroup() as workers:
-                for _ in range(self._concurrency):
-                    workers.create_task(self._work())
+                self._workers = [workers.create_task(self._work()) for _ in range(self._concurrency)]
         except ExceptionGroup as group:
             raise group.exceptions[0] from group  # each was told the same
+        finally:
+            self._outlet.consumers.discard(self)
+            self._outlet.wake()
+
+    def cut(self) -> None:
+        """See `Stoppable`. Workers that end so are no reason for the others, nor for `run`, to fail."""
+        for worker in self._workers:
+            worker.cancel()
+
+    def let_go(self) -> int:
+        """See `Stoppable`."""
+        for message in self._under_way.values():
+            message._given_back(None)  # noqa: SLF001 - consuming is the other half of a message
+        return len(self._under_way)
 
     async def _work(self) -> None:
         while (message := await self._next()) is not None:
@@ -98,20 +114,23 @@ class Consumer:
                 return None
             except StorageError as error:
                 # Where the store has failed, this says so. Else it may be in order some time: no message is lost.
-                self._check()
+                self._check_store()
                 misses += 1
                 wait = _WAIT.seconds(misses, 0.5)
                 _LOG.error("%s gives no message, asked again in %.3g s: %s", self._where, wait, error)
-                await asyncio.sleep(wait)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._outlet.ending.wait()
 
     async def _attempt(self, message: Message) -> None:
         if self._outlet.options.auto_ack:
             message.ack_nowait()
         elif self._outlet.counting:
             self._outlet.note_deliveries()
-        message._consumed(_WAIT)  # noqa: SLF001 - consuming is the other half of a message
+        message._consumed(_WAIT)  # noqa: SLF001 - as above
         with nullcontext() if message.settled or not self._renew else message._renewed():  # noqa: SLF001 - as above
-            call = Call(self._handler, message, limiter=self._limiter)
+            call = Call(self._outlet, self._handler, message, limiter=self._limiter)
+            self._under_way[call] = message
             try:
                 error = await call.wait(self._timeout)
                 await self._settle(message, error, late=call.late)
@@ -121,6 +140,8 @@ class Consumer:
                     message._done()  # noqa: SLF001 - as above
                 message._given_back(None)  # noqa: SLF001 - as above
                 raise
+            finally:
+                del self._under_way[call]
         if error is not None:
             await self._tell(message, error)
         await call.thread_ended()
@@ -134,8 +155,13 @@ class Consumer:
             try:
                 await message.ack()
             except AiodqError as refusal:
-                self._check()  # a store that has failed ends the consumer; a message that was taken away does not
+                self._check_store()
                 self._log(message, refusal, Sequel("its handler was done with it"))
+
+    def _check_store(self) -> None:
+        """Raise if the store has failed. One that was closed is a normal end, and there is no next message then."""
+        with suppress(QueueShutDown):
+            self._check()
 
     def _log(self, message: Message, error: BaseException, sequel: Sequel) -> None:
         """Write a line; only where there is no other attempt, the traceback too."""
@@ -161,7 +187,7 @@ class Consumer:
         """Call the hook. Whatever becomes of it changes nothing."""
         if self._on_error is None or isinstance(error, (Retry, Reject)):
             return
-        call = Call(self._on_error, message, error)
+        call = Call(self._outlet, self._on_error, message, error)
         try:
             failure = await call.wait()
         except BaseException:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 from aiodq.clock import Clock, SystemClock
 from aiodq.engine.health import health
 from aiodq.engine.runtime import Runtime, Seams
+from aiodq.engine.stopping import stop_channels
 from aiodq.errors import InvalidOptionError, NotAwaitedError, StorageError
 from aiodq.message import make_message
 from aiodq.names import check_name, check_topic_name
@@ -186,6 +187,33 @@ class Store:
         except TimeoutError:
             return False
         return True
+
+    async def stop(self, grace: float | timedelta = 10.0) -> None:
+        """End the deliveries of all channels gently, as `Channel.stop` does, and close the store: for SIGTERM.
+
+        ```python
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, lambda: stopping.append(loop.create_task(store.stop())))
+        await jobs.consume(handler)  # returns once it is stopped
+        ```
+
+        Puts are accepted until handlers have ended, so that these can hand on what they made. Repeating it is safe; the
+        shortest grace counts. Called by a handler, it returns at once, and the rest goes on.
+
+        Args:
+            grace: seconds, or a `timedelta`, for what is under way; 0 cancels at once.
+
+        Raises:
+            InvalidOptionError: no such time; a `TypeError` too where it is of another type. Nothing was done.
+            StoreFailedError: what was accepted could not be made durable.
+            WrongContextError: another event loop, or a forked child.
+
+        Cancellation: it goes on; calling it again waits for the same end.
+        """
+        wait = span_seconds("grace", grace)
+        self._runtime.check_context()
+        outlets = [outlet for ioloop in self._runtime.topics.values() for outlet in ioloop.outlets.values()]
+        await stop_channels(outlets, wait, self._runtime.close)
 
     async def aclose(self) -> None:
         """Finish what was accepted, make it durable, release the directory. Repeating it is safe.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.delivery.channel import ChannelState
     from aiodq.engine.settling import OutletHost
+    from aiodq.engine.stopping import Stoppable
     from aiodq.format.frames import Batch
     from aiodq.options import ChannelOptions
 
@@ -35,6 +36,8 @@ class Outlet(Settling, Generic[M]):
         paused: nothing is delivered.
         shut: it ends once nothing is ready; `shut_now`: at once.
         taken: which task holds what, as far as a `Queue` handed it out.
+        ending: set once it is to end.
+        consumers: those that work it off.
     """
 
     def __init__(
@@ -53,6 +56,8 @@ class Outlet(Settling, Generic[M]):
         self.shut: bool = False
         self.shut_now: bool = False
         self.taken: TakenByTask[Any] = TakenByTask()
+        self.ending: asyncio.Event = asyncio.Event()
+        self.consumers: set[Stoppable] = set()
         self._make = make
         self._own_pause = False
         self._fetch_error: Exception | None = None
@@ -235,6 +240,8 @@ class Outlet(Settling, Generic[M]):
         self._getters.wake(number)
         if state is not None and self._joiners and self._is_through(state, deferred=False):
             self._release_joiners()  # each looks for itself
+        if self._idlers:
+            self._release_idlers()  # likewise
 
     def extend(self, batch: Batch) -> None:
         """The log has grown by a batch."""
@@ -281,10 +288,34 @@ class Outlet(Settling, Generic[M]):
             if not waiter.done():
                 waiter.set_result(None)
 
+    async def idle(self, *, handlers_only: bool = False) -> None:
+        """Wait until nobody works on a message any more: no consumer, and nothing in flight.
+
+        Args:
+            handlers_only: no consumer.
+
+        Cancellation: nothing changes.
+        """
+        while self.consumers or (not handlers_only and self._over is None and self.state and self.state.in_flight):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idlers.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._idlers:
+                    self._idlers.remove(waiter)
+
+    def _release_idlers(self) -> None:
+        idlers, self._idlers = self._idlers, []
+        for waiter in idlers:
+            if not waiter.done():
+                waiter.set_result(None)
+
     def shut_down(self, *, immediate: bool) -> None:
         """Let getters go on until nothing is ready, or end them at once; what is not settled stays on disk."""
         self.shut = True
         self.shut_now = self.shut_now or immediate
+        self.ending.set()
         if self.shut_now:
             self._release_joiners()
         self.wake()
@@ -309,6 +340,7 @@ class Outlet(Settling, Generic[M]):
         self._over = error
         self._alarm.stop()
         self.end_getters(error)
+        self._release_idlers()
 
     def end(self, error: Exception) -> None:
         """As `refuse`, and end everyone who waits."""

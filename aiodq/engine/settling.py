@@ -109,6 +109,7 @@ class Settling(ABC):
         self._timeout: int | None = None
         self._getters = Getters(self.wake)
         self._joiners: list[asyncio.Future[None]] = []
+        self._idlers: list[asyncio.Future[None]] = []
         self._renewed: dict[int, int] = {}
 
     @property
@@ -308,7 +309,7 @@ class Settling(ABC):
         state = self.state
         if state is not None and self.holds(offset, held):
             state.ack(offset)
-            if self._getters.line or self._joiners:
+            if self._getters.line or self._joiners or self._idlers:
                 self.wake()
             self._host.settled_elsewhere(self)
 
@@ -365,7 +366,7 @@ class Settling(ABC):
         return state
 
     def _changed(self) -> None:
-        if self._getters.line or self._joiners:
+        if self._getters.line or self._joiners or self._idlers:
             self.wake()
         self._host.settled(self)
 

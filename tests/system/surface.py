@@ -39,7 +39,7 @@ VALUES: Final = {
 }
 """What is a question: answered at any time, from what was last known."""
 
-ENDS: Final = {"Store": {"aclose"}, "Queue": {"aclose", "shutdown"}}
+ENDS: Final = {"Store": {"aclose", "stop"}, "Channel": {"stop"}, "Queue": {"aclose", "shutdown", "stop"}}
 """What may be repeated."""
 
 _NOW: Final = datetime.now(UTC)

@@ -366,6 +366,49 @@ async def consume(case: Case) -> bool:
     return not outcome.cancelled
 
 
+async def stop(case: Case) -> bool:
+    """It goes on: the handler ends, and nothing new is handed out."""
+    done: list[bytes] = []
+
+    async def handler(message: Message) -> None:
+        await steps(10)
+        done.append(message.body)
+
+    async with case.open_queue() as queue:
+        await queue.put_many([b"a", b"b"])
+        consuming = asyncio.create_task(queue.consume(handler))
+        while not queue.in_flight():
+            await steps(1)
+        outcome = await case.cancel(lambda: queue.stop(HOUR))
+        await consuming
+        assert (done, queue.in_flight(), queue.depth) == ([b"a"], 0, 1)
+    assert await case.reopened() == [b"b"]
+    return not outcome.cancelled
+
+
+async def stop_store(case: Case) -> bool:
+    """It goes on until the store is closed."""
+    done: list[bytes] = []
+
+    async def handler(message: Message) -> None:
+        await steps(10)
+        done.append(message.body)
+
+    async with case.open() as store:
+        queue = store.queue("queue")
+        await queue.put_many([b"a", b"b"])
+        consuming = asyncio.create_task(queue.consume(handler))
+        while not queue.in_flight():
+            await steps(1)
+        outcome = await case.cancel(lambda: store.stop(HOUR))
+        await consuming
+        await store.stop()
+        with pytest.raises(aiodq.QueueShutDown):
+            await queue.put(b"c")
+    assert (done, await case.reopened()) == ([b"a"], [b"b"])
+    return not outcome.cancelled
+
+
 async def seek(case: Case) -> bool:
     async with case.open_queue(retention=aiodq.Retention(consumed="keep")) as queue:
         await queue.put_many([b"a", b"b", b"c"])
@@ -784,6 +827,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     transaction,
     touch,
     renewing,
+    stop,
+    stop_store,
     consume,
     seek,
     delete_channel,

@@ -29,6 +29,7 @@ OF_A_CHANNEL = {
     "purge": "purge_channel",
     "seek": "seek",
     "consume": "consume",
+    "stop": "stop",
     "pause": "pause",
     "resume": "pause",
 }
@@ -39,6 +40,7 @@ CANCELLED = {
         "aclose": "aclose_store",
         "delete_topic": "delete_topic delete_topic_before_aclose",
         "drain": "drain_store",
+        "stop": "stop_store",
         "__aenter__": "open_store_as_context",
         "__aexit__": "open_store_as_context",
     },
