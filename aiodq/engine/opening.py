@@ -148,6 +148,10 @@ def open_store(
     with ExitStack() as undo:
         lock = _claim(fs, path, take, create=create)
         undo.callback(lock.release)
+        # CRASH: what an owner or a writer beside it named, renamed or removed here, and was killed before it synced
+        # that, is as durable from here on as it looks. That is also the lock's own name: without it the directory of a
+        # topic that is half made is not known for what it is.
+        sync_directory(fs, path)
         owed = read_owed(fs, path)
         sweep_deleted(fs, path)
         unusable, blocked = finish_adoptions(fs, path)
@@ -202,9 +206,6 @@ class _Topics:
             StorageError: one that may pass, or is not of a single topic.
         """
         self._names = set(list_topics(self._fs, self._path))
-        if not self._names:
-            # CRASH: without LOCK the directory of a topic that is half made is not known for what it is.
-            sync_directory(self._fs, self._path)
         for name in sorted(self._names | self._brought.keys()):
             try:
                 self.opened(name)

@@ -13,7 +13,15 @@ from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader
 from aiodq.storage.aside import may_be_topic
 from aiodq.storage.atomic import sync_directory, sync_file, write_all
-from aiodq.storage.commits import Commit, CommitKey, finish_commit, read_commits, staging_directory, write_commit
+from aiodq.storage.commits import (
+    COMMITS,
+    Commit,
+    CommitKey,
+    finish_commit,
+    read_commits,
+    staging_directory,
+    write_commit,
+)
 from aiodq.storage.oserrors import is_lasting, opened, storage_error
 from aiodq.storage.segments import inspect_file, sealed_segment, segment_path
 
@@ -62,7 +70,11 @@ def finish_adoptions(fs: FileSystem, store: str) -> tuple[dict[str, StorageError
     """
     unusable: dict[str, StorageError] = {}
     blocked: set[CommitKey] = set()
-    for commit in read_commits(fs, store).pending:
+    pending = read_commits(fs, store).pending
+    if pending:
+        # CRASH: 10. A record that was renamed and no more is durable before anything is moved by its word.
+        sync_directory(fs, os.path.join(store, COMMITS))
+    for commit in pending:
         for topic in commit.bases:
             staging = staging_directory(store, commit.key.name)
             staged = [(os.path.join(staging, file), at) for file, at in commit.placed(topic)]

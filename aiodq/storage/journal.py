@@ -237,6 +237,10 @@ class ChannelJournal:
         file = self._fs.open(self._path, write=True, create=not exists)
         try:
             if not self._end:
+                if self._generation & _COUNT:
+                    # CRASH: 6. An owner that was killed may have renamed the checkpoint and no more. Without it a
+                    # journal of its generation would have nothing to go on from.
+                    sync_names(self._fs, os.path.dirname(self._path))
                 self._begin(file)
             else:
                 self._tidy(file, torn=torn)

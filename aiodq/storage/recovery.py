@@ -159,9 +159,7 @@ def _recover_file(task: _Task) -> Segment | None:
     found = task.found
     if found.header_error is None and found.tail is not None:
         segment = sealed_segment(task.path, found, found.tail)
-        # Without any watermark it is a copy or a backup, not what an owner left that was killed while it sealed.
-        believed = not task.last or task.copied or task.promised >= segment.end
-        if believed or _settle_sealed(task, segment):
+        if not task.last or _settle_sealed(task, segment):
             return segment
     file = task.fs.open(task.path, write=True)
     try:
@@ -182,18 +180,25 @@ def _recover_file(task: _Task) -> Segment | None:
 
 def _settle_sealed(task: _Task, segment: Segment) -> bool:
     """Make a last segment durable of which only its footer says that it is; return False where it is not whole."""
+    # Without any watermark it is a copy or a backup, not what an owner left that was killed while it sealed.
+    believed = task.copied or task.promised >= segment.end
     file = task.fs.open(task.path, write=True)
     try:
         # CRASH: 4. Footer and last frames go to the device with one sync, and the footer may get there alone.
-        contents = examine(file, segment.context, task.path, limit=segment.data_end, promised=task.promised)
-        if contents.end != segment.end or contents.data_end != segment.data_end:
+        if not believed and not _is_whole(task, segment, file):
             return False
-        write_again(file, 0, task.found.size)
-        # CRASH: 4. Before, the footer may be gone again, and the segment is scanned.
+        write_again(file, segment.data_end if believed else 0, task.found.size)
+        # CRASH: 4. Before, the footer may be gone again, whatever was promised of the frames; then the segment is
+        # scanned, as long as none follows it.
         sync_file(file, task.path)
     finally:
         file.close()
     return True
+
+
+def _is_whole(task: _Task, segment: Segment, file: File) -> bool:
+    contents = examine(file, segment.context, task.path, limit=segment.data_end, promised=task.promised)
+    return contents.end == segment.end and contents.data_end == segment.data_end
 
 
 def _take_out(fs: FileSystem, path: str, found: Inspection, result: Recovery) -> None:

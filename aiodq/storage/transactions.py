@@ -19,7 +19,7 @@ from aiodq.format.transactions import (
     encode_header,
     next_commit,
 )
-from aiodq.storage.atomic import read_file, sync_directory, sync_file, write_all
+from aiodq.storage.atomic import read_file, sync_directory, sync_file, write_again, write_all
 from aiodq.storage.damage import Damage, quarantine
 from aiodq.storage.logreader import LogReader
 from aiodq.storage.oserrors import storage_error
@@ -187,10 +187,23 @@ class TransactionFile:
         try:
             if fs.exists(self._path):
                 self._file = fs.open(self._path, write=True)
+                self._secure(self._file, found)
         except OSError as cause:
+            self.close()
             raise storage_error(cause, self._path) from cause
+        except BaseException:
+            self.close()
+            raise
         used = found.header is None or found.following > found.header.first
         self.stale: bool = self._file is not None and used
+
+    def _secure(self, file: File, found: FoundTransactions) -> None:
+        """Make durable what was found, before anything is done by its word."""
+        # CRASH: an owner that was killed may have written blocks and not synced them: of what comes of them, a part
+        # could be durable without the rest. Or a header, and the blocks of the one before would come back.
+        if found.header is not None:
+            write_again(file, 0, found.blocks[-1].end if found.blocks else FIRST_BLOCK)
+            sync_file(file, self._path)
 
     @property
     def size(self) -> int:

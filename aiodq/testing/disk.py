@@ -32,6 +32,7 @@ __all__ = [
     "Synced",
     "Truncated",
     "Wrote",
+    "apply_change",
 ]
 
 Ordering = Literal["posix", "ext4"]
@@ -103,10 +104,14 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A sync failed, and the system forgot what it was to write: later syncs succeed without it, as on Linux."""
+    """A sync failed, and the system forgot what it was to write: later syncs succeed without it, as on Linux.
+
+    Whoever reads sees it as if it had been written, unless it was `evicted` from memory.
+    """
 
     node: int
     began: int
+    evicted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +179,7 @@ class Disk:
         if file is not None:
             for number, change in file.pending:
                 if number < began:
-                    _change(file.durable, change)
+                    apply_change(file.durable, change)
             file.pending = [item for item in file.pending if item[0] >= began]
         if self._ordering == "ext4":
             self._journaled = max(self._journaled, began)
@@ -227,7 +232,7 @@ class Disk:
         data = bytearray(file.durable)
         for number, change in file.pending:
             if number < self._journaled and isinstance(change, Truncated):
-                _change(data, change)
+                apply_change(data, change)
         return bytes(data)
 
     def _posix(self, random: Random) -> Image:
@@ -295,7 +300,8 @@ def _edit(names: dict[int, dict[str, int]], edit: _Edit) -> int | None:
     return before
 
 
-def _change(data: bytearray, change: Wrote | Truncated) -> None:
+def apply_change(data: bytearray, change: Wrote | Truncated) -> None:
+    """Do to a file's bytes what an operation says."""
     if isinstance(change, Truncated):
         _resize(data, change.size)
         return
@@ -312,7 +318,7 @@ def _resize(data: bytearray, size: int) -> None:
 def _everything(file: _File) -> bytes:
     data = bytearray(file.durable)
     for _, change in file.pending:
-        _change(data, change)
+        apply_change(data, change)
     return bytes(data)
 
 
@@ -322,7 +328,7 @@ def _torn(file: _File, keep: Callable[[int], bool], random: Random) -> bytes:
     for number, change in file.pending:
         if isinstance(change, Truncated):
             if keep(number):
-                _change(data, change)
+                apply_change(data, change)
         elif keep(number):
             _write_torn(data, change, random)
         elif random.random() < 0.2:  # noqa: PLR2004 - seldom enough to leave room for the other ways
@@ -335,12 +341,12 @@ def _torn(file: _File, keep: Callable[[int], bool], random: Random) -> bytes:
 
 def _write_torn(data: bytearray, change: Wrote, random: Random) -> None:
     if random.random() < 0.5:  # noqa: PLR2004 - every other write arrives whole
-        _change(data, change)
+        apply_change(data, change)
         return
     sector, share = random.choice(_SECTORS), random.choice((0.3, 0.7))
     for piece in _pieces(change, sector):
         if random.random() < share:
-            _change(data, piece)
+            apply_change(data, piece)
 
 
 def _pieces(change: Wrote, sector: int) -> Iterator[Wrote]:
@@ -359,15 +365,15 @@ def _ordered(file: _File, commit: int, random: Random) -> bytes:
     for index, (number, change) in enumerate(file.pending):
         if isinstance(change, Truncated):
             if number < commit:
-                _change(data, change)
+                apply_change(data, change)
                 old = min(old, len(data))
             continue
         for piece in _pieces(change, _SECTORS[0]):
             if piece.position < old:
                 if random.random() < 0.5:  # noqa: PLR2004 - any subset
-                    _change(data, piece)
+                    apply_change(data, piece)
             elif index < last and piece.position <= len(data):
-                _change(data, piece)
+                apply_change(data, piece)
         if index + 1 == last and random.random() < 0.5 and len(data) > max(old, change.position):  # noqa: PLR2004 - a coin
             # A page that was written back while it was being filled.
             _resize(data, random.randint(max(old, change.position), len(data)))

@@ -29,6 +29,7 @@ from aiodq.testing.disk import (
 )
 from aiodq.testing.faults import Call, Fault, FaultPlan
 from aiodq.testing.handles import SimulatedFile, SimulatedLock
+from aiodq.testing.replay import replayed
 from aiodq.testing.tree import Node, Tree, os_error, parents
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class SimulatedFileSystem:
         capacity: bytes that files may hold together, or None; beyond it writes raise `ENOSPC`.
         read_only: whatever would change something raises `EROFS`.
         trace: with `record`, every operation so far, for `power_cuts`.
-        laid_out: how many of them only made what was there at the beginning.
+        laid_out: how many of them came before this file system's own: they made what was there at the beginning.
         calls: how often each kind of call was made.
         before: called with (call, path) before each call, and once within a sync, after it was decided which bytes it
             covers. It may block.
@@ -105,6 +106,25 @@ class SimulatedFileSystem:
         for number in (ROOT, *(node.number for _, node in self._tree.walk())):
             self._note(Synced(number, self._disk.number))
         self.laid_out = self._disk.number
+
+    @classmethod
+    def resume(
+        cls, trace: Sequence[Operation], *, ordering: Ordering = "posix", record: bool = False
+    ) -> SimulatedFileSystem:
+        """Return what a new process finds when the one before was killed: all that it wrote, whether synced or not.
+
+        What was not synced is still on its way: a power cut may take it, however long it was seen.
+
+        Args:
+            trace: the operations of the killed process, from the first on.
+            ordering: as theirs was.
+            record: keep the trace, with theirs before its own.
+        """
+        fs = cls(ordering=ordering)
+        fs._tree, fs._disk = replayed(trace, ordering)
+        fs.trace = list(trace) if record else None
+        fs.laid_out = fs._disk.number
+        return fs
 
     # --- for tests
 
@@ -204,7 +224,7 @@ class SimulatedFileSystem:
             # What is forgotten is a file's pages. Names stay on their way: a journal that cannot be written ends the
             # file system instead.
             if fault.pages != "kept" and node.names is None:
-                self._note(Dropped(node.number, began))
+                self._note(Dropped(node.number, began, evicted=fault.pages == "evicted"))
             if fault.pages == "evicted" and node.names is None:
                 node.data[:] = self._disk.content(node.number)
         fault.raise_error(path)

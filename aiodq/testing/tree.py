@@ -44,10 +44,10 @@ class Node:
 class Tree:
     """A root directory and what is below it."""
 
-    def __init__(self) -> None:
-        """Begin with an empty root."""
-        self._root = Node(ROOT, directory=True)
-        self._numbers = ROOT
+    def __init__(self, root: Node | None = None, numbers: int = ROOT) -> None:
+        """Begin with this root, all numbers up to `numbers` being taken, or with an empty one."""
+        self._root = root or Node(ROOT, directory=True)
+        self._numbers = numbers
 
     def find(self, path: str) -> Node | None:
         """Return what has that path."""

@@ -22,13 +22,13 @@ __all__ = ["Cut", "Noticed", "count_cut", "count_noticed", "cut", "notice", "wan
 _SHARED: Final = frozenset({"many producers", "written while syncing"})
 """Workloads in which several puts share a sync."""
 
-_SETTLING: Final = frozenset(
+_PUTTING: Final = frozenset(
     {
-        "puts and acks", "roll and retention", "purging", "checkpoints", "several topics", "reopening",
-        "a failed sync", "delays and requeues", "dead letters", "seeking", "transactions",
-        "transactions among others", "channels come and go", "times to live", "an import", "bulk loads",
+        "single puts", "the first message", "put many", "synced now and then", "unsynced tails",
+        "larger than a sector",
     }
 )  # fmt: skip
+_SETTLING: Final = frozenset(WORKLOADS) - _SHARED - _PUTTING
 """Workloads in which messages are acked, requeued or purged."""
 
 _KINDS: Final = {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from aiodq.testing import Disk, Marked
+from aiodq.testing import Disk, Marked, Wrote
 from tests.proof.ledger import Found, Ledger
-from tests.proof.oracle import Recoverer, judge, same
+from tests.proof.oracle import Recoverer, judge, judge_found, same
+from tests.proof.restarts import go_on
 from tests.proof.world import World, run_world
 
 if TYPE_CHECKING:
@@ -18,8 +19,17 @@ if TYPE_CHECKING:
     from aiodq.testing import Image, Operation, Ordering
     from tests.proof.oracle import Opened
     from tests.proof.workloads import Workload
+    from tests.proof.world import Program
 
 __all__ = ["Case", "Result", "Violation", "explore", "sample"]
+
+_KILLED_AGAIN: Final = 0.25
+_WHILE_OPENING: Final = 0.7
+_REPEATED: Final = 0.3
+_HALF_A_WRITE: Final = 0.5
+_PAGE: Final = 4096
+"""How often a process is killed once more, and that while it opens the store; how often the next one does what the
+first did; how often the call that is under way has done a part of its work; and in what parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,8 @@ class Case:
         nested: at how many of them a second power cut comes while the store is opened again.
         lives: how often the machine goes on from one of the states, with a trace of its own.
         moments: about how many of each trace are looked at; 0 for all.
+        kills: how often a process is killed at some moment of the trace, and another one goes on with all that it
+            wrote, synced or not, before the power is cut; with none, the power is cut at once.
     """
 
     workload: str
@@ -43,9 +55,10 @@ class Case:
     nested: int = 3
     lives: int = 2
     moments: int = 0
+    kills: int = 0
 
     def __str__(self) -> str:
-        numbers = (self.states, self.nested, self.lives, self.moments)
+        numbers = (self.states, self.nested, self.lives, self.moments, self.kills)
         return "/".join(map(str, (self.workload, self.seed, self.ordering, *numbers)))
 
     @classmethod
@@ -55,8 +68,7 @@ class Case:
         if ordering not in {"posix", "ext4"}:
             raise ValueError(f"no ordering is called {ordering!r}")
         known: Ordering = "posix" if ordering == "posix" else "ext4"
-        states, nested, lives, moments = map(int, numbers)
-        return cls(workload, int(seed), known, states, nested, lives, moments)
+        return cls(workload, int(seed), known, *map(int, numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,49 +115,98 @@ class _Exploration:
 
     def run(self) -> Result:
         with Recoverer() as recoverer:
-            image: Image | None = None
-            for life in range(self._case.lives):
-                trace = self._live(image, life)
-                if trace is None:
-                    break
-                image = self._cut(recoverer, trace, life)
-                if len(self._result.violations) >= self._enough:
-                    break
+            if self._case.kills:
+                self._kill(recoverer)
+            else:
+                self._cut_lives(recoverer)
         return self._result
 
-    def _live(self, image: Image | None, life: int) -> list[Operation] | None:
-        world = World(self._random.getrandbits(32), image=image, ordering=self._case.ordering, life=life)
-        try:
-            run_world(world, self._workload.program)
-        except Exception as error:  # noqa: BLE001 - whatever it is, a program that only uses aiodq did not expect it
-            self._report(f"life {life}", f"the program failed: {error!r}")
-            return None
-        assert world.fs.trace is not None
-        return world.fs.trace
+    @property
+    def _enough_found(self) -> bool:
+        return len(self._result.violations) >= self._enough
 
-    def _cut(self, recoverer: Recoverer, trace: list[Operation], life: int) -> Image:
-        """Open every state of a trace; return one of them for the next life."""
+    def _cut_lives(self, recoverer: Recoverer) -> None:
+        image: Image | None = None
+        for life in range(self._case.lives):
+            world = self._live(self._world(life, image=image), self._workload.program, f"life {life}")
+            if world is None:
+                break
+            image = self._cut(recoverer, world, f"life {life}", begun=not life)
+            if self._enough_found:
+                break
+
+    def _kill(self, recoverer: Recoverer) -> None:
+        """Kill a process at some moments of its trace, let others go on with what it wrote, and cut their power."""
+        first = self._live(self._world(0), self._workload.program, "life 0")
+        for _ in range(self._case.kills if first else 0):
+            world, where = first, "life 0"
+            # Now and then the next one is killed, too: most of the time while it opens the store.
+            while world is not None and (world is first or self._random.random() < _KILLED_AGAIN):
+                killed, at = self._killed(world)
+                where += f", killed at {at}"
+                program = self._workload.program if self._random.random() < _REPEATED else go_on
+                world = self._live(self._world(world.life + 1, killed=killed), program, where)
+            if world is not None:
+                self._cut(recoverer, world, where, begun=True)
+            if self._enough_found:
+                break
+
+    def _killed(self, world: World) -> tuple[list[Operation], int]:
+        """Return what a process had done when it was killed, and how many operations that are."""
+        trace, first = world.trace, world.fs.laid_out
+        opened = next((n for n in range(first, len(trace)) if _is_found(trace[n])), len(trace) - 1)
+        last = opened if world.life and self._random.random() < _WHILE_OPENING else len(trace) - 1
+        at = self._random.randint(first, last)
+        done, following = trace[:at], trace[at]
+        if isinstance(following, Wrote) and self._random.random() < _HALF_A_WRITE:
+            # A signal ends a write between two pages.
+            page = self._random.randrange(0, following.position % _PAGE + len(following.data), _PAGE)
+            data = following.data[: max(page - following.position % _PAGE, 0)]
+            done += [replace(following, data=data)] if data else []
+        return done, at
+
+    def _world(self, life: int, *, image: Image | None = None, killed: list[Operation] | None = None) -> World:
+        seed = self._random.getrandbits(32)
+        return World(seed, image=image, ordering=self._case.ordering, life=life, killed=killed)
+
+    def _live(self, world: World, program: Program, where: str) -> World | None:
+        try:
+            run_world(world, program)
+        except Exception as error:  # noqa: BLE001 - whatever it is, a program that only uses aiodq did not expect it
+            self._report(where, f"the program failed: {error!r}")
+            return None
+        return world
+
+    def _cut(self, recoverer: Recoverer, world: World, where: str, *, begun: bool) -> Image:
+        """Open every state of a trace, or some; return one of them for the next life.
+
+        Until a later life has said what it found, there is nothing to hold a state against, unless the process before
+        it was killed, and not the power cut: then its promises stand.
+        """
+        trace, first = world.trace, world.fs.laid_out if world.killed else 0
         disk, ledger = Disk(self._case.ordering), Ledger()
         chosen: list[Image] = []
-        # INVARIANT: until a later life has said what it found, the ledger knows nothing to hold a state against.
-        begun = not life
+        moments = self._case.moments / (len(trace) - first) if self._case.moments else 1
         for number, operation in enumerate(trace):
             promised = isinstance(operation, Marked)
             if isinstance(operation, Marked):
+                if world.killed and number >= first and isinstance(operation.label, Found):
+                    for what in judge_found(ledger, operation.label.topics, operation.label.damages):
+                        self._report(f"{where}, and opened again", what)
                 ledger.take(operation.label)
                 begun = begun or isinstance(operation.label, Found)
             disk.apply(operation)
             # What was promised since an operation is held against what that operation left, not only the next one.
             if not begun or (promised and number + 1 < len(trace) and isinstance(trace[number + 1], Marked)):
                 continue
-            if self._case.moments and self._random.random() * len(trace) > self._case.moments:
+            if number < first or self._random.random() > moments:
                 continue
-            where = f"life {life}, operation {number} ({type(operation).__name__})"
+            at = f"{where}, operation {number} ({type(operation).__name__})"
             for image in disk.cuts(self._random, self._case.states):
-                self._state(recoverer, image, ledger, where)
+                self._state(recoverer, image, ledger, at)
                 if not disk.settled and ledger.open:
                     chosen.append(image)
-            if len(self._result.violations) >= self._enough:
+            if self._enough_found:
                 break
         # The later ones: a life that goes on from an empty store is like the one before.
         return self._random.choice(chosen[len(chosen) // 2 :]) if chosen else next(disk.cuts(self._random, 1))
@@ -199,6 +260,10 @@ def sample(
             for image in disk.cuts(random, random.choice((1, 2, 3))):
                 last = image
             yield number, last
+
+
+def _is_found(operation: Operation) -> bool:
+    return isinstance(operation, Marked) and isinstance(operation.label, Found)
 
 
 def _digest(image: Image, notes: int) -> bytes:

@@ -60,7 +60,7 @@ class Topic:
         closing: channels that may be gone.
         making: channels that may not be there yet, with what may have been put before.
         sought: a channel has gone back, so that what it settled may come again.
-        gone: offsets between others that were missing when the store was opened, and were judged then.
+        gone: offsets that were missing when the store was opened, and were judged then.
     """
 
     possible: dict[str, None] = field(default_factory=dict)
@@ -257,6 +257,8 @@ class Closing(OfTopic):
     channel: str
 
     def post(self, of: Topic) -> None:
+        # What it settled like all others may have gone before.
+        of.purging |= set.intersection(*(may | unseen for may, _, unseen in of.channels.values()))
         of.closing.add(self.channel)
 
 
@@ -307,9 +309,15 @@ class Committed(Committing):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The store was opened, and everything that it then showed was promised to stay, and nothing else to come."""
+    """The store was opened, and everything that it then showed was promised to stay, and nothing else to come.
+
+    Attributes:
+        topics: by name.
+        damages: how many it reported, by topic.
+    """
 
     topics: dict[str, TopicFound]
+    damages: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,11 +328,13 @@ class TopicFound:
         log: names by offset.
         channels: by channel, what is ready, in the order of delivery.
         deferred: by channel, what is to come later.
+        end: the offset that the next message gets.
     """
 
     log: dict[int, str]
     channels: dict[str, tuple[str, ...]]
     deferred: dict[str, frozenset[str]] = field(default_factory=dict)
+    end: int = 0
 
 
 Note: TypeAlias = "OfTopic | Committing | Deleted | Found"
@@ -385,7 +395,7 @@ class Ledger:
             topic = self.topics[name]
             topic.promised = {of: offset for offset, of in found.log.items()}
             topic.possible = dict.fromkeys(topic.promised)
-            topic.gone = frozenset(range(min(found.log, default=0), max(found.log, default=0))) - found.log.keys()
+            topic.gone = frozenset(range(found.end)) - found.log.keys()
             topic.arriving = {of for offset, of in found.log.items() if topic.promised[of] != offset}
             for channel, ready in found.channels.items():
                 later = found.deferred.get(channel, frozenset())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.proof.ledger import Ledger, Topic, TopicFound
 
-__all__ = ["Opened", "Recoverer", "check", "judge", "same"]
+__all__ = ["Opened", "Recoverer", "check", "judge", "judge_found", "same"]
 
 
 class Opened:
@@ -97,9 +97,13 @@ def judge(ledger: Ledger, opened: Opened) -> list[str]:
     """Return what contradicts the ledger, each beginning with what kind of violation it is."""
     if opened.error is not None:
         return [f"recovery failed: {opened.error!r}"]
-    damages = {} if opened.stale else opened.damages
+    return judge_found(ledger, opened.found, {} if opened.stale else opened.damages)
+
+
+def judge_found(ledger: Ledger, found: dict[str, TopicFound], damages: dict[str, int]) -> list[str]:
+    """Return what contradicts the ledger, or is called damage although nothing was."""
     wrong = [f"false damage: {number} in topic {name}" for name, number in damages.items()]
-    return wrong + check(ledger, opened.found)
+    return wrong + check(ledger, found)
 
 
 def check(ledger: Ledger, found: dict[str, TopicFound]) -> list[str]:
@@ -122,12 +126,14 @@ def _transactions(ledger: Ledger, found: dict[str, TopicFound]) -> Iterator[str]
         done: set[str] = set()
         undone: set[str] = set()
         for topic, name in transaction.puts:
+            if topic not in ledger.topics or ledger.topics[topic].deleting:
+                continue
             there = topic in found and name in found[topic].log.values()
             if there or name not in _released(ledger.topics[topic]):
                 (done if there else undone).add(f"{name} in {topic}")
         for topic, channel, name in transaction.acks:
             seen = found.get(topic)
-            if seen is None or ledger.topics[topic].sought:
+            if seen is None or topic not in ledger.topics or ledger.topics[topic].sought:
                 continue
             ready = {*seen.channels.get(channel, ()), *seen.deferred.get(channel, ())}
             (undone if name in ready else done).add(f"ack of {name} in {topic}")
@@ -190,8 +196,10 @@ def _holes(topic: Topic, offsets: list[int], released: set[str]) -> Iterator[str
 def _released(topic: Topic) -> set[str]:
     """Return what retention may have deleted: what every channel has settled, and what was purged."""
     unsure = topic.closing | topic.making.keys()
-    everywhere = [may | unseen for name, (may, _, unseen) in topic.channels.items() if name not in unsure]
-    return topic.purging | (set.intersection(*everywhere) if everywhere else set())
+    everywhere = [may | unseen for may, _, unseen in topic.channels.values()]
+    surely = [may | unseen for name, (may, _, unseen) in topic.channels.items() if name not in unsure]
+    # A channel that may be there or not may have been asked or not.
+    return topic.purging.union(*(set.intersection(*of) for of in (everywhere, surely) if of))
 
 
 def _channels(topic: Topic, seen: TopicFound) -> Iterator[str]:

@@ -151,7 +151,7 @@ def test_the_exit_code_tells(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_case_is_repeated(capsys: pytest.CaptureFixture[str]) -> None:
-    case = "single puts/1/posix/3/1/1/5"
+    case = "single puts/1/posix/3/1/1/5/0"
     assert str(Case.parse(case)) == case
     assert main(["--case", case]) == 0
     assert "0 violations" in capsys.readouterr().out

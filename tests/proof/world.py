@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from unittest import mock
 from uuid import UUID
 
@@ -41,10 +41,10 @@ from tests.proof.ledger import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from aiodq.storage.commits import CommitKey
-    from aiodq.testing import FaultPlan, Image, Ordering
+    from aiodq.testing import FaultPlan, Image, Operation, Ordering
 
 __all__ = ["PATH", "SAFETY", "Program", "World", "found_in", "run_world"]
 
@@ -52,7 +52,7 @@ PATH = "/store"
 SAFETY = 3600.0
 """Simulated seconds after which a program counts as hanging."""
 
-Program = "Callable[[World], Awaitable[None]]"
+Program: TypeAlias = "Callable[[World], Awaitable[None]]"
 
 
 class World:
@@ -60,7 +60,8 @@ class World:
 
     Attributes:
         fs, clock, random: all that may differ between two runs comes from here.
-        life: how often the machine was started before.
+        life: how often the machine, or the process, was started before.
+        killed: the process before was killed, and the power was not cut.
     """
 
     def __init__(
@@ -71,13 +72,25 @@ class World:
         ordering: Ordering = "posix",
         life: int = 0,
         plan: FaultPlan | None = None,
+        killed: Sequence[Operation] | None = None,
     ) -> None:
+        """Begin with an image, or with what a process wrote that was killed after so many operations."""
         self.random = Random(seed)
-        self.fs = SimulatedFileSystem(image, ordering=ordering, record=True, plan=plan)
+        if killed is None:
+            self.fs = SimulatedFileSystem(image, ordering=ordering, record=True, plan=plan)
+        else:
+            self.fs = SimulatedFileSystem.resume(killed, ordering=ordering, record=True)
         self.clock = FakeClock()
         self.life = life
+        self.killed = killed is not None
         self._numbers = 0
         self._written: list[tuple[str, int]] = []
+
+    @property
+    def trace(self) -> list[Operation]:
+        """Everything so far, with what came before where a process was killed."""
+        assert self.fs.trace is not None
+        return self.fs.trace
 
     def note(self, note: Note) -> None:
         """Put a promise into the trace."""
@@ -89,7 +102,9 @@ class World:
         loop = asyncio.get_running_loop()
         executor = SimulatedExecutor(loop, self.fs, self.random.getrandbits(32), longest=6)
         async with aiodq.open(PATH, options, fs=self.fs, clock=self.clock, executor=executor) as store:
-            self.note(Found(await found_in(store)))
+            found = await found_in(store)
+            damages = {name: topic.damages for name, topic in store.stats().topics.items() if topic.damages}
+            self.note(Found(found, damages))
             yield store
 
     def channel(self, topic: aiodq.Topic, name: str, *, earliest: bool = True) -> aiodq.Channel:
@@ -317,7 +332,8 @@ async def found_in(store: aiodq.Store) -> dict[str, TopicFound]:
         channels = {channel: await _ready(topic.channel(channel)) for channel in topic.channels()}
         deferred = {channel: _later(topic.channel(channel), log) for channel in topic.channels()}
         if log or channels:
-            topics[name] = TopicFound(log, channels, {channel: names for channel, names in deferred.items() if names})
+            later = {channel: names for channel, names in deferred.items() if names}
+            topics[name] = TopicFound(log, channels, later, topic.end_offset)
     return topics
 
 
@@ -340,7 +356,7 @@ def _read(message: aiodq.Message) -> str:
     return id_of(message.body) or f"wrong bytes at {message.offset}: {message.body!r}"
 
 
-def run_world(world: World, program: Callable[[World], Awaitable[None]]) -> None:
+def run_world(world: World, program: Program) -> None:
     """Run a program to its end, always in the same way for the same world."""
 
     async def main() -> None:

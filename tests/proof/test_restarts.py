@@ -1,0 +1,179 @@
+"""A process is killed at a chosen call, another one goes on with what it wrote, and only then the power is cut."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+from unittest import mock
+
+import pytest
+
+import aiodq
+from aiodq.format.transactions import FIRST_BLOCK
+from aiodq.testing import Disk, Made, Marked, Removed, Renamed, Synced, Truncated, Wrote
+from tests.proof.ledger import Found, Ledger
+from tests.proof.oracle import Recoverer, judge, judge_found
+from tests.proof.world import World, run_world
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from aiodq.testing import Operation, Ordering
+    from tests.proof.world import Program
+
+ORDERINGS: tuple[Ordering, ...] = ("posix", "ext4")
+SMALL = aiodq.StoreOptions(segment_bytes=700)
+
+
+def named(trace: list[Operation]) -> Iterator[tuple[Operation, str]]:
+    """Yield each operation with the name of the file or directory that it concerns, as it is then."""
+    names: dict[int, str] = {0: "/"}
+    for operation in trace:
+        match operation:
+            case Made(node, _, name) | Renamed(node, _, _, _, name):
+                names[node] = name
+                yield operation, name
+            case Wrote(node) | Truncated(node) | Synced(node):
+                yield operation, names[node]
+            case Removed(_, name):
+                yield operation, name
+            case _:
+                yield operation, ""
+
+
+def broken(
+    first: Program, killed_after: Callable[[Operation, str], bool], then: Program, ordering: Ordering
+) -> set[str]:
+    """Kill `first` after the last operation like that, let `then` go on, and cut the power at each of its moments.
+
+    Returns:
+        What contradicts a promise.
+    """
+    world = World(1, ordering=ordering)
+    run_world(world, first)
+    at = max(n for n, (operation, name) in enumerate(named(world.trace)) if killed_after(operation, name))
+    again = World(2, ordering=ordering, life=1, killed=world.trace[: at + 1])
+    run_world(again, then)
+    disk, ledger, random, wrong = Disk(ordering), Ledger(), Random(1), set[str]()
+    with Recoverer() as recoverer:
+        for number, operation in enumerate(again.trace):
+            disk.apply(operation)
+            if isinstance(operation, Marked):
+                if number > at and isinstance(operation.label, Found):
+                    wrong |= set(judge_found(ledger, operation.label.topics, operation.label.damages))
+                ledger.take(operation.label)
+            elif number > at:
+                for image in disk.cuts(random, 4):
+                    wrong |= set(judge(ledger, recoverer.open(image)))
+    return wrong
+
+
+async def transacting(world: World) -> None:
+    async with world.store() as store:
+        queue = world.queue(store, "jobs")
+        for _ in range(3):
+            await world.put(queue, "p")
+        await world.transact(store, [await queue.get()], {"made": 1})
+        await world.transact(store, [await queue.get()], {"made": 1})
+
+
+async def looking(world: World) -> None:
+    async with world.store():
+        pass
+
+
+async def putting(world: World) -> None:
+    async with world.store(SMALL) as store:
+        for name in store.topics():
+            for _ in range(3):
+                await world.put(store.topic(name), "q")
+
+
+async def deleting(world: World) -> None:
+    async with world.store() as store:
+        for name in store.topics():
+            await world.delete(store, name)
+        await world.put(world.queue(store, "another"), "q")
+
+
+@pytest.mark.parametrize("ordering", ORDERINGS)
+def test_a_transaction_found_after_a_kill_is_durable_before_its_effects(ordering: Ordering) -> None:
+    def block_written(operation: Operation, name: str) -> bool:
+        return isinstance(operation, Wrote) and name == "#transactions" and operation.position > FIRST_BLOCK
+
+    assert broken(transacting, block_written, looking, ordering) == set()
+
+
+@pytest.mark.parametrize("ordering", ORDERINGS)
+def test_transactions_forgotten_before_a_kill_do_not_come_back_to_topics_that_are_deleted(ordering: Ordering) -> None:
+    def emptied(operation: Operation, name: str) -> bool:
+        return isinstance(operation, Wrote) and name == "#transactions" and not operation.position
+
+    assert broken(transacting, emptied, deleting, ordering) == set()
+
+
+async def transacting_once(world: World) -> None:
+    async with world.store() as store:
+        queue = world.queue(store, "jobs")
+        for _ in range(3 - world.life):
+            await world.put(queue, "p")
+        await world.transact(store, [await queue.get()], {"made": 1})
+
+
+@pytest.mark.parametrize("kind", [Made, Wrote, Synced])
+def test_the_file_of_transactions_that_a_killed_owner_made_has_a_durable_name_before_it_is_used(
+    kind: type[Operation],
+) -> None:
+    found: list[Operation] = []
+
+    def begun(operation: Operation, name: str) -> bool:
+        if isinstance(operation, kind) and name == "#transactions" and not found:
+            found.append(operation)
+        return operation in found
+
+    assert broken(transacting_once, begun, transacting_once, "posix") == set()
+
+
+async def folding(world: World) -> None:
+    with mock.patch("aiodq.engine.persister._FOLD_AT", 3):
+        async with world.store() as store:
+            queue = world.queue(store, "jobs")
+            await world.put_many(queue, "m", 9, 30)
+            for message in await queue.get_many(9):
+                await world.ack(message)
+
+
+def test_acks_in_a_checkpoint_found_after_a_kill_do_not_come_again() -> None:
+    def renamed(operation: Operation, name: str) -> bool:
+        return isinstance(operation, Renamed) and name == "checkpoint"
+
+    assert broken(folding, renamed, putting, "posix") == set()
+
+
+async def rolling(world: World) -> None:
+    async with world.store(SMALL) as store:
+        queue = world.queue(store, "jobs")
+        for _ in range(9):
+            await world.put(queue, "p", 100)
+
+
+@pytest.mark.parametrize("ordering", ORDERINGS)
+def test_a_footer_found_after_a_kill_is_durable_before_the_next_segment_begins(ordering: Ordering) -> None:
+    def sealed(operation: Operation, name: str) -> bool:
+        # Frames are written where the last ones end; what cuts a segment to its size is its end.
+        return isinstance(operation, Truncated) and name.endswith(".seg")
+
+    assert broken(rolling, sealed, putting, ordering) == set()
+
+
+@pytest.mark.parametrize("ordering", ORDERINGS)
+def test_a_topic_found_deleted_after_a_kill_does_not_come_back_in_part(ordering: Ordering) -> None:
+    async def deleted(world: World) -> None:
+        async with world.store() as store:
+            await world.put(world.queue(store, "jobs"), "p")
+            await world.delete(store, "jobs")
+
+    def renamed(operation: Operation, name: str) -> bool:
+        return isinstance(operation, Renamed) and name.endswith("#deleted")
+
+    assert broken(deleted, renamed, looking, ordering) == set()
