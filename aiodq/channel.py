@@ -46,6 +46,19 @@ class Channel:
         self._ioloop = ioloop
         self._outlet = outlet
 
+    def __repr__(self) -> str:
+        """Say which it is, whether it is open, what is before it, and where."""
+        standing = self._ioloop.standing
+        if standing == "open":
+            outlet = self._outlet
+            gone = outlet.error is not None
+            standing = "deleted" if gone else "paused" if outlet.paused else "shut down" if outlet.shut else "open"
+        counts = f"{self.qsize()} ready, {self.in_flight()} in flight, {self.deferred()} deferred"
+        return f"<{self._described()} {standing}, {counts} [{self._ioloop.store}]>"
+
+    def _described(self) -> str:
+        return f"Channel {self.name!r} of topic {self._ioloop.name!r}"
+
     @property
     def name(self) -> str:
         """The channel's name."""

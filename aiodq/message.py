@@ -222,6 +222,15 @@ class Message(StoredMessage):
         outlet.release(self._batch(), self._delivery, self.attempts)
         self._settled = True
 
+    def _standing(self) -> str:
+        outlet = self._outlet
+        if outlet is None:
+            return " only looked at"
+        state = outlet.state
+        held = state is not None and state.in_flight.get(self.offset) == self._delivery
+        standing = "settled" if self._settled else "in flight" if held else "taken away"
+        return f" {standing} in {self.channel!r}, attempt {self.attempts}"
+
     @property
     def settled(self) -> bool:
         """Whether it was acked, requeued or released."""

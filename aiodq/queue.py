@@ -35,6 +35,9 @@ class Queue(Channel):
         self._note = self._outlet.taken.note
         self._close = close
 
+    def _described(self) -> str:
+        return f"Queue {self._ioloop.name!r}"
+
     @property
     def topic(self) -> Topic:
         """The topic that the queue reads and writes."""

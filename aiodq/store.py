@@ -53,6 +53,11 @@ class Store:
         self._runtime = runtime
         self._topics: dict[str, Topic] = {}
 
+    def __repr__(self) -> str:
+        """Say where it is, whether it is open, and what is in it."""
+        number = len(self.topics())
+        return f"<Store {self.path!r} {self._runtime.standing}, {number} topic{'' if number == 1 else 's'}>"
+
     @property
     def path(self) -> str:
         """The store's directory."""
@@ -288,6 +293,10 @@ class StoreOpening:
         """
         return self._open().__await__()
 
+    def __repr__(self) -> str:
+        """Say what would be opened."""
+        return f"<StoreOpening {self._path!r}{'' if self._begun else ' not awaited yet'}>"
+
     async def _open(self) -> Store:
         self._begun = True
         runtime = Runtime(self._path, self._options, self._seams)
@@ -341,6 +350,10 @@ class QueueOpening:
     def __await__(self) -> Generator[Any, None, Queue]:
         """Open the queue's store. *Raises* and *Cancellation* as `StoreOpening`."""
         return self._open().__await__()
+
+    def __repr__(self) -> str:
+        """Say what would be opened."""
+        return repr(self._opening).replace("StoreOpening", "QueueOpening", 1)
 
     async def _open(self) -> Queue:
         store = await self._opening

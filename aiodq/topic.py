@@ -44,6 +44,13 @@ class Topic:
         self._runtime = runtime
         self._ioloop = ioloop
 
+    def __repr__(self) -> str:
+        """Say which it is, whether it is open, what it holds, and where."""
+        ioloop, number = self._ioloop, len(self._ioloop.outlets)
+        offsets = f"offsets {self.begin_offset} to before {self.end_offset}"
+        channels = f"{number} channel{'' if number == 1 else 's'}"
+        return f"<Topic {self.name!r} {ioloop.standing}, {offsets}, {channels} [{ioloop.store}]>"
+
     @property
     def name(self) -> str:
         """The topic's name."""

@@ -97,6 +97,12 @@ class Transaction:
         self._entered = self._over = False
         self._hindrance: BaseException | None = None
 
+    def __repr__(self) -> str:
+        """Say how far it is, and what is in it."""
+        standing = "over" if self._over else "under way" if self._entered else "not begun"
+        puts = sum(len(messages) for _, messages in self._puts.values())
+        return f"<Transaction {standing}, {len(self._messages)} to ack, {puts} to put [{self._host.path}]>"
+
     def ack(self, message: Held) -> None:
         """Settle a message when the transaction commits.
 

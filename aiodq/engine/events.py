@@ -64,6 +64,10 @@ class Events(AsyncIterator[Event]):
         self._over = False
         self._news = asyncio.Event()
 
+    def __repr__(self) -> str:
+        """Say how far the listener is behind."""
+        return f"<Events {'over' if self._over else 'open'}, {len(self._buffer)} to come, {self.dropped} dropped>"
+
     def __aiter__(self) -> Self:
         """Return itself."""
         return self

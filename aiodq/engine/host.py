@@ -30,6 +30,16 @@ class IoLoopHost(Protocol):
     transactions: OpenTransactions
     vitals: Vitals
 
+    @property
+    def path(self) -> str:
+        """The store's directory."""
+        ...
+
+    @property
+    def standing(self) -> str:
+        """What may be done with the store, in a word."""
+        ...
+
     def fs_of(self, *names: str) -> FileSystem:
         """Return where a topic's files are, or a channel's of it: in memory where one of the names is ephemeral."""
         ...

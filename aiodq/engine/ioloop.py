@@ -148,6 +148,21 @@ class IoLoop:
             raise copy(self.unusable) from self.unusable
         self._inbox.check()
 
+    @property
+    def store(self) -> str:
+        """The store's directory."""
+        return self._host.path
+
+    @property
+    def standing(self) -> str:
+        """What may be done with the topic, in a word, for those who look at it."""
+        standing = self._host.standing
+        if standing != "open":
+            return standing
+        if self.stopped:
+            return "deleted"
+        return "paused" if self.paused else "shut down" if self.intake.shut else "open"
+
     def view(self) -> LogView:
         """Return the log as far as channels may see it."""
         return self.log.view(self.visible)

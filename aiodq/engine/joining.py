@@ -31,6 +31,7 @@ class Joinable(NamedTuple):
 class TransactionHost(Protocol):
     """What a transaction asks of its store's engine."""
 
+    path: str
     topics: dict[str, IoLoop]
     transactions: OpenTransactions
 

@@ -32,6 +32,16 @@ class Receipt:
         """
         return asyncio.shield(self._future).__await__()
 
+    def __repr__(self) -> str:
+        """Say what has become of the message."""
+        future = self._future
+        if not future.done():
+            return "<Receipt not durable yet>"
+        if future.cancelled():
+            return "<Receipt cancelled>"
+        error = future.exception()
+        return f"<Receipt offset {future.result()}>" if error is None else f"<Receipt not stored: {error!r:.200}>"
+
     def done(self) -> bool:
         """Return whether it is decided."""
         return self._future.done()

@@ -405,6 +405,17 @@ class Runtime:
         await asyncio.shield(self._closed)
 
     @property
+    def standing(self) -> str:
+        """What may be done with the store, in a word, for those who look at it."""
+        if self.failure is not None:
+            return "failed"
+        if self.forked:
+            return "of the parent process"
+        if self._closed is not None and self._closed.done():
+            return "closed"
+        return "closing" if self.closing else "open"
+
+    @property
     def close_asked(self) -> bool:
         """Whether `close` was called."""
         return self._closed is not None

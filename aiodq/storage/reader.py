@@ -67,6 +67,12 @@ class TopicReader:
         self._noted: dict[tuple[str, int, int], Damage] = {}
         self.refresh()
 
+    def __repr__(self) -> str:
+        """Say which topic it is, and what was there at the last `refresh`."""
+        found = f", {len(self._noted)} damages" * bool(self._noted)
+        offsets = f"offsets {self.begin_offset} to before {self.end_offset}"
+        return f"<TopicReader {self.name!r} read-only, {offsets}{found} [{os.path.dirname(self._log.directory)}]>"
+
     @property
     def damages(self) -> tuple[Damage, ...]:
         """What was found wrong so far, each once."""
@@ -317,6 +323,10 @@ class StoreReader:
         self._fs = fs or OsFileSystem()
         self._readers: dict[str, TopicReader] = {}
         check_store_directory(self._fs, path)
+
+    def __repr__(self) -> str:
+        """Say where it looks."""
+        return f"<StoreReader {self.path!r} read-only>"
 
     def topics(self) -> list[str]:
         """Return the names of the topics there are now, sorted.

@@ -64,7 +64,11 @@ class StoredMessage:
     def __repr__(self) -> str:
         """Show where it lies and how the body begins."""
         more = "…" * (len(self.body) > _SHOWN)
-        return f"<{type(self).__name__} {self.topic}:{self.offset} {self.body[:_SHOWN]!r}{more}>"
+        return f"<{type(self).__name__} {self.topic}:{self.offset} {self.body[:_SHOWN]!r}{more}{self._standing()}>"
+
+    def _standing(self) -> str:
+        """Return what else there is to say of it."""
+        return ""
 
 
 def records_of(batch: Batch, topic: str) -> Iterator[StoredMessage]:
