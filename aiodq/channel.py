@@ -207,8 +207,9 @@ class Channel:
         return found
 
     def qsize(self) -> int:
-        """Return how many messages are ready: neither settled, nor in flight, nor deferred.
+        """Return how many messages are ready: neither settled, nor in flight, nor deferred; `depth` is all of these.
 
+        A topic's bound (`max_messages`, `Queue.maxsize`) is one of `depth`, so a full one may have a small `qsize`.
         A message that is too old, or has no tag that the channel wants, counts until it was looked at.
         """
         state = self._state()
@@ -366,6 +367,7 @@ class Channel:
     async def seek(self, position: Position) -> None:
         """Go on from another place: everything before it counts as settled, everything from there on comes again.
 
+        Going ahead therefore gives up what lies between: where retention deletes what is consumed, for good.
         What is in flight is forgotten, with its attempts; settling it raises `NotInFlightError`.
 
         Args:

@@ -227,7 +227,8 @@ class StoreOptions:
         min_message_bytes: the smallest body taken.
         max_message_bytes: the largest body taken.
         max_bytes: bound of a topic's backlog in bytes, or None.
-        max_messages: bound of a topic's backlog in messages, or None.
+        max_messages: bound of a topic's backlog in messages, or None. The backlog is all that the slowest channel has
+            not settled: also what is in flight or deferred, so room comes with acks.
         overflow: what a put does at that bound: wait, raise `QueueFull`, or free the oldest messages and count them.
         retention: when segments are deleted.
         compression: `"zstd"` compresses by batch (extra `zstd`), None does not.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from aiodq.engine.receipt import Receipt
     from aiodq.format.layout import BytesLike
     from aiodq.message import Message
+    from aiodq.options import ChannelOptions
     from aiodq.stats import TopicStats
     from aiodq.topic import Topic
 
@@ -45,11 +46,16 @@ class Queue(Channel):
 
     @property
     def maxsize(self) -> int:
-        """The bound of the backlog in messages, 0 for none."""
+        """The bound of the backlog in messages, 0 for none: `max_messages` of the options.
+
+        Unlike asyncio's, it counts everything that is not settled: also what is in flight or deferred, and what was
+        accepted and cannot be seen yet. `qsize` counts what is ready alone, so a queue may be full with a `qsize` far
+        below `maxsize`, and even 0: room comes with acks, not with gets.
+        """
         return self._ioloop.options.max_messages or 0
 
     def full(self) -> bool:
-        """Return whether a put would have to wait or be refused now."""
+        """Return whether a put would have to wait or be refused now: `depth` counts for that, not `qsize`."""
         return self._ioloop.intake.full()
 
     async def put(
@@ -62,12 +68,33 @@ class Queue(Channel):
         delay: float | timedelta | None = None,
         ttl: float | timedelta | None = None,
     ) -> int:
-        """See `Topic.put`.
+        """Store a message and return its offset, once it is as durable as the store's `sync` policy says.
+
+        Under `"always"` that is after fdatasync; puts that wait together share one. Where the queue is `full` and the
+        policy is `"block"`, it waits for room first; `"drop_oldest"` makes room.
+
+        Args:
+            body: the message: `bytes`, `bytearray` or `memoryview`; text as `text.encode()`.
+            tag: a short text that channels may filter by, up to 64 KiB; None for none.
+            key: bytes that name what the message is about, up to 1 MiB; None for none.
+            headers: text by text, up to 1 MiB in all; None for none.
+            delay: seconds, or a `timedelta`, before which it is not delivered; the due time is kept on disk.
+            ttl: seconds, or a `timedelta`, counted from now, after which it is not delivered any more.
+
+        Returns:
+            The message's offset: its number in the queue, from 0.
 
         Raises:
-            As there.
+            MessageSizeError: smaller or larger than the options allow; nothing was written.
+            InvalidMessageError: it cannot be stored like that, and a `TypeError` too where a part is of a wrong type;
+                nothing was written.
+            QueueFull: the bound is reached and the policy is `"reject"`.
+            QueueShutDown: shut down, or the store is closed.
+            DiskFullError: no space; nothing was written, and later puts may succeed.
+            StoreFailedError: the store has stopped, its cause in `__cause__`.
 
-        Cancellation: as there.
+        Cancellation: before the writer takes its batch the message is not stored; after that it is, and only the caller
+        does not know.
         """
         return await self._topic.put(body, tag=tag, key=key, headers=headers, delay=delay, ttl=ttl)
 
@@ -81,12 +108,28 @@ class Queue(Channel):
         delay: float | timedelta | None = None,
         ttl: float | timedelta | None = None,
     ) -> range:
-        """See `Topic.put_many`.
+        """Store messages as one atomic batch and return their offsets: after a crash all of it is there, or none.
+
+        Args:
+            bodies: bytes-like, or `Draft` objects with a tag, key, headers, delay and ttl of their own.
+            tag: for those that are not drafts: a short text that channels may filter by; None for none.
+            key: likewise: bytes that name what the message is about.
+            headers: likewise: text by text.
+            delay: likewise: seconds, or a `timedelta`, before which they are not delivered.
+            ttl: likewise: seconds, or a `timedelta`, counted from now, after which they are not delivered any more.
+
+        Returns:
+            Their offsets, one behind the other.
 
         Raises:
-            As there.
+            MessageSizeError, InvalidMessageError: one of them cannot be stored like that; nothing was written.
+            QueueFull: the bound is reached and the policy is `"reject"`.
+            QueueShutDown: shut down, or the store is closed.
+            DiskFullError: no space; nothing was written, and later puts may succeed.
+            StoreFailedError: the store has stopped, its cause in `__cause__`.
 
-        Cancellation: as there.
+        Cancellation: before the writer takes the batch none is stored; after that all are, and only the caller does not
+        know.
         """
         return await self._topic.put_many(bodies, tag=tag, key=key, headers=headers, delay=delay, ttl=ttl)
 
@@ -100,62 +143,128 @@ class Queue(Channel):
         delay: float | timedelta | None = None,
         ttl: float | timedelta | None = None,
     ) -> Receipt:
-        """See `Topic.put_nowait`.
+        """Accept a message into the buffer; `await receipt` gives its offset once it is durable.
+
+        Args:
+            body: the message: `bytes`, `bytearray` or `memoryview`; text as `text.encode()`.
+            tag: a short text that channels may filter by, up to 64 KiB; None for none.
+            key: bytes that name what the message is about, up to 1 MiB; None for none.
+            headers: text by text, up to 1 MiB in all; None for none.
+            delay: seconds, or a `timedelta`, before which it is not delivered; the due time is kept on disk.
+            ttl: seconds, or a `timedelta`, counted from now, after which it is not delivered any more.
 
         Raises:
-            As there.
+            QueueFull: no room now.
+            MessageSizeError: smaller or larger than the options allow; nothing was accepted.
+            InvalidMessageError: it cannot be stored like that, and a `TypeError` too where a part is of a wrong type;
+                nothing was accepted.
+            QueueShutDown: shut down, or the store is closed.
+            StoreFailedError: the store has stopped.
         """
         return self._topic.put_nowait(body, tag=tag, key=key, headers=headers, delay=delay, ttl=ttl)
 
     async def sync(self) -> None:
-        """See `Topic.sync`.
+        """Wait until everything accepted before is on disk, whatever the policy, and every ack before too.
 
         Raises:
-            As there.
+            StoreFailedError: the store has stopped.
 
-        Cancellation: as there.
+        Cancellation: it will be all the same.
         """
         await self._topic.sync()
 
     async def read(self, offset: int) -> Message:
-        """See `Topic.read`.
+        """Return the message at an offset without consuming it.
+
+        Args:
+            offset: as `put` gave it: from `begin_offset` to before `end_offset`.
 
         Raises:
-            As there.
+            OffsetError: there is none: not yet written, deleted, or lost to damage.
+            StorageError: it could not be read.
 
-        Cancellation: as there.
+        Cancellation: nothing changes.
         """
         return await self._topic.read(offset)
 
     def scan(
         self, start: int | None = None, stop: int | None = None, *, reverse: bool = False
     ) -> AsyncIterator[Message]:
-        """See `Topic.scan`.
+        """Iterate over the messages from `start` to before `stop`, without consuming them.
+
+        Args:
+            start: an offset; None for the earliest kept.
+            stop: an offset; None for the end at the time of the call.
+            reverse: from the newest to the oldest.
 
         Raises:
-            As there.
+            StorageError: something could not be read. Damage is skipped.
+
+        Cancellation: nothing changes.
         """
         return self._topic.scan(start, stop, reverse=reverse)
 
     async def offset_at(self, moment: datetime) -> int:
-        """See `Topic.offset_at`.
+        """Return the first offset put at `moment` or later; the end where all are older.
+
+        Args:
+            moment: with a time zone.
 
         Raises:
-            As there.
+            InvalidOptionError: without one, or no `datetime`.
+            StorageError: the log could not be read.
 
-        Cancellation: as there.
+        Cancellation: nothing changes.
         """
         return await self._topic.offset_at(moment)
 
     async def purge(self) -> int:
-        """See `Topic.purge`.
+        """Drop everything accepted so far, for every channel of the topic; return how many messages that were.
+
+        After a crash all of it is gone or none.
 
         Raises:
-            As there.
+            StorageError: it was not done.
+            StoreFailedError: the store has stopped.
 
-        Cancellation: as there.
+        Cancellation: it is done all the same.
         """
         return await self._topic.purge()
+
+    def channel(self, name: str, options: ChannelOptions | None = None) -> Channel:
+        """Return another channel of the queue's topic, which sees every message too; created when first named.
+
+        Args:
+            name: 1 to 64 of `[.a-zA-Z0-9_-]`; the queue's own is `default`.
+            options: the channel's from now on, for all who hold it; None leaves them. `start` counts only when it is
+                new: a later channel starts at the end unless that says otherwise.
+
+        Raises:
+            InvalidNameError: no such name may be.
+            InvalidOptionError: these are no `ChannelOptions`, or cannot be this channel's.
+            QueueShutDown: the store is closed.
+        """
+        return self._topic.channel(name, options)
+
+    def channels(self) -> list[str]:
+        """Return the names of the channels of the queue's topic; the queue's own is `default`."""
+        return self._topic.channels()
+
+    async def delete_channel(self, name: str) -> None:
+        """Delete a channel of the queue's topic for good; segments that only it held back may go.
+
+        Whoever waits there gets `QueueShutDown`. Named again, it is a new channel.
+
+        Args:
+            name: the channel's; one that is not there is fine.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+            StoreFailedError: the store has stopped.
+
+        Cancellation: it is done all the same.
+        """
+        await self._topic.delete_channel(name)
 
     @property
     def begin_offset(self) -> int:

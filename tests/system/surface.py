@@ -21,7 +21,7 @@ VALUES: Final = {
     "Store": {"path", "topics", "stats"},
     "Topic": {"name", "channels", "stats", "begin_offset", "end_offset", "durable_offset"},
     "Channel": {"name", "qsize", "in_flight", "deferred", "depth", "empty", "paused", "stats"},
-    "Queue": {"topic", "maxsize", "full", "topic_stats", "begin_offset", "end_offset", "durable_offset"},
+    "Queue": {"topic", "maxsize", "full", "topic_stats", "channels", "begin_offset", "end_offset", "durable_offset"},
     "Message": {
         "attempts",
         "body",
@@ -71,6 +71,8 @@ def calls(surface: Surface) -> dict[str, Call]:
         **{f"Channel.{name}": call for name, call in _of_channel(channel).items()},
         **{f"Queue.{name}": call for name, call in _of_log(queue).items()},
         **{f"Queue.{name}": call for name, call in _of_channel(queue).items()},
+        "Queue.channel": lambda: queue.channel("another"),
+        "Queue.delete_channel": lambda: queue.delete_channel("another"),
         "Queue.task_done": lambda: queue.task_done(None),
     }
 

@@ -50,6 +50,7 @@ CANCELLED = {
         **OF_A_LOG,
         **OF_A_CHANNEL,
         "purge": "purge",
+        "delete_channel": "delete_channel",
         "aclose": "aclose",
         "__aenter__": "queue_as_context",
         "__aexit__": "queue_as_context",
@@ -90,7 +91,7 @@ def awaitable(thing: type) -> set[str]:
         public = not name.startswith("_") and (
             inspect.iscoroutinefunction(member) or "Async" in returned or "Awaitable" in returned
         )
-        if public or name in AWAITED:
+        if public or (name in AWAITED and returned != "NoReturn"):
             found.add(name)
     return found
 
