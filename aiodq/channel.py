@@ -15,7 +15,7 @@ from aiodq.engine.signals import QueueEmpty, QueueShutDown
 from aiodq.engine.stopping import stop_channels
 from aiodq.errors import AiodqError, NotInFlightError, OffsetError
 from aiodq.handlers import checked_handler, checked_hook
-from aiodq.options import time_ns
+from aiodq.options import check_channel_options, check_dead_letter, time_ns
 from aiodq.storage.logreader import LogReader
 from aiodq.values import check_flag, check_position, check_whole, span_seconds
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aiodq.engine.ioloop import IoLoop
     from aiodq.engine.outlet import Outlet
     from aiodq.message import Message
-    from aiodq.options import Position, Start
+    from aiodq.options import ChannelOptions, Position, Start
     from aiodq.stats import ChannelStats
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.log import TopicLog
@@ -404,6 +404,32 @@ class Channel:
             offset = end if position == "latest" else begin
         self._outlet.seek(offset)
         await self._outlet.committed()
+
+    @property
+    def options(self) -> ChannelOptions:
+        """The options that hold for the channel."""
+        return self._outlet.options
+
+    async def configure(self, options: ChannelOptions) -> None:
+        """Let the channel go by other options from now on, for all who hold it; they are on disk when this returns.
+
+        Nothing is settled by them before. They count as named for the channel, in this process and in later ones.
+
+        Args:
+            options: all of them, not only those that change; `start` counts for nothing.
+
+        Raises:
+            InvalidOptionError: these are no `ChannelOptions`, or the dead-letter topic is this one.
+            StorageError: they could not be written; those before hold.
+            StoreFailedError: the store has stopped.
+
+        Cancellation: it is done all the same.
+        """
+        check_channel_options(options, "await channel.configure({})", optional=False)
+        check_dead_letter(self._ioloop.name, options)
+        self.check()
+        configuring = self._ioloop.choosing.configure_channel(self._outlet, options)
+        await asyncio.shield(asyncio.ensure_future(configuring))
 
     def pause(self) -> Awaitable[None]:
         """Deliver nothing from now on; messages gather, what is in flight may be settled (SYSTEMS row B15).

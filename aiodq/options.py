@@ -35,6 +35,7 @@ __all__ = [
     "StoreOptions",
     "SyncPolicy",
     "check_channel_options",
+    "check_dead_letter",
     "check_store_options",
     "ephemeral",
     "seconds",
@@ -93,34 +94,47 @@ def _choose(options: object, **values: object) -> None:
         object.__setattr__(options, name, value)
 
 
-def check_store_options(options: object, where: str) -> None:
+def check_store_options(options: object, where: str, *, optional: bool = True) -> None:
     """Make sure that these are `StoreOptions`, or None.
 
     Args:
         options: what was given.
         where: the call, for the error.
+        optional: None will do.
 
     Raises:
         InvalidOptionError: something else was given; a `TypeError` too.
     """
-    if options is not None and not isinstance(options, StoreOptions):
+    if not isinstance(options, StoreOptions) and not (options is None and optional):
         example = "write " + where.format("StoreOptions(sync='always')")
         if isinstance(options, ChannelOptions):
             example = "how a channel delivers is given to topic.channel(name, options), store.queue(name, channel=...)"
         refuse("options", "a StoreOptions", options, example, type_is_wrong=True)
 
 
-def check_channel_options(options: object, where: str) -> None:
+def check_channel_options(options: object, where: str, *, optional: bool = True) -> None:
     """Make sure that these are `ChannelOptions`, or None; as `check_store_options`.
 
     Raises:
         InvalidOptionError: something else was given; a `TypeError` too.
     """
-    if options is not None and not isinstance(options, ChannelOptions):
+    if not isinstance(options, ChannelOptions) and not (options is None and optional):
         example = "write " + where.format("ChannelOptions(max_in_flight=1)")
         if isinstance(options, StoreOptions):
-            example = "how a topic keeps messages is given to aiodq.open(path, options), store.topic(name, options)"
+            example = "how a topic keeps messages is given to store.topic(name, options), store.queue(…, options=...)"
         refuse("options of a channel", "a ChannelOptions", options, example, type_is_wrong=True)
+
+
+def check_dead_letter(topic: str, options: ChannelOptions | None) -> None:
+    """Make sure that a topic's channel does not put dead letters into that topic itself.
+
+    Raises:
+        InvalidOptionError: it would.
+    """
+    if options is not None and options.dead_letter == topic:
+        raise InvalidOptionError(
+            f"dead_letter is the name of another topic, not {topic!r} itself: write dead_letter='{topic}-dead'"
+        )
 
 
 @_in_words

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from aiodq.channel import Channel
+from aiodq.options import StoreOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -280,6 +281,28 @@ class Queue(Channel):
     def durable_offset(self) -> int:
         """Everything below this offset survives a power cut."""
         return self._topic.durable_offset
+
+    async def configure(self, options: ChannelOptions | StoreOptions) -> None:
+        """Let the queue go by other options from now on: `ChannelOptions` its channel, `StoreOptions` its topic.
+
+        They are on disk when this returns, and nothing is deleted or settled by them before. They count as named, in
+        this process and in later ones.
+
+        Args:
+            options: all of them, not only those that change; `start` counts for nothing.
+
+        Raises:
+            InvalidOptionError: these are neither, or the dead-letter topic is this one.
+            MissingExtraError: a codec is not installed.
+            StorageError: they could not be written; those before hold.
+            StoreFailedError: the store has stopped.
+
+        Cancellation: it is done all the same.
+        """
+        if isinstance(options, StoreOptions):
+            await self._topic.configure(options)
+        else:
+            await super().configure(options)
 
     def topic_stats(self) -> TopicStats:
         """Return the numbers of the topic; `stats` gives those of the channel."""

@@ -69,33 +69,42 @@ class Store:
         Args:
             name: 1 to 64 of `[.a-zA-Z0-9_-]`, and none that the store needs itself: `LOCK`, `topic.json`, and what
                 ends `.seg` or `.aiodq-tmp`, in any case.
-            options: the topic's own, where it is named for the first time since the store was opened.
+            options: the topic's own. Those that concern its data are kept on disk and hold from then on, also where
+                none are named; `await topic.configure(options)` changes them.
 
         Raises:
             InvalidNameError: no such name may be.
-            InvalidOptionError: these are no `StoreOptions`; a `TypeError` too.
+            InvalidOptionError: these are no `StoreOptions`; a `TypeError` too. Or other ones were named for it before,
+                since the store was opened.
             QueueShutDown: the store is closed.
         """
         check_topic_name(name, self._runtime.topics)
         check_store_options(options, f"store.topic({name!r}, {{}})")
         self._runtime.check()
+        ioloop = self._runtime.ioloop(name, options)
         topic = self._topics.get(name)
         if topic is None:
-            ioloop = self._runtime.ioloop(name, options)
             topic = self._topics[name] = Topic(self._runtime, ioloop)
         return topic
 
-    def queue(self, name: str, channel: ChannelOptions | None = None) -> Queue:
+    def queue(self, name: str, channel: ChannelOptions | None = None, *, options: StoreOptions | None = None) -> Queue:
         """Return a topic with its channel `default` as a queue.
+
+        Args:
+            name: as for `topic`.
+            channel: the channel's options, as for `Topic.channel`.
+            options: the topic's, as for `topic`.
 
         Raises:
             InvalidNameError: no such name may be.
-            InvalidOptionError: these are no `ChannelOptions`; a `TypeError` too.
+            InvalidOptionError: these are no `ChannelOptions`, or no `StoreOptions`; a `TypeError` too. Or other ones
+                were named before.
             QueueShutDown: the store is closed.
         """
         check_name(name)
         check_channel_options(channel, f"store.queue({name!r}, {{}})")
-        topic = self.topic(name)
+        check_store_options(options, f"store.queue({name!r}, options={{}})")
+        topic = self.topic(name, options)
         return Queue(topic, topic.channel(_CHANNEL, channel))
 
     def topics(self) -> list[str]:
@@ -270,7 +279,7 @@ class _Manner(NamedTuple):
 class StoreOpening:
     """What `aiodq.open` returns: awaitable, and an asynchronous context manager."""
 
-    def __init__(self, path: str, options: StoreOptions, seams: Seams, manner: _Manner) -> None:
+    def __init__(self, path: str, options: StoreOptions | None, seams: Seams, manner: _Manner) -> None:
         """Made by `aiodq.open`."""
         self._path = path
         self._options = options
@@ -341,9 +350,10 @@ class StoreOpening:
 class QueueOpening:
     """What `aiodq.open_queue` returns: awaitable, and an asynchronous context manager."""
 
-    def __init__(self, opening: StoreOpening, channel: ChannelOptions) -> None:
+    def __init__(self, opening: StoreOpening, options: StoreOptions | None, channel: ChannelOptions | None) -> None:
         """Made by `aiodq.open_queue`."""
         self._opening = opening
+        self._options = options
         self._channel = channel
         self._queue: Queue | None = None
 
@@ -358,7 +368,7 @@ class QueueOpening:
     async def _open(self) -> Queue:
         store = await self._opening
         try:
-            topic = store.topic(QUEUE_TOPIC)
+            topic = store.topic(QUEUE_TOPIC, self._options)
             queue = Queue(topic, topic.channel(_CHANNEL, self._channel), store.aclose)
             await topic.settle_in()
             queue.check()
@@ -415,7 +425,16 @@ def open(
     check_store_options(options, "aiodq.open(path, {})")
     manner = _manner("aiodq.open", wait, create=create)
     seams = Seams(fs or OsFileSystem(), clock or SystemClock(), executor)
-    return StoreOpening(_absolute(path), options or StoreOptions(), seams, manner)
+    return StoreOpening(_absolute(path), options, seams, manner)
+
+
+def open_to_tend(path: str, *, create: bool, wait: float) -> StoreOpening:
+    """Open a store as the command line does: by the options on disk, and by no defaults where there are none.
+
+    Whoever looks after a store does not know what its program names: what is there stays until that runs again.
+    """
+    seams = Seams(OsFileSystem(), SystemClock(), keeps=True)
+    return StoreOpening(_absolute(path), None, seams, _manner("aiodq.open", wait, create=create))
 
 
 def open_queue(
@@ -442,8 +461,8 @@ def open_queue(
     check_channel_options(channel, "aiodq.open_queue(path, channel={})")
     manner = _manner("aiodq.open_queue", wait, create=create)
     seams = Seams(fs or OsFileSystem(), clock or SystemClock(), executor)
-    opening = StoreOpening(_absolute(path), options or StoreOptions(), seams, manner)
-    return QueueOpening(opening, channel or ChannelOptions())
+    opening = StoreOpening(_absolute(path), options, seams, manner)
+    return QueueOpening(opening, options, channel)
 
 
 def open_reader(path: str | PathLike[str]) -> StoreReader:

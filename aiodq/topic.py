@@ -13,10 +13,10 @@ from aiodq.engine.figures import topic_stats
 from aiodq.engine.reader import SharedReader
 from aiodq.engine.receipt import Receipt
 from aiodq.engine.signals import QueueShutDown
-from aiodq.errors import InvalidOptionError, OffsetError
+from aiodq.errors import OffsetError
 from aiodq.message import Message, make_message
 from aiodq.names import check_name
-from aiodq.options import ChannelOptions, check_channel_options, time_ns
+from aiodq.options import check_channel_options, check_dead_letter, check_store_options, time_ns
 from aiodq.storage.logreader import LogReader
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aiodq.engine.outlet import Outlet
     from aiodq.engine.runtime import Runtime
     from aiodq.format.layout import BytesLike
+    from aiodq.options import ChannelOptions, StoreOptions
     from aiodq.stats import TopicStats
 
 __all__ = ["Topic"]
@@ -173,6 +174,31 @@ class Topic:
         self._ioloop.check()
         await self._ioloop.sync()
 
+    @property
+    def options(self) -> StoreOptions:
+        """The options that hold for the topic."""
+        return self._ioloop.options
+
+    async def configure(self, options: StoreOptions) -> None:
+        """Let the topic go by other options from now on: those that concern its data are on disk when this returns.
+
+        Nothing is deleted by them before. They count as named for the topic, in this process and in later ones.
+
+        Args:
+            options: all of them, not only those that change.
+
+        Raises:
+            InvalidOptionError: these are no `StoreOptions`.
+            MissingExtraError: a codec is not installed.
+            StorageError: they could not be written; those before hold.
+            StoreFailedError: the store has stopped.
+
+        Cancellation: it is done all the same.
+        """
+        check_store_options(options, "await topic.configure({})", optional=False)
+        self._ioloop.check()
+        await asyncio.shield(asyncio.ensure_future(self._ioloop.choosing.configure(options)))
+
     # --- channels
 
     def channel(self, name: str, options: ChannelOptions | None = None) -> Channel:
@@ -180,35 +206,29 @@ class Topic:
 
         Args:
             name: as a topic's.
-            options: the channel's from now on, for all who hold it; None leaves them. `start` counts only when it is
-                new.
+            options: the channel's, which are kept on disk; None names none: those that were named before hold, or the
+                defaults. `start` counts only when it is new.
 
         Raises:
             InvalidNameError: no such name may be.
-            InvalidOptionError: these are no `ChannelOptions`, and a `TypeError` too; or the dead-letter topic is this
-                one.
+            InvalidOptionError: these are no `ChannelOptions`, and a `TypeError` too; the dead-letter topic is this
+                one; or other options were named for it before, since the store was opened.
         """
         check_name(name, "channel")
         check_channel_options(options, f"topic.channel({name!r}, {{}})")
-        if options is not None and options.dead_letter == self.name:
-            raise InvalidOptionError(
-                f"dead_letter is the name of another topic, not {self.name!r} itself: write "
-                f"dead_letter='{self.name}-dead'"
-            )
+        check_dead_letter(self.name, options)
         self._ioloop.check()
-        outlet = self._open_outlet(name, options or ChannelOptions())
-        if options is not None:
-            outlet.configure(options)
-        return Channel(self._ioloop, outlet)
+        return Channel(self._ioloop, self._open_outlet(name, options))
 
-    def _open_outlet(self, name: str, options: ChannelOptions) -> Outlet[Message]:
+    def _open_outlet(self, name: str, options: ChannelOptions | None) -> Outlet[Message]:
         ioloop, runtime = self._ioloop, self._runtime
         new, first = name not in ioloop.outlets, not ioloop.retainer.holding()
         outlet = runtime.outlet(ioloop, name, make_message)
+        if options is not None:
+            ioloop.choosing.channel(outlet, options)
         if new:
-            runtime.create_channel(
-                ioloop, outlet, partial(start_offset, runtime.fs_of(self.name), options.start, first=first)
-            )
+            start = None if options is None else options.start
+            runtime.create_channel(ioloop, outlet, partial(start_offset, runtime.fs_of(self.name), start, first=first))
         return outlet
 
     def channels(self) -> list[str]:

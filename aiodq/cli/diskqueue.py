@@ -55,7 +55,7 @@ def import_diskqueue(
 
 async def _import(queue: DiskQueueReader, store: str, topic: str, *, json: bool) -> int:
     number = 0
-    async with open_store(store) as opened:
+    async with open_store(store, create=True) as opened:
         with Meter(f"importing {queue.name}") as meter:
             async for bodies in taken_over(queue, opened.topic(topic).put_many):
                 number += len(bodies)

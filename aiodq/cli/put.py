@@ -111,7 +111,7 @@ class _Putting:
     async def run(self, store: str, sources: list[tuple[str, int]], *, json: bool) -> int:
         began = time.monotonic()
         try:
-            async with open_store(store) as opened:
+            async with open_store(store, create=True) as opened:
                 topic = opened.topic(self._topic)
                 with Aside() as aside, Meter(f"put into {self._topic}", _total(sources)) as meter:
                     for name, descriptor in sources:

@@ -80,8 +80,8 @@ class AdoptingHost(Protocol):
     offload: Offload
     reporter: Reporter
 
-    def ioloop(self, name: str) -> IoLoop:
-        """Return a topic's ioLoop, started if it is new."""
+    def unnamed(self, name: str) -> IoLoop:
+        """Return the ioLoop of a topic that nobody here has named, started if it is new."""
         ...
 
     def fail(self, error: Exception) -> None:
@@ -121,7 +121,7 @@ class Adopting:
 
     async def _look(self) -> None:
         for topic in sorted(self.owing):
-            await self._make(self._host.ioloop(topic))
+            await self._make(self._host.unnamed(topic))
         found = await self._host.offload.call(read_commits, self._host.fs, self._path)
         waiting: set[str] = set()
         for commit in found.pending:
@@ -164,9 +164,9 @@ class Adopting:
                 self._warn(f"the bulk load {commit.key.name!r} cannot be taken over: {reasons[0]}")
                 return
         for topic in _left(commit):
-            await self._host.ioloop(topic).making.made()
+            await self._host.unnamed(topic).making.made()
         for topic in _left(commit):
-            commit = await self._adopt_into(self._host.ioloop(topic), commit, topic)
+            commit = await self._adopt_into(self._host.unnamed(topic), commit, topic)
         await self._host.offload.call(finish_commit, self._host.fs, self._path, commit)
 
     async def _adopt_into(self, ioloop: IoLoop, commit: Commit, topic: str) -> Commit:

@@ -52,7 +52,7 @@ def create_channel(fs: FileSystem, ioloop: IoLoop, outlet: Outlet[Any], start: C
         journal, state = open_channel(fs, ioloop.clock, log, outlet.name, begin, dues)
         try:
             if fs is log.fs:
-                log.add_channel(outlet.name, begin)
+                log.add_channel(outlet.name, begin, ioloop.choosing.channel_record(outlet.name))
         except BaseException:
             journal.close()
             raise
@@ -61,7 +61,8 @@ def create_channel(fs: FileSystem, ioloop: IoLoop, outlet: Outlet[Any], start: C
     def finish(opened: tuple[ChannelJournal, ChannelState], error: Exception | None) -> None:
         if error is None:
             outlet.attach(*opened)
-            ioloop.settled(outlet)
+            ioloop.choosing.look_at(outlet)
+            ioloop.attached(outlet)
             ioloop.reporter.channel_made(ioloop.name, outlet.name, opened[1].floor)
         elif isinstance(error, AiodqError) and not isinstance(error, StoreFailedError):
             outlet.end_getters(error)
@@ -88,6 +89,7 @@ async def delete_channel(fs: FileSystem, ioloop: IoLoop, name: str) -> None:
         return
     await ioloop.operate(lambda: None)
     ioloop.making.forget(name)
+    ioloop.choosing.forget_channel(name)
     outlet.shut_down(immediate=True)
     outlet.refuse(QueueShutDown(f"channel {name!r} was deleted"))
 

@@ -17,18 +17,27 @@ if TYPE_CHECKING:
     from aiodq.options import StoreOptions
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.log import TopicLog
+    from aiodq.storage.stored import StoredOptions
 
 __all__ = ["IoLoopHost"]
 
 
 class IoLoopHost(Protocol):
-    """What an ioLoop needs of its store."""
+    """What an ioLoop needs of its store.
+
+    Attributes:
+        clock, offload, reporter: the store's.
+        given: the options that `open` was given, or None.
+        keeps: defaults are never taken for a topic that has no options on disk: nothing is deleted from it.
+    """
 
     clock: Clock
     offload: Offload
     reporter: Reporter
     transactions: OpenTransactions
     vitals: Vitals
+    given: StoreOptions | None
+    keeps: bool
 
     @property
     def path(self) -> str:
@@ -52,8 +61,8 @@ class IoLoopHost(Protocol):
         """Raise if the store belongs to another loop or process."""
         ...
 
-    def make_log(self, name: str, options: StoreOptions) -> TopicLog:
-        """Make a topic's files. Blocking."""
+    def make_log(self, name: str, record: StoredOptions) -> TopicLog:
+        """Make a topic's files, and keep in them what it is to go by. Blocking."""
         ...
 
     def bury(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:

@@ -283,9 +283,13 @@ class Intake:
             raise
         self._turn = False
 
-    def freed(self) -> None:
-        """Give the turn to the first who waits, as there may be room: to one at a time, so that the order is kept."""
-        while self._waiting and not self._turn and self._has_room(1, 0):
+    def freed(self, *, anyhow: bool = False) -> None:
+        """Give the turn to the first who waits, as there may be room: to one at a time, so that the order is kept.
+
+        Args:
+            anyhow: also where there seems to be none: what is in the way may be dropped from now on.
+        """
+        while self._waiting and not self._turn and (anyhow or self._has_room(1, 0)):
             waiter = self._waiting.popleft()
             if not waiter.done():
                 self._turn = True

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import anyio
 
+from aiodq.engine.choosing import Choosing
 from aiodq.engine.inbox import Inbox
 from aiodq.engine.intake import Intake
 from aiodq.engine.lifetimes import Lifetimes
@@ -120,7 +121,7 @@ class IoLoop:
         self._inbox = Inbox()
         self._writer = SegmentWriter(log, host.clock, host.offload, self._inbox)
         self.making: Making = Making(
-            self, lambda: host.make_log(name, self.options), exists=log is not None or unusable is not None
+            self, lambda: host.make_log(name, self.choosing.record), exists=log is not None or unusable is not None
         )
         self.reader: PrefetchingReader = PrefetchingReader(host.fs_of(name), host.offload, self.view)
         self._persister = MetadataPersister(
@@ -132,6 +133,7 @@ class IoLoop:
         self.syncer: Syncer = Syncer(options, host.offload, self._inbox, SyncTimer(host.vitals, name))
         self._operations = OperationQueue(host, self._inbox)
         self._writing = self._retain_queued = self._in_turn = False
+        self.choosing: Choosing = Choosing(self, host, self._persister)
         self._serial = self._taken = 0
         self.in_writer: list[Part] = []
 
@@ -186,6 +188,7 @@ class IoLoop:
         self.log = log
         self.visible = log.end
         self._writer.log = log
+        self.choosing.born()
 
     def refuse(self, error: Exception) -> None:
         """Refuse what was accepted and is not written yet."""
@@ -206,16 +209,19 @@ class IoLoop:
         return self.log
 
     async def settle_in(self, channel: str | None = None) -> None:
-        """Wait until everything accepted before is visible to channels, and new channels are there.
+        """Wait until everything accepted before is visible to channels, and new channels and options are there.
 
         Raises:
-            StorageError: this channel could not be made, or where none is named, some channel.
+            StorageError: this channel could not be made, or its options not written; where none is named, some channel.
 
         Cancellation: nothing changes.
         """
         self.making.again()
         await self.operate(lambda: None)
+        if self.choosing.coming:
+            await self.persist(lambda: None)
         self.making.check(channel)
+        self.choosing.check(channel)
 
     def catch_up(self) -> None:
         """Do at once what the task would do at its next turn, for who looks for what was accepted in this one.
@@ -264,6 +270,15 @@ class IoLoop:
 
     def settled(self, outlet: Settling) -> None:
         """See `OutletHost.settled`."""
+        self._use()
+        self.attached(outlet)
+
+    def _use(self) -> None:
+        if not self.choosing.acting:
+            self.choosing.used()
+
+    def attached(self, outlet: Settling) -> None:
+        """A channel's state is there, or something in it was settled."""
         self._persister.settled(outlet)
         self.intake.freed()
         self.retain_soon()
@@ -274,6 +289,7 @@ class IoLoop:
 
     def settled_elsewhere(self, outlet: Settling) -> None:
         """See `OutletHost.settled_elsewhere`."""
+        self._use()
         self._persister.note(outlet)
         self.intake.freed()
         self.retain_soon()
@@ -458,6 +474,7 @@ class IoLoop:
         self._writing = False
         self.in_writer = []
         self.publisher.written(request.serial, request.result, durably=self._durably)
+        self._use()
         if len(self.log.segments) > 1:
             self._retain_if_idle()
 

@@ -95,6 +95,7 @@ class Making:
             self.be_born()
         for again, _ in channels.values():
             again()
+        self._ioloop.choosing.again()
 
     def check(self, channel: str | None) -> None:
         """Raise if this channel could not be made, or where none is named, if some channel could not.

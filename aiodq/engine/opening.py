@@ -14,9 +14,9 @@ from aiodq.engine.adopting import adopt_pending
 from aiodq.engine.alarm import monotonic_ns
 from aiodq.engine.batch import Part
 from aiodq.engine.writer import write_blocking
-from aiodq.errors import DiskFullError, InvalidNameError, StorageError, StoreLockedError
-from aiodq.format.codecs import codec_number
-from aiodq.options import ChannelOptions
+from aiodq.errors import DiskFullError, InvalidNameError, MissingExtraError, StorageError, StoreLockedError
+from aiodq.format.codecs import CODEC_NONE, codec_number
+from aiodq.options import ChannelOptions, StoreOptions
 from aiodq.storage.adoption import finish_adoptions
 from aiodq.storage.aside import drop_owed, keep_owed, owed_to, read_owed
 from aiodq.storage.atomic import ensure_directory, sync_directory
@@ -26,6 +26,7 @@ from aiodq.storage.journal import ChannelJournal
 from aiodq.storage.layout import check_store_directory, list_topics, require_store, sweep_deleted
 from aiodq.storage.log import LogOptions, TopicLog
 from aiodq.storage.oserrors import is_lasting, storage_error
+from aiodq.storage.stored import StoredOptions, holding, kept
 from aiodq.storage.transactions import TransactionFile, transactions_in
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.format.columns import Columns
     from aiodq.format.transactions import Acks, Block, Puts
-    from aiodq.options import StoreOptions
     from aiodq.storage.aside import Owed
     from aiodq.storage.commits import CommitKey
     from aiodq.storage.filesystem import FileSystem, Lock
@@ -49,6 +49,7 @@ __all__ = [
     "open_channel",
     "open_store",
     "open_topic",
+    "written_by",
 ]
 
 
@@ -124,7 +125,7 @@ def open_store(
     fs: FileSystem,
     clock: Clock,
     path: str,
-    options: StoreOptions,
+    options: StoreOptions | None,
     take: Callable[[FileSystem, str], Lock] = lock_store,
     *,
     create: bool = True,
@@ -135,7 +136,7 @@ def open_store(
         fs: the file system.
         clock: for what is written.
         path: the directory.
-        options: the store's.
+        options: those given to it, or None: for topics that are made, and those without others.
         take: takes the lock.
         create: a store that is not there is made.
 
@@ -186,7 +187,7 @@ class _Topics:
     """
 
     def __init__(  # noqa: PLR0917 - as `open_channel`
-        self, fs: FileSystem, clock: Clock, path: str, options: StoreOptions, brought: dict[str, Brought],
+        self, fs: FileSystem, clock: Clock, path: str, options: StoreOptions | None, brought: dict[str, Brought],
         unusable: dict[str, StorageError],
     ) -> None:  # fmt: skip
         self.there: dict[str, OpenedTopic] = {}
@@ -258,7 +259,7 @@ def _claim(fs: FileSystem, path: str, take: Callable[[FileSystem, str], Lock], *
     return lock
 
 
-def adopt_without_owner(fs: FileSystem, clock: Clock, path: str, options: StoreOptions) -> bool:
+def adopt_without_owner(fs: FileSystem, clock: Clock, path: str, options: StoreOptions | None) -> bool:
     """Own a store for a moment, so that it takes over what was committed; return whether nobody else owns it. Blocking.
 
     Whoever wants to open it meanwhile waits.
@@ -294,15 +295,31 @@ def brought_by(blocks: Iterable[Block]) -> dict[str, Brought]:
 
 
 def open_topic(  # noqa: PLR0917 - as `open_channel`
-    fs: FileSystem, clock: Clock, store: str, name: str, options: StoreOptions, brought: Brought | None = None
+    fs: FileSystem,
+    clock: Clock,
+    store: str,
+    name: str,
+    options: StoreOptions | None,
+    brought: Brought | None = None,
+    record: StoredOptions | None = None,
 ) -> OpenedTopic:
     """Open one topic's files, or make them, and put into them what transactions brought. Blocking.
+
+    Args:
+        fs: the store's.
+        clock: likewise.
+        store: its directory.
+        name: the topic's.
+        options: those given to the store, or None.
+        brought: by transactions.
+        record: what is kept of its options if it is made now; None for what was given, or the library's defaults.
 
     Raises:
         StorageError: as mapped from the system's error, or what `TopicLog` says.
     """
-    log_options = LogOptions(options.segment_bytes, codec_number(options.compression))
-    log = TopicLog(fs, os.path.join(store, name), log_options, clock)
+    record = record or StoredOptions(named=False, options=kept(options or StoreOptions()))
+    log = TopicLog(fs, os.path.join(store, name), written_by(record.options), clock, record)
+    log.options = written_by(holding(None, log.meta.options, options))
     topic = OpenedTopic(log)
     try:
         if brought is not None:
@@ -318,6 +335,15 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
         topic.abandon()
         raise
     return topic
+
+
+def written_by(options: StoreOptions) -> LogOptions:
+    """Return what the log needs of a topic's options: of another process, they may ask for a codec that is not here."""
+    try:
+        codec = codec_number(options.compression)
+    except MissingExtraError:
+        codec = CODEC_NONE
+    return LogOptions(options.segment_bytes, codec)
 
 
 def _put_missing(fs: FileSystem, clock: Clock, log: TopicLog, puts: Sequence[tuple[int, Puts]]) -> list[Columns]:
@@ -340,7 +366,7 @@ def _missing(fs: FileSystem, log: TopicLog, puts: Sequence[tuple[int, Puts]], si
     return [put.columns for number, put in puts if number not in there]
 
 
-def make_log(fs: FileSystem, clock: Clock, store: str, name: str, options: StoreOptions) -> TopicLog:
+def make_log(fs: FileSystem, clock: Clock, store: str, name: str, record: StoredOptions) -> TopicLog:
     """Make a topic's files, and put into them what the topic is owed. Blocking.
 
     Raises:
@@ -349,9 +375,8 @@ def make_log(fs: FileSystem, clock: Clock, store: str, name: str, options: Store
     """
     _require_own_directory(fs, store, name)
     owed = read_owed(fs, store).get(name, [])
-    topic = open_topic(
-        fs, clock, store, name, options, brought_by(block for one in owed for block in one.blocks).get(name)
-    )
+    brought = brought_by(block for one in owed for block in one.blocks).get(name)
+    topic = open_topic(fs, clock, store, name, record.options, brought, record)
     if not topic.left:
         # They are synced there, and nothing can have been deleted yet.
         drop_owed(fs, owed)

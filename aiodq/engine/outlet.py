@@ -34,6 +34,7 @@ class Outlet(Settling, Generic[M]):
 
     Attributes:
         paused: nothing is delivered.
+        held: the options it is to go by might settle messages, and are not on disk yet.
         shut: it ends once nothing is ready; `shut_now`: at once.
         taken: which task holds what, as far as a `Queue` handed it out.
         ending: set once it is to end.
@@ -53,6 +54,7 @@ class Outlet(Settling, Generic[M]):
         """
         super().__init__(name, host, clock)
         self.paused: bool = host.paused
+        self.held: bool = False
         self.shut: bool = False
         self.shut_now: bool = False
         self.taken: TakenByTask[Any] = TakenByTask()
@@ -150,7 +152,7 @@ class Outlet(Settling, Generic[M]):
     def peek(self) -> M | None:
         """Return the message that `take` would give, made without an outlet, or None."""
         state = self.state
-        if state is None:
+        if state is None or self.held:
             return None
         while (found := self.source.next(state, cold=True)) is not None and not self._wanted(state, *found):
             pass
@@ -166,8 +168,14 @@ class Outlet(Settling, Generic[M]):
     def pause(self, *, paused: bool | None = None) -> None:
         """Deliver nothing, or go on; None for as before, where only the topic's own pause may have changed."""
         self._own_pause = self._own_pause if paused is None else paused
-        self.paused = self._own_pause or self._host.paused
+        self.paused = self._own_pause or self._host.paused or self.held
         self.wake()
+
+    def hold_back(self, *, held: bool) -> None:
+        """Deliver nothing while options are written, or go on."""
+        if held != self.held:
+            self.held = held
+            self.pause()
 
     def seek(self, offset: int) -> None:
         """Go on from another offset."""
@@ -210,7 +218,7 @@ class Outlet(Settling, Generic[M]):
             if item is not None:
                 return item
             self._raise_if_over()
-            if self.state is None:
+            if self.state is None or self.held:
                 self._host.making.again()
             await self._getters.wait()
             self._turn_began = now = self._clock.monotonic()

@@ -62,7 +62,8 @@ class Retainer:
     def retain(self) -> None:
         """Delete the segments that may go, once it is known what holds say."""
         ioloop = self._ioloop
-        if ioloop.stopped or self._looking:
+        # INVARIANT: nothing goes by options that are not on disk.
+        if ioloop.stopped or self._looking or not ioloop.choosing.acting:
             return
         now = self._host.clock.monotonic()
         if self._known and now <= self._known_until:
@@ -212,6 +213,9 @@ class Retainer:
 
     def drop_oldest(self, count: int) -> int:
         """Settle up to `count` of the oldest ready messages of the channels with the deepest backlog."""
+        if not self._ioloop.choosing.acting:
+            self._ioloop.choosing.used()
+            return 0  # who waits for room is told as soon as the options are on disk
         outlets = self.holding()
         if not outlets:
             return self._skip(count)

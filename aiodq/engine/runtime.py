@@ -33,10 +33,10 @@ from aiodq.engine.watch import Watch
 from aiodq.errors import AiodqError, InvalidNameError, StoreFailedError, WrongContextError
 from aiodq.format.codecs import codec_number
 from aiodq.names import check_topic_name, is_ephemeral
-from aiodq.options import ephemeral
+from aiodq.options import StoreOptions, ephemeral
 from aiodq.storage.aside import drop_owed
-from aiodq.storage.log import LogOptions, TopicLog
 from aiodq.storage.memory import MemoryFileSystem
+from aiodq.storage.stored import holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.engine.burial import DeadLetter
     from aiodq.engine.opening import OpenedStore, OpenedTopic
-    from aiodq.options import StoreOptions
     from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.log import TopicLog
+    from aiodq.storage.stored import StoredOptions
 
     MakeMessage = Callable[[str, Outlet[Any] | None, Any, int, int, int], Any]
 
@@ -57,11 +58,18 @@ _LIVE: Final[weakref.WeakSet[Runtime]] = weakref.WeakSet()
 
 
 class Seams(NamedTuple):
-    """Where a test's things go: the file system, the clocks, and the threads; without those, the store has its own."""
+    """Where a test's things go, and how a store is owned.
+
+    Attributes:
+        fs, clock: the file system, and the clocks.
+        executor: the threads; None: the store's own.
+        keeps: nothing is deleted from a topic that has no options on disk, whatever is done with it.
+    """
 
     fs: FileSystem
     clock: Clock
     executor: Executor | None = None
+    keeps: bool = False
 
 
 class Runtime:
@@ -69,7 +77,9 @@ class Runtime:
 
     Attributes:
         path: the store's directory.
-        options: the store's.
+        given: the options that the store was opened with, or None.
+        options: those, or the library's: for what is not a topic's.
+        keeps: see `Seams`.
         fs, clock, offload: the seams, and the threads.
         reporter: tells what happens.
         vitals: what is measured of the store.
@@ -80,10 +90,12 @@ class Runtime:
         failure: why the store stopped, or None.
     """
 
-    def __init__(self, path: str, options: StoreOptions, seams: Seams) -> None:
+    def __init__(self, path: str, options: StoreOptions | None, seams: Seams) -> None:
         """Prepare; `open` does it. Must be called on the loop that will use the store."""
         self.path = path
-        self.options = options
+        self.given: StoreOptions | None = options
+        self.options: StoreOptions = options or StoreOptions()
+        self.keeps: bool = seams.keeps
         self.fs: FileSystem = seams.fs
         self.clock: Clock = seams.clock
         self.loop: asyncio.AbstractEventLoop = running_loop()
@@ -107,7 +119,9 @@ class Runtime:
         self._post = DeadLetterOffice(self.clock)
         self._adopting = Adopting(self, path)
         self._showing = Showing(self.fs, path, self.topics, self.offload, self.clock)
-        self.thresholds: Thresholds = Thresholds(options.alarms, self.topics, self.clock, self.vitals, self.reporter)
+        self.thresholds: Thresholds = Thresholds(
+            self.options.alarms, self.topics, self.clock, self.vitals, self.reporter
+        )
         self._watch = Watch(self.fs, path, self.offload, self.vitals, self.reporter)
 
     # --- opening
@@ -126,7 +140,8 @@ class Runtime:
             NotAStoreError: the directory is something else.
             StorageError: as mapped from the system's error.
         """
-        codec_number(self.options.compression)
+        if self.given is not None:
+            codec_number(self.given.compression)
         began = self.clock.monotonic()
         try:
             opened = await patiently(partial(self.offload.call, self._open_unless_given_up, create=create), wait)
@@ -137,13 +152,13 @@ class Runtime:
         timer = SyncTimer(self.vitals, None)
         self._committer = Committer(opened.transactions, self.offload, self.clock, timer, self.fail)
         for name, topic in opened.topics.items():
-            ioloop = self.start_topic(name, self.options, topic, make)
+            ioloop = self.start_topic(name, topic, make)
             if name in opened.brought:
                 channels = {acks.channel for acks in opened.brought[name].acks}
                 outlets = [outlet for outlet in ioloop.outlets.values() if outlet.name in channels]
                 self._committer.recovered(ioloop, outlets, topic.left)
         for name in opened.brought.keys() - opened.topics.keys():
-            ioloop = self.new_topic(name, self.options)
+            ioloop = self.new_topic(name)
             self._committer.recovered(ioloop, (), [puts.columns for _, puts in opened.brought[name].puts])
         self._own_up(opened)
         # What was brought is the engine's now; for the rest of the store's life it would only take memory.
@@ -161,7 +176,7 @@ class Runtime:
             self._add(IoLoop(name, self.options, self, None, unusable=error))
         for name, error in opened.owing.items():
             with suppress(InvalidNameError):  # of an older aiodq; no topic can be called so any more
-                self.new_topic(check_topic_name(name), self.options).making.refused(error)
+                self.new_topic(check_topic_name(name)).making.refused(error)
                 self._adopting.owing.add(name)
         self._adopting.blocked |= opened.blocked
         if opened.taken:
@@ -179,7 +194,7 @@ class Runtime:
         return self.committer.alone()
 
     def _open_unless_given_up(self, *, create: bool) -> OpenedStore:
-        opened = open_store(self.fs, self.clock, self.path, self.options, create=create)
+        opened = open_store(self.fs, self.clock, self.path, self.given, create=create)
         with self._opening:
             self._opened = opened
             if self._given_up:
@@ -194,30 +209,42 @@ class Runtime:
                 self._opened.abandon()
         self.offload.shutdown(wait=False)
 
-    def start_topic(self, name: str, options: StoreOptions, topic: OpenedTopic, make: MakeMessage) -> IoLoop:
-        """Start a topic's ioLoop, with the channels found on disk."""
-        ioloop = self._add(IoLoop(name, options, self, topic.log))
-        paused = topic.log.meta.paused
+    def start_topic(self, name: str, topic: OpenedTopic, make: MakeMessage) -> IoLoop:
+        """Start a topic's ioLoop, with the channels found on disk, by the options found there."""
+        meta = topic.log.meta
+        ioloop = self._add(IoLoop(name, holding(None, meta.options, self.given), self, topic.log))
+        paused = meta.paused
         ioloop.paused = "" in paused
         for channel, (journal, state) in topic.channels.items():
             outlet = self.outlet(ioloop, channel, make)
+            outlet.configure(meta.channel_options.get(channel, outlet.options))
             outlet.pause(paused=channel in paused)
             outlet.attach(journal, state)
-            ioloop.settled(outlet)
+            ioloop.attached(outlet)
         return ioloop
 
     def ioloop(self, name: str, options: StoreOptions | None = None) -> IoLoop:
-        """Return a topic's ioLoop, started if it is new; where options are given, the topic goes on with those."""
-        ioloop = self.topics.get(name)
-        if ioloop is None:
-            return self.new_topic(name, options or self.options)
-        if options is not None:
-            self.configure(ioloop, options)
+        """Return the ioLoop of a topic that somebody names, started if it is new.
+
+        Raises:
+            InvalidOptionError: options are named, and others were before.
+            MissingExtraError: a codec is not installed.
+        """
+        ioloop = self.topics.get(name) or self.new_topic(name)
+        if options is None:
+            ioloop.choosing.ask()
+        else:
+            ioloop.choosing.name(options)
         return ioloop
 
-    def new_topic(self, name: str, options: StoreOptions) -> IoLoop:
+    def new_topic(self, name: str) -> IoLoop:
         """Start an ioLoop for a topic whose files the first message or channel will make."""
+        options = holding(None, None, self.given)
         return self._add(IoLoop(name, ephemeral(options) if is_ephemeral(name) else options, self, None))
+
+    def unnamed(self, name: str) -> IoLoop:
+        """Return the ioLoop of a topic that nobody here has named, started if it is new."""
+        return self.topics.get(name) or self.new_topic(name)
 
     def _add(self, ioloop: IoLoop) -> IoLoop:
         self.topics[ioloop.name] = ioloop
@@ -231,14 +258,6 @@ class Runtime:
             deletion.add_done_callback(lambda _: self._wanted.put_nowait(ioloop))
         return ioloop
 
-    def configure(self, ioloop: IoLoop, options: StoreOptions) -> None:
-        """Let a topic go on with options of its own.
-
-        Raises:
-            MissingExtraError: a codec is not installed.
-        """
-        ioloop.configure(options, LogOptions(options.segment_bytes, codec_number(options.compression)))
-
     def fs_of(self, *names: str) -> FileSystem:
         """See `IoLoopHost.fs_of`."""
         return self._memory if any(map(is_ephemeral, names)) else self.fs
@@ -250,9 +269,9 @@ class Runtime:
         """
         await self.deletions.topic(name, self.topics.pop(name, None))
 
-    def make_log(self, name: str, options: StoreOptions) -> TopicLog:
-        """Make a topic's files. Blocking."""
-        return make_log(self.fs_of(name), self.clock, self.path, name, options)
+    def make_log(self, name: str, record: StoredOptions) -> TopicLog:
+        """See `IoLoopHost.make_log`."""
+        return make_log(self.fs_of(name), self.clock, self.path, name, record)
 
     def outlet(self, ioloop: IoLoop, channel: str, make: MakeMessage) -> Outlet[Any]:
         """Return a topic's channel, made without a state if it is new."""

@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from aiodq.errors import DiskFullError, StorageError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE
@@ -26,14 +26,18 @@ from aiodq.storage.segments import Segment, load_index, segment_path
 from aiodq.storage.slots import SLOT_FILE_BYTES, WATERMARK, SlotFile, check_slots, noted_watermark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aiodq.clock import Clock
     from aiodq.format.columns import Columns
+    from aiodq.options import ChannelOptions
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.recovery import Recovery
+    from aiodq.storage.stored import StoredOptions
 
 __all__ = ["LogOptions", "TopicLog"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,17 @@ class TopicLog:
         closed: its files are closed, or are being closed.
     """
 
-    def __init__(self, fs: FileSystem, directory: str, options: LogOptions, clock: Clock) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: str, options: LogOptions, clock: Clock, record: StoredOptions | None = None
+    ) -> None:
         """Open the topic's files, or make them, and recover.
+
+        Args:
+            fs: the store's.
+            directory: the topic's.
+            options: how it is written.
+            clock: the store's.
+            record: what is kept of its options if it is made now.
 
         Raises:
             FormatVersionError: written by a newer aiodq; nothing was touched.
@@ -78,7 +91,7 @@ class TopicLog:
         ensure_directory(fs, directory)
         self.meta: TopicMeta
         self.damages: list[Damage]
-        self.meta, self.damages = load_meta(fs, directory)
+        self.meta, self.damages = load_meta(fs, directory, record)
         copied = not fs.exists(os.path.join(directory, WATERMARK))
         self._slots = SlotFile(fs, os.path.join(directory, WATERMARK))
         self.segments: tuple[Segment, ...] = ()
@@ -314,14 +327,37 @@ class TopicLog:
                 # CRASH: 5. This is the commit point of a purge; the files below it follow, now or at the next open.
                 self._describe(replace(self.meta, begin=begin))
 
-    def add_channel(self, name: str, begin: int) -> None:
-        """Note durably that there is a channel, which began at offset `begin`.
+    def choose(self, options: StoredOptions) -> None:
+        """Note durably which options the topic goes by.
+
+        Raises:
+            StorageError: they were not noted.
+        """
+        with self._describing:
+            # CRASH: 12. Either the old ones stand or these, whole; nothing is deleted by these before.
+            self._describe(replace(self.meta, options=options))
+
+    def choose_for_channel(self, name: str, options: ChannelOptions) -> None:
+        """Note durably which options were named for a channel. One that is gone has none.
+
+        Raises:
+            StorageError: they were not noted.
+        """
+        with self._describing:
+            if name in self.meta.channels:
+                self._describe(replace(self.meta, channel_options={**self.meta.channel_options, name: options}))
+
+    def add_channel(self, name: str, begin: int, options: ChannelOptions | None = None) -> None:
+        """Note durably that there is a channel, which began at offset `begin`, and the options named for it.
 
         Raises:
             StorageError: it was not noted.
         """
         with self._describing:
-            self._describe(replace(self.meta, channels={**self.meta.channels, name: begin}))
+            channels, named = {**self.meta.channels, name: begin}, _without(self.meta.channel_options, name)
+            if options is not None:
+                named[name] = options
+            self._describe(replace(self.meta, channels=channels, channel_options=named))
 
     def remove_channel(self, name: str) -> None:
         """Note durably that a channel is gone. Its files may be deleted then.
@@ -331,8 +367,9 @@ class TopicLog:
         """
         with self._describing:
             # CRASH: 9. From here on it is no channel any more, whatever files it leaves.
-            channels = {channel: begin for channel, begin in self.meta.channels.items() if channel != name}
-            self._describe(replace(self.meta, channels=channels, paused=self.meta.paused - {name}))
+            channels, named = _without(self.meta.channels, name), _without(self.meta.channel_options, name)
+            paused = self.meta.paused - {name}
+            self._describe(replace(self.meta, channels=channels, paused=paused, channel_options=named))
 
     def pause(self, channel: str, *, paused: bool) -> None:
         """Note durably whether a channel delivers; an empty name stands for the topic.
@@ -389,6 +426,10 @@ class TopicLog:
             self._active.close()
         finally:
             self._slots.close()
+
+
+def _without(values: Mapping[str, T], name: str) -> dict[str, T]:
+    return {other: value for other, value in values.items() if other != name}
 
 
 def _once(last: Sequence[Segment], active: ActiveSegment) -> Sequence[Segment]:

@@ -18,11 +18,14 @@ from aiodq.storage.checked import decode_checked, encode_checked, taking_apart
 from aiodq.storage.damage import Damage, quarantine
 from aiodq.storage.segments import list_segments
 from aiodq.storage.slots import WATERMARK, read_slot_file
+from aiodq.storage.stored import decode_channel, decode_topic, encode_channel, encode_topic, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aiodq.options import ChannelOptions
     from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.stored import StoredOptions
 
 __all__ = ["TOPIC_FILE", "TopicMeta", "describe", "load_meta", "read_meta", "save_meta"]
 
@@ -39,12 +42,16 @@ class TopicMeta:
         begin: everything below this offset was given up on purpose, by a purge or by retention.
         channels: where each channel began, by name.
         paused: the channels that deliver nothing; an empty name stands for the topic, that is, for all of them.
+        options: the topic's; None in a store that was written before options were kept.
+        channel_options: those that were named for a channel, by its name.
     """
 
     uuid: UUID
     begin: int = 0
     channels: dict[str, int] = field(default_factory=dict)
     paused: frozenset[str] = frozenset()
+    options: StoredOptions | None = None
+    channel_options: dict[str, ChannelOptions] = field(default_factory=dict)
 
 
 def save_meta(fs: FileSystem, directory: str, meta: TopicMeta) -> None:
@@ -56,6 +63,10 @@ def save_meta(fs: FileSystem, directory: str, meta: TopicMeta) -> None:
     topic: dict[str, object] = {"uuid": str(meta.uuid), "begin": meta.begin, "channels": meta.channels}
     if meta.paused:
         topic["paused"] = sorted(meta.paused)
+    if meta.options is not None:
+        topic["options"] = encode_topic(meta.options)
+    if meta.channel_options:
+        topic["channel_options"] = {name: encode_channel(options) for name, options in meta.channel_options.items()}
     replace_file(fs, os.path.join(directory, TOPIC_FILE), encode_checked("topic", _VERSION, topic))
 
 
@@ -75,11 +86,18 @@ def read_meta(fs: FileSystem, directory: str) -> TopicMeta | None:
     with taking_apart(path, "the topic's description"):
         channels = {check_name(name, "channel"): int(start) for name, start in topic["channels"].items()}
         paused = frozenset(str(name) for name in topic.get("paused", ()))
-        return TopicMeta(UUID(topic["uuid"]), int(topic["begin"]), channels, paused)
+        options = decode_topic(topic["options"]) if "options" in topic else None
+        named = {str(name): decode_channel(content) for name, content in topic.get("channel_options", {}).items()}
+        return TopicMeta(UUID(topic["uuid"]), int(topic["begin"]), channels, paused, options, named)
 
 
-def load_meta(fs: FileSystem, directory: str) -> tuple[TopicMeta, list[Damage]]:
+def load_meta(fs: FileSystem, directory: str, options: StoredOptions | None = None) -> tuple[TopicMeta, list[Damage]]:
     """Return the description for the topic's owner; a missing or damaged one is told from the other files.
+
+    Args:
+        fs: the store's.
+        directory: the topic's.
+        options: what a topic that is being made is to go by.
 
     Raises:
         FormatVersionError: a newer version.
@@ -90,6 +108,8 @@ def load_meta(fs: FileSystem, directory: str) -> tuple[TopicMeta, list[Damage]]:
         if damage.end:
             quarantine(fs, damage.path, 0, damage.end)
     if damages or not fs.exists(os.path.join(directory, TOPIC_FILE)):
+        if not damages:
+            meta.options = options  # a topic that is being made
         save_meta(fs, directory, meta)
     return meta, damages
 
@@ -142,6 +162,7 @@ def _rebuilt(fs: FileSystem, directory: str) -> TopicMeta:
     segments = list_segments(fs, directory)
     most = Counter(_topics(fs, segments)).most_common(1)
     meta = TopicMeta(most[0][0] if most else uuid4(), segments[0][0] if segments else 0)
+    meta.options = unknown()  # nobody knows any more by which rules its messages were to go
     channels = os.path.join(directory, "channels")
     if fs.is_directory(channels):
         for name in fs.listdir(channels):

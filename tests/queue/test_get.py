@@ -466,7 +466,7 @@ class TestCredit:
                 held = await soon(getting)
                 assert held.body == expected
 
-    async def test_it_may_be_changed_by_naming_the_channel_again(self, path: Path) -> None:
+    async def test_it_may_be_changed_while_it_is_used_up(self, path: Path) -> None:
         async with aiodq.open(path, fs=SpyFileSystem()) as opened:
             topic = opened.topic("a")
             channel = topic.channel("c", aiodq.ChannelOptions(max_in_flight=1))
@@ -474,7 +474,7 @@ class TestCredit:
             await channel.get()
             with pytest.raises(aiodq.QueueEmpty):
                 channel.get_nowait()
-            topic.channel("c", aiodq.ChannelOptions(max_in_flight=3))
+            await channel.configure(aiodq.ChannelOptions(max_in_flight=3))
             assert ready_now(channel) == [b"1", b"2"]
 
     async def test_naming_the_channel_again_without_options_changes_nothing(self, path: Path) -> None:

@@ -39,7 +39,7 @@ async def test_it_follows_the_channels_and_is_gone_at_the_end(path: Path) -> Non
         held = await take(channel, 3)
         await held[0].reject()
         await until(lambda: shown() == {"a": {"c": ChannelFigures(0, 2, 1)}})
-        topic.channel("c", aiodq.ChannelOptions())
+        await channel.configure(aiodq.ChannelOptions())
         await take(channel, 1)
         await until(lambda: shown() == {"a": {"c": ChannelFigures(1, 2, 1)}})
         assert aiodq.open_reader(path).topic("a").stats().channels["c"].in_flight == 1
