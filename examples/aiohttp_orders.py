@@ -7,8 +7,8 @@
     curl localhost:8000/stats
 
 Stop it with SIGTERM or Ctrl-C while orders come in, kill it, cut the power: an order that was answered with 202 is in
-`done.jsonl` or in the queue, and the next start goes on with it. An order that was being worked off at that moment is
-worked off again, so the work has to stand being done twice.
+`done.jsonl` or in the queue, and the next start goes on with it. At SIGTERM the orders in hand have some seconds to be
+worked off. One that was killed in hand is worked off again, so the work has to stand being done twice.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 LARGEST_ORDER = 16 * 1024
-MAX_ATTEMPTS = 5
-PAUSE = 1.0
-"""Seconds after a failure, so that an order that fails at once does not keep a worker spinning."""
+RETRYING = aiodq.ChannelOptions(backoff=aiodq.Backoff(first=1.0, limit=60.0), max_attempts=5, dead_letter="failed")
+"""An order that fails five times is set aside, in the topic `failed`, with what was wrong."""
 GRACE = 5.0
 """Seconds that requests under way have at shutdown."""
 
@@ -87,60 +86,48 @@ class WorkShop:
         self._done = done
         self._seconds = seconds
 
-    async def run(self, orders: aiodq.Queue, failed: aiodq.Topic) -> None:
-        """Work until cancelled; several of these share the queue."""
-        async for order in orders:
-            try:
-                async with order:  # acked at the end, requeued if it fails, released if cancelled
-                    if order.attempts <= MAX_ATTEMPTS:
-                        await self._work_off(order)
-                    else:
-                        await failed.put(order.body, headers={"order": order.id})
-            except aiodq.StoreFailedError:
-                raise  # the store's trouble, not the order's
-            except Exception:
-                log.exception("order %s failed at attempt %d", order.id, order.attempts)
-                await asyncio.sleep(PAUSE)
-
-    async def _work_off(self, order: aiodq.Message) -> None:
+    async def work(self, order: aiodq.Message) -> None:
+        """Work off one order: acked when this returns, tried again later if it raises, released if cancelled."""
         await asyncio.sleep(self._seconds)
-        # Nothing is awaited between the work's effect and the ack, so cancelling cannot come between them.
+        # Nothing is awaited after the work's effect, so cancelling cannot come between that and the ack.
         with self._done.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps({"id": order.id, **json.loads(order.body)}) + "\n")
 
 
-def stop_if_failed(worker: asyncio.Task[None]) -> None:
-    """Shut the service down when a worker ends by itself: a store that failed heals only by being opened again."""
-    if not worker.cancelled() and (error := worker.exception()) is not None:
-        log.critical("a worker stopped", exc_info=error)
+def stop_if_failed(consuming: asyncio.Task[None]) -> None:
+    """Shut the service down when the store has failed: it heals only by being opened again."""
+    if not consuming.cancelled() and (error := consuming.exception()) is not None:
+        log.critical("no order is worked off any more", exc_info=error)
         signal.raise_signal(signal.SIGTERM)
 
 
-def queue_of(path: Path, shop: WorkShop, workers: int) -> Callable[[web.Application], AsyncIterator[None]]:
+def queue_of(
+    path: Path, shop: WorkShop, workers: int, grace: float
+) -> Callable[[web.Application], AsyncIterator[None]]:
     """Return what opens the store before the first request and closes it after the last one was answered."""
 
     async def queue(app: web.Application) -> AsyncIterator[None]:
         async with aiodq.open(path, aiodq.StoreOptions(max_message_bytes=LARGEST_ORDER)) as store:
-            orders, failed = store.queue("orders"), store.topic("failed")
+            orders = store.queue("orders", RETRYING)
             app[ORDERS] = orders
-            tasks = [asyncio.create_task(shop.run(orders, failed)) for _ in range(workers)]
-            for task in tasks:
-                task.add_done_callback(stop_if_failed)
             log.info("%d orders waiting", orders.depth)
+            consuming = asyncio.create_task(orders.consume(shop.work, concurrency=workers))
+            consuming.add_done_callback(stop_if_failed)
             yield
-            for task in tasks:
-                task.cancel()  # what is in hand goes back into the queue
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await store.stop(grace)  # orders in hand are worked off, or go back into the queue after `grace`
+            await asyncio.wait([consuming])
             log.info("%d orders left for the next start", orders.depth)
 
     return queue
 
 
-def create_app(store: Path, done: Path, *, workers: int = 4, seconds: float = 0.02) -> web.Application:
+def create_app(
+    store: Path, done: Path, *, workers: int = 4, seconds: float = 0.02, grace: float = 10.0
+) -> web.Application:
     """Return the service."""
     app = web.Application(client_max_size=LARGEST_ORDER)
     app.add_routes(routes)
-    app.cleanup_ctx.append(queue_of(store, WorkShop(done, seconds), workers))
+    app.cleanup_ctx.append(queue_of(store, WorkShop(done, seconds), workers, grace))
     return app
 
 
@@ -153,10 +140,11 @@ def main() -> None:
     parser.add_argument("--done", type=Path, default=Path("done.jsonl"), help="gets a line for each order worked off")
     parser.add_argument("--workers", type=int, default=4, help="orders worked off at a time")
     parser.add_argument("--seconds", type=float, default=0.02, help="what an order takes")
+    parser.add_argument("--grace", type=float, default=10.0, help="seconds that orders in hand have at the end")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
-    app = create_app(args.store, args.done, workers=args.workers, seconds=args.seconds)
+    app = create_app(args.store, args.done, workers=args.workers, seconds=args.seconds, grace=args.grace)
     # Ends at SIGTERM and SIGINT, having answered what has arrived. A request whose body has not is not read any further
     # then, so there is no use in waiting long for it; 60 seconds is the default.
     web.run_app(app, host=args.host, port=args.port, shutdown_timeout=GRACE)

@@ -29,7 +29,7 @@ class MailServerError(Exception):
 
 
 async def send(mail: aiodq.Message) -> None:
-    """Send one mail. An exception requeues it, with the channel's backoff."""
+    """Send one mail. An exception has it tried again, after the channel's backoff; a dead letter says which it was."""
     if mail.attempts <= FAILURES.get(mail.body, 0):
         raise MailServerError(f"{mail.body.decode()}, attempt {mail.attempts}")
     print(f"sent to {mail.body.decode()}, attempt {mail.attempts}")
@@ -43,11 +43,12 @@ async def main(directory: str) -> None:
 
         workers = asyncio.create_task(mails.consume(send, concurrency=2))
         await mails.join()  # until every mail is sent or dead
-        workers.cancel()
+        await mails.stop()
+        await workers
 
         dead = store.queue("mail.dead")
         async with await dead.get() as letter:
-            print(f"gave up {letter.body.decode()}: {letter.headers['aiodq-reason']}")
+            print(f"gave up {letter.body.decode()}, {letter.headers['aiodq-reason']}: {letter.headers['aiodq-error']}")
         print(f"{mails.depth} mails left, {dead.depth} dead letters")
 
 

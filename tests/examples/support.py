@@ -112,13 +112,20 @@ class Service:
 
 @contextmanager
 def serving(
-    example: str, directory: Path, *, seconds: float = 0.0, workers: int = 4, largest_file: int | None = None
+    example: str,
+    directory: Path,
+    *,
+    seconds: float = 0.0,
+    workers: int = 4,
+    grace: float = PATIENCE,
+    largest_file: int | None = None,
 ) -> Iterator[Service]:
     """Run an order service on the store in `directory`, with a bound on the size of its files perhaps."""
     port, output = free_port(), directory / "output"
     script = [str(EXAMPLES / f"{example}.py")]
     limited = [] if largest_file is None else ["-c", LIMITED, str(largest_file)]
     options = {"port": port, "store": directory / "store", "done": directory / "done", "seconds": seconds}
+    options["grace"] = grace
     arguments = [f"--{name}={value}" for name, value in {**options, "workers": workers}.items()]
     with (
         output.open("wb") as sink,
@@ -148,21 +155,25 @@ def worked_off(directory: Path) -> list[str]:
 
 @asynccontextmanager
 async def calling(
-    module: ModuleType, directory: Path, *, workers: int = 0
+    module: ModuleType, directory: Path, *, paused: bool = True
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Queue]]:
     """Run a loaded example's application in this process; give a client of it and its queue."""
-    app = module.create_app(directory / "store", directory / "done", workers=workers, seconds=0)
+    app = module.create_app(directory / "store", directory / "done", workers=1, seconds=0)
     if module.__name__ == "fastapi_orders":
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=transport, base_url="http://app") as client,
         ):
+            if paused:
+                await app.state.orders.pause()
             yield client, app.state.orders
     else:
         from aiohttp.test_utils import TestServer  # noqa: PLC0415 - an extra that may be missing
 
         async with TestServer(app) as server, httpx.AsyncClient(base_url=str(server.make_url("/"))) as client:
+            if paused:
+                await app[module.ORDERS].pause()
             yield client, app[module.ORDERS]
 
 

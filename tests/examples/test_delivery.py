@@ -21,7 +21,11 @@ def test_what_fails_is_tried_again_and_what_fails_for_good_is_a_dead_letter(tmp_
             "sent to bob@example.org, attempt 2",
             "sent to eve@example.org, attempt 1",
         ]
-        assert lines[3:] == ["gave up nobody@example.org: delivered 3 times", "0 mails left, 0 dead letters"]
+        error = "__main__.MailServerError: nobody@example.org, attempt 3"
+        assert lines[3:] == [
+            f"gave up nobody@example.org, delivered 3 times: {error}",
+            "0 mails left, 0 dead letters",
+        ]
 
 
 def test_what_is_due_later_comes_after_a_restart_when_it_is_due() -> None:

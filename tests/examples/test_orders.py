@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import errno
 import signal
 import sys
 import threading
@@ -108,7 +110,7 @@ def test_sigkill_under_load_loses_nothing(example: str, tmp_path: Path) -> None:
 
 def test_an_order_in_hand_at_sigterm_comes_again(example: str, tmp_path: Path) -> None:
     items = [str(number) for number in range(10)]
-    with serving(example, tmp_path, seconds=3600, workers=4) as service:
+    with serving(example, tmp_path, seconds=3600, workers=4, grace=0.1) as service:
         with httpx.Client(base_url=service.url, timeout=PATIENCE) as client:
             for item in items:
                 assert client.post("/orders", json={"item": item, "quantity": 1}).status_code == 202
@@ -118,6 +120,18 @@ def test_an_order_in_hand_at_sigterm_comes_again(example: str, tmp_path: Path) -
     with serving(example, tmp_path) as service:
         service.wait_until("all orders are worked off", depth=0)
     assert sorted(worked_off(tmp_path)) == items
+
+
+def test_an_order_in_hand_at_sigterm_is_worked_off_if_it_can_be(example: str, tmp_path: Path) -> None:
+    with serving(example, tmp_path, seconds=0.3, workers=2) as service:
+        with httpx.Client(base_url=service.url, timeout=PATIENCE) as client:
+            for item in "abcd":
+                assert client.post("/orders", json={"item": item, "quantity": 1}).status_code == 202
+        service.wait_until("the workers are busy", in_flight=2)
+        done = len(worked_off(tmp_path))
+        assert service.stop() == 0, service.output
+        assert service.complaints() == []
+    assert len(worked_off(tmp_path)) == done + 2
 
 
 def test_a_full_disk_refuses_orders_and_keeps_the_others(example: str, tmp_path: Path) -> None:
@@ -140,7 +154,7 @@ def test_a_full_disk_refuses_orders_and_keeps_the_others(example: str, tmp_path:
 
 
 def test_a_full_disk_does_not_keep_it_from_ending(example: str, tmp_path: Path) -> None:
-    with serving(example, tmp_path, seconds=3600, largest_file=64 * 1024) as service:
+    with serving(example, tmp_path, seconds=3600, grace=0, largest_file=64 * 1024) as service:
         with httpx.Client(base_url=service.url, timeout=PATIENCE) as client:
             while client.post("/orders", json={"item": "." * 1000, "quantity": 1}).status_code == 202:
                 pass
@@ -215,30 +229,33 @@ async def test_an_order_that_always_fails_is_set_aside(
 
     async def fail(_: Any, message: aiodq.Message) -> None:
         tried.append(message.attempts)
-        raise ValueError
+        raise ValueError("no such item")
 
-    monkeypatch.setattr(module, "PAUSE", 0)
-    monkeypatch.setattr(module.WorkShop, "_work_off", fail)
-    async with calling(module, tmp_path, workers=1) as (client, queue):
+    at_once = dataclasses.replace(module.RETRYING, backoff=aiodq.Backoff(first=0.001))
+    monkeypatch.setattr(module, "RETRYING", at_once)
+    monkeypatch.setattr(module.WorkShop, "work", fail)
+    async with calling(module, tmp_path, paused=False) as (client, queue):
         assert await order(client, "tea") == 202
         async with asyncio.timeout(PATIENCE):
             await queue.join()
     assert tried == [1, 2, 3, 4, 5]
-    aside = [message.headers["order"] for message in aiodq.open_reader(tmp_path / "store").topic("failed").scan()]
-    assert aside == [f"{0:016x}"]
+    aside = [message.headers for message in aiodq.open_reader(tmp_path / "store").topic("failed").scan()]
+    assert [(headers["aiodq-offset"], headers["aiodq-error"]) for headers in aside] == [
+        ("0", "ValueError: no such item")
+    ]
 
 
-async def test_a_worker_that_ends_by_itself_ends_the_service(
+async def test_a_store_that_fails_ends_the_service(
     example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, ended = load(example), asyncio.Event()
     monkeypatch.setattr(module.signal, "raise_signal", lambda number: ended.set() if number == signal.SIGTERM else None)
 
-    async def fail(_: Any, __: aiodq.Message) -> None:
-        raise aiodq.StoreFailedError("fsync failed")
+    def fail(_: OsFile) -> None:
+        raise OSError(errno.EIO, "the disk is gone")
 
-    monkeypatch.setattr(module.WorkShop, "_work_off", fail)
-    async with calling(module, tmp_path, workers=1) as (client, _):
-        assert await order(client, "tea") == 202
+    async with calling(module, tmp_path, paused=False) as (client, _):
+        monkeypatch.setattr(OsFile, "sync", fail)
+        assert await order(client, "tea") == 503
         async with asyncio.timeout(PATIENCE):
             await ended.wait()
