@@ -45,7 +45,7 @@ from aiodq.options import Alarm, Backoff, ChannelOptions, Retention, StoreOption
 from aiodq.outcomes import Reject, Retry
 from aiodq.queue import Queue
 from aiodq.running import run
-from aiodq.stats import ChannelStats, Health, HeldSegment, StoreStats, TopicStats
+from aiodq.stats import ChannelStats, Health, HeldSegment, Latency, StoreStats, TopicStats
 from aiodq.storage.reader import StoreReader, TopicReader
 from aiodq.storage.record import StoredMessage
 from aiodq.store import QueueOpening, Store, StoreOpening, open, open_queue, open_reader
@@ -75,6 +75,7 @@ __all__ = [
     "InvalidNameError",
     "InvalidOptionError",
     "InvalidOptionTypeError",
+    "Latency",
     "Message",
     "MessageSizeError",
     "MissingExtraError",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiodq.delivery.channel import ChannelState
 from aiodq.stats import ChannelStats, TopicStats
+from aiodq.storage.backlog import segment_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,15 @@ def topic_stats(ioloop: IoLoop) -> TopicStats:
         {name: channel_stats(ioloop, outlet) for name, outlet in sorted(ioloop.outlets.items())},
         ioloop.retainer.held(),
         _failed(ioloop),
+        _backlog_bytes(ioloop),
     )
+
+
+def _backlog_bytes(ioloop: IoLoop) -> int:
+    log, states = ioloop.log, [outlet.state for outlet in ioloop.outlets.values() if outlet.state is not None]
+    if not states:
+        return ioloop.backlog_bytes.of(log.segments, log.begin, ioloop.visible - log.begin)
+    return max(ioloop.backlog_bytes.of(log.segments, state.floor, state.depth) for state in states)
 
 
 def _failed(ioloop: IoLoop) -> str | None:
@@ -99,13 +107,15 @@ def channel_stats(ioloop: IoLoop, outlet: Outlet[Any]) -> ChannelStats:
         counters.lost,
         outlet.paused,
         _oldest(ioloop, outlet, state) if state.depth else None,
+        ioloop.backlog_bytes.of(ioloop.log.segments, state.floor, state.depth),
+        outlet.latency.put_to_deliver(),
+        outlet.latency.put_to_ack(),
     )
 
 
 def _oldest(ioloop: IoLoop, outlet: Outlet[Any], state: ChannelState) -> int | None:
     put = outlet.source.put_at(state.floor)
     if put is None:
-        segments = ioloop.log.segments
-        at = bisect_right(segments, state.floor, key=lambda one: one.base) - 1
-        return segments[at].oldest_ns if at >= 0 and state.floor < segments[at].end else None
+        segment = segment_at(ioloop.log.segments, state.floor)
+        return None if segment is None else segment.oldest_ns
     return put

@@ -36,6 +36,9 @@ def _reasons(runtime: Runtime) -> Iterator[str]:
     vitals = runtime.vitals
     if runtime.failure is not None:
         yield f"failed: {runtime.failure}"
+    for ioloop in runtime.topics.values():
+        if ioloop.unusable is not None:
+            yield f"topic {ioloop.name!r} cannot be used: {ioloop.unusable}"
     for topic, why in vitals.refusing.items():
         yield f"topic {topic!r}: the disk is full: {why}"
     if vitals.disk_free is not None and vitals.disk_free < LEAST_FREE:

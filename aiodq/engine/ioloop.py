@@ -38,6 +38,7 @@ from aiodq.engine.vitals import SyncTimer
 from aiodq.engine.writer import SegmentWriter
 from aiodq.errors import WrongContextError
 from aiodq.options import seconds
+from aiodq.storage.backlog import BacklogBytes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -84,6 +85,7 @@ class IoLoop:
         publisher: shows what is written once it may be seen.
         reporter: tells what happens.
         vitals: what is measured.
+        backlog_bytes: tells how many bytes lie before a channel.
         lifetimes: when times to live end.
         unusable: why the topic cannot be used until the store is opened again, though it has files; else None.
     """
@@ -130,6 +132,7 @@ class IoLoop:
         self.intake: Intake = Intake(self)
         self.retainer: Retainer = Retainer(self, self.reader, self._persister, host)
         self.publisher: Publisher = Publisher(self)
+        self.backlog_bytes: BacklogBytes = BacklogBytes()
         self.syncer: Syncer = Syncer(options, host.offload, self._inbox, SyncTimer(host.vitals, name))
         self._operations = OperationQueue(host, self._inbox)
         self._writing = self._retain_queued = self._in_turn = False

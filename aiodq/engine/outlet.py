@@ -66,6 +66,7 @@ class Outlet(Settling, Generic[M]):
         self._tags: frozenset[str] | None = None
         self._plain = True
         self._turn_began = 0.0
+        self._measure_at = 0
         self.configure(self.options)
 
     def configure(self, options: ChannelOptions) -> None:
@@ -147,6 +148,8 @@ class Outlet(Settling, Generic[M]):
         attempts, delivery = state.deliver(offset, deadline)
         if self.source.kept.batches:
             self.source.kept.discard(offset)
+        if delivery >= self._measure_at:
+            self._measure_at = self.latency.delivered(delivery, _since(batch, number), attempts)
         return self._make(self, batch, number, attempts, delivery)
 
     def peek(self) -> M | None:
@@ -356,3 +359,10 @@ class Outlet(Settling, Generic[M]):
         for waiter in self.ack_waiters:
             settle(waiter, None, error)
         self.ack_waiters.clear()
+
+
+def _since(batch: Batch, number: int) -> int:
+    """Return when a message was put, or was to be delivered where that is later; wall time."""
+    columns = batch.columns
+    put = batch.time_ns if columns.times is None else columns.times[number]
+    return put if columns.dues is None else max(put, columns.dues[number])

@@ -11,6 +11,7 @@ from aiodq.engine.alarm import Alarm, monotonic_ns
 from aiodq.engine.burial import DeadLetter, bury
 from aiodq.engine.causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.getters import Getters
+from aiodq.engine.latency import LatencyMeter
 from aiodq.engine.source import Source
 from aiodq.errors import NotInFlightError
 from aiodq.format.frames import Batch
@@ -88,6 +89,7 @@ class Settling(ABC):
         journal: likewise.
         source: where messages come from.
         ack_waiters: who waits for the journal's next commit.
+        latency: how long messages take.
         transactions: those under way in the store.
         counting: deliveries are written down before whoever asked has the message.
     """
@@ -101,6 +103,8 @@ class Settling(ABC):
         self.source: Source = Source(self, host.tail, host.reader)
         self.ack_waiters: list[asyncio.Future[None]] = []
         self.counting: bool = False
+        self.latency: LatencyMeter = LatencyMeter(clock)
+        self._measured = self.latency.open
         self.transactions: OpenTransactions = host.transactions
         self._host = host
         self._clock = clock
@@ -183,6 +187,8 @@ class Settling(ABC):
         """
         state = self._in_flight(offset, delivery)
         state.ack(offset)
+        if delivery in self._measured:
+            self.latency.acked(delivery)
         self._changed()
 
     def nack(
@@ -298,7 +304,9 @@ class Settling(ABC):
         Raises:
             NotInFlightError: it is not in flight under that delivery number.
         """
-        return self._in_flight(offset, delivery).hold(offset)
+        held = self._in_flight(offset, delivery).hold(offset)
+        self.latency.moved(delivery, held)
+        return held
 
     def holds(self, offset: int, held: int) -> bool:
         """Return whether a message is still held by that number."""
@@ -309,6 +317,7 @@ class Settling(ABC):
         state = self.state
         if state is not None and self.holds(offset, held):
             state.ack(offset)
+            self.latency.acked(held)
             if self._getters.line or self._joiners or self._idlers:
                 self.wake()
             self._host.settled_elsewhere(self)
@@ -318,6 +327,7 @@ class Settling(ABC):
         state = self.state
         if state is not None and self.holds(offset, held):
             state.in_flight[offset] = delivery
+            self.latency.moved(held, delivery)
             self.touch(offset, delivery, None)
 
     def _give_up(
