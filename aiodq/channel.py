@@ -293,7 +293,8 @@ class Channel:
         it has none after 1 s, 2 s, 4 s … up to 15 minutes, and others are worked off meanwhile; after `max_attempts`
         it is dead. `raise aiodq.Retry(delay)` chooses the wait, `raise aiodq.Reject(reason)` gives the message up, and
         what the handler settles itself (`await message.nack()`: again at once) stays as it settled it. No handler can
-        end `consume`.
+        end `consume`. With `max_attempts`, what was in hand when its process died waits likewise before it is tried
+        again: should it have been the cause, nothing that was in hand beside it dies of that, too.
 
         Each attempt that fails is one line of the logger `aiodq.delivery` at WARNING, with `topic`, `channel`,
         `offset`, `attempt` and `next` as attributes of the record. The last one comes with its traceback.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,7 @@ import anyio
 from aiodq.calling import Call
 from aiodq.engine.causes import Sequel, cause_of, described
 from aiodq.engine.signals import QueueShutDown
-from aiodq.errors import AiodqError, StorageError
+from aiodq.errors import AiodqError, NotInFlightError, StorageError
 from aiodq.options import Backoff
 from aiodq.outcomes import Reject, Retry
 
@@ -122,7 +123,26 @@ class Consumer:
                     async with asyncio.timeout(wait):
                         await self._outlet.ending.wait()
 
+    def _put_off(self, message: Message) -> bool:
+        """Let a message wait whose process ended with it in hand, and return whether this is one.
+
+        It may have been what ended the process, and would end this one as soon as it is opened; so would it each time,
+        together with all that are in hand beside it, until none of them has an attempt left. As it waits, others go
+        on, and as each waits for a time of its own, they do not meet again.
+        """
+        state, backoff = self._outlet.state, self._outlet.options.backoff or _WAIT
+        if state is None or message.offset not in state.orphans:
+            return False
+        state.orphans.discard(message.offset)
+        wait = backoff.seconds(message.attempts - 1, random.random())  # noqa: S311 - no secret
+        with suppress(NotInFlightError):
+            message.nack_nowait(wait, count_attempt=False)
+        self._say(message, Sequel(f"again in {wait:.3g} s"), "its process ended with it in hand")
+        return True
+
     async def _attempt(self, message: Message) -> None:
+        if self._put_off(message):
+            return
         if self._outlet.options.auto_ack:
             message.ack_nowait()
         elif self._outlet.counting:
@@ -166,14 +186,17 @@ class Consumer:
     def _log(self, message: Message, error: BaseException, sequel: Sequel) -> None:
         """Write a line; only where there is no other attempt, the traceback too."""
         told = not isinstance(error, Reject) or error.__cause__ is not None
+        self._say(message, sequel, _line(error), error if sequel.final and told else None)
+
+    def _say(self, message: Message, sequel: Sequel, what: str, error: BaseException | None = None) -> None:
         _LOG.warning(
             "message %d of %s, attempt %d: %s; %s",
             message.offset,
             self._where,
             message.attempts,
-            _line(error),
+            what,
             sequel.text,
-            exc_info=error if sequel.final and told else None,
+            exc_info=error,
             extra={
                 "topic": message.topic,
                 "channel": message.channel,

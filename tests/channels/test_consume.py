@@ -18,6 +18,7 @@ import pytest
 import aiodq
 from aiodq.testing import Fault
 from tests.channels.support import PATIENCE, Machine, counts, soon, until
+from tests.channels.test_counted import killed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -383,6 +384,85 @@ class TestFailures:
             async with consuming(jobs, handler):
                 await soon(jobs.join())
         assert seen == [b"x" * 1000]
+
+
+class TestCrashes:
+    """D7 in `consume`: a message that kills its process kills it ever more rarely, and takes no other with it."""
+
+    async def _live(self, machine: Machine, done: list[bytes]) -> Machine | None:
+        """Consume until a message kills the process; return what it leaves, or None where nothing is left to do."""
+        left: list[Machine] = []
+
+        async def handler(message: aiodq.Message) -> None:
+            if message.body == b"killer":
+                left.append(killed(machine))
+                await asyncio.Event().wait()
+            done.append(message.body)
+
+        async with machine.store() as store:
+            jobs = store.queue("jobs", aiodq.ChannelOptions(max_attempts=4, dead_letter="dead"))
+            await jobs.topic.settle_in()
+            async with consuming(jobs, handler, concurrency=8):
+                while not left and jobs.depth:
+                    await until(lambda: left or not (jobs.qsize() or jobs.in_flight()))
+                    machine.clock.advance(0.01)
+        return left[0] if left else None
+
+    async def test_who_is_in_hand_beside_a_killer_does_not_die_with_it(self, machine: Machine) -> None:
+        bodies = [b"%d" % number for number in range(7)]
+        async with machine.jobs(max_attempts=4) as jobs:
+            await jobs.put_many([*bodies, b"killer"])
+        done: list[bytes] = []
+        lives, after = 0, await self._live(machine, done)
+        began = machine.clock.monotonic()
+        assert sorted(done) == bodies  # but killed with them, before their acks were written
+        while after is not None:
+            lives += 1
+            after.clock.advance(machine.clock.monotonic() - after.clock.monotonic())
+            machine = after
+            after = await self._live(machine, done)
+        assert lives == 4
+        assert machine.clock.monotonic() - began >= 0.9 * (1 + 2 + 4)
+        async with machine.store() as store:
+            letter = await soon(store.queue("dead").get())
+            assert (letter.body, store.queue("dead").depth) == (b"killer", 1)
+            assert letter.headers["aiodq-attempts"] == "4"
+        assert set(done) == set(bodies)
+
+    async def test_who_was_in_hand_at_a_kill_waits_and_others_do_not(
+        self, machine: Machine, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with machine.jobs(max_attempts=4) as jobs:
+            await jobs.put_many([b"in hand", b"not"])
+            await jobs.get()
+            machine = killed(machine)
+        seen: list[tuple[bytes, int]] = []
+
+        async def handler(message: aiodq.Message) -> None:
+            seen.append((message.body, message.attempts))
+
+        slowly = aiodq.Backoff(first=5, jitter=0)
+        async with machine.jobs(max_attempts=4, backoff=slowly) as jobs, consuming(jobs, handler):
+            await until(lambda: counts(jobs) == (0, 0, 1))
+            assert seen == [(b"not", 1)]
+            machine.clock.advance(5)
+            await soon(jobs.join())
+        assert seen == [(b"not", 1), (b"in hand", 2)]
+        assert "its process ended with it in hand; again in 5 s" in caplog.text
+
+    async def test_who_waited_for_its_time_over_a_restart_does_not_wait_again(self, machine: Machine) -> None:
+        async with machine.jobs(max_attempts=4) as jobs:
+            await jobs.put(b"a")
+            await (await jobs.get()).nack(60)
+        machine.clock.advance(60)
+        seen: list[int] = []
+
+        async def handler(message: aiodq.Message) -> None:
+            seen.append(message.attempts)
+
+        async with machine.jobs(max_attempts=4) as jobs, consuming(jobs, handler):
+            await soon(jobs.join())
+        assert seen == [2]
 
 
 class TestRetryAndReject:
