@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.engine.batch import Accepted
-from aiodq.engine.settle import settle
+from aiodq.engine.settle import settle, tell_all
 from aiodq.engine.signals import QueueFull, QueueShutDown
 from aiodq.errors import AiodqError, StorageError
 
@@ -117,9 +117,10 @@ def _refused(letter: DeadLetter, full: QueueFull) -> StorageError:
 class DeadLetterOffice:
     """Puts letters into their topics, waiting for room where there is none."""
 
-    def __init__(self, clock: Clock) -> None:
-        """Begin with nothing to do."""
+    def __init__(self, clock: Clock, fail: Callable[[Exception], None]) -> None:
+        """Begin with nothing to do; `fail` stops the store."""
         self._clock = clock
+        self._fail = fail
         self._under_way: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[None]] = set()
 
@@ -132,8 +133,8 @@ class DeadLetterOffice:
         task.add_done_callback(self._waiting.discard)
 
     async def _put(self, letter: DeadLetter, intake: Intake, done: Callable[[Exception | None], None]) -> None:
-        message, body = letter.accepted(self._clock.now_ns())
         try:
+            message, body = letter.accepted(self._clock.now_ns())
             waiter = await intake.enter(partial(intake.accept_letter, message, body))
             self._waiting -= {asyncio.current_task()}
             await waiter
@@ -144,6 +145,8 @@ class DeadLetterOffice:
         except asyncio.CancelledError:
             done(QueueShutDown("the store was closed before the dead letter was put"))
             raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            tell_all(error, [self._fail, done])
         else:
             done(None)
 

@@ -60,10 +60,7 @@ def create_channel(fs: FileSystem, ioloop: IoLoop, outlet: Outlet[Any], start: C
 
     def finish(opened: tuple[ChannelJournal, ChannelState], error: Exception | None) -> None:
         if error is None:
-            outlet.attach(*opened)
-            ioloop.choosing.look_at(outlet)
-            ioloop.attached(outlet)
-            ioloop.reporter.channel_made(ioloop.name, outlet.name, opened[1].floor)
+            _attach(ioloop, outlet, *opened)
         elif isinstance(error, AiodqError) and not isinstance(error, StoreFailedError):
             outlet.end_getters(error)
             ioloop.making.put_off(outlet.name, again, error)
@@ -76,6 +73,21 @@ def create_channel(fs: FileSystem, ioloop: IoLoop, outlet: Outlet[Any], start: C
             ioloop.submit(work, finish, after=0)
 
     ioloop.submit(work, finish)
+
+
+def _attach(ioloop: IoLoop, outlet: Outlet[Any], journal: ChannelJournal, state: ChannelState) -> None:
+    if ioloop.abandoned:
+        journal.close()
+        return
+    try:
+        outlet.attach(journal, state)
+    except BaseException:
+        outlet.journal = None
+        journal.close()
+        raise
+    ioloop.choosing.look_at(outlet)
+    ioloop.attached(outlet)
+    ioloop.reporter.channel_made(ioloop.name, outlet.name, state.floor)
 
 
 async def delete_channel(fs: FileSystem, ioloop: IoLoop, name: str) -> None:

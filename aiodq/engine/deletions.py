@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.channels import delete_channel
+from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import DiskFullError
 from aiodq.storage.aside import drop_owed, read_owed
 from aiodq.storage.layout import delete_topic
@@ -22,13 +23,18 @@ _PATIENCE: Final = 0.25
 
 
 class Deletions:
-    """One per store."""
+    """One per store.
+
+    Attributes:
+        ending: topics that are being deleted, and are the store's until that is done.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         """Begin with nothing to do."""
         self._runtime = runtime
         self._topics: dict[str, asyncio.Task[None]] = {}
         self._channels: set[asyncio.Task[None]] = set()
+        self.ending: set[IoLoop] = set()
 
     def under_way(self, topic: str) -> asyncio.Task[None] | None:
         """Return the task that deletes a topic of that name, if there is one."""
@@ -44,7 +50,8 @@ class Deletions:
         """
         if ioloop is not None:
             for outlet in ioloop.outlets.values():
-                outlet.shut_down(immediate=True)
+                outlet.shut_down(immediate=True, over=_deleted(name))
+            self.ending.add(ioloop)
             task = self._runtime.loop.create_task(self._delete(ioloop, self._topics.get(name)))
             self._topics[name] = task
             task.add_done_callback(lambda done: self._ended(name, done))
@@ -74,7 +81,8 @@ class Deletions:
         runtime = self._runtime
         runtime.committer.forget(ioloop)
         async with runtime.alone():
-            await ioloop.close()
+            await ioloop.close(_deleted(ioloop.name))
+            self.ending.discard(ioloop)
             await runtime.offload.call(_delete_files, runtime.fs_of(ioloop.name), runtime.path, ioloop.name)
         runtime.reporter.topic_deleted(ioloop.name)
 
@@ -102,3 +110,7 @@ def _delete_files(fs: FileSystem, store: str, name: str) -> None:
     # What it was owed goes first: it would bring the topic back.
     drop_owed(fs, read_owed(fs, store).get(name, []))
     delete_topic(fs, store, name)
+
+
+def _deleted(name: str) -> QueueShutDown:
+    return QueueShutDown(f"topic {name!r} was deleted")

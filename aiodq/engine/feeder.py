@@ -9,6 +9,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
+from aiodq.engine.settle import settle
 from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import AiodqError, StoreFailedError
 
@@ -72,7 +73,9 @@ class Feeder:
         items, self._waiting = self._waiting, deque()
         self._under_way = len(items)
         for number, item in enumerate(items):
-            self._ioloop.intake.accept_committed(item.columns).add_done_callback(partial(self._ended, number, item))
+            self._ioloop.intake.accept_committed(item.columns).add_done_callback(
+                self._ioloop.guarded(partial(self._ended, number, item))
+            )
 
     def _ended(self, number: int, item: _Item, waiter: asyncio.Future[range]) -> None:
         self._under_way -= 1
@@ -93,7 +96,7 @@ class Feeder:
             return
         self._tell_all()
         if isinstance(error, AiodqError) and not isinstance(error, (StoreFailedError, QueueShutDown)):
-            asyncio.get_running_loop().call_later(_RETRY, self._start)
+            asyncio.get_running_loop().call_later(_RETRY, self._ioloop.guarded(self._start))
         idlers, self._idlers = self._idlers, []
         for idler in idlers:
             if not idler.done():
@@ -109,6 +112,13 @@ class Feeder:
         self._waiting.clear()
         if not self._under_way:
             self._error = None
+
+    def fail(self, error: Exception) -> None:
+        """Tell who waits for everything to be in the log."""
+        self._error = self._error or error
+        idlers, self._idlers = self._idlers, []
+        for idler in idlers:
+            settle(idler, None, error)
 
     async def idle(self) -> None:
         """Wait until everything is in the log.

@@ -56,6 +56,7 @@ class Intake:
         self.cost: int = 0
         self.shut: bool = False
         self.dropped: int = 0
+        self._over = QueueShutDown("the queue was shut down, or its store closed")
         self._ioloop = ioloop
         self.configure()
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -207,8 +208,10 @@ class Intake:
             self.close_batch()
         if not self._closed:
             return []
-        batch = self._closed.popleft()
+        # INVARIANT: what is not returned stays here, where `fail` finds it.
+        batch = self._closed[0]
         parts = batch.take()
+        self._closed.popleft()
         withdrawn = batch.count - sum(len(part.columns.bodies) for part in parts)
         if withdrawn:
             self.pending -= withdrawn
@@ -319,7 +322,7 @@ class Intake:
 
     def _make_room(self, messages: int, cost: int) -> None:
         if self.shut:
-            raise QueueShutDown("the queue was shut down, or its store closed")
+            raise self._over
         if self._has_room(messages, cost):
             return
         if self._bounded and self._options.overflow == "drop_oldest" and not self._buffer_full(cost):
@@ -373,16 +376,19 @@ class Intake:
             part.fail(error)
             self.done(part)
 
-    def shut_down(self) -> None:
+    def shut_down(self, over: QueueShutDown | None = None) -> None:
         """Accept no more; who waits for room is told."""
         self.shut = True
-        self._fail_waiting(QueueShutDown("the queue was shut down, or its store closed"))
+        self._over = over or self._over
+        self._fail_waiting(self._over)
 
     def fail(self, error: Exception) -> None:
         """Tell everyone that nothing comes of it."""
         self.shut = True
-        for part in self.take_all():
-            part.fail(error)
+        self.close_batch()
+        while self._closed:
+            for part in self._closed.popleft().parts:
+                part.fail(error)
         self._fail_waiting(error)
 
     def _fail_waiting(self, error: Exception) -> None:

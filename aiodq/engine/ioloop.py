@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 import anyio
 
@@ -29,7 +29,7 @@ from aiodq.engine.requests import (
     Tick,
 )
 from aiodq.engine.retainer import Retainer
-from aiodq.engine.settle import settle
+from aiodq.engine.settle import settle, tell_all
 from aiodq.engine.signals import QueueShutDown
 from aiodq.engine.syncer import Syncer
 from aiodq.engine.tail import TailCache
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IoLoop"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _LEAST_AHEAD: Final = 1 << 16
@@ -82,6 +83,7 @@ class IoLoop:
         visible: the offset up to which channels may deliver.
         paused: none of them delivers.
         in_writer: what the segment writer has in hand.
+        abandoned: its files were closed, and what a thread opens after that is to be closed at once.
         publisher: shows what is written once it may be seen.
         reporter: tells what happens.
         vitals: what is measured.
@@ -109,12 +111,14 @@ class IoLoop:
         self.tail: TailCache = TailCache(options.memory_bytes // 4)
         self.stopped: bool = False
         self.closed: bool = False
+        self.abandoned: bool = False
         self.clock: Clock = host.clock
         self.lifetimes: Lifetimes = Lifetimes(host.clock)
         self.reporter: Reporter = host.reporter
         self.vitals: Vitals = host.vitals
         self.check_context: Callable[[], None] = host.check_context
         self.alone: Callable[[], AbstractAsyncContextManager[None]] = host.alone
+        self.fail_store: Callable[[Exception], None] = host.fail
         self.bury: Callable[[DeadLetter, Callable[[Exception | None], None]], None] = host.bury
         self.transactions: OpenTransactions = host.transactions
         self.paused: bool = False
@@ -188,6 +192,9 @@ class IoLoop:
 
     def born(self, log: TopicLog) -> None:
         """The topic has files now."""
+        if self.abandoned:
+            log.abandon()
+            return
         self.log = log
         self.visible = log.end
         self._writer.log = log
@@ -349,13 +356,17 @@ class IoLoop:
         self._persister.submit(Job(work, lambda result, error: settle(done, result, error), acks_first))
         return await done
 
-    async def close(self) -> None:
-        """Finish what was accepted, make everything durable, close the files and end."""
+    async def close(self, over: QueueShutDown | None = None) -> None:
+        """Finish what was accepted, make everything durable, close the files and end.
+
+        Args:
+            over: what everybody is told who wants something later.
+        """
         if self.unusable is not None:
             self.closed = True
             return
-        self.intake.shut_down()
-        over = QueueShutDown("the store is closed")
+        over = over or QueueShutDown("the store is closed")
+        self.intake.shut_down(over)
         for outlet in self.outlets.values():
             outlet.end_getters(over)
         await self.operate(lambda: None)
@@ -370,16 +381,10 @@ class IoLoop:
     def fail(self, error: Exception) -> None:
         """End: `error` goes to everybody who waits, and to everybody who wants something later."""
         self.stopped = True
-        self.intake.fail(error)
-        for part in self.in_writer:
-            part.fail(error)
-        self.publisher.fail(error)
-        self.syncer.fail(error)
-        self._operations.fail(error)
-        self._persister.fail(error)
-        for outlet in self.outlets.values():
-            outlet.end(error)
-        self._inbox.close(error)
+        parts = [part.fail for part in self.in_writer]
+        own = [self.intake.fail, self.publisher.fail, self.syncer.fail, self._operations.fail, self._persister.fail]
+        outlets = [outlet.end for outlet in self.outlets.values()]
+        tell_all(error, [*parts, *own, *outlets, self._inbox.close])
         self._inbox.put_nowait(Stop())
 
     # --- the task
@@ -397,6 +402,17 @@ class IoLoop:
             await coroutine()
         except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
             self._host.fail(error)
+
+    def guarded(self, function: Callable[P, object]) -> Callable[P, None]:
+        """Return `function` for a callback of the event loop's: what it raises stops the store."""
+
+        def callback(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                function(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._host.fail(error)
+
+        return callback
 
     async def _serve(self) -> None:
         while not self.stopped:
@@ -475,8 +491,8 @@ class IoLoop:
 
     def _batch_written(self, request: BatchWritten) -> None:
         self._writing = False
-        self.in_writer = []
         self.publisher.written(request.serial, request.result, durably=self._durably)
+        self.in_writer = []
         self._use()
         if len(self.log.segments) > 1:
             self._retain_if_idle()

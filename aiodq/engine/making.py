@@ -90,10 +90,10 @@ class Making:
 
     def again(self) -> None:
         """Try once more to make what could not be made, before anything else is written."""
-        channels, self._channels = self._channels, {}
-        if channels:
+        if self._channels:
             self.be_born()
-        for again, _ in channels.values():
+        for channel in list(self._channels):
+            again, _ = self._channels.pop(channel)
             again()
         self._ioloop.choosing.again()
 

@@ -6,10 +6,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from aiodq.engine.settle import settle
 from aiodq.engine.signals import QueueShutDown
+from aiodq.errors import StorageError
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,6 +27,16 @@ _PATIENCE: Final = 0.002
 _PAUSE: Final = 0.0001
 
 
+class _Errand:
+    """What a thread is to do, unless it was given up, and who is told."""
+
+    __slots__ = ("function", "report")
+
+    def __init__(self, function: Callable[[], Any], report: Callable[[Any, BaseException | None], None]) -> None:
+        self.function: Callable[[], Any] | None = function
+        self.report = report
+
+
 class Offload:
     """The store's worker threads.
 
@@ -35,9 +46,21 @@ class Offload:
     long enough for the thread to report.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor | None = None) -> None:
-        """Use `executor`'s threads, or up to 8 of its own, made as they are needed."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor | None = None,
+        fail: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """Use `executor`'s threads, or up to 8 of its own, made as they are needed.
+
+        Args:
+            loop: where to report.
+            executor: the threads.
+            fail: told what a report raises, after which nobody knows who still waits for what.
+        """
         self._loop = loop
+        self._fail = fail
         self._executor = executor or ThreadPoolExecutor(_WORKERS, "aiodq")
         self._outstanding = 0
         self._nudging = False
@@ -54,31 +77,45 @@ class Offload:
 
     def start(self, function: Callable[[], T], report: Callable[[T | None, BaseException | None], None]) -> None:
         """Run `function` in a thread; `report` is then called on the loop with its result or its exception."""
+        errand = _Errand(function, report)
         try:
-            self._executor.submit(self._work, function, report)
-        except RuntimeError:
-            report(None, QueueShutDown("the store is closed"))
+            self._executor.submit(self._work, errand)
+        except RuntimeError as cause:
+            # Threads that there are already may find it all the same.
+            errand.function = None
+            ended = "shutdown" in str(cause)
+            error = QueueShutDown("the store is closed") if ended else StorageError(f"no thread is free: {cause}")
+            error.__cause__ = cause
+            report(None, error)
             return
         self._outstanding += 1
         if not self._nudging:
             self._nudging = True
             self._loop.call_later(_PATIENCE, self._nudge)
 
-    def _work(self, function: Callable[[], T], report: Callable[[T | None, BaseException | None], None]) -> None:
+    def _work(self, errand: _Errand) -> None:
         result, error = None, None
+        function = errand.function
+        if function is None:
+            return
         try:
             result = function()
         except BaseException as raised:  # noqa: BLE001 - it is handed to who waits, whatever it is
             error = raised
         # A loop that was closed meanwhile has nobody left to tell.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._report, report, result, error)
+            self._loop.call_soon_threadsafe(self._report, errand.report, result, error)
 
     def _report(
         self, report: Callable[[T | None, BaseException | None], None], result: T | None, error: BaseException | None
     ) -> None:
         self._outstanding -= 1
-        report(result, error)
+        try:
+            report(result, error)
+        except Exception as raised:
+            if self._fail is None:
+                raise
+            self._fail(raised)
 
     def _nudge(self) -> None:
         if not self._outstanding:

@@ -85,9 +85,10 @@ class OpenedTopic:
 
     def abandon(self) -> None:
         """Close the files and nothing else."""
-        for journal, _ in self.channels.values():
-            journal.close()
-        self.log.abandon()
+        with ExitStack() as closing:
+            closing.callback(self.log.abandon)
+            for journal, _ in self.channels.values():
+                closing.callback(journal.close)
 
 
 class OpenedStore(NamedTuple):
@@ -115,10 +116,11 @@ class OpenedStore(NamedTuple):
 
     def abandon(self) -> None:
         """Close everything."""
-        for topic in self.topics.values():
-            topic.abandon()
-        self.transactions.close()
-        self.lock.release()
+        with ExitStack() as closing:
+            closing.callback(self.lock.release)
+            closing.callback(self.transactions.close)
+            for topic in self.topics.values():
+                closing.callback(topic.abandon)
 
 
 def open_store(

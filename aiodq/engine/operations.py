@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiodq.engine.requests import BatchOpen
+from aiodq.engine.settle import as_failure, tell_all
 from aiodq.errors import AiodqError, StoreFailedError
 
 if TYPE_CHECKING:
@@ -54,21 +56,26 @@ class OperationQueue:
             return False
         self.running = True
         operation = self._waiting.popleft()
-        self._host.offload.start(operation.work, lambda result, error: self._ended(operation, result, error))
+        try:
+            self._host.offload.start(operation.work, lambda result, error: self._ended(operation, result, error))
+        except Exception:
+            self._waiting.appendleft(operation)
+            raise
         return True
 
     def _ended(self, operation: Operation, result: object, error: BaseException | None) -> None:
         self.running = False
-        operation.finish(
-            result, error if error is None or isinstance(error, Exception) else StoreFailedError(str(error))
-        )
-        if isinstance(error, Exception) and not (
-            isinstance(error, AiodqError) and not isinstance(error, StoreFailedError)
-        ):
-            self._host.fail(error)
+        told = error if error is None or isinstance(error, AiodqError) else as_failure(error)
+        try:
+            operation.finish(result, told)
+        except Exception as raised:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            told = as_failure(raised)
+            tell_all(told, [partial(operation.finish, None)])
+        if isinstance(told, StoreFailedError):
+            self._host.fail(told)
         self._inbox.put_nowait(BatchOpen())
 
     def fail(self, error: Exception) -> None:
         """Tell whoever waits."""
-        while self._waiting:
-            self._waiting.popleft().finish(None, error)
+        waiting, self._waiting = self._waiting, deque()
+        tell_all(error, [partial(operation.finish, None) for operation in waiting])

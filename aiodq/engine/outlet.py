@@ -56,6 +56,7 @@ class Outlet(Settling, Generic[M]):
         self.paused: bool = host.paused
         self.held: bool = False
         self.shut: bool = False
+        self._shut_error = QueueShutDown("the queue was shut down")
         self.shut_now: bool = False
         self.taken: TakenByTask[Any] = TakenByTask()
         self.ending: asyncio.Event = asyncio.Event()
@@ -233,7 +234,7 @@ class Outlet(Settling, Generic[M]):
             error, self._fetch_error = self._fetch_error, None
             raise error
         if self.finished:
-            raise QueueShutDown("the queue was shut down")
+            raise self._shut_error
 
     @property
     def finished(self) -> bool:
@@ -322,8 +323,9 @@ class Outlet(Settling, Generic[M]):
             if not waiter.done():
                 waiter.set_result(None)
 
-    def shut_down(self, *, immediate: bool) -> None:
+    def shut_down(self, *, immediate: bool, over: QueueShutDown | None = None) -> None:
         """Let getters go on until nothing is ready, or end them at once; what is not settled stays on disk."""
+        self._shut_error = over or self._shut_error
         self.shut = True
         self.shut_now = self.shut_now or immediate
         self.ending.set()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from aiodq.engine.settle import as_failure, settle, tell_all
 from aiodq.errors import AiodqError, DiskFullError, StoreFailedError
 
 if TYPE_CHECKING:
@@ -120,10 +122,14 @@ class MetadataPersister:
             if job.acks_first:
                 await self.flush(sync=True)
             result = await self._offload.call(job.work)
-        except Exception as error:
+        except AiodqError as error:
             job.report(None, error)
             if isinstance(error, StoreFailedError):
                 raise
+        except Exception as error:
+            failure = as_failure(error)
+            job.report(None, failure)
+            raise failure from error
         except BaseException:
             job.report(None, self._over or StoreFailedError("the store's engine was stopped"))
             raise
@@ -133,10 +139,8 @@ class MetadataPersister:
     def fail(self, error: Exception) -> None:
         """Tell whoever waits for what will not be done, and whoever asks for more."""
         self._over = error
-        while not self._jobs.empty():
-            job = self._jobs.get_nowait()
-            if job is not None:
-                job.report(None, error)
+        jobs = [self._jobs.get_nowait() for _ in range(self._jobs.qsize())]
+        tell_all(error, [partial(job.report, None) for job in jobs if job is not None])
 
     @property
     def unsynced(self) -> bool:
@@ -157,23 +161,37 @@ class MetadataPersister:
         self._flush_queued = False
         self._urgent.clear()
         outlets, self._dirty = list(self._dirty.values()), {}
-        written: list[tuple[Settling, list[asyncio.Future[None]]]] = []
-        for outlet in outlets:
-            waiters, outlet.ack_waiters = outlet.ack_waiters, []
-            error = self._write(outlet)
-            if error is None:
-                written.append((outlet, waiters))
-                self._unsynced[outlet.name] = outlet
-            else:
-                self._put_off(outlet, waiters, error)
-        waiting = [waiter for _, waiters in written for waiter in waiters]
-        if sync:
-            await self._sync_journals(waiting)
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+        waiting: list[tuple[Settling, list[asyncio.Future[None]]]] = []
+        try:
+            for outlet in outlets:
+                waiters, outlet.ack_waiters = outlet.ack_waiters, []
+                waiting.append((outlet, waiters))
+                error = self._write(outlet)
+                if error is None:
+                    self._unsynced[outlet.name] = outlet
+                else:
+                    waiting.pop()
+                    self._put_off(outlet, waiters, error)
+            if sync:
+                await self._sync_journals()
+        except BaseException as raised:
+            self._not_written(waiting, raised)
+            raise
+        for _, waiters in waiting:
+            for waiter in waiters:
+                settle(waiter, None, None)
         for outlet in outlets:
             await self._keep_up(outlet)
+
+    def _not_written(self, waiting: list[tuple[Settling, list[asyncio.Future[None]]]], raised: BaseException) -> None:
+        """Tell who waits for their acks, or, where the store is about to stop, let them wait to be told of that."""
+        error = self._over or (raised if isinstance(raised, AiodqError) else None)
+        for outlet, waiters in waiting:
+            if error is None:
+                outlet.ack_waiters[:0] = waiters
+            else:
+                for waiter in waiters:
+                    settle(waiter, None, error)
 
     async def _keep_up(self, outlet: Settling) -> None:
         """Have room for the next acks. A reserve that stays scant is on a full disk, where only a fold makes room."""
@@ -185,24 +203,15 @@ class MetadataPersister:
         if journal.pending >= _FOLD_AT or (journal.scant and journal.pending):
             await self._fold(outlet)
 
-    async def _sync_journals(self, waiting: list[asyncio.Future[None]]) -> None:
+    async def _sync_journals(self) -> None:
         journals = [outlet.journal for outlet in self._unsynced.values() if outlet.journal is not None]
         self._unsynced = {}
         if not journals:
             return
-        try:
-            # INVARIANT: no ack is durable of a message that is not. A transaction's may yet lie in its own file only,
-            # and come into the log under the same offset once more.
-            await self._secure()
-            with self._timer:
-                await self._offload.call(_sync_all, journals)
-        except BaseException as error:
-            stopped = self._over or StoreFailedError("the store's engine was stopped")
-            told = error if isinstance(error, Exception) else stopped
-            for waiter in waiting:
-                if not waiter.done():
-                    waiter.set_exception(told)
-            raise
+        # INVARIANT: no ack is durable of a message that is not. A transaction's may yet lie in its own file only,
+        # and come into the log under the same offset once more.
+        await self._secure()
+        await self._offload.call(_sync_all, journals)
         self.syncs += len(journals)
 
     def _write(self, outlet: Settling) -> AiodqError | None:

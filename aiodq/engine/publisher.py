@@ -64,8 +64,8 @@ class Publisher:
             part, batch = self.unsynced[0]
             if batch.stop > durable and part.columns.transaction is None:
                 return
-            self.unsynced.popleft()
             self._publish(part, batch)
+            self.unsynced.popleft()
 
     def _publish(self, part: Part, batch: Batch) -> None:
         ioloop = self._ioloop

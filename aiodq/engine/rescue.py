@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from aiodq.engine.unborn import UnbornLog
@@ -21,7 +22,8 @@ def rescue(ioloop: IoLoop, clock: Clock) -> None:
         StorageError: it could not be.
     """
     ioloop.intake.withdrawn()  # their tasks were cancelled with the loop
-    parts = [*ioloop.in_writer, *ioloop.intake.take_all()]
+    # INVARIANT: whoever is told nothing here, is told by the ioLoop's end.
+    parts = ioloop.in_writer = [*ioloop.in_writer, *ioloop.intake.take_all()]
     if isinstance(ioloop.log, UnbornLog) or ioloop.log.closed:
         return  # it has no files, or was being closed and wrote them last
     write_blocking(ioloop.log, parts, clock)
@@ -40,8 +42,10 @@ def abandon(ioloop: IoLoop) -> None:
     Raises:
         StorageError: as mapped from the system's error.
     """
-    ioloop.reader.close()
-    for outlet in ioloop.outlets.values():
-        if outlet.journal is not None:
-            outlet.journal.close()
-    ioloop.log.abandon()
+    ioloop.abandoned = True
+    with ExitStack() as closing:
+        closing.callback(ioloop.log.abandon)
+        for outlet in ioloop.outlets.values():
+            if outlet.journal is not None:
+                closing.callback(outlet.journal.close)
+        closing.callback(ioloop.reader.close)

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,6 +24,7 @@ from aiodq.engine.outlet import Outlet
 from aiodq.engine.patience import patiently, running_loop
 from aiodq.engine.reporter import STORE, Reporter
 from aiodq.engine.rescue import abandon, rescue
+from aiodq.engine.settle import as_failure, tell_all
 from aiodq.engine.showing import Showing
 from aiodq.engine.signals import QueueShutDown
 from aiodq.engine.thresholds import Thresholds
@@ -39,7 +40,7 @@ from aiodq.storage.memory import MemoryFileSystem
 from aiodq.storage.stored import holding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from concurrent.futures import Executor
     from contextlib import AbstractAsyncContextManager
 
@@ -99,7 +100,7 @@ class Runtime:
         self.fs: FileSystem = seams.fs
         self.clock: Clock = seams.clock
         self.loop: asyncio.AbstractEventLoop = running_loop()
-        self.offload: Offload = Offload(self.loop, seams.executor)
+        self.offload: Offload = Offload(self.loop, seams.executor, self.fail)
         self.reporter: Reporter = Reporter(path)
         self.vitals: Vitals = Vitals(self.clock, self.reporter)
         self.topics: dict[str, IoLoop] = {}
@@ -116,7 +117,7 @@ class Runtime:
         self._task: asyncio.Task[None] | None = None
         self._closed: asyncio.Future[None] | None = None
         self.deletions: Deletions = Deletions(self)
-        self._post = DeadLetterOffice(self.clock)
+        self._post = DeadLetterOffice(self.clock, self.fail)
         self._adopting = Adopting(self, path)
         self._showing = Showing(self.fs, path, self.topics, self.offload, self.clock)
         self.thresholds: Thresholds = Thresholds(
@@ -145,10 +146,13 @@ class Runtime:
         began = self.clock.monotonic()
         try:
             opened = await patiently(partial(self.offload.call, self._open_unless_given_up, create=create), wait)
+            self.reporter.opened(self.clock.monotonic() - began, opened.topics)
+            self._start(opened, make)
         except BaseException:
             self._give_up_opening()
             raise
-        self.reporter.opened(self.clock.monotonic() - began, opened.topics)
+
+    def _start(self, opened: OpenedStore, make: MakeMessage) -> None:
         timer = SyncTimer(self.vitals, None)
         self._committer = Committer(opened.transactions, self.offload, self.clock, timer, self.fail)
         for name, topic in opened.topics.items():
@@ -343,32 +347,32 @@ class Runtime:
         """Stop the store for this reason; everybody who waits is told."""
         if self.failure is not None:
             return
-        if isinstance(error, StoreFailedError):
-            self.failure = error
-        else:
-            self.failure = StoreFailedError(f"the store stopped: {error}", self.path)
-            self.failure.__cause__ = error
-        self.reporter.failed(self.failure)
-        if self._committer is not None:
-            self._committer.fail(self.failure)
-        for ioloop in self.topics.values():
-            ioloop.fail(self.failure)
+        failure = self.failure = as_failure(error, self.path)
+        ioloops = [ioloop.fail for ioloop in (*self.topics.values(), *self.deletions.ending)]
+        committer = [] if self._committer is None else [self._committer.fail]
+        tell_all(failure, [*committer, *ioloops, lambda _: self.reporter.failed(failure)])
 
     async def _run(self) -> None:
         """Own the ioLoops until the store is closed. Cancelled (the loop is ending), save what was accepted."""
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self.committer.run)
-                tasks.start_soon(self._adopting.run)
-                tasks.start_soon(self._showing.run)
-                tasks.start_soon(self._watch.run)
+                for run in (self.committer.run, self._adopting.run, self._showing.run, self._watch.run):
+                    tasks.start_soon(self._guarded, run)
                 if self.options.alarms:
-                    tasks.start_soon(self.thresholds.run)
+                    tasks.start_soon(self._guarded, self.thresholds.run)
                 while (ioloop := await self._wanted.get()) is not None:
-                    tasks.start_soon(ioloop.run)
+                    tasks.start_soon(self._guarded, ioloop.run)
                 tasks.cancel_scope.cancel()
+        except Exception as error:  # noqa: BLE001 - as in `_guarded`
+            self.fail(error)
         finally:
             self._end()
+
+    async def _guarded(self, run: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            self.fail(error)
 
     def _end(self) -> None:
         """Release everything, whatever state it is in. Blocking, as nobody is left to wait for."""
@@ -376,12 +380,13 @@ class Runtime:
             return  # the files and the lock are the parent's
         self.closing = True
         self.offload.shutdown()
-        for ioloop in self.topics.values():
-            if not ioloop.closed:
-                self._rescue(ioloop)
-        self._showing.end()
-        self._unlock()
-        _LIVE.discard(self)
+        with ExitStack() as ending:
+            ending.callback(_LIVE.discard, self)
+            ending.callback(self._unlock)
+            ending.callback(self._showing.end)
+            for ioloop in (*self.topics.values(), *self.deletions.ending):
+                if not ioloop.closed:
+                    ending.callback(self._rescue, ioloop)
         self.reporter.end()
         if not self.loop.is_closed():  # on one that is, nobody can be woken any more
             self.reporter.listeners.end()
@@ -396,16 +401,17 @@ class Runtime:
         try:
             if self.failure is None:
                 rescue(ioloop, self.clock)
-        except (AiodqError, OSError) as cause:
+        except AiodqError as cause:
             error = cause
+        except Exception as cause:  # noqa: BLE001 - whatever it is, nobody is left waiting
+            error = as_failure(cause, self.path)
         ioloop.fail(error)
-        with suppress(AiodqError, OSError):
+        with suppress(AiodqError):
             abandon(ioloop)
 
     def _unlock(self) -> None:
         if self._opened is not None:
-            self._opened.transactions.close()
-            self._opened.lock.release()
+            self._opened.abandon()
 
     # --- ending
 
@@ -441,8 +447,8 @@ class Runtime:
 
     async def _close(self) -> None:
         results: list[BaseException | None] = []
-        await self.deletions.end()
-        await self._post.close()
+        results += await asyncio.gather(self.deletions.end(), return_exceptions=True)
+        results += await asyncio.gather(self._post.close(), return_exceptions=True)
         if self.failure is None:
             results += await asyncio.gather(self.committer.close(), return_exceptions=True)
         if self.failure is None:
@@ -451,9 +457,10 @@ class Runtime:
         self._wanted.put_nowait(None)
         if self._task is not None:
             await asyncio.wait([self._task])
+            results.append(None if self._task.cancelled() else self._task.exception())
         for result in results:
             if isinstance(result, BaseException):
-                raise result
+                raise result if isinstance(result, AiodqError) else as_failure(result, self.path)
 
     def after_fork(self) -> None:
         """In the child: nothing of this store may be used here."""

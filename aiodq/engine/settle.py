@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from aiodq.errors import AiodqError, StoreFailedError
+
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable, Iterable
 
-__all__ = ["settle"]
+__all__ = ["as_failure", "settle", "tell_all"]
 
 
 def settle(done: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
@@ -18,3 +21,22 @@ def settle(done: asyncio.Future[Any], result: object, error: BaseException | Non
         done.set_exception(error)
     else:
         done.set_result(result)
+
+
+def as_failure(error: BaseException, path: str = "") -> StoreFailedError:
+    """Return the error of a store that stops for this reason, which is its cause."""
+    if isinstance(error, StoreFailedError):
+        return error
+    reason = str(error) if isinstance(error, AiodqError) else f"{type(error).__name__}: {error}"
+    failure = StoreFailedError(f"the store stopped: {reason}", path)
+    failure.__cause__ = error
+    return failure
+
+
+def tell_all(error: Exception, those: Iterable[Callable[[Exception], object]]) -> None:
+    """Tell everybody of an error, also where telling somebody fails: the error has a note of that then."""
+    for tell in those:
+        try:
+            tell(error)
+        except Exception as raised:  # noqa: BLE001 - whatever it is, the others have to be told
+            error.add_note(f"while this was told: {type(raised).__name__}: {raised}")

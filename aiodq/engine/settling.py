@@ -74,6 +74,10 @@ class OutletHost(Protocol):
         """Something was settled that is durable though not yet in the channel's journal."""
         ...
 
+    def fail_store(self, error: Exception) -> None:
+        """Stop the store for this reason."""
+        ...
+
     def bury(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
         """Put a message into its dead-letter topic; `done` is told once it is durable there, or why it is not."""
         ...
@@ -108,7 +112,7 @@ class Settling(ABC):
         self.transactions: OpenTransactions = host.transactions
         self._host = host
         self._clock = clock
-        self._alarm = Alarm(clock, self._ring)
+        self._alarm = Alarm(clock, self._rung)
         self._over: Exception | None = None
         self._timeout: int | None = None
         self._getters = Getters(self.wake)
@@ -157,6 +161,14 @@ class Settling(ABC):
         moment = state.next_moment()
         if moment is not None and self._over is None:
             self._alarm.set(moment)
+
+    def _rung(self) -> int | None:
+        """As `_ring`, as the event loop calls it: what it raises stops the store."""
+        try:
+            return self._ring()
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody is left waiting
+            self._host.fail_store(error)
+            return None
 
     def _ring(self) -> int | None:
         """Make ready what is due, and take back what was in flight for too long."""

@@ -12,11 +12,12 @@ import asyncio
 from collections import deque
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.batch import atomic_part
 from aiodq.engine.feeder import Feeder
-from aiodq.engine.settle import settle
+from aiodq.engine.settle import settle, tell_all
 from aiodq.engine.signals import QueueShutDown
 from aiodq.errors import AiodqError, DiskFullError, NotInFlightError, StoreFailedError
 from aiodq.format.transactions import Acks, Commit, Puts
@@ -124,6 +125,7 @@ class Committer:
         self._sync_timer = timer
         self._fail = fail
         self._waiting: deque[_Entry] = deque()
+        self._undecided: dict[asyncio.Future[None], _Entry] = {}
         self._feeders: dict[IoLoop, Feeder] = {}
         self._settled: dict[Settling, IoLoop] = {}
         self._turn = asyncio.Lock()
@@ -201,6 +203,8 @@ class Committer:
         except BaseException:
             entry.release()
             raise
+        self._undecided[entry.done] = entry
+        entry.done.add_done_callback(lambda done: self._undecided.pop(done, None))
         self._waiting.append(entry)
         self._wake.set()
         try:
@@ -384,14 +388,17 @@ class Committer:
     def fail(self, error: Exception) -> None:
         """Tell who waits, and who comes."""
         self._over = error
-        entries, self._waiting = list(self._waiting), deque()
-        _refuse(entries, error)
+        self._waiting.clear()
+        # Of one that is on disk already only who waits for it does not know.
+        entries = list(self._undecided.values())
+        told = [partial(_refuse, [entry]) for entry in entries]
+        tell_all(error, [*told, *(feeder.fail for feeder in self._feeders.values())])
         if self._timer is not None:
             self._timer.cancel()
 
 
 def _refuse(entries: Sequence[_Entry], error: Exception) -> None:
     for entry in entries:
-        entry.release()
         settle(entry.done, None, error)
         entry.done.exception()  # who was cancelled does not ask
+        entry.release()

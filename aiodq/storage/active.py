@@ -10,7 +10,7 @@ from aiodq.format.frames import encode_frames, read_prefix, slice_frames
 from aiodq.format.layout import MAX_RELATIVE, SEGMENT_HEADER
 from aiodq.storage.atomic import sync_directory, sync_file, write_all
 from aiodq.storage.contents import Contents
-from aiodq.storage.oserrors import storage_error
+from aiodq.storage.oserrors import close_file, storage_error
 from aiodq.storage.recovery import seal_file
 from aiodq.storage.segments import scanned_segment
 
@@ -204,11 +204,15 @@ class ActiveSegment:
         self.segment.index = None
 
     def close(self) -> None:
-        """Cut off what a failed write left, if that still works, and close the file."""
+        """Cut off what a failed write left, if that still works, and close the file.
+
+        Raises:
+            StorageError: one of these could not be done; the file is closed all the same.
+        """
         try:
             if self._torn:
                 self._file.truncate(self.segment.data_end)
         except OSError as cause:
             raise storage_error(cause, self.segment.path, self.segment.data_end) from cause
         finally:
-            self._file.close()
+            close_file(self._file, self.segment.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -12,7 +13,7 @@ from aiodq.format.layout import FRAME_PREFIX, TRAILER
 from aiodq.storage.contents import index_unit
 from aiodq.storage.damage import Damage
 from aiodq.storage.framesread import FramesRead, Rows, add_rows, gap, lost_segment, whole_until
-from aiodq.storage.oserrors import storage_error
+from aiodq.storage.oserrors import close_file, storage_error
 from aiodq.storage.scan import Bad, Unit, Window, scan_units
 from aiodq.storage.segments import load_index
 
@@ -68,17 +69,20 @@ class FrameReader(Generic[R]):
         self._open: dict[str, OpenSegment] = {}
 
     def close(self) -> None:
-        """Close the files; a later read opens them again."""
-        for opened in self._open.values():
-            opened.file.close()
-        self._open.clear()
+        """Close the files; a later read opens them again.
+
+        Raises:
+            StorageError: as `close_file`; the others are closed all the same.
+        """
+        self.forget(list(self._open))
 
     def forget(self, paths: Sequence[str]) -> None:
         """Close these files, so that their space comes back once they are removed."""
-        for path in paths:
-            opened = self._open.pop(path, None)
-            if opened is not None:
-                opened.file.close()
+        with ExitStack() as closing:
+            for path in paths:
+                opened = self._open.pop(path, None)
+                if opened is not None:
+                    closing.callback(close_file, opened.file, path)
 
     def read(self, view: LogView, offset: int, max_bytes: int) -> FramesRead[R]:
         """Return batches from `offset` on: at least one record, unless there is none or damage took it.
@@ -250,7 +254,7 @@ class FrameReader(Generic[R]):
             file.close()
             raise
         while len(self._open) >= _OPEN_FILES:
-            self._open.pop(next(iter(self._open))).file.close()
+            self.forget([next(iter(self._open))])
         self._open[segment.path] = opened
         return opened
 

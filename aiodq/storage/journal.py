@@ -42,7 +42,7 @@ from aiodq.storage.atomic import (
 )
 from aiodq.storage.damage import Damage, quarantine
 from aiodq.storage.meta import TOPIC_FILE, describe
-from aiodq.storage.oserrors import storage_error
+from aiodq.storage.oserrors import close_file, storage_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -403,8 +403,12 @@ class ChannelJournal:
         return self._reserved == self._end
 
     def close(self) -> None:
-        """Close the journal."""
-        self._file.close()
+        """Close the journal.
+
+        Raises:
+            StorageError: as `close_file`.
+        """
+        close_file(self._file, self._path)
 
 
 def _reach_of(op: Op) -> int:

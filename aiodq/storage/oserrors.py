@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from aiodq.storage.filesystem import File, FileSystem
 
-__all__ = ["is_lasting", "opened", "storage_error"]
+__all__ = ["close_file", "is_lasting", "opened", "storage_error"]
 
 _FULL: Final = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG})
 _REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -59,6 +59,18 @@ def is_lasting(error: StorageError) -> bool:
     device, is none of these: who opens a store is told.
     """
     return error.errno in _LASTING or (isinstance(error, CorruptionError) and error.errno is None)
+
+
+def close_file(file: File, path: str) -> None:
+    """Close a file.
+
+    Raises:
+        StorageError: the system reported an error that it had kept for this moment; the file is closed all the same.
+    """
+    try:
+        file.close()
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import zlib
 from typing import TYPE_CHECKING, Final, Literal
 
 from aiodq.storage.atomic import sync_file, write_all
-from aiodq.storage.oserrors import storage_error
+from aiodq.storage.oserrors import close_file, storage_error
 
 if TYPE_CHECKING:
     from aiodq.storage.filesystem import File, FileSystem
@@ -132,8 +132,12 @@ class SlotFile:
         sync_file(self._file, self._path)
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file.
+
+        Raises:
+            StorageError: as `close_file`.
+        """
+        close_file(self._file, self._path)
 
 
 def _open(fs: FileSystem, path: str) -> File:

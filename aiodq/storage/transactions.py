@@ -22,7 +22,7 @@ from aiodq.format.transactions import (
 from aiodq.storage.atomic import read_file, sync_directory, sync_file, write_again, write_all
 from aiodq.storage.damage import Damage, quarantine
 from aiodq.storage.logreader import LogReader
-from aiodq.storage.oserrors import storage_error
+from aiodq.storage.oserrors import close_file, storage_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -287,6 +287,10 @@ class TransactionFile:
         self._header, self._end, self.stale = header, FIRST_BLOCK, False
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file.
+
+        Raises:
+            StorageError: as `close_file`.
+        """
         if self._file is not None:
-            self._file.close()
+            close_file(self._file, self._path)

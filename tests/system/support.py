@@ -154,9 +154,9 @@ class InlineOffload:
     So a run consists of the loop's steps and nothing else, and "cancelled after step n" means the same every time.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, workers: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, workers: int, fail: object = None) -> None:
         self._loop = loop
-        self.workers = workers
+        self.workers, self.fail = workers, fail
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         done = self._loop.create_future()

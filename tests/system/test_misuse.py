@@ -313,6 +313,26 @@ async def test_scan_ends_with_its_store(reverse: bool, tmp_path: Path) -> None:
     assert descriptors_under(tmp_path) == []
 
 
+async def test_handles_of_a_deleted_topic_say_so(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path, fs=QuickFileSystem()) as store:
+        topic, queue = store.topic("x"), store.queue("x")
+        await topic.put_many([b"a", b"b"])
+        message = await queue.get()
+        waiting = [asyncio.create_task(queue.join()), asyncio.create_task(store.topic("x").channel("idle").get())]
+        await steps(1)
+        deleting = asyncio.create_task(store.delete_topic("x"))
+        await steps(1)
+        calls: list[Callable[[], Any]] = [
+            lambda: topic.put(b"c"), lambda: topic.put_many([b"c"]), lambda: topic.put_nowait(b"c"), topic.sync,
+            topic.purge, lambda: topic.channel("new"), queue.get, queue.get_nowait, queue.join, message.ack,
+        ]  # fmt: skip
+        await deleting
+        for call in (*(lambda task=task: task for task in waiting[1:]), *calls):
+            assert repr(await outcome(call)) == """QueueShutDown("topic 'x' was deleted")"""
+        await waiting[0]
+        assert await store.topic("x").put(b"anew") == 0
+
+
 async def test_deleted_topic_is_shut_down(tmp_path: Path) -> None:
     async with aiodq.open(tmp_path, fs=QuickFileSystem()) as store:
         surface = await surface_of(store)

@@ -1,0 +1,365 @@
+"""Errors that nobody foresaw, injected at every place of the engine: whoever waits is told, and the store is let go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import pkgutil
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import pytest
+
+import aiodq
+from aiodq.clock import SystemClock
+from tests.queue.support import SpyFile, SpyFileSystem, Tasks, outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from tests.queue.support import Call
+
+
+T = TypeVar("T")
+
+PATIENCE: Final = 5.0
+"""Seconds after which what should have ended counts as hanging. No test waits for it to pass."""
+
+
+async def soon(awaitable: Awaitable[T]) -> T:
+    """Return what comes of it; a hang is a failure."""
+    async with asyncio.timeout(PATIENCE):
+        return await awaitable
+
+
+class InjectedError(MemoryError):
+    """As raised where an import finds no memory."""
+
+
+class Trap:
+    """Raises at the n-th time, once."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.seen = 0
+
+    @property
+    def sprung(self) -> bool:
+        return self.seen >= self.at
+
+    def step(self) -> None:
+        self.seen += 1
+        if self.seen == self.at:
+            raise InjectedError(f"injected at {self.at}")
+
+    def on(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def trapped(*args: Any, **kwargs: Any) -> Any:
+            self.step()
+            return function(*args, **kwargs)
+
+        return trapped
+
+
+async def worked(store: aiodq.Store, tasks: Tasks) -> None:
+    """Wait in every way a user can, and see that every wait ends: by itself, or since the store stopped."""
+    topic, other = store.topic("queue"), store.topic("other")
+    queue, late = store.queue("queue"), topic.channel("late")
+    idle = other.channel("idle")
+
+    async def consumer() -> None:
+        for _ in range(3):
+            async with await queue.get():
+                pass
+        async with store.transaction() as tx:
+            tx.ack(await queue.get())
+            tx.put("other", b"by transaction")
+        await (await late.get()).ack()
+        await (await idle.get()).nack(delay=3600)
+
+    finite: list[asyncio.Task[Any]] = [tasks.start(topic.put(b"%d" % number)) for number in range(3)]
+    finite += [tasks.start(topic.put_many([b"a", b"b"])), tasks.start(consumer()), tasks.start(other.put(b"c"))]
+    endless: list[asyncio.Task[Any]] = [
+        tasks.start(queue.join()),
+        tasks.start(idle.join()),
+        tasks.start(store.topic("dull").channel("c").get()),
+    ]
+    await asyncio.sleep(0)
+    finite += [tasks.start(topic.sync()), tasks.start(topic.put(b"z"))]
+
+    async def watch() -> None:
+        while not all(task.done() for task in finite):
+            failed = store._runtime.failure is not None
+            if not failed and tasks.running[4].done() is False and any(map(hurt, finite)):
+                return  # the consumer waits for a message whose put was refused
+            await asyncio.sleep(0.001)
+
+    try:
+        await soon(watch())
+    except TimeoutError:
+        assert [task for task in finite if not task.done()] == [], store._runtime.failure
+    if store._runtime.failure is not None:
+        await asyncio.wait(endless, timeout=PATIENCE)
+        assert [task for task in endless if not task.done()] == []
+        assert caused_by_injection(store._runtime.failure)
+        for task in [*finite, *endless]:
+            error = None if task.cancelled() else task.exception()
+            assert error is None or isinstance(error, aiodq.AiodqError | InjectedError), repr(error)
+
+
+def hurt(task: asyncio.Task[Any]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
+
+
+def caused_by_injection(error: BaseException | None) -> bool:
+    """Return whether an injected error is in the chain of causes."""
+    while error is not None:
+        if isinstance(error, InjectedError):
+            return True
+        if isinstance(error, BaseExceptionGroup):
+            return any(map(caused_by_injection, error.exceptions))
+        error = error.__cause__ or error.__context__
+    return False
+
+
+PLACES: Final = [
+    "anyio create_task_group",
+    "aiodq.engine.ioloop:IoLoop _advance",
+    "aiodq.engine.ioloop:IoLoop _start_write",
+    "aiodq.engine.batch:OpenBatch take",
+    "aiodq.engine.batch:Part resolve",
+    "aiodq.engine.writer:SegmentWriter write_at_once",
+    "aiodq.engine.writer:SegmentWriter _stage",
+    "aiodq.engine.publisher:Publisher written",
+    "aiodq.engine.publisher:Publisher _publish",
+    "aiodq.engine.outlet:Outlet extend",
+    "aiodq.engine.outlet:Outlet attach",
+    "aiodq.engine.outlet:Outlet _deliver",
+    "aiodq.engine.outlet:Outlet wake",
+    "aiodq.engine.tail:TailCache append",
+    "aiodq.engine.syncer:Syncer ended",
+    "aiodq.engine.syncer:Syncer start",
+    "aiodq.engine.syncer:Syncer resolve",
+    "aiodq.engine.persister:MetadataPersister flush",
+    "aiodq.engine.persister:MetadataPersister _write",
+    "aiodq.engine.persister:MetadataPersister _sync_journals",
+    "aiodq.engine.persister:MetadataPersister _keep_up",
+    "aiodq.engine.making:Making again",
+    "aiodq.engine.channels open_channel",
+    "aiodq.engine.offload:Offload start",
+    "aiodq.engine.transactions:Committer _work",
+    "aiodq.engine.transactions:Committer _taken",
+    "aiodq.engine.transactions:Committer _commit",
+    "aiodq.engine.transactions:Committer _enter",
+    "aiodq.engine.transactions:Committer _empty",
+    "aiodq.engine.feeder:Feeder add",
+    "aiodq.engine.feeder:Feeder _ended",
+    "aiodq.engine.feeder:Feeder _round_ended",
+    "aiodq.engine.settling:Settling settle_held",
+    "aiodq.engine.settling:Settling noted",
+    "aiodq.delivery.channel:ChannelState take_ops",
+    "aiodq.delivery.channel:ChannelState extend",
+    "aiodq.storage.active encode_frames",
+    "aiodq.storage.journal encode_block",
+    "aiodq.storage.log:TopicLog stage",
+    "aiodq.storage.log:TopicLog commit",
+    "aiodq.storage.log:TopicLog sync",
+    "aiodq.storage.log:TopicLog close",
+    "aiodq.storage.transactions:TransactionFile append",
+    "aiodq.storage.transactions:TransactionFile reset",
+]
+
+
+def set_trap(patched: pytest.MonkeyPatch, place: str, trap: Trap) -> None:
+    owner, name = place.split()
+    target = pkgutil.resolve_name(owner)
+    patched.setattr(target, name, trap.on(getattr(target, name)))
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "aiodq")
+
+
+async def lived(path: Path, tasks: Tasks, **how: Any) -> None:
+    """Open, work, and close, whatever happens meanwhile."""
+    # What is raised in a callback of the loop's is told to its handler.
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+    tasks.running.clear()
+    try:
+        store = await soon(aiodq.open(path, **how)._open())
+    except (aiodq.AiodqError, InjectedError):
+        return
+    try:
+        with contextlib.suppress(InjectedError):  # raised where it is called
+            await worked(store, tasks)
+    finally:
+        closing = tasks.start(store.aclose())
+        ended, _ = await asyncio.wait([closing], timeout=PATIENCE)
+        assert ended
+    assert isinstance(outcome(closing), aiodq.AiodqError | InjectedError | None)
+    await soon(asyncio.wait(tasks.running))
+
+
+async def whole(path: Path) -> None:
+    """See that nobody has the store open, and that it opens."""
+    async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        assert set(store.topics()) <= {"queue", "other", "dull"}
+        assert all(stats.damages == 0 for stats in store.stats().topics.values())
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_within_the_engine(path: Path, tasks: Tasks, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    path.mkdir()
+    for at in (1, 3):
+        fs = SpyFileSystem()
+        with monkeypatch.context() as patched:
+            set_trap(patched, place, trap := Trap(at))
+            await lived(path / str(at), tasks, fs=fs)
+        assert trap.sprung or at > 1
+        await whole(path / str(at))
+        assert fs.open_files == 0
+
+
+async def test_in_the_file_system(path: Path, tasks: Tasks) -> None:
+    path.mkdir()
+    at, trap = 1, Trap(0)
+    while trap.sprung:
+        fs = SpyFileSystem()
+        trap = Trap(at)
+
+        def spring(_: Call, trap: Trap = trap) -> None:
+            trap.step()
+
+        fs.add(spring)
+        await lived(path / str(at), tasks, fs=fs)
+        fs.heal()
+        await whole(path / str(at))
+        assert fs.open_files == 0
+        at += 1 + at // 4
+
+
+class TrappedClock(SystemClock):
+    """A clock one of whose methods is trapped."""
+
+    def __init__(self, trap: Trap, name: str) -> None:
+        self.trap, self.name = trap, name
+
+    def now_ns(self) -> int:
+        if self.name == "now_ns":
+            self.trap.step()
+        return super().now_ns()
+
+    def monotonic(self) -> float:
+        if self.name == "monotonic":
+            self.trap.step()
+        return super().monotonic()
+
+
+@pytest.mark.parametrize("name", ["now_ns", "monotonic"])
+async def test_in_the_clock(path: Path, tasks: Tasks, name: str) -> None:
+    path.mkdir()
+    at, trap = 1, Trap(0)
+    while trap.sprung and at < 100:
+        trap = Trap(at)
+        await lived(path / str(at), tasks, fs=SpyFileSystem(), clock=TrappedClock(trap, name))
+        await whole(path / str(at))
+        at += 1 + at // 4
+
+
+class TrappedExecutor(ThreadPoolExecutor):
+    """Threads of which one cannot be started, as where the system has no more."""
+
+    def __init__(self, trap: Trap) -> None:
+        super().__init__(4)
+        self.trap = trap
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        self.trap.step()
+        return super().submit(fn, *args, **kwargs)
+
+
+async def test_in_the_threads(path: Path, tasks: Tasks) -> None:
+    path.mkdir()
+    at, trap = 1, Trap(0)
+    while trap.sprung:
+        trap = Trap(at)
+        await lived(path / str(at), tasks, fs=SpyFileSystem(), executor=TrappedExecutor(trap))
+        await whole(path / str(at))
+        at += 1 + at // 8
+
+
+class LaterClock(SystemClock):
+    """A clock that some day shows a time which no file can say."""
+
+    def __init__(self) -> None:
+        self.year_2263 = False
+
+    def now_ns(self) -> int:
+        return (1 << 63) + 1 if self.year_2263 else super().now_ns()
+
+
+async def test_a_clock_in_the_year_2263(path: Path, tasks: Tasks) -> None:
+    clock = LaterClock()
+    store = await aiodq.open(path, fs=SpyFileSystem(), clock=clock)
+    queue = store.queue("queue")
+    await queue.put(b"a")
+    waiting = [tasks.start(store.queue("other").get()), tasks.start(queue.join())]
+    await asyncio.sleep(0)
+    clock.year_2263 = True
+    with pytest.raises(aiodq.StoreFailedError) as caught:
+        await soon(queue.put(b"b"))
+    assert not isinstance(caught.value.__cause__, aiodq.AiodqError)
+    for task in waiting:
+        with pytest.raises(aiodq.StoreFailedError):
+            await soon(task)
+    await soon(store.aclose())
+    await whole(path)
+
+
+@pytest.mark.parametrize("name", [".seg", "watermark", "journal", "#transactions"])
+async def test_a_file_that_cannot_be_closed(path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    fs = SpyFileSystem()
+    store = await aiodq.open(path, fs=fs)
+    queue = store.queue("queue")
+    await queue.put_many([b"a", b"b"])
+    async with store.transaction() as tx:
+        tx.put("other", b"c")
+    real = SpyFile.close
+
+    def failing(file: SpyFile) -> None:
+        closed = file._closed
+        real(file)
+        if name in file._path and not closed:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), file._path)
+
+    monkeypatch.setattr(SpyFile, "close", failing)
+    with pytest.raises(aiodq.StorageError) as caught:
+        await soon(store.aclose())
+    assert caught.value.errno == errno.EIO
+    assert name in caught.value.path
+    monkeypatch.undo()
+    assert fs.open_files == 0
+    await whole(path)
+
+
+async def test_who_waits_for_a_topic_that_is_being_deleted(path: Path, tasks: Tasks) -> None:
+    fs = SpyFileSystem()
+    async with contextlib.AsyncExitStack() as closing:
+        store = await closing.enter_async_context(aiodq.open(path, fs=fs))
+        topic = store.topic("queue")
+        await topic.put(b"a")
+        gate = fs.gate("sync", match=".seg")
+        fs.fail(errno.EIO, "sync", match=".seg")
+        put = tasks.start(topic.put(b"b"))
+        await soon(gate.wait())
+        deleting = tasks.start(store.delete_topic("queue"))
+        await asyncio.sleep(0)
+        gate.open()
+        for task in (put, deleting):
+            with pytest.raises(aiodq.StoreFailedError):
+                await soon(task)
+    assert fs.open_files == 0
