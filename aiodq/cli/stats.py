@@ -13,6 +13,7 @@ from rich.text import Text
 
 from aiodq.cli.exits import DONE, CommandError
 from aiodq.cli.show import human_bytes, print_json, rate, stdout
+from aiodq.stats import Latency
 from aiodq.storage.reader import ChannelSummary, StoreSummary
 from aiodq.storage.summaries import TopicSummary
 from aiodq.store import open_reader
@@ -85,6 +86,8 @@ def tables(summary: StoreSummary, before: StoreSummary | None = None, seconds: f
     parts: list[RenderableType] = [Text(summary.path, overflow="fold"), "", _topics(summary, before, seconds), ""]
     if any(topic.channels for topic in summary.topics.values()):
         parts += [_waiting(summary), "", _settled(summary, before, seconds), ""]
+    if any(channel.put_to_deliver or channel.put_to_ack for _, _, channel in _channels(summary)):
+        parts += [_latencies(summary), ""]
     parts += [
         Text(f"damage: {damage.path} at byte {damage.position}: {damage.reason}", overflow="fold")
         for topic in summary.topics.values()
@@ -135,8 +138,9 @@ def _waiting(summary: StoreSummary) -> Table:
     rows = []
     for name, _, channel in _channels(summary):
         counts = channel.depth, channel.ready, channel.in_flight, channel.deferred, channel.returned
-        rows.append([name, *map(_number, counts), _age(channel.oldest_ns)])
-    return _table(["topic/channel", "depth", "ready", "in flight", "deferred", "returned", "oldest"], rows)
+        rows.append([name, *map(_number, counts), _age(channel.oldest_ns), human_bytes(channel.backlog_bytes)])
+    names = ["depth", "ready", "in flight", "deferred", "returned", "oldest", "backlog bytes"]
+    return _table(["topic/channel", *names], rows)
 
 
 def _settled(summary: StoreSummary, before: StoreSummary | None, seconds: float) -> Table:
@@ -144,13 +148,35 @@ def _settled(summary: StoreSummary, before: StoreSummary | None, seconds: float)
     rows = []
     for name, topic, channel in _channels(summary):
         held = sum(channel.name in segment.by for segment in topic.held)
-        row = [name, *map(_number, (channel.floor, channel.timed_out, channel.dead, held))]
+        row = [name, *map(_number, (channel.floor, channel.timed_out, channel.dead, channel.dropped, held))]
         if before is not None:
             gone = _gone(summary, topic.name, channel.name) - _gone(before, topic.name, channel.name)
             row.append(_speed(gone, seconds))
         rows.append(row)
-    names = ["topic/channel", "floor", "timed out", "dead", "held segments"]
+    names = ["topic/channel", "floor", "timed out", "dead", "dropped", "held segments"]
     return _table([*names, *["acked/s"] * (before is not None)], rows)
+
+
+def _latencies(summary: StoreSummary) -> Table:
+    """Show how long messages took in about the last minute, of channels that had some."""
+    rows = []
+    for name, _, channel in _channels(summary):
+        if channel.put_to_deliver or channel.put_to_ack:
+            rows.append([name, *_percentiles(channel.put_to_deliver), *_percentiles(channel.put_to_ack)])
+    names = [f"{what} {share}" for what in ("put to deliver", "put to ack") for share in ("p50", "p99", "max")]
+    return _table(["topic/channel", *names], rows)
+
+
+def _percentiles(latency: Latency | None) -> list[str]:
+    return ["-"] * 3 if latency is None else [_span(value) for value in (latency.p50, latency.p99, latency.max)]
+
+
+def _span(seconds: float) -> str:
+    """Return a duration in three digits and a unit."""
+    for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
 
 
 def _number(value: int | None) -> str:

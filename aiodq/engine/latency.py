@@ -80,14 +80,26 @@ def latency(*histograms: Histogram) -> Latency | None:
 class _Window:
     """Two histograms: one that is filled, and the one before it."""
 
-    __slots__ = ("before", "filling")
+    __slots__ = ("_shown", "before", "filling")
 
     def __init__(self) -> None:
         self.filling = Histogram()
         self.before = Histogram()
+        self._shown: tuple[bool, Latency | None] | None = None
+
+    def add(self, duration: int, weight: int) -> None:
+        self.filling.add(duration, weight)
+        self._shown = None
 
     def turn(self, *, forget: bool) -> None:
         self.before, self.filling = (Histogram() if forget else self.filling), Histogram()
+        self._shown = None
+
+    def shown(self, *, whole: bool) -> Latency | None:
+        """Return what both hold, or the later one; worked out anew only where something has come since."""
+        if self._shown is None or self._shown[0] is not whole:
+            self._shown = whole, latency(self.filling, self.before) if whole else latency(self.filling)
+        return self._shown[1]
 
 
 class LatencyMeter:
@@ -121,7 +133,7 @@ class LatencyMeter:
         """
         self._turn()
         if attempts == 1:
-            self._deliveries.filling.add(max(self._clock.now_ns() - put_ns, 0), self._stride)
+            self._deliveries.add(max(self._clock.now_ns() - put_ns, 0), self._stride)
         if len(self.open) >= _MOST_OPEN:
             del self.open[next(iter(self.open))]  # the oldest: what is not acked for long is not worth the memory
         self.open[delivery] = (put_ns, self._stride)
@@ -131,7 +143,7 @@ class LatencyMeter:
         """A message is acked."""
         found = self.open.pop(delivery, None)
         if found is not None:
-            self._acks.filling.add(max(self._clock.now_ns() - found[0], 0), found[1])
+            self._acks.add(max(self._clock.now_ns() - found[0], 0), found[1])
 
     def moved(self, delivery: int, now: int) -> None:
         """A message in flight has another delivery number now."""
@@ -165,4 +177,4 @@ class LatencyMeter:
         age = monotonic_ns(self._clock) - self._began
         if age >= 2 * _WINDOW:
             return None
-        return latency(window.filling) if age >= _WINDOW else latency(window.filling, window.before)
+        return window.shown(whole=age < _WINDOW)

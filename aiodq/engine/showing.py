@@ -67,7 +67,15 @@ class Showing:
                 state = outlet.state
                 if state is None:
                     continue
-                figures = ChannelFigures(len(state.in_flight), state.counters.timed_out, state.counters.dead)
+                counters, latency = state.counters, outlet.latency
+                figures = ChannelFigures(
+                    len(state.in_flight),
+                    counters.timed_out,
+                    counters.dead,
+                    counters.dropped,
+                    latency.put_to_deliver(),
+                    latency.put_to_ack(),
+                )
                 if any(figures):
                     found.setdefault(name, {})[outlet.name] = figures
         return found

@@ -11,7 +11,9 @@ import os
 import sys
 import zlib
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from aiodq.stats import Latency
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,11 +30,14 @@ _CHECKSUM: Final = 9
 
 
 class ChannelFigures(NamedTuple):
-    """Messages of a channel in flight now, and timed out and given up since the store was opened."""
+    """What only a channel's owner knows; named as in `ChannelStats`."""
 
-    in_flight: int
-    timed_out: int
-    dead: int
+    in_flight: int = 0
+    timed_out: int = 0
+    dead: int = 0
+    dropped: int = 0
+    put_to_deliver: Latency | None = None
+    put_to_ack: Latency | None = None
 
 
 Figures: TypeAlias = "Mapping[str, Mapping[str, ChannelFigures]]"
@@ -79,8 +84,18 @@ def read_figures(fs: FileSystem, store: str) -> Figures | None:
         found = json.loads(text) if int(data[:_CHECKSUM], 16) == zlib.crc32(text) else {}
         if _lives(found["pid"]):
             topics = found["topics"].items()
-            return {t: {c: ChannelFigures(*map(int, row)) for c, row in rows.items()} for t, rows in topics}
+            return {t: {c: _channel(*row) for c, row in rows.items()} for t, rows in topics}
     return None
+
+
+def _channel(*row: Any) -> ChannelFigures:  # noqa: ANN401 - whatever junk there may be
+    in_flight, timed_out, dead, dropped, put_to_deliver, put_to_ack = row
+    counts = int(in_flight), int(timed_out), int(dead), int(dropped)
+    return ChannelFigures(*counts, _latency(put_to_deliver), _latency(put_to_ack))
+
+
+def _latency(row: Any) -> Latency | None:  # noqa: ANN401 - see above
+    return None if row is None else Latency(int(row[0]), *map(float, row[1:]))
 
 
 def _lives(pid: int) -> bool:

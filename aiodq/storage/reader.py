@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from aiodq.errors import CorruptionError, InvalidOptionError, MissingExtraError, StoreNotFoundError
 from aiodq.names import check_name
 from aiodq.stats import HeldSegment
+from aiodq.storage.backlog import BacklogBytes
 from aiodq.storage.channels import channel_images, unsettled
 from aiodq.storage.delayed import delayed
 from aiodq.storage.figures import ChannelFigures, read_figures
@@ -270,7 +271,8 @@ class TopicReader:
         now = time.time_ns()
         deferred = {offset for offset, due in image.deferred.items() if due > now}
         deferred |= {o for o in dues if o not in image.attempts and unsettled(image, o, o + 1)}
-        in_flight, timed_out, dead = (None, None, None) if known is None else known.get(name, (0, 0, 0))
+        seen = None if known is None else known.get(name, ChannelFigures())
+        in_flight = None if seen is None else seen.in_flight
         return ChannelSummary(
             name=name,
             ready=max(depth - len(deferred) - (in_flight or 0), 0),
@@ -279,9 +281,13 @@ class TopicReader:
             depth=depth,
             floor=image.floor,
             returned=sum(offset < view.stop for offset in image.attempts),
-            timed_out=timed_out,
-            dead=dead,
+            timed_out=None if seen is None else seen.timed_out,
+            dead=None if seen is None else seen.dead,
             oldest_ns=self._oldest(image, view),
+            backlog_bytes=BacklogBytes().of(view.segments, max(image.floor, self._log.begin), depth),
+            dropped=None if seen is None else seen.dropped,
+            put_to_deliver=None if seen is None else seen.put_to_deliver,
+            put_to_ack=None if seen is None else seen.put_to_ack,
         )
 
     def _oldest(self, image: ChannelImage, view: LogView) -> int | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aiodq.stats import HeldSegment
+    from aiodq.stats import HeldSegment, Latency
     from aiodq.storage.damage import Damage
 
 __all__ = ["ChannelSummary", "StoreSummary", "TopicSummary"]
@@ -21,8 +21,8 @@ class ChannelSummary:
     Attributes:
         name: its name.
         ready: messages that may be delivered now.
-        in_flight: those that a consumer has in hand. This, `timed_out` and `dead` only the owner knows, and shows about
-            once a second; None where no process owns the store.
+        in_flight: those that a consumer has in hand. This, `timed_out`, `dead`, `dropped` and how long messages take
+            only the owner knows, and shows about once a second; None where no process owns the store.
         deferred: those that are not due yet, by the wall clock.
         depth: messages that are not settled: ready, in flight or deferred. What damage took counts until the channel
             has come past it.
@@ -31,6 +31,9 @@ class ChannelSummary:
         timed_out: deliveries that took longer than their visibility timeout, since the owner opened the store.
         dead: messages given up, since then.
         oldest_ns: when the oldest that is not settled was put, nanoseconds since the epoch; None where there is none.
+        backlog_bytes: about how many bytes `depth` takes, uncompressed.
+        dropped: messages settled by an overflow policy or by retention, since then.
+        put_to_deliver, put_to_ack: how long messages took in about the last minute; None also where none came.
     """
 
     name: str
@@ -43,6 +46,10 @@ class ChannelSummary:
     timed_out: int | None
     dead: int | None
     oldest_ns: int | None
+    backlog_bytes: int = 0
+    dropped: int | None = None
+    put_to_deliver: Latency | None = None
+    put_to_ack: Latency | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,9 +99,12 @@ def test_stat_shows_what_only_the_owner_knows(tmp_path: Path) -> None:
             owner.does(command)
         channel = shown(tmp_path)
         assert channel.items() >= {"depth": 4, "in_flight": 2, "timed_out": 0, "dead": 1}.items()
-        waiting, settled = [line for line in ok("stat", tmp_path).out.decode().splitlines() if "t/default" in line]
+        assert channel["backlog_bytes"] > 0
+        assert channel["put_to_deliver"]["messages"] == 4
+        assert set(channel["put_to_ack"]) == {"messages", "p50", "p90", "p99", "max"}
+        waiting, settled, _ = [line for line in ok("stat", tmp_path).out.decode().splitlines() if "t/default" in line]
         assert waiting.split()[:6] == ["t/default", "4", "2", "2", "0", "0"]
-        assert settled.split() == ["t/default", "2", "0", "1", "0"]
+        assert settled.split() == ["t/default", "2", "0", "1", "0", "0"]
         owner.process.kill()
     channel = ok("stat", tmp_path, "--json").json["topics"]["t"]["channels"]["default"]
     assert channel.items() >= {"depth": 4, "in_flight": None, "timed_out": None, "dead": None}.items()

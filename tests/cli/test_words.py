@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 
 from aiodq.cli.stats import tables
 from aiodq.diskqueue import list_queues
-from aiodq.stats import ChannelStats, HeldSegment, TopicStats
+from aiodq.stats import ChannelStats, HeldSegment, Latency, TopicStats
 from aiodq.storage.damage import Damage
 from aiodq.storage.reader import TopicReader
 from aiodq.storage.summaries import ChannelSummary, StoreSummary, TopicSummary
@@ -39,6 +39,10 @@ CHANNEL = ChannelSummary(
     timed_out=12,
     dead=345,
     oldest_ns=time.time_ns() - 10**13,
+    backlog_bytes=98_765_432_109,
+    dropped=12_345_678,
+    put_to_deliver=Latency(1, 0.000123, 0.2, 12.3, 1234.5),
+    put_to_ack=Latency(1, 0.00456, 0.2, 78.9, 12_345.6),
 )
 TOPIC = TopicSummary(
     name="orders",
@@ -78,6 +82,9 @@ class TestStat:
             assert names.count(long) >= 5
             for figure in ("13,581,245", "12,345,678", "1,000", "1,234,567", "10,000", "12", "345", "2 h", "123.5 GB"):
                 assert figure in text
+            for span in ("123 us", "12.3 s", "20.6 min", "4.56 ms", "1.32 min", "3.43 h"):
+                assert span in text
+            assert "98.8 GB" in text
             for number in ("1,234,567,890", "1,250,000,000", "15,432,110", "1,234"):
                 assert f" {number} " in text
             assert ("1,249,999,999" in text) == (before is None)
@@ -85,6 +92,7 @@ class TestStat:
 
     def test_a_small_store_is_a_small_page(self) -> None:
         small = replace(CHANNEL, ready=2, in_flight=1, deferred=0, depth=3, floor=0, returned=0, timed_out=0, dead=0)
+        small = replace(small, dropped=0, backlog_bytes=300, put_to_deliver=None, put_to_ack=None)
         topic = replace(TOPIC, begin_offset=0, end_offset=3, durable_offset=3, segments=1, disk_bytes=200, messages=3)
         lines = rendered(tables(StoreSummary("/srv/jobs", {"orders": replace(topic, channels={"billing": small})})))
         assert [line.rstrip() for line in lines[:6]] == [
@@ -96,7 +104,7 @@ class TestStat:
             "orders            3        0        3          1   200 B",
         ]
         assert lines[9].startswith("────")
-        assert lines[10].split() == ["orders/billing", "3", "2", "1", "0", "0", "2", "h"]
+        assert lines[10].split() == ["orders/billing", "3", "2", "1", "0", "0", "2", "h", "300", "B"]
 
     def test_damage_is_told_whole(self) -> None:
         path = "/srv/" + "deep/" * 20 + "00000000000000000000.seg"
