@@ -15,6 +15,7 @@ from aiodq.engine.signals import QueueEmpty, QueueShutDown
 from aiodq.engine.stopping import stop_channels
 from aiodq.errors import AiodqError, NotInFlightError, OffsetError
 from aiodq.handlers import checked_handler, checked_hook
+from aiodq.onlyasync import AsyncIteration
 from aiodq.options import check_channel_options, check_dead_letter, time_ns
 from aiodq.storage.logreader import LogReader
 from aiodq.values import check_flag, check_position, check_whole, span_seconds
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Channel", "start_offset"]
 
 
-class Channel:
+class Channel(AsyncIteration):
     """A channel sees every message of its topic once; its consumers share them.
 
     Made by `Topic.channel` and `Store.queue`.
@@ -399,7 +400,10 @@ class Channel:
             offset = max(found, self._ioloop.log.begin)
         elif isinstance(position, int):
             if not begin <= position <= end:
-                raise OffsetError(f"{self.name!r} may go to offsets {begin} to {end}, not {position}")
+                raise OffsetError(
+                    f"channel {self.name!r} may go to offsets {begin} to {end}, not to {position}: "
+                    "write 'earliest' or 'latest' for the ends"
+                )
             offset = position
         else:
             offset = end if position == "latest" else begin

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Self
 from aiodq.engine.causes import Course, Sequel, cause_of
 from aiodq.engine.checks import span_ns
 from aiodq.engine.signals import QueueShutDown
-from aiodq.errors import AlreadySettledError, NotInFlightError, StoreFailedError
+from aiodq.errors import AlreadySettledError, InvalidMessageTypeError, NotInFlightError, StoreFailedError
 from aiodq.format.columns import Columns
 from aiodq.format.frames import Batch
+from aiodq.onlyasync import AsyncBlock
 from aiodq.outcomes import Reject, Retry
 from aiodq.storage.record import StoredMessage
 from aiodq.transaction import Transaction
@@ -31,7 +32,7 @@ __all__ = ["Message", "make_message"]
 _NONE: Mapping[str, str] = {}
 
 
-class Message(StoredMessage):
+class Message(StoredMessage, AsyncBlock):
     """A message handed to a consumer, in flight until it is settled.
 
     `async with message` acks it on success, requeues it on an exception, and releases it (as if it had never been
@@ -150,10 +151,15 @@ class Message(StoredMessage):
         Raises:
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile.
+            InvalidMessageError: the reason is no text; nothing changed.
             StorageError: the dead-letter topic could not take it now; the message comes again.
 
         Cancellation: rejected all the same.
         """
+        if not isinstance(reason, str):
+            raise InvalidMessageTypeError(
+                f"reason is a text, not {reason!r:.100} ({type(reason).__name__}): write reject({str(reason)!r:.80})"
+            )
         outlet = self._take()
         buried = outlet.reject(self._batch(), self._delivery, self.attempts, reason)
         self._settled = True
@@ -348,9 +354,15 @@ class Message(StoredMessage):
 
     def _take(self) -> Outlet[Message]:
         if self._settled:
-            raise AlreadySettledError(f"message {self.offset} of {self.topic!r} was settled before")
+            raise AlreadySettledError(
+                f"message {self.offset} of {self.topic!r} was settled before: ack, nack, reject or the end of "
+                "`async with message` settles it, once"
+            )
         if self._outlet is None:
-            raise NotInFlightError(f"message {self.offset} of {self.topic!r} was only looked at")
+            raise NotInFlightError(
+                f"message {self.offset} of {self.topic!r} was only looked at, by read, scan or peek: "
+                "what `await channel.get()` gives can be settled"
+            )
         return self._outlet
 
     def _batch(self) -> Batch:

@@ -40,8 +40,9 @@ def check_name(name: str, what: str = "topic") -> str:
         InvalidNameError: it may not.
     """
     if not isinstance(name, str) or len(name) > _LONGEST or not _VALID.fullmatch(name) or name in {".", ".."}:
+        kind = "" if isinstance(name, str) else f" ({type(name).__name__})"
         message = (
-            f"{name!r:.100} is no name for a {what}: 1 to {_LONGEST} of letters, digits, '.', '_' and '-', "
+            f"{name!r:.100}{kind} is no name for a {what}: 1 to {_LONGEST} of letters, digits, '.', '_' and '-', "
             f"optionally ending '{EPHEMERAL}'"
         )
         raise InvalidNameError(message)

@@ -109,7 +109,7 @@ def check_store_options(options: object, where: str, *, optional: bool = True) -
         example = "write " + where.format("StoreOptions(sync='always')")
         if isinstance(options, ChannelOptions):
             example = "how a channel delivers is given to topic.channel(name, options), store.queue(name, channel=...)"
-        refuse("options", "a StoreOptions", options, example, type_is_wrong=True)
+        refuse("what a store or topic takes", "StoreOptions", options, example, type_is_wrong=True)
 
 
 def check_channel_options(options: object, where: str, *, optional: bool = True) -> None:
@@ -122,7 +122,7 @@ def check_channel_options(options: object, where: str, *, optional: bool = True)
         example = "write " + where.format("ChannelOptions(max_in_flight=1)")
         if isinstance(options, StoreOptions):
             example = "how a topic keeps messages is given to store.topic(name, options), store.queue(…, options=...)"
-        refuse("options of a channel", "a ChannelOptions", options, example, type_is_wrong=True)
+        refuse("what a channel takes", "ChannelOptions", options, example, type_is_wrong=True)
 
 
 def check_dead_letter(topic: str, options: ChannelOptions | None) -> None:

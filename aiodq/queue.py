@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from aiodq.channel import Channel
+from aiodq.errors import InvalidOptionTypeError
+from aiodq.message import Message
+from aiodq.onlyasync import AsyncBlock
 from aiodq.options import StoreOptions
 
 if TYPE_CHECKING:
@@ -15,7 +18,6 @@ if TYPE_CHECKING:
     from aiodq.engine.batch import Draft
     from aiodq.engine.receipt import Receipt
     from aiodq.format.layout import BytesLike
-    from aiodq.message import Message
     from aiodq.options import ChannelOptions
     from aiodq.stats import TopicStats
     from aiodq.topic import Topic
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Queue"]
 
 
-class Queue(Channel):
+class Queue(Channel, AsyncBlock):
     """A topic with one channel, under the names of `asyncio.Queue` as of Python 3.13.
 
     `get` returns a `Message`, and a message stays until it is acked: that is the difference. Everything of `Topic` and
@@ -319,6 +321,11 @@ class Queue(Channel):
             ValueError: None, and the calling task holds no message of this queue.
             AlreadySettledError, NotInFlightError: as `Message.ack`.
         """
+        if message is not None and not isinstance(message, Message):
+            raise InvalidOptionTypeError(
+                f"task_done takes the message that get() gave, not {message!r:.100} ({type(message).__name__}): write "
+                "task_done(message), or task_done() for what this task got last"
+            )
         if message is None:
             message = self._outlet.taken.last()
         if message is None:

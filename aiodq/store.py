@@ -15,6 +15,7 @@ from aiodq.engine.stopping import stop_channels
 from aiodq.errors import InvalidOptionError, NotAwaitedError, StorageError
 from aiodq.message import make_message
 from aiodq.names import check_name, check_topic_name
+from aiodq.onlyasync import AsyncBlock
 from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, check_store_options
 from aiodq.queue import Queue
 from aiodq.stats import Health, StoreStats
@@ -22,7 +23,7 @@ from aiodq.storage.filesystem import FileSystem, OsFileSystem
 from aiodq.storage.reader import StoreReader
 from aiodq.topic import Topic
 from aiodq.transaction import Transaction
-from aiodq.values import check_flag, span_seconds
+from aiodq.values import check_flag, refuse, span_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -42,7 +43,7 @@ QUEUE_TOPIC = "queue"
 _CHANNEL = "default"
 
 
-class Store:
+class Store(AsyncBlock):
     """A directory of topics, owned by this process. Made by `aiodq.open`.
 
     All methods are to be called on the event loop that opened it.
@@ -276,7 +277,7 @@ class _Manner(NamedTuple):
     wait: float
 
 
-class StoreOpening:
+class StoreOpening(AsyncBlock):
     """What `aiodq.open` returns: awaitable, and an asynchronous context manager."""
 
     def __init__(self, path: str, options: StoreOptions | None, seams: Seams, manner: _Manner) -> None:
@@ -347,7 +348,7 @@ class StoreOpening:
             raise self.not_awaited("store", f"store.{name}")
 
 
-class QueueOpening:
+class QueueOpening(AsyncBlock):
     """What `aiodq.open_queue` returns: awaitable, and an asynchronous context manager."""
 
     def __init__(self, opening: StoreOpening, options: StoreOptions | None, channel: ChannelOptions | None) -> None:
@@ -481,9 +482,11 @@ def _manner(call: str, wait: float | timedelta, *, create: bool) -> _Manner:
 
 
 def _absolute(path: str | PathLike[str]) -> str:
-    text = os.fspath(path)
-    if not isinstance(text, str) or "\0" in text or not text:
-        raise StorageError(f"{path!r} is no path", "")
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str):
+        refuse("path", "the name of a directory (str or os.PathLike)", path, "write 'data/jobs'", type_is_wrong=True)
+    if "\0" in text or not text:
+        raise StorageError(f"path is the name of a directory, not {path!r}: write 'data/jobs'", "")
     if text.startswith("~") and not os.path.lexists(text):
         raise InvalidOptionError(
             f"the path {text!r} begins with '~', which only a shell replaces: "

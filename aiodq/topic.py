@@ -18,6 +18,7 @@ from aiodq.message import Message, make_message
 from aiodq.names import check_name
 from aiodq.options import check_channel_options, check_dead_letter, check_store_options, time_ns
 from aiodq.storage.logreader import LogReader
+from aiodq.values import check_offset
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
@@ -241,11 +242,13 @@ class Topic:
         Whoever waits there gets `QueueShutDown` (SYSTEMS row B17). Named again, it is a new channel.
 
         Raises:
+            InvalidNameError: no such name may be.
             StorageError: as mapped from the system's error.
             StoreFailedError: the store has stopped.
 
         Cancellation: it is done all the same.
         """
+        check_name(name, "channel")
         self._ioloop.check()
         await self._runtime.deletions.channel(self._ioloop, name)
 
@@ -255,16 +258,18 @@ class Topic:
         """Return the message at an offset without consuming it.
 
         Raises:
+            InvalidOptionError: it is no offset; a `TypeError` too.
             OffsetError: there is none: not yet written, deleted, or lost to damage.
             StorageError: it could not be read.
 
         Cancellation: nothing changes.
         """
         self._ioloop.check()
+        check_offset("offset", offset)
         if not self.begin_offset <= offset < self._ioloop.visible:
-            raise OffsetError(
-                f"{self.name!r} holds offsets {self.begin_offset} to {self._ioloop.visible - 1}, not {offset}"
-            )
+            begin, end = self.begin_offset, self._ioloop.visible
+            held = f"offsets {begin} to {end - 1}" if begin < end else "no message"
+            raise OffsetError(f"topic {self.name!r} holds {held}, not offset {offset}")
         read = partial(LogReader.read, view=self._ioloop.view(), offset=offset, max_bytes=1)
         result = await self._ioloop.look(read)
         for batch in result.batches:
@@ -283,9 +288,13 @@ class Topic:
             reverse: from the newest to the oldest.
 
         Raises:
+            InvalidOptionError: `start` or `stop` is no offset; a `TypeError` too.
             StorageError: something could not be read. Damage is skipped.
         """
         self._ioloop.check()
+        for what, offset in (("start", start), ("stop", stop)):
+            if offset is not None:
+                check_offset(what, offset)
         low = max(self.begin_offset, start or 0)
         high = self._ioloop.visible if stop is None else min(stop, self._ioloop.visible)
         return self._scan_back(low, high) if reverse else self._scan(low, high)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from aiodq.engine.batch import OVERHEAD, Draft
 from aiodq.engine.joining import Joinable
 from aiodq.engine.transactions import Settlement
-from aiodq.errors import AlreadySettledError, MessageSizeError, NotInFlightError, WrongContextError
+from aiodq.errors import (
+    AlreadySettledError,
+    InvalidOptionTypeError,
+    MessageSizeError,
+    NotInFlightError,
+    WrongContextError,
+)
 from aiodq.names import check_topic_name
+from aiodq.onlyasync import AsyncBlock
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from datetime import timedelta
     from types import TracebackType
 
@@ -53,7 +61,7 @@ class Held(Protocol):
         ...
 
 
-class Transaction:
+class Transaction(AsyncBlock):
     """Acks and puts over any channels and topics of a store, all or nothing through any crash: `Store.transaction`.
 
     ```python
@@ -122,6 +130,10 @@ class Transaction:
             WrongContextError: as `ack`.
         """
         self._check()
+        if not isinstance(messages, Iterable):
+            raise InvalidOptionTypeError(
+                f"ack_many takes a list of messages, not {messages!r:.100}: write tx.ack(message) for one"
+            )
         added: dict[tuple[str, str, int], tuple[Held, Settlement]] = {}
         for message in messages:
             settlement = self._settlement(message)
@@ -134,6 +146,11 @@ class Transaction:
         self._messages.update(added)
 
     def _settlement(self, message: Held) -> Settlement:
+        if not hasattr(message, "_claim"):
+            raise InvalidOptionTypeError(
+                f"what is acked is a message, not {message!r:.100} ({type(message).__name__}): write "
+                "tx.ack(message) with what `await channel.get()` gave"
+            )
         outlet, delivery = message._claim()  # noqa: SLF001 - a way of settling that is not the message's own
         ioloop = self._host.topics.get(message.topic)
         if ioloop is None or ioloop.outlets.get(outlet.name) is not outlet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import is_dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -16,6 +17,7 @@ __all__ = [
     "check_choice",
     "check_flag",
     "check_number",
+    "check_offset",
     "check_position",
     "check_whole",
     "refuse",
@@ -45,8 +47,9 @@ def refuse(what: str, expected: str, given: object, example: str, *, type_is_wro
     Raises:
         InvalidOptionError: always.
     """
+    shown = f"{type(given).__name__}(...)" if is_dataclass(given) else f"{given!r:.100} ({type(given).__name__})"
     if type_is_wrong:
-        raise InvalidOptionTypeError(f"{what} is {expected}, not {given!r:.100} ({type(given).__name__}): {example}")
+        raise InvalidOptionTypeError(f"{what} is {expected}, not {shown}: {example}")
     raise InvalidOptionError(f"{what} is {expected}, not {given!r:.100}: {example}")
 
 
@@ -68,6 +71,16 @@ def check_whole(what: str, value: object, *, least: int, example: int, most: int
             expected = f"a whole number from {least} to {most}"
         refuse(what, expected, value, f"write {what}={example}", type_is_wrong=False)
     return value
+
+
+def check_offset(what: str, value: object) -> None:
+    """Make sure that a value is an offset, of a message that need not be there.
+
+    Raises:
+        InvalidOptionError: it is no int; a `TypeError` too.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        refuse(what, "an offset, a whole number", value, f"write {what}=0, or what put() returned", type_is_wrong=True)
 
 
 def check_number(what: str, value: object, *, least: float, most: float, example: float) -> float:

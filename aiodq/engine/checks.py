@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from aiodq.engine.batch import PLAIN, Accepted
 from aiodq.errors import InvalidMessageError, InvalidMessageTypeError, InvalidOptionError, InvalidOptionTypeError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aiodq.engine.batch import Draft
     from aiodq.format.layout import BytesLike
 
-__all__ = ["check_headers", "check_labels", "checked", "span_ns"]
+__all__ = ["check_bodies", "check_headers", "check_labels", "checked", "no_body", "span_ns"]
 
 _LONGEST_TAG: Final = 1 << 16
 _LONGEST_KEY: Final = 1 << 20
@@ -48,9 +48,39 @@ def check_labels(tag: str | None, key: BytesLike | None) -> None:
         InvalidMessageError: of another type, or too long.
     """
     if tag is not None and (not isinstance(tag, str) or len(_utf8(tag)) > _LONGEST_TAG):
-        raise InvalidMessageError(f"a tag is text of up to {_LONGEST_TAG} bytes, or None")
+        _refuse("tag", f"a tag is text of up to {_LONGEST_TAG} bytes, or None", tag, str, "tag='red'")
     if key is not None and (not isinstance(key, (bytes, bytearray, memoryview)) or len(key) > _LONGEST_KEY):
-        raise InvalidMessageError(f"a key is up to {_LONGEST_KEY} bytes, or None")
+        expected = f"a key is up to {_LONGEST_KEY} bytes, or None"
+        _refuse("key", expected, key, (bytes, bytearray, memoryview), "key=b'customer-17', key=text.encode()")
+
+
+def _refuse(what: str, expected: str, given: object, kind: type | tuple[type, ...], example: str) -> NoReturn:
+    if isinstance(given, kind):
+        raise InvalidMessageError(f"{expected}; this {what} is longer")
+    raise InvalidMessageTypeError(f"{expected}, not {given!r:.100} ({type(given).__name__}): write {example}")
+
+
+def no_body(given: object) -> str:
+    """Return why something can be no message's body, and how to write it."""
+    example = "put(json.dumps(value).encode())"
+    if isinstance(given, str):
+        example = "put(text.encode())"
+    elif given is None:
+        example = "put(b'') for a message of nothing"
+    return f"a message's body is bytes-like, not {given!r:.100} ({type(given).__name__}): write {example}"
+
+
+def check_bodies(bodies: object) -> None:
+    """Make sure that these are several, and not one body, whose bytes would be several, too.
+
+    Raises:
+        InvalidMessageError: they are not; a `TypeError` too.
+    """
+    if isinstance(bodies, (str, bytes, bytearray, memoryview)) or not isinstance(bodies, Iterable):
+        raise InvalidMessageTypeError(
+            f"put_many takes a list of bodies, not {bodies!r:.100} ({type(bodies).__name__}): "
+            "write put_many([body, ...])"
+        )
 
 
 def span_ns(span: float | timedelta | None, what: str) -> int | None:
@@ -71,7 +101,10 @@ def span_ns(span: float | timedelta | None, what: str) -> int | None:
 
 def _utf8(text: object) -> bytes:
     if not isinstance(text, str):
-        raise InvalidMessageError(f"text is expected, not {type(text).__name__}")
+        raise InvalidMessageTypeError(
+            f"headers are a mapping of text to text, not {text!r:.100} ({type(text).__name__}): "
+            "write headers={'attempt': str(3)}"
+        )
     try:
         return text.encode()
     except UnicodeEncodeError as cause:
@@ -85,7 +118,10 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
         InvalidMessageError: of another type, or too many, or too long.
     """
     if not isinstance(headers, Mapping):
-        raise InvalidMessageError(f"headers are a mapping of text to text, not {type(headers).__name__}")
+        raise InvalidMessageTypeError(
+            f"headers are a mapping of text to text, not {headers!r:.100} ({type(headers).__name__}): "
+            "write headers={'trace': 'a1b2'}"
+        )
     if len(headers) >= _MOST_HEADERS:
         raise InvalidMessageError(f"up to {_MOST_HEADERS - 1} headers, not {len(headers)}")
     if sum(len(_utf8(name)) + len(_utf8(value)) for name, value in headers.items()) > _LONGEST_KEY:

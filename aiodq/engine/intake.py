@@ -17,9 +17,9 @@ from aiodq.engine.batch import (
     atomic_part,
     columns_cost,
 )
-from aiodq.engine.checks import checked
+from aiodq.engine.checks import check_bodies, checked, no_body
 from aiodq.engine.signals import QueueFull, QueueShutDown
-from aiodq.errors import MessageSizeError
+from aiodq.errors import InvalidMessageTypeError, MessageSizeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -76,11 +76,11 @@ class Intake:
 
         Raises:
             MessageSizeError: outside the topic's bounds.
-            TypeError: not bytes-like.
+            InvalidMessageError: not bytes-like; a `TypeError` too.
         """
         if type(body) is not bytes:
             if not isinstance(body, (bytes, bytearray, memoryview)):
-                raise TypeError(f"a message's body is bytes-like, not {type(body).__name__}")
+                raise InvalidMessageTypeError(no_body(body))
             body = bytes(body)
         size, options = len(body), self._options
         if not options.min_message_bytes <= size <= options.max_message_bytes:
@@ -104,8 +104,9 @@ class Intake:
         """Return what is to be stored of several messages; what is no draft has what `common` says besides its body.
 
         Raises:
-            MessageSizeError, InvalidMessageError, TypeError: one cannot be stored.
+            MessageSizeError, InvalidMessageError: one cannot be stored.
         """
+        check_bodies(bodies)
         shared = self.accepted(common)
         return [
             (self.accepted(item), self.body(item.body)) if isinstance(item, Draft) else (shared, self.body(item))

@@ -31,8 +31,8 @@ def running_loop() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
     except RuntimeError:
         raise WrongContextError(
-            "no asyncio event loop is running here: open a store within asyncio.run(main()), or uvloop.run; "
-            "trio is not supported"
+            "no asyncio event loop is running here: open a store within aiodq.run(main()) or "
+            "asyncio.run(main()); trio is not supported"
         ) from None
 
 

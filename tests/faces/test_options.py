@@ -239,7 +239,7 @@ class TestArguments:
                 lambda: store.topic("u").channel("c", plain),
             ]
             for call in calls:
-                with pytest.raises(InvalidOptionError, match=r"is a (Store|Channel)Options, not .*: ") as caught:
+                with pytest.raises(InvalidOptionError, match=r"takes is (Store|Channel)Options, not .*: ") as caught:
                     call()
                 assert isinstance(caught.value, TypeError)
             await asyncio.sleep(0)
