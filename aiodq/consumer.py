@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
@@ -29,6 +29,17 @@ __all__ = ["Consumer"]
 _LOG: Final = logging.getLogger("aiodq.delivery")
 _WAIT: Final = Backoff()
 """For a channel that has no backoff, and for a disk that cannot be read."""
+
+
+_ALONE: Final = 30.0
+"""Seconds for which others that may have ended a process wait for the one in hand; most of what kills does so soon."""
+
+
+class _Suspect(NamedTuple):
+    """A message that may have ended a process, and since when it is in hand."""
+
+    message: Message
+    since: float
 
 
 class Consumer:
@@ -71,6 +82,7 @@ class Consumer:
         self._on_error = on_error
         self._workers: list[asyncio.Task[None]] = []
         self._under_way: dict[Call, Message] = {}
+        self._suspect: _Suspect | None = None
 
     async def run(self) -> None:
         """Work until the channel is shut down, or the consumer cut.
@@ -124,21 +136,37 @@ class Consumer:
                         await self._outlet.ending.wait()
 
     def _put_off(self, message: Message) -> bool:
-        """Let a message wait whose process ended with it in hand, and return whether this is one.
+        """Let a message wait whose process ended with it in hand, and return whether that is so.
 
         It may have been what ended the process, and would end this one as soon as it is opened; so would it each time,
-        together with all that are in hand beside it, until none of them has an attempt left. As it waits, others go
-        on, and as each waits for a time of its own, they do not meet again.
+        together with all that are in hand beside it, until none of them has an attempt left. So each of them waits,
+        while others go on, and then only one of them is in hand at a time.
         """
-        state, backoff = self._outlet.state, self._outlet.options.backoff or _WAIT
-        if state is None or message.offset not in state.orphans:
+        state, backoff, now = (
+            self._outlet.state,
+            self._outlet.options.backoff or _WAIT,
+            asyncio.get_running_loop().time(),
+        )
+        waited = None if state is None else state.orphans.get(message.offset)
+        if state is None or waited is None:
             return False
-        state.orphans.discard(message.offset)
-        wait = backoff.seconds(message.attempts - 1, random.random())  # noqa: S311 - no secret
+        if waited and (self._suspect is None or now - self._suspect.since > _ALONE):
+            self._suspect = _Suspect(message, now)
+            return False
+        state.orphans[message.offset] = True
+        wait = backoff.seconds(1 if waited else message.attempts - 1, random.random())  # noqa: S311 - no secret
         with suppress(NotInFlightError):
             message.nack_nowait(wait, count_attempt=False)
-        self._say(message, Sequel(f"again in {wait:.3g} s"), "its process ended with it in hand")
+        if not waited:
+            self._say(message, Sequel(f"again in {wait:.3g} s"), "its process ended with it in hand")
         return True
+
+    def _acquit(self, message: Message) -> None:
+        """A message was worked off, for better or worse, and the process is there still."""
+        if self._suspect is not None and self._suspect.message is message:
+            self._suspect = None
+        if self._outlet.state is not None:
+            self._outlet.state.orphans.pop(message.offset, None)
 
     async def _attempt(self, message: Message) -> None:
         if self._put_off(message):
@@ -162,6 +190,7 @@ class Consumer:
                 raise
             finally:
                 del self._under_way[call]
+                self._acquit(message)
         if error is not None:
             await self._tell(message, error)
         await call.thread_ended()

@@ -54,7 +54,8 @@ class ChannelState:
         deferred: what waits for a moment.
         max_in_flight: the bound of `in_flight`.
         counters: see `Counters`.
-        orphans: of what was restored, what was in hand when its process ended, and has not been put off since.
+        orphans: of what was restored, what was in hand when its process ended and has not been worked off since, and
+            whether it has waited.
         counting: deliveries are to be noted as they happen, so that they count also if their process dies.
     """
 
@@ -69,7 +70,7 @@ class ChannelState:
         self.max_in_flight = max_in_flight
         self.counters: Counters = Counters()
         self.counting: bool = False
-        self.orphans: set[int] = set()
+        self.orphans: dict[int, bool] = {}
         self._deadlines = Deadlines(self.in_flight)
         self._again: list[int] = []
         # What lies before the cursor and is not to be found by it, as it was deferred before it was handed out.
@@ -130,7 +131,7 @@ class ChannelState:
         state.settled.discard_from(end)
         state._advance()
         state._attempts = {o: n for o, n in state._attempts.items() if state._is_open(o)}
-        state.orphans = {offset for offset, number in state._attempts.items() if number and offset not in dues}
+        state.orphans = {offset: False for offset, number in state._attempts.items() if number and offset not in dues}
         state.cursor = state._noted_floor = state.floor
         for offset in sorted(o for o, due in dues.items() if due > wall and state._is_open(o)):
             state._attempts.setdefault(offset, 0)

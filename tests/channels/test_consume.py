@@ -389,7 +389,7 @@ class TestFailures:
 class TestCrashes:
     """D7 in `consume`: a message that kills its process kills it ever more rarely, and takes no other with it."""
 
-    async def _live(self, machine: Machine, done: list[bytes]) -> Machine | None:
+    async def _live(self, machine: Machine, done: list[bytes], seconds: float = 0) -> Machine | None:
         """Consume until a message kills the process; return what it leaves, or None where nothing is left to do."""
         left: list[Machine] = []
 
@@ -397,6 +397,9 @@ class TestCrashes:
             if message.body == b"killer":
                 left.append(killed(machine))
                 await asyncio.Event().wait()
+            end = machine.clock.monotonic() + seconds
+            while machine.clock.monotonic() < end:
+                await asyncio.sleep(0)
             done.append(message.body)
 
         async with machine.store() as store:
@@ -404,7 +407,9 @@ class TestCrashes:
             await jobs.topic.settle_in()
             async with consuming(jobs, handler, concurrency=8):
                 while not left and jobs.depth:
-                    await until(lambda: left or not (jobs.qsize() or jobs.in_flight()))
+                    for _ in range(5 if seconds else 0):
+                        await asyncio.sleep(0)
+                    await until(lambda: left or seconds or not (jobs.qsize() or jobs.in_flight()))
                     machine.clock.advance(0.01)
         return left[0] if left else None
 
@@ -428,6 +433,23 @@ class TestCrashes:
             assert (letter.body, store.queue("dead").depth) == (b"killer", 1)
             assert letter.headers["aiodq-attempts"] == "4"
         assert set(done) == set(bodies)
+
+    async def test_nor_does_who_takes_long(self, machine: Machine) -> None:
+        async with machine.jobs(max_attempts=4) as jobs:
+            await jobs.put_many([b"killer", *(b"%d" % number for number in range(7))])
+        done: list[bytes] = []
+        lives, after = 0, await self._live(machine, done, seconds=1.5)
+        while after is not None:
+            lives += 1
+            after.clock.advance(machine.clock.monotonic() - after.clock.monotonic())
+            machine = after
+            after = await self._live(machine, done, seconds=1.5)
+        assert lives == 4
+        async with machine.store() as store:
+            letters = store.queue("dead")
+            await letters.topic.settle_in()
+            assert [(await soon(letters.get())).body for _ in range(letters.depth)] == [b"killer"]
+        assert {b"%d" % number for number in range(7)} <= set(done)
 
     async def test_who_was_in_hand_at_a_kill_waits_and_others_do_not(
         self, machine: Machine, caplog: pytest.LogCaptureFixture
