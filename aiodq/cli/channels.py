@@ -12,21 +12,18 @@ from cyclopts import Parameter, validators
 
 from aiodq.cli.exits import DONE, CommandError
 from aiodq.cli.loop import run_command
+from aiodq.cli.names import known_channel, known_topic
 from aiodq.cli.opening import open_store
 from aiodq.cli.show import counted, message_fields, print_json, stdout
 from aiodq.engine.batch import Draft
 from aiodq.engine.burial import HEADERS
 from aiodq.engine.signals import QueueEmpty
-from aiodq.names import check_name
-from aiodq.store import open_reader
+from aiodq.options import ChannelOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from aiodq.message import Message
     from aiodq.options import Position
     from aiodq.queue import Queue
-    from aiodq.storage.reader import ChannelSummary
     from aiodq.store import Store
 
 __all__ = ["channels", "peek", "requeue_dead", "seek"]
@@ -34,20 +31,71 @@ __all__ = ["channels", "peek", "requeue_dead", "seek"]
 _AT_ONCE: Final = 100
 
 
-def channels(store: str, topic: str, /, *, json: bool = False) -> int:
-    """Show a topic's channels. The store may be open in another process meanwhile.
+def channels(
+    store: str,
+    topic: str,
+    /,
+    *,
+    create: str | None = None,
+    start: str | None = None,
+    delete: str | None = None,
+    json: bool = False,
+) -> int:
+    """Show a topic's channels, make one, or delete one. To show them, the store may be open in another process.
 
     Args:
         store: the store's directory.
         topic: the topic's name.
+        create: the name of a channel to make; one that is there is fine.
+        start: where it begins: earliest, latest, an offset, or a time such as 2026-01-31T12:00:00+00:00. Unless that is
+            said, a topic's first channel begins at its first message, a later one at its end.
+        delete: the name of a channel to delete, for good; messages that only it held back may go.
         json: print them as JSON.
     """
-    found = open_reader(store).topic(topic).stats().channels
+    if create is not None and delete is not None:
+        raise CommandError("--create and --delete exclude each other")
+    if start is not None and create is None:
+        raise CommandError("--start says where a channel begins that --create makes")
+    reader = known_topic(store, topic)
+    if create is not None:
+        return run_command(_create(store, topic, create, None if start is None else _position(start), json=json))
+    if delete is not None:
+        return run_command(_delete(store, topic, known_channel(store, reader, delete), json=json))
+    found = reader.stats().channels
     if json:
         print_json(found)
         return DONE
     for name, channel in found.items():
         stdout().print(f"{name}: {counted(channel.depth, 'message')} to come, from offset {channel.floor} on")
+    return DONE
+
+
+async def _create(store: str, topic: str, name: str, start: Position | None, *, json: bool) -> int:
+    async with open_store(store) as opened:
+        found = opened.topic(topic)
+        new = name not in found.channels()
+        # Where it begins is no option to be kept: none are named where that is not asked for.
+        channel = found.channel(name, None if start is None or not new else ChannelOptions(start=start))
+        await found.settle_in()
+        figures = channel.stats()
+    if json:
+        fields = {"topic": topic, "channel": name, "created": new, "depth": figures.depth, "floor": figures.floor}
+        print_json(fields, indent=None)
+    else:
+        to_come = f"{counted(figures.depth, 'message')} to come, from offset {figures.floor} on"
+        stdout().print(f"{name}: {'' if new else 'was there; '}{to_come}")
+    return DONE
+
+
+async def _delete(store: str, topic: str, name: str, *, json: bool) -> int:
+    async with open_store(store) as opened:
+        found = opened.topic(topic)
+        depth = found.channel(name).depth
+        await found.delete_channel(name)
+    if json:
+        print_json({"topic": topic, "channel": name, "deleted": True, "depth": depth}, indent=None)
+    else:
+        stdout().print(f"{name}: deleted, with {counted(depth, 'message')} to come")
     return DONE
 
 
@@ -71,22 +119,15 @@ def peek(
         number: how many at most.
         json: write each message as a line of JSON, with its offset, time, tag, key and headers.
     """
-    reader = open_reader(store).topic(topic)
+    reader = known_topic(store, topic)
     left = number
-    for message in reader.waiting(_known(channel, reader.stats().channels)):
+    for message in reader.waiting(known_channel(store, reader, channel)):
         if left <= 0:
             break
         line = json_text.dumps(message_fields(message)).encode() if json else message.body
         sys.stdout.buffer.write(line + b"\n")
         left -= 1
     return DONE
-
-
-def _known(channel: str, known: Mapping[str, ChannelSummary]) -> str:
-    check_name(channel, "channel")
-    if channel not in known:
-        raise CommandError(f"there is no channel {channel!r}")
-    return channel
 
 
 def seek(store: str, topic: str, channel: str, position: str, /, *, json: bool = False) -> int:
@@ -100,7 +141,7 @@ def seek(store: str, topic: str, channel: str, position: str, /, *, json: bool =
         json: print where it stands as JSON.
     """
     target = _position(position)
-    _known(channel, open_reader(store).topic(topic).stats().channels)
+    known_channel(store, known_topic(store, topic), channel)
 
     async def go() -> int:
         async with open_store(store) as opened:
@@ -151,7 +192,7 @@ def requeue_dead(
         number: how many at most.
         json: print how many went back, and how many stayed, as JSON.
     """
-    open_reader(store).topic(topic)
+    known_topic(store, topic)
 
     async def go() -> int:
         async with open_store(store) as opened:

@@ -9,11 +9,11 @@ from cyclopts import Parameter, validators
 
 from aiodq.cli.exits import DONE, WRONG, complain
 from aiodq.cli.loop import run_command
-from aiodq.cli.opening import open_store
+from aiodq.cli.names import known_topic
+from aiodq.cli.opening import made_to_get, open_store
 from aiodq.cli.show import Meter, counted, print_json, stdout
 from aiodq.diskqueue import NSQD_MAX_BYTES_PER_FILE, read, write
 from aiodq.names import check_name
-from aiodq.store import open_reader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -57,7 +57,7 @@ async def _import(queue: DiskQueueReader, store: str, topic: str, *, json: bool)
     number = 0
     async with open_store(store, create=True) as opened:
         with Meter(f"importing {queue.name}") as meter:
-            async for bodies in taken_over(queue, opened.topic(topic).put_many):
+            async for bodies in taken_over(queue, made_to_get(opened, topic).put_many):
                 number += len(bodies)
                 meter.advance(sum(map(len, bodies)), counted(number, "message"))
     if json:
@@ -103,7 +103,7 @@ def export_diskqueue(
         max_bytes_per_file: as the queue's own option.
         json: print how many messages there were, and what damage was met, as JSON.
     """
-    reader = open_reader(store).topic(topic)
+    reader = known_topic(store, topic)
     found = reader.scan() if channel is None else reader.waiting(check_name(channel, "channel"))
 
     def bodies() -> Iterator[bytes]:

@@ -11,8 +11,9 @@ from typing import Annotated, Final
 from cyclopts import Parameter, validators
 
 from aiodq.channel import Channel
-from aiodq.cli.exits import DONE, complain
+from aiodq.cli.exits import DONE, CommandError, complain
 from aiodq.cli.loop import Aside, run_command
+from aiodq.cli.names import known_channel, known_topic
 from aiodq.cli.opening import open_store
 from aiodq.cli.show import message_fields
 from aiodq.engine.signals import QueueEmpty
@@ -42,19 +43,19 @@ def get(
     """Take messages from a channel, write each and a newline to standard output, and ack it.
 
     A message is acked once it was written, so what an interruption or a closed pipe catches in between comes again with
-    the next get. Without -n and --follow: everything that is ready. A topic's first channel begins at its first
-    message, a later one at its end.
+    the next get. Without -n and --follow: everything that is ready. A topic or channel that is not there is not made:
+    put does that, and channels --create.
 
     Args:
         store: the store's directory.
         topic: the topic's name.
         channel: the channel's name.
         number: how many at most.
-        follow: wait for more. In between, the store is free for others to put.
+        follow: wait for more, and for the topic and the channel. In between, the store is free for others to put.
         json: write each message as a line of JSON, with its offset, time, tag, key and headers.
     """
+    check_name(topic)
     check_name(channel, "channel")
-    open_reader(store).topic(topic)
     return run_command(_Getting(store, topic, channel, number, _as_json if json else _as_lines).run(follow=follow))
 
 
@@ -84,6 +85,7 @@ class _Getting:
     async def run(self, *, follow: bool) -> int:
         sys.stdout.flush()
         with Aside() as aside:
+            await self._until_there(wait=follow)
             while True:
                 if await self._drained(aside, wait=follow) and not follow:
                     return DONE
@@ -108,7 +110,19 @@ class _Getting:
             return False
         return True
 
-    def _tell(self, error: StoreLockedError) -> None:
+    async def _until_there(self, *, wait: bool) -> None:
+        while True:
+            try:
+                known_channel(self._store, known_topic(self._store, self._topic), self._channel)
+            except CommandError as error:
+                if not wait:
+                    raise
+                self._tell(error)
+            else:
+                return
+            await asyncio.sleep(_POLL)
+
+    def _tell(self, error: Exception) -> None:
         if not self._told:
             self._told = True
             complain(f"waiting: {error}")

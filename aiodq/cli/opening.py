@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from aiodq.store import Store
+    from aiodq.topic import Topic
 
-__all__ = ["open_store"]
+__all__ = ["made_to_get", "open_store"]
 
 _PATIENCE: Final = 0.5
 """Seconds that somebody else's lock may take to go: `get --follow` has the store for moments only."""
@@ -34,3 +35,12 @@ async def open_store(path: str, *, create: bool = False, patience: float = _PATI
     """
     async with open_to_tend(path, create=create, wait=patience) as store:
         yield store
+
+
+def made_to_get(store: Store, name: str) -> Topic:
+    """Return a topic to put into; one that is made gets the channel `default`, as no command that takes makes one."""
+    new = name not in store.topics()
+    topic = store.topic(name)
+    if new:
+        topic.channel("default")
+    return topic

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from aiodq.cli.exits import DONE, CommandError, complain, exit_code
 from aiodq.cli.loop import Aside, run_command
-from aiodq.cli.opening import open_store
+from aiodq.cli.opening import made_to_get, open_store
 from aiodq.cli.records import BadLineError, LineCutter, WholeCutter, in_batches
 from aiodq.cli.show import Meter, counted, human_bytes, print_json, rate, stdout
 from aiodq.errors import AiodqError
@@ -42,8 +42,10 @@ def put(
 ) -> int:
     """Put messages into a topic and say how many, once all of them are on disk.
 
-    The store and the topic are made where they are missing. Messages are put in batches as they are read, so a file may
-    be larger than memory; what was put before bad input or an interruption stays.
+    The store and the topic are made where they are missing, the topic with a channel `default` for get.
+
+    Messages are put in batches as they are read, so a file may be larger than memory; what was put before bad input or
+    an interruption stays.
 
     Args:
         store: the store's directory.
@@ -112,7 +114,7 @@ class _Putting:
         began = time.monotonic()
         try:
             async with open_store(store, create=True) as opened:
-                topic = opened.topic(self._topic)
+                topic = made_to_get(opened, self._topic)
                 with Aside() as aside, Meter(f"put into {self._topic}", _total(sources)) as meter:
                     for name, descriptor in sources:
                         await self._put(topic, _cut(_chunks(aside, descriptor), self._cutter(name), meter))

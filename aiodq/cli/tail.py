@@ -9,9 +9,9 @@ from typing import Annotated, Final
 from cyclopts import Parameter, validators
 
 from aiodq.cli.exits import DONE
+from aiodq.cli.names import known_topic
 from aiodq.cli.show import message_fields
 from aiodq.storage.record import StoredMessage
-from aiodq.store import open_reader
 
 __all__ = ["tail"]
 
@@ -39,7 +39,7 @@ def tail(
         follow: go on with what is put from then on.
         json: write each message as a line of JSON, with its offset, time, tag, key and headers.
     """
-    reader = open_reader(store).topic(topic)
+    reader = known_topic(store, topic)
     end = reader.end_offset
     at = max(reader.begin_offset, end - number)
     # To that end and no further: a writer may be ahead of it by now.

@@ -93,6 +93,10 @@ class TopicReader:
         """Return what there was at the last `refresh`."""
         return self._log.view
 
+    def channels(self) -> list[str]:
+        """Return the names of the channels there were at the last `refresh`."""
+        return sorted(self._log.meta.channels)
+
     def refresh(self) -> LogView:
         """See what came and what went. Of the segment being written, only what is new is looked at.
 

@@ -51,6 +51,7 @@ def test_more_than_one_batch(tmp_path: Path) -> None:
 
 def test_channels_are_apart(tmp_path: Path) -> None:
     fill(tmp_path, "t", [b"a", b"b"])
+    ok("channels", tmp_path, "t", "--create", "other")
     assert ok("get", tmp_path, "t", "--channel", "other").out == b"", "a later channel begins at the end"
     ok("put", tmp_path, "t", stdin=b"c")
     assert ok("get", tmp_path, "t", "--channel", "other").lines == [b"c"]
@@ -108,6 +109,20 @@ def test_what_a_signal_catches_unacked_comes_again(tmp_path: Path, number: signa
     assert again == bodies[-len(again) :]
     assert len(seen) + len(again) >= MANY
     assert len(again) < MANY, "what was written in whole batches was acked"
+
+
+def test_follow_waits_for_a_topic_and_a_channel(tmp_path: Path) -> None:
+    fill(tmp_path, "u", [b"x"])
+    with Running("get", tmp_path, "t", "--follow") as get:
+        assert get.process.stderr is not None
+        assert get.process.stderr.readline() == (
+            b"aiodq: waiting: there is no topic 't' in %b; there is u\n" % os.fsencode(tmp_path)
+        )
+        ok("put", tmp_path, "t", stdin=b"a")
+        assert get.line() == b"a\n"
+        get.process.send_signal(signal.SIGINT)
+        get.process.wait()
+    assert open_reader(tmp_path).topics() == ["t", "u"]
 
 
 def test_follow_takes_what_others_put_and_leaves_them_the_store_meanwhile(tmp_path: Path) -> None:

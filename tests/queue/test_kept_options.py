@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
-import zlib
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,7 @@ import pytest
 
 import aiodq
 from aiodq import Backoff, ChannelOptions, Retention, StoreOptions
+from tests.queue.descriptions import describe, description, make_older
 from tests.queue.support import SpyFileSystem, fill, numbered, segments, soon, turns, until
 
 if TYPE_CHECKING:
@@ -29,24 +28,6 @@ MESSAGES = 60
 def count(path: Path) -> int:
     """Return how many segments there are."""
     return len(segments(path, "events"))
-
-
-def description(path: Path, topic: str = "events") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((path / topic / "topic.json").read_bytes())["topic"]
-    return found
-
-
-def describe(path: Path, content: dict[str, Any], topic: str = "events") -> None:
-    """Write a description with its checksum right."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-    outer = {"topic": content, "crc32": f"{zlib.crc32(text):08x}"}
-    (path / topic / "topic.json").write_text(json.dumps(outer))
-
-
-def make_older(path: Path, topic: str = "events") -> None:
-    """Leave the description as it was before options were kept."""
-    content = description(path, topic)
-    describe(path, {name: value for name, value in content.items() if "options" not in name}, topic)
 
 
 async def history(path: Path, options: StoreOptions = KEEP) -> int:

@@ -1,0 +1,80 @@
+"""`aiodq purge` and `delete-topic`: giving up what a topic holds."""
+
+from __future__ import annotations
+
+import sys
+
+from aiodq.cli.exits import DONE, MISUSE, CommandError, complain
+from aiodq.cli.loop import run_command
+from aiodq.cli.names import known_channel, known_topic
+from aiodq.cli.opening import open_store
+from aiodq.cli.show import counted, print_json, stdout
+
+__all__ = ["delete_topic", "purge"]
+
+
+def purge(store: str, topic: str, /, *, channel: str | None = None, json: bool = False) -> int:
+    """Drop every message of a topic, or settle all that one channel has before it.
+
+    The topic and its channels stay. It is done whole or not at all, also when the machine dies meanwhile.
+
+    Args:
+        store: the store's directory.
+        topic: the topic's name.
+        channel: settle the messages of this channel alone; the topic keeps them for the others.
+        json: print how many messages that were as JSON.
+    """
+    reader = known_topic(store, topic)
+    if channel is not None:
+        known_channel(store, reader, channel)
+
+    async def go() -> int:
+        async with open_store(store) as opened:
+            found = opened.topic(topic)
+            count = await (found if channel is None else found.channel(channel)).purge()
+        if json:
+            print_json({"topic": topic, "channel": channel, "messages": count}, indent=None)
+        else:
+            place = topic if channel is None else f"channel {channel} of {topic}"
+            stdout().print(f"dropped {counted(count, 'message')} from {place}")
+        return DONE
+
+    return run_command(go())
+
+
+def delete_topic(store: str, topic: str, /, *, yes: bool = False, json: bool = False) -> int:
+    """Delete a topic with its channels, its options and every message in it. Nothing brings it back.
+
+    On a terminal it asks first; elsewhere it needs --yes.
+
+    Args:
+        store: the store's directory.
+        topic: the topic's name.
+        yes: do not ask.
+        json: print what was deleted as JSON.
+    """
+    summary = known_topic(store, topic).stats()
+    what = f"{counted(summary.messages, 'message')} and {counted(len(summary.channels), 'channel')}"
+    if not yes and not _confirmed(f"Delete topic {topic} of {store} with {what}? [y/N] "):
+        complain("nothing was deleted")
+        return MISUSE
+
+    async def go() -> int:
+        async with open_store(store) as opened:
+            await opened.delete_topic(topic)
+        if json:
+            channels = sorted(summary.channels)
+            print_json({"topic": topic, "messages": summary.messages, "channels": channels}, indent=None)
+        else:
+            stdout().print(f"deleted {topic} with {what}")
+        return DONE
+
+    return run_command(go())
+
+
+def _confirmed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise CommandError("delete-topic deletes for good: say --yes where nobody can be asked")
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
