@@ -42,6 +42,7 @@ _COMMANDS: Final = {
     "import-diskqueue": ("aiodq.cli.diskqueue:import_diskqueue", "Put what a go-diskqueue holds into a topic."),
     "export-diskqueue": ("aiodq.cli.diskqueue:export_diskqueue", "Write a topic as the files of a go-diskqueue."),
     "spark": ("aiodq.cli.spark:spark", "Read, write and process stores with Spark."),
+    "bench": ("aiodq.cli.bench:bench", "Measure how fast messages are put, taken and acked on this disk."),
     "dump": ("aiodq.cli.dump:dump", "Show one segment file, frame by frame."),
 }
 

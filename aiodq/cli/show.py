@@ -10,22 +10,40 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Column
+from rich.table import Column, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from aiodq.storage.record import StoredMessage
 
-__all__ = ["Meter", "body_fields", "counted", "human_bytes", "message_fields", "print_json", "rate", "stdout"]
+__all__ = [
+    "Meter",
+    "body_fields",
+    "counted",
+    "figures_table",
+    "human_bytes",
+    "message_fields",
+    "print_json",
+    "rate",
+    "stdout",
+]
 
 _PATIENCE: Final = 1.0
 """Seconds before a progress bar appears."""
 
 _WIDTH: Final = 160
 """Columns where there is no terminal to ask."""
+
+_NARROW: Final = 80
+"""Columns that a table of figures has to do with."""
+
+_NARROWEST: Final = 8
+"""Columns that a name has at least; a longer one goes on below."""
 
 
 class _Output(Console):
@@ -63,6 +81,21 @@ def counted(number: int, thing: str) -> str:
 def rate(amount: float, seconds: float) -> float:
     """Return amount by second, without tripping over no time at all."""
     return amount / max(seconds, 1e-9)
+
+
+def figures_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Return a table of names and figures: with room between the columns, where they leave any."""
+    headers = [names[0], *(name.replace(" ", "\n") for name in names[1:])]
+    columns = list(zip(headers, *rows, strict=True))
+    wide = _NARROWEST + sum(max(len(part) for cell in column for part in cell.split("\n")) for column in columns[1:])
+    roomy = wide + 3 * (len(names) - 1) <= _NARROW
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 if roomy else 0))
+    table.add_column(headers[0], overflow="fold", min_width=_NARROWEST)
+    for header in headers[1:]:
+        table.add_column(header, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def body_fields(body: bytes) -> dict[str, str]:

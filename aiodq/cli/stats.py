@@ -2,17 +2,16 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from aiodq.cli.exits import DONE, CommandError
-from aiodq.cli.show import human_bytes, print_json, rate, stdout
+from aiodq.cli.show import figures_table, human_bytes, print_json, rate, stdout
 from aiodq.stats import Latency
 from aiodq.storage.reader import ChannelSummary, StoreSummary
 from aiodq.storage.summaries import TopicSummary
@@ -21,9 +20,6 @@ from aiodq.store import open_reader
 __all__ = ["stat"]
 
 _INTERVAL: Final = 1.0
-_WIDTH: Final = 80
-_NARROWEST: Final = 8
-"""Columns that a name has at least; a longer one goes on below."""
 
 
 def stat(store: str, /, *, json: bool = False, watch: bool = False) -> int:
@@ -96,21 +92,6 @@ def tables(summary: StoreSummary, before: StoreSummary | None = None, seconds: f
     return Group(*parts)
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table of names and figures: with room between the columns, where they leave any."""
-    headers = [names[0], *(name.replace(" ", "\n") for name in names[1:])]
-    columns = list(zip(headers, *rows, strict=True))
-    wide = _NARROWEST + sum(max(len(part) for cell in column for part in cell.split("\n")) for column in columns[1:])
-    roomy = wide + 3 * (len(names) - 1) <= _WIDTH
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 if roomy else 0))
-    table.add_column(headers[0], overflow="fold", min_width=_NARROWEST)
-    for header in headers[1:]:
-        table.add_column(header, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
 def _topics(summary: StoreSummary, before: StoreSummary | None, seconds: float) -> Table:
     """Show the topics; what is not on the device yet, where there is anything, unless rates take its place."""
     behind = before is None and any(topic.durable_offset != topic.end_offset for topic in summary.topics.values())
@@ -124,7 +105,7 @@ def _topics(summary: StoreSummary, before: StoreSummary | None, seconds: float) 
             old = before.topics.get(name)
             row.append(_speed(topic.end_offset - (topic.begin_offset if old is None else old.end_offset), seconds))
         rows.append(row)
-    return _table(names, rows)
+    return figures_table(names, rows)
 
 
 def _channels(summary: StoreSummary) -> Iterator[tuple[str, TopicSummary, ChannelSummary]]:
@@ -140,7 +121,7 @@ def _waiting(summary: StoreSummary) -> Table:
         counts = channel.depth, channel.ready, channel.in_flight, channel.deferred, channel.returned
         rows.append([name, *map(_number, counts), _age(channel.oldest_ns), human_bytes(channel.backlog_bytes)])
     names = ["depth", "ready", "in flight", "deferred", "returned", "oldest", "backlog bytes"]
-    return _table(["topic/channel", *names], rows)
+    return figures_table(["topic/channel", *names], rows)
 
 
 def _settled(summary: StoreSummary, before: StoreSummary | None, seconds: float) -> Table:
@@ -154,7 +135,7 @@ def _settled(summary: StoreSummary, before: StoreSummary | None, seconds: float)
             row.append(_speed(gone, seconds))
         rows.append(row)
     names = ["topic/channel", "floor", "timed out", "dead", "dropped", "held segments"]
-    return _table([*names, *["acked/s"] * (before is not None)], rows)
+    return figures_table([*names, *["acked/s"] * (before is not None)], rows)
 
 
 def _latencies(summary: StoreSummary) -> Table:
@@ -164,7 +145,7 @@ def _latencies(summary: StoreSummary) -> Table:
         if channel.put_to_deliver or channel.put_to_ack:
             rows.append([name, *_percentiles(channel.put_to_deliver), *_percentiles(channel.put_to_ack)])
     names = [f"{what} {share}" for what in ("put to deliver", "put to ack") for share in ("p50", "p99", "max")]
-    return _table(["topic/channel", *names], rows)
+    return figures_table(["topic/channel", *names], rows)
 
 
 def _percentiles(latency: Latency | None) -> list[str]:
