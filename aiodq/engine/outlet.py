@@ -77,7 +77,7 @@ class Outlet(Settling, Generic[M]):
         self._timeout = None if timeout is None or options.auto_ack else int(seconds(timeout) * SECOND)
         self._tags = None if options.tags is None else frozenset(options.tags)
         self._plain = self._tags is None and options.max_attempts is None
-        self.counting = options.max_attempts is not None and not options.auto_ack
+        self.counting: bool = options.max_attempts is not None and not options.auto_ack
         if self.state is not None:
             self.state.counting = self.counting
             self.state.max_in_flight = options.max_in_flight

@@ -18,7 +18,7 @@ __all__ = ["ENDS", "VALUES", "Surface", "calls", "settlements", "uncovered"]
 Call: TypeAlias = Callable[[], Any]
 
 VALUES: Final = {
-    "Store": {"path", "topics", "stats"},
+    "Store": {"path", "topics", "stats", "events", "health"},
     "Topic": {"name", "channels", "stats", "begin_offset", "end_offset", "durable_offset"},
     "Channel": {"name", "qsize", "in_flight", "deferred", "depth", "empty", "paused", "stats"},
     "Queue": {"topic", "maxsize", "full", "topic_stats", "channels", "begin_offset", "end_offset", "durable_offset"},

@@ -670,6 +670,19 @@ async def join(case: Case) -> bool:
     return not outcome.cancelled
 
 
+async def event(case: Case) -> bool:
+    async with case.open() as store:
+        queue = store.queue("queue")
+        await queue.put(b"a")
+        message, events = await queue.get(), store.events()
+        outcome = await case.cancel(lambda: anext(events), lambda: case.beside(after_steps(3, message.reject)))
+        await case.others_end()
+        found = await anext(events) if outcome.cancelled else outcome.result
+        assert (found.kind, found.offset) == ("dead", 0)
+    assert await case.reopened() == []
+    return not outcome.cancelled
+
+
 async def aclose(case: Case) -> bool:
     queue = await case.open_queue()
     await queue.put_many([b"a", b"b"])
@@ -813,6 +826,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     put_beside_others,
     put_many,
     receipt,
+    event,
     get,
     get_with_timeout,
     iterate,

@@ -65,6 +65,7 @@ CANCELLED = {
         "__aexit__": "message_as_context",
     },
     "Receipt": {"__await__": "receipt"},
+    "Events": {"__aiter__": "event", "__anext__": "event"},
     "Transaction": {"__aenter__": "transaction", "__aexit__": "transaction"},
 }
 """The scenarios of test_cancellation.py, by what they cancel."""
@@ -78,6 +79,7 @@ TYPES = (
     aiodq.Queue,
     aiodq.Message,
     aiodq.Receipt,
+    aiodq.Events,
     aiodq.Transaction,
 )
 AWAITED = {"__await__", "__aiter__", "__anext__", "__aenter__", "__aexit__"}
