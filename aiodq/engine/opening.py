@@ -26,6 +26,8 @@ from aiodq.storage.journal import ChannelJournal
 from aiodq.storage.layout import check_store_directory, list_topics, require_store, sweep_deleted
 from aiodq.storage.log import LogOptions, TopicLog
 from aiodq.storage.oserrors import is_lasting, storage_error
+from aiodq.storage.pool import PooledFileSystem
+from aiodq.storage.slots import WATERMARK
 from aiodq.storage.stored import StoredOptions, holding, kept
 from aiodq.storage.transactions import TransactionFile, transactions_in
 
@@ -270,12 +272,14 @@ def adopt_without_owner(fs: FileSystem, clock: Clock, path: str, options: StoreO
         StoreLockedError: others were committing for many seconds.
         StorageError: as mapped from the system's error.
     """
+    fs = PooledFileSystem(fs, frozenset({WATERMARK}))
     lock = lock_commits(fs, path)
     try:
         open_store(fs, clock, path, options, lambda fs, path: fs.lock(path)).abandon()
     except StoreLockedError:
         return False
     finally:
+        fs.retire()
         lock.release()
     return True
 

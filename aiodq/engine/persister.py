@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from aiodq.engine.settle import as_failure, settle, tell_all
-from aiodq.errors import AiodqError, DiskFullError, StoreFailedError
+from aiodq.errors import AiodqError, DiskFullError, StorageError, StoreFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -163,6 +163,7 @@ class MetadataPersister:
         outlets, self._dirty = list(self._dirty.values()), {}
         waiting: list[tuple[Settling, list[asyncio.Future[None]]]] = []
         try:
+            await self._wake(outlets)
             for outlet in outlets:
                 waiters, outlet.ack_waiters = outlet.ack_waiters, []
                 waiting.append((outlet, waiters))
@@ -192,6 +193,14 @@ class MetadataPersister:
             else:
                 for waiter in waiters:
                     settle(waiter, None, error)
+
+    async def _wake(self, outlets: list[Settling]) -> None:
+        """Have journals opened off the loop that were closed while they were idle."""
+        for outlet in outlets:
+            if outlet.journal is not None and not outlet.journal.ready:
+                # What cannot be opened says so when it is written.
+                with suppress(StorageError):
+                    await self._offload.call(outlet.journal.wake)
 
     async def _keep_up(self, outlet: Settling) -> None:
         """Have room for the next acks. A reserve that stays scant is on a full disk, where only a fold makes room."""

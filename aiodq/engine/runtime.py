@@ -37,6 +37,8 @@ from aiodq.names import check_topic_name, is_ephemeral
 from aiodq.options import StoreOptions, ephemeral
 from aiodq.storage.aside import drop_owed
 from aiodq.storage.memory import MemoryFileSystem
+from aiodq.storage.pool import PooledFileSystem
+from aiodq.storage.slots import WATERMARK
 from aiodq.storage.stored import holding
 
 if TYPE_CHECKING:
@@ -97,7 +99,8 @@ class Runtime:
         self.given: StoreOptions | None = options
         self.options: StoreOptions = options or StoreOptions()
         self.keeps: bool = seams.keeps
-        self.fs: FileSystem = seams.fs
+        self._files = PooledFileSystem(seams.fs, frozenset({WATERMARK}))
+        self.fs: FileSystem = self._files
         self.clock: Clock = seams.clock
         self.loop: asyncio.AbstractEventLoop = running_loop()
         self.offload: Offload = Offload(self.loop, seams.executor, self.fail)
@@ -207,6 +210,7 @@ class Runtime:
 
     def _give_up_opening(self) -> None:
         """Nobody waits for the store any more: what was opened is closed, by the thread if it is still at it."""
+        self._files.retire()
         with self._opening:
             self._given_up = True
             if self._opened is not None:
@@ -382,6 +386,7 @@ class Runtime:
         self.offload.shutdown()
         with ExitStack() as ending:
             ending.callback(_LIVE.discard, self)
+            ending.callback(self._files.retire)
             ending.callback(self._unlock)
             ending.callback(self._showing.end)
             for ioloop in (*self.topics.values(), *self.deletions.ending):

@@ -54,9 +54,12 @@ class SegmentWriter:
             self._inbox.put_nowait(BatchWritten(serial, await self.write(parts)))
 
     def write_at_once(self, parts: list[Part]) -> Written | None:
-        """Write a small batch without leaving the caller's step; None where it is long, or the segment has to roll."""
+        """Write a small batch without leaving the caller's step; None where that takes longer.
+
+        It does where the batch is long, the segment has to roll, or its file to be opened again.
+        """
         log = self._opened()
-        if sum(part.cost for part in parts) > WRITE_BYTES:
+        if not log.ready or sum(part.cost for part in parts) > WRITE_BYTES:
             return None
         try:
             if not all(self._stage(log, part) for part in parts):
@@ -88,6 +91,8 @@ class SegmentWriter:
         """
         log = self._opened()
         try:
+            if not log.ready:
+                await self._offload.call(log.wake)
             for part in parts:
                 await self._write_part(part)
             log.flush()

@@ -11,6 +11,7 @@ from aiodq.format.layout import MAX_RELATIVE, SEGMENT_HEADER
 from aiodq.storage.atomic import sync_directory, sync_file, write_all
 from aiodq.storage.contents import Contents
 from aiodq.storage.oserrors import close_file, storage_error
+from aiodq.storage.pool import is_ready, make_ready
 from aiodq.storage.recovery import seal_file
 from aiodq.storage.segments import scanned_segment
 
@@ -80,6 +81,22 @@ class ActiveSegment:
         except OSError as cause:
             raise storage_error(cause, path) from cause
         return cls(file, scanned_segment(path, Contents(header.base), header.context), SegmentIndex())
+
+    @property
+    def ready(self) -> bool:
+        """Whether `flush` opens no file: one that was idle may be closed."""
+        return is_ready(self._file)
+
+    def wake(self) -> None:
+        """Open the file if it was closed while it was idle. Blocking.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        try:
+            make_ready(self._file)
+        except OSError as cause:
+            raise storage_error(cause, self.segment.path) from cause
 
     @property
     def position(self) -> int:

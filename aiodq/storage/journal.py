@@ -43,6 +43,7 @@ from aiodq.storage.atomic import (
 from aiodq.storage.damage import Damage, quarantine
 from aiodq.storage.meta import TOPIC_FILE, describe
 from aiodq.storage.oserrors import close_file, storage_error
+from aiodq.storage.pool import is_ready, make_ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -281,6 +282,22 @@ class ChannelJournal:
         file.truncate(min(file.size(), _LEAST))
         self._end = self._reserved = write_all(file, [encode_journal_header(self._generation)], 0)
         self._reserve(file)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `append` opens no file: that of an idle channel may be closed."""
+        return is_ready(self._file)
+
+    def wake(self) -> None:
+        """Open the journal if it was closed while the channel was idle. Blocking.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        try:
+            make_ready(self._file)
+        except OSError as cause:
+            raise storage_error(cause, self._path) from cause
 
     @property
     def scant(self) -> bool:

@@ -198,6 +198,19 @@ class TopicLog:
         """The first offset that may still be read."""
         return max(self.meta.begin, self._skipped, self.segments[0].base)
 
+    @property
+    def ready(self) -> bool:
+        """Whether `flush` opens no file: that of an idle topic may be closed."""
+        return self._active.ready
+
+    def wake(self) -> None:
+        """Open the file that is written, if it was closed while the topic was idle. Blocking.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        self._active.wake()
+
     def skip_to(self, offset: int) -> None:
         """Let `begin` be at least `offset`, until the log is opened again; `give_up` makes it last."""
         self._skipped = max(self._skipped, min(offset, self.end))

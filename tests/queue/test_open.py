@@ -277,7 +277,7 @@ class TestTrouble:
 
     async def test_too_many_open_files_when_a_channel_is_made(self, path: Path) -> None:
         fs = SpyFileSystem()
-        fs.fail(errno.EMFILE, "create", "open", match="channels", times=1)
+        fs.fail(errno.EMFILE, "create", "open", match="channels")
         with pytest.raises(aiodq.StorageError) as caught:
             await soon(aiodq.open_queue(path, fs=fs)._open())
         assert caught.value.errno == errno.EMFILE

@@ -171,7 +171,7 @@ asyncio.run(main())
 
 def test_too_few_descriptors_is_an_error_that_passes(tmp_path: Path) -> None:
     refused, more, damages = run_script(TOO_FEW_DESCRIPTORS, str(tmp_path)).stdout.split()
-    assert int(refused) > 3
+    assert int(refused) > 0
     assert (more, damages) == ("True", "0")
 
 

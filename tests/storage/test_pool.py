@@ -1,0 +1,283 @@
+"""Files that are closed while they are idle: nothing is forgotten, nothing is hidden, and descriptors never run out."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiodq.storage import pool
+from aiodq.storage.pool import PooledFile, PooledFileSystem, is_ready
+from tests.queue.support import SpyFileSystem
+from tests.system.support import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aiodq.storage.filesystem import File
+    from tests.queue.support import Gate
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_limit", lambda: 3)
+
+
+@pytest.fixture
+def spy() -> SpyFileSystem:
+    return SpyFileSystem()
+
+
+@pytest.fixture
+def fs(spy: SpyFileSystem) -> Iterator[PooledFileSystem]:
+    files = PooledFileSystem(spy, frozenset({"careless"}))
+    yield files
+    files.retire()
+
+
+def held_up(gate: Gate) -> None:
+    """Wait until somebody is."""
+    end = time.monotonic() + 10
+    while not gate.reached and time.monotonic() < end:
+        time.sleep(0.001)
+    assert gate.reached
+
+
+def made(fs: PooledFileSystem, directory: Path, *names: str) -> list[File]:
+    files = []
+    for name in names:
+        file = fs.open(str(directory / name), create=True)
+        file.write_at([name.encode()], 0)
+        file.sync()
+        files.append(file)
+    return files
+
+
+def test_no_more_are_open_and_all_can_be_used(fs: PooledFileSystem, spy: SpyFileSystem, tmp_path: Path) -> None:
+    names = [f"f{number:02}" for number in range(20)]
+    files = made(fs, tmp_path, *names)
+    assert spy.open_files == 3
+    for _ in range(2):
+        for name, file in zip(names, files, strict=True):
+            assert file.read_at(10, 0) == name.encode()
+            file.write_at([b"!"], 3)
+            file.write_at([name.encode()], 0)
+            file.truncate(3)
+            assert file.size() == 3
+            assert spy.open_files <= 3
+    for file in files:
+        file.close()
+        file.close()
+    assert spy.open_files == 0
+    with pytest.raises(OSError, match="descriptor"):
+        files[0].size()
+
+
+def test_the_least_lately_used_goes_first_and_before_it_what_is_synced(fs: PooledFileSystem, tmp_path: Path) -> None:
+    first, second, third = made(fs, tmp_path, "a", "b", "c")
+    first.write_at([b"more"], 0)
+    third.read_at(1, 0)
+    made(fs, tmp_path, "d")
+    assert [is_ready(file) for file in (first, second, third)] == [True, False, True]
+    second.read_at(1, 0)
+    assert [is_ready(file) for file in (first, second, third)] == [True, True, False]
+
+
+def test_what_is_written_is_synced_before_it_is_closed(
+    fs: PooledFileSystem, spy: SpyFileSystem, tmp_path: Path
+) -> None:
+    files = made(fs, tmp_path, "a", "b", "c")
+    for file in files:
+        file.write_at([b"unsynced"], 0)
+    since = len(spy.calls)
+    made(fs, tmp_path, "d")
+    assert [os.path.basename(call.path) for call in spy.named("sync", since=since)] == ["a", "d"]
+    files[0].read_at(1, 0)
+    since = len(spy.calls)
+    made(fs, tmp_path, "e")
+    assert [os.path.basename(call.path) for call in spy.named("sync", since=since)] == ["e"]
+
+
+def test_what_is_written_beside_a_sync_is_not_taken_for_synced(
+    fs: PooledFileSystem, spy: SpyFileSystem, tmp_path: Path
+) -> None:
+    (file,) = made(fs, tmp_path, "a")
+    file.write_at([b"first"], 0)
+    gate = spy.gate("sync", match=str(tmp_path / "a"))
+    thread = threading.Thread(target=file.sync)
+    thread.start()
+    held_up(gate)
+    file.write_at([b"second"], 5)
+    gate.open()
+    thread.join()
+    spy.heal()
+    since = len(spy.calls)
+    for number in range(4):
+        made(fs, tmp_path, f"b{number}")
+    assert "a" not in [os.path.basename(call.path) for call in spy.named("sync", since=since)]  # others go first
+    assert isinstance(file, PooledFile)
+    assert file.dirty
+
+
+def test_what_nobody_relies_on_is_not_synced(fs: PooledFileSystem, spy: SpyFileSystem, tmp_path: Path) -> None:
+    (file,) = made(fs, tmp_path, "careless")
+    file.write_at([b"late, never early"], 0)
+    since = len(spy.calls)
+    made(fs, tmp_path, "a", "b", "c")
+    assert not is_ready(file)
+    assert [os.path.basename(call.path) for call in spy.named("sync", since=since)] == ["a", "b", "c"]
+    assert file.read_at(100, 0) == b"late, never early"
+
+
+@pytest.mark.parametrize("kind", ["sync", "close"])
+def test_an_error_at_closing_is_told_to_all_who_rely_on_it(
+    fs: PooledFileSystem, spy: SpyFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    files = made(fs, tmp_path, "a", "b", "c")
+    for file in files:
+        file.write_at([b"unsynced"], 0)
+    if kind == "sync":
+        spy.fail(errno.EIO, "sync", match=str(tmp_path / "a"), times=1)
+    else:
+        real = os.close
+
+        def failing(fd: int) -> None:
+            real(fd)
+            monkeypatch.setattr(os, "close", real)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(os, "close", failing)
+    made(fs, tmp_path, "d")
+    assert not is_ready(files[0])
+    for _ in range(2):
+        for use in (files[0].sync, lambda: files[0].write_at([b"x"], 0), lambda: files[0].truncate(0)):
+            with pytest.raises(OSError, match="Input/output"):
+                use()
+    assert files[0].read_at(8, 0) == b"unsynced"
+    with pytest.raises(OSError, match="Input/output"):
+        files[0].close()
+    for file in files[1:]:
+        file.sync()
+
+
+def test_a_file_that_somebody_changed_meanwhile_is_not_used(fs: PooledFileSystem, tmp_path: Path) -> None:
+    (file,) = made(fs, tmp_path, "a")
+    made(fs, tmp_path, "b", "c", "d")
+    with open(tmp_path / "a", "ab") as other:
+        other.write(b"from somebody else")
+    with pytest.raises(OSError, match="somebody else") as caught:
+        file.write_at([b"x"], 0)
+    assert caught.value.errno == errno.ESTALE
+    with pytest.raises(OSError, match="somebody else"):
+        file.sync()
+
+
+def test_a_file_in_use_is_not_closed(fs: PooledFileSystem, spy: SpyFileSystem, tmp_path: Path) -> None:
+    (file,) = made(fs, tmp_path, "a")
+    gate = spy.gate("read", match=str(tmp_path / "a"))
+    found: list[bytes] = []
+    thread = threading.Thread(target=lambda: found.append(file.read_at(1, 0)))
+    thread.start()
+    held_up(gate)
+    made(fs, tmp_path, "b", "c", "d", "e")
+    assert is_ready(file)
+    gate.open()
+    thread.join()
+    assert found == [b"a"]
+
+
+def test_where_no_descriptor_is_free_one_is_made_so(fs: PooledFileSystem, spy: SpyFileSystem, tmp_path: Path) -> None:
+    made(fs, tmp_path, "a", "b")
+    spy.fail(errno.EMFILE, "create", "listdir", "sync_directory", times=1)
+    made(fs, tmp_path, "c")
+    assert spy.open_files == 2
+    spy.fail(errno.ENFILE, "listdir", times=1)
+    assert fs.listdir(str(tmp_path)) == ["a", "b", "c"]
+    assert spy.open_files == 1
+    spy.fail(errno.EMFILE, "listdir")
+    with pytest.raises(OSError, match="open files"):
+        fs.listdir(str(tmp_path))
+
+
+def test_used_by_many_threads(fs: PooledFileSystem, spy: SpyFileSystem, tmp_path: Path) -> None:
+    names = [f"f{number}" for number in range(12)]
+    files = made(fs, tmp_path, *names)
+    wrong: list[object] = []
+
+    def work(turn: int) -> None:
+        for number in range(60):
+            name, file = names[(number * 5 + turn) % 12], files[(number * 5 + turn) % 12]
+            file.write_at([name.encode()], 0)
+            if number % 7 == 0:
+                file.sync()
+            if file.read_at(len(name), 0) != name.encode():
+                wrong.append(name)
+
+    threads = [threading.Thread(target=work, args=(turn,)) for turn in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    for file in files:
+        file.close()
+    assert spy.open_files == 0
+
+
+MANY = """
+import asyncio, os, resource, sys
+import aiodq
+from tests.queue.support import SpyFileSystem
+
+path, topics, limit = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+names = [f"t{number}" for number in range(topics)]
+
+async def main():
+    fs = SpyFileSystem()  # it syncs nothing to the device, which is not what is tried here
+    async with aiodq.open(path, fs=fs) as store:
+        for turn in range(2):
+            for start in range(0, topics, 200):
+                some = names[start : start + 200]
+                if not turn:
+                    for name in some:
+                        store.queue(name)
+                await asyncio.gather(*(store.topic(name).put_many([b"%d" % turn, name.encode()]) for name in some))
+                fs.calls.clear()
+        for name in names[:: max(topics // 50, 1)]:
+            message = await store.queue(name).get()
+            assert message.body == b"0"
+            await message.ack()
+        assert len(os.listdir("/proc/self/fd")) < limit
+    async with aiodq.open(path, fs=fs) as store:
+        for number, name in enumerate(names):
+            queue = store.queue(name)
+            first = [] if number % max(topics // 50, 1) == 0 else [b"0"]
+            assert queue.qsize() == 4 - (not first), (name, queue.qsize())
+            if number % max(topics // 300, 1) == 0:
+                messages = await queue.get_many(4)
+                assert [message.body for message in messages] == [*first, name.encode(), b"1", name.encode()]
+                for message in messages:
+                    message.ack_nowait()
+        fs.calls.clear()
+    assert fs.open_files == 0
+    print("done")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("topics", "limit"), [(120, 40), pytest.param(10_000, 256, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
+def test_many_topics_with_few_descriptors(topics: int, limit: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MANY, str(tmp_path / "store"), str(topics), str(limit)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=850)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-3000:]
