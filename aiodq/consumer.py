@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -29,17 +29,6 @@ __all__ = ["Consumer"]
 _LOG: Final = logging.getLogger("aiodq.delivery")
 _WAIT: Final = Backoff()
 """For a channel that has no backoff, and for a disk that cannot be read."""
-
-
-_ALONE: Final = 30.0
-"""Seconds for which others that may have ended a process wait for the one in hand; most of what kills does so soon."""
-
-
-class _Suspect(NamedTuple):
-    """A message that may have ended a process, and since when it is in hand."""
-
-    message: Message
-    since: float
 
 
 class Consumer:
@@ -82,7 +71,6 @@ class Consumer:
         self._on_error = on_error
         self._workers: list[asyncio.Task[None]] = []
         self._under_way: dict[Call, Message] = {}
-        self._suspect: _Suspect | None = None
 
     async def run(self) -> None:
         """Work until the channel is shut down, or the consumer cut.
@@ -142,16 +130,11 @@ class Consumer:
         together with all that are in hand beside it, until none of them has an attempt left. So each of them waits,
         while others go on, and then only one of them is in hand at a time.
         """
-        state, backoff, now = (
-            self._outlet.state,
-            self._outlet.options.backoff or _WAIT,
-            asyncio.get_running_loop().time(),
-        )
+        state, backoff = self._outlet.state, self._outlet.options.backoff or _WAIT
         waited = None if state is None else state.orphans.get(message.offset)
         if state is None or waited is None:
             return False
-        if waited and (self._suspect is None or now - self._suspect.since > _ALONE):
-            self._suspect = _Suspect(message, now)
+        if waited and self._outlet.suspects.admit(message, asyncio.get_running_loop().time()):
             return False
         state.orphans[message.offset] = True
         wait = backoff.seconds(1 if waited else message.attempts - 1, random.random())  # noqa: S311 - no secret
@@ -163,8 +146,7 @@ class Consumer:
 
     def _acquit(self, message: Message) -> None:
         """A message was worked off, for better or worse, and the process is there still."""
-        if self._suspect is not None and self._suspect.message is message:
-            self._suspect = None
+        self._outlet.suspects.acquit(message)
         if self._outlet.state is not None:
             self._outlet.state.orphans.pop(message.offset, None)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from aiodq.engine.joining import OpenTransactions
     from aiodq.engine.offload import Offload
     from aiodq.engine.reporter import Reporter
+    from aiodq.engine.suspects import Suspects
     from aiodq.engine.vitals import Vitals
     from aiodq.options import StoreOptions
     from aiodq.storage.filesystem import FileSystem
@@ -35,6 +36,7 @@ class IoLoopHost(Protocol):
     offload: Offload
     reporter: Reporter
     transactions: OpenTransactions
+    suspects: Suspects
     vitals: Vitals
     given: StoreOptions | None
     keeps: bool

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from aiodq.engine.outlet import Outlet
     from aiodq.engine.reporter import Reporter
     from aiodq.engine.settling import Settling
+    from aiodq.engine.suspects import Suspects
     from aiodq.engine.vitals import Vitals
     from aiodq.errors import StorageError
     from aiodq.options import StoreOptions
@@ -121,6 +122,7 @@ class IoLoop:
         self.fail_store: Callable[[Exception], None] = host.fail
         self.bury: Callable[[DeadLetter, Callable[[Exception | None], None]], None] = host.bury
         self.transactions: OpenTransactions = host.transactions
+        self.suspects: Suspects = host.suspects
         self.paused: bool = False
         self._host = host
         self._durably = options.sync == "always"

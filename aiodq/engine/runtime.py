@@ -27,6 +27,7 @@ from aiodq.engine.rescue import abandon, rescue
 from aiodq.engine.settle import as_failure, tell_all
 from aiodq.engine.showing import Showing
 from aiodq.engine.signals import QueueShutDown
+from aiodq.engine.suspects import Suspects
 from aiodq.engine.thresholds import Thresholds
 from aiodq.engine.transactions import Committer
 from aiodq.engine.vitals import SyncTimer, Vitals
@@ -108,6 +109,7 @@ class Runtime:
         self.vitals: Vitals = Vitals(self.clock, self.reporter)
         self.topics: dict[str, IoLoop] = {}
         self.transactions: OpenTransactions = OpenTransactions(self)
+        self.suspects: Suspects = Suspects()
         self.failure: StoreFailedError | None = None
         self.closing: bool = False
         self.forked: bool = False

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aiodq.engine.making import Making
     from aiodq.engine.reader import PrefetchingReader
     from aiodq.engine.reporter import Reporter
+    from aiodq.engine.suspects import Suspects
     from aiodq.engine.tail import TailCache
     from aiodq.storage.journal import ChannelJournal
 
@@ -48,6 +49,7 @@ class OutletHost(Protocol):
     reporter: Reporter
     lifetimes: Lifetimes
     transactions: OpenTransactions
+    suspects: Suspects
 
     @property
     def pending(self) -> int:
@@ -95,6 +97,7 @@ class Settling(ABC):
         ack_waiters: who waits for the journal's next commit.
         latency: how long messages take.
         transactions: those under way in the store.
+        suspects: the store's.
         counting: deliveries are written down before whoever asked has the message.
     """
 
@@ -110,6 +113,7 @@ class Settling(ABC):
         self.latency: LatencyMeter = LatencyMeter(clock)
         self._measured = self.latency.open
         self.transactions: OpenTransactions = host.transactions
+        self.suspects: Suspects = host.suspects
         self._host = host
         self._clock = clock
         self._alarm = Alarm(clock, self._rung)
