@@ -6,9 +6,12 @@ What goes to disk is wall time; what is waited for is monotonic time. A jump of 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 __all__ = ["Clock", "SystemClock"]
+
+_LATEST_NS: Final = (1 << 63) - 1 - 100 * 366 * 86_400 * 1_000_000_000
+"""In 2162: a time on disk is 64 bits with a sign, and what is due a century later has to be one, too."""
 
 
 class Clock(Protocol):
@@ -29,8 +32,11 @@ class SystemClock:
     __slots__ = ()
 
     def now_ns(self) -> int:
-        """Return `time.time_ns()`."""
-        return time.time_ns()
+        """Return `time.time_ns()`, or the latest moment that can be kept where the machine's clock is beyond that."""
+        try:
+            return min(time.time_ns(), _LATEST_NS)
+        except OverflowError:  # it says 2263 or later
+            return _LATEST_NS
 
     def monotonic(self) -> float:
         """Return `time.monotonic()`."""

@@ -1,0 +1,41 @@
+"""A machine whose clock is nonsense: a battery that is empty, a year that no file can say."""
+
+from __future__ import annotations
+
+import time
+from typing import NoReturn
+
+import pytest
+
+import aiodq
+from aiodq.testing import SimulatedFileSystem
+from tests.channels.support import counts, soon
+
+CENTURY = 100 * 365 * 86_400
+
+
+def in_2263() -> NoReturn:
+    """Answer as Python does where 64 bits of nanoseconds are not enough."""
+    raise OverflowError("timestamp too large to convert to C _PyTime_t")
+
+
+@pytest.mark.parametrize("now", [in_2263, lambda: (1 << 63) - 1, lambda: -(10**18)], ids=["2263", "2262", "1938"])
+async def test_a_clock_that_is_wrong_by_centuries_stops_nothing(now: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    fs = SimulatedFileSystem()
+    async with aiodq.open("/s", fs=fs) as store:
+        await store.topic("jobs").put(b"before")
+    monkeypatch.setattr(time, "time_ns", now)
+    async with aiodq.open("/s", fs=fs) as store:
+        jobs = store.queue("jobs")
+        await soon(jobs.put(b"later", delay=CENTURY))
+        await soon(jobs.put(b"at once", ttl=CENTURY))
+        message = await soon(jobs.get())
+        await message.nack(CENTURY)
+        async with store.transaction() as tx:
+            tx.put("jobs", b"in a transaction", delay=CENTURY)
+        await soon(jobs.sync())
+        assert counts(jobs) == (1, 0, 3)
+        assert store.stats().failed is None
+    monkeypatch.undo()
+    async with aiodq.open("/s", fs=fs) as store:
+        assert store.queue("jobs").depth == 4
