@@ -18,12 +18,14 @@ __all__ = [
     "Closing",
     "Committed",
     "Committing",
+    "Counted",
     "Created",
     "Deferred",
     "Deleted",
     "Deleting",
     "Elapsed",
     "Found",
+    "Handing",
     "Ledger",
     "Moved",
     "Moving",
@@ -32,6 +34,8 @@ __all__ = [
     "Purging",
     "Put",
     "Putting",
+    "Returned",
+    "Returning",
     "Seeking",
     "Settled",
     "Settling",
@@ -61,6 +65,9 @@ class Topic:
         making: channels that may not be there yet, with what may have been put before.
         sought: a channel has gone back, so that what it settled may come again.
         gone: offsets that were missing when the store was opened, and were judged then.
+        counted: by channel and message, the least and the most deliveries that may be counted; of a message that is not
+            here, nobody looks.
+        begun: how many were counted when the store was opened.
     """
 
     possible: dict[str, None] = field(default_factory=dict)
@@ -77,6 +84,13 @@ class Topic:
     making: dict[str, frozenset[str]] = field(default_factory=dict)
     sought: bool = False
     gone: frozenset[int] = frozenset()
+    counted: dict[str, dict[str, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
+    begun: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+
+    def deliveries(self, channel: str, name: str) -> tuple[int, int]:
+        """Return the least and the most that may be counted."""
+        begun = self.begun[channel].get(name, 0)
+        return self.counted[channel].get(name, (begun, begun))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +185,46 @@ class Deferred(OfMessage):
 
     def post(self, of: Topic) -> None:
         of.deferred[self.channel].add(self.name)
+
+
+class Handing(OfMessage):
+    """A message is about to be handed out once more, which may be counted from now on."""
+
+    __slots__ = ()
+
+    def post(self, of: Topic) -> None:
+        least, most = of.deliveries(self.channel, self.name)
+        of.counted[self.channel][self.name] = least, most + 1
+
+
+class Counted(OfMessage):
+    """All deliveries of a message so far are counted, whatever happens."""
+
+    __slots__ = ()
+
+    def post(self, of: Topic) -> None:
+        _, most = of.deliveries(self.channel, self.name)
+        of.counted[self.channel][self.name] = most, most
+
+
+class Returning(OfMessage):
+    """A message is about to be given back as if it had not been handed out the last time."""
+
+    __slots__ = ()
+
+    def post(self, of: Topic) -> None:
+        least, most = of.deliveries(self.channel, self.name)
+        of.counted[self.channel][self.name] = min(least, most - 1), most
+
+
+class Returned(OfMessage):
+    """It was, durably."""
+
+    __slots__ = ()
+
+    def post(self, of: Topic) -> None:
+        _, most = of.deliveries(self.channel, self.name)
+        of.counted[self.channel][self.name] = most - 1, most - 1
 
 
 class Elapsed(OfTopic):
@@ -329,12 +383,14 @@ class TopicFound:
         channels: by channel, what is ready, in the order of delivery.
         deferred: by channel, what is to come later.
         end: the offset that the next message gets.
+        attempts: by channel, how often what comes was delivered, if it was.
     """
 
     log: dict[int, str]
     channels: dict[str, tuple[str, ...]]
     deferred: dict[str, frozenset[str]] = field(default_factory=dict)
     end: int = 0
+    attempts: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 Note: TypeAlias = "OfTopic | Committing | Deleted | Found"
@@ -402,3 +458,4 @@ class Ledger:
                 settled = set(topic.promised) - set(ready) - later
                 topic.channels[channel] = (set(settled), settled, set())
                 topic.deferred[channel] = set(later)
+                topic.begun[channel] = dict(found.attempts.get(channel, {}))

@@ -220,9 +220,17 @@ def _channels(topic: Topic, seen: TopicFound) -> Iterator[str]:
             yield f"phantom: {sorted(strange)} for channel {channel}"
         if early := topic.deferred[channel] & set(ready):
             yield f"early: {sorted(early)} for channel {channel}"
+        yield from _counts(topic, channel, seen.attempts.get(channel, {}), {*ready, *later})
         if len(set(ready)) != len(ready):
             yield f"duplicate: {len(ready) - len(set(ready))} for channel {channel}"
         yield from _order(ready, channel)
+
+
+def _counts(topic: Topic, channel: str, attempts: Mapping[str, int], open_ones: set[str]) -> Iterator[str]:
+    for name in sorted(topic.counted[channel].keys() & open_ones):
+        least, most = topic.deliveries(channel, name)
+        if not least <= (number := attempts.get(name, 0)) <= most:
+            yield f"count: {number} deliveries of {name}, not {least} to {most}, for channel {channel}"
 
 
 def _order(ready: Sequence[str], channel: str) -> Iterator[str]:

@@ -267,6 +267,26 @@ async def delays_and_requeues(world: World) -> None:
 
 
 @workload
+async def counted_deliveries(world: World) -> None:
+    """Messages handed out, requeued, released, acked and left in flight, each delivery counted."""
+    with mock.patch("aiodq.engine.persister._FOLD_AT", 6):
+        async with world.store(SMALL) as store:
+            queue = world.queue(store, "jobs")
+            queue = store.queue("jobs", aiodq.ChannelOptions(max_attempts=50))
+            for _ in range(4):
+                await world.put(queue, "p")
+            for _ in range(2):
+                left, back = await world.hand_out(queue), await world.hand_out(queue)
+                await world.rest()
+                await back.nack()
+                again = await world.hand_out(queue)
+                await world.count(queue, left, again)
+                await world.give_back(queue, again)
+                await world.rest()
+                await world.ack(await world.hand_out(queue))
+
+
+@workload
 async def dead_letters(world: World) -> None:
     """Messages given up, by word and by the number of their attempts: they are in one topic or the other."""
     async with world.store() as store:

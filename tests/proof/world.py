@@ -20,12 +20,14 @@ from tests.proof.ledger import (
     Closing,
     Committed,
     Committing,
+    Counted,
     Created,
     Deferred,
     Deleted,
     Deleting,
     Elapsed,
     Found,
+    Handing,
     Moved,
     Moving,
     Note,
@@ -33,6 +35,8 @@ from tests.proof.ledger import (
     Purging,
     Put,
     Putting,
+    Returned,
+    Returning,
     Seeking,
     Settled,
     Settling,
@@ -287,6 +291,28 @@ class World:
         await channel.seek(offset)
         self.note(Sought(topic, channel.name, offset))
 
+    async def hand_out(self, queue: aiodq.Queue) -> aiodq.Message:
+        """Take the next message of a queue that counts."""
+        seen = await queue.peek()
+        assert seen is not None
+        self.note(Handing(_name(queue), queue.name, self.name_of(seen)))
+        message = await queue.get()
+        assert message.offset == seen.offset
+        return message
+
+    async def count(self, queue: aiodq.Queue, *messages: aiodq.Message) -> None:
+        """Make durable how often messages were delivered."""
+        await queue.sync()
+        for message in messages:
+            self.note(Counted(message.topic, message.channel, self.name_of(message)))
+
+    async def give_back(self, queue: aiodq.Queue, message: aiodq.Message) -> None:
+        """Release a message, durably."""
+        self.note(Returning(message.topic, message.channel, self.name_of(message)))
+        message.release()
+        await queue.sync()
+        self.note(Returned(message.topic, message.channel, self.name_of(message)))
+
     async def purge(self, topic: aiodq.Topic | aiodq.Queue) -> None:
         """Drop the backlog."""
         self.note(Purging(_name(topic)))
@@ -333,13 +359,20 @@ async def found_in(store: aiodq.Store) -> dict[str, TopicFound]:
         deferred = {channel: _later(topic.channel(channel), log) for channel in topic.channels()}
         if log or channels:
             later = {channel: names for channel, names in deferred.items() if names}
-            topics[name] = TopicFound(log, channels, later, topic.end_offset)
+            attempts = {channel: _attempts(topic.channel(channel), log) for channel in topic.channels()}
+            topics[name] = TopicFound(log, channels, later, topic.end_offset, attempts)
     return topics
 
 
 def _later(channel: aiodq.Channel, log: dict[int, str]) -> frozenset[str]:
     state = channel._outlet.state
     return frozenset(log[offset] for offset, _ in state.deferred) if state is not None else frozenset()
+
+
+def _attempts(channel: aiodq.Channel, log: dict[int, str]) -> dict[str, int]:
+    state = channel._outlet.state
+    found = {} if state is None else state.image().attempts
+    return {log[offset]: number for offset, number in found.items() if offset in log}
 
 
 async def _ready(channel: aiodq.Channel) -> tuple[str, ...]:

@@ -44,6 +44,25 @@ def what_was_put_with_a_delay_is_not_looked_for_at_open() -> Patch:
     return mock.patch("aiodq.engine.opening.delayed", return_value=[])
 
 
+@mutant("counted deliveries")
+def deliveries_are_counted_only_in_memory() -> Patch:
+    taken = ChannelState.take_ops
+
+    def forgetful(state: ChannelState, wall: int = 0, now: int = 0) -> list[Op]:
+        state._fresh_deliveries.clear()
+        return taken(state, wall, now)
+
+    return mock.patch.object(ChannelState, "take_ops", forgetful)
+
+
+@mutant("counted deliveries")
+def a_release_does_not_take_its_delivery_back() -> Patch:
+    def keep(state: ChannelState, offset: int, attempts: int) -> None:
+        state.nack(offset, attempts)
+
+    return mock.patch.object(ChannelState, "release", keep)
+
+
 @mutant("dead letters")
 def a_dead_letter_is_settled_before_it_is_put() -> Patch:
     def hasty(
