@@ -7,6 +7,7 @@ import random
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
+from aiodq.engine.aimed import shown
 from aiodq.engine.causes import Course, Sequel, cause_of
 from aiodq.engine.checks import span_ns
 from aiodq.engine.signals import QueueShutDown
@@ -389,7 +390,7 @@ def make_message(  # noqa: PLR0917 - called once per message, and keywords cost 
         columns.bodies[number],
         tag=None if columns.tags is None else columns.tags[number],
         key=None if columns.keys is None else columns.keys[number],
-        headers=_NONE if columns.headers is None else columns.headers[number],
+        headers=_NONE if columns.headers is None else shown(columns.headers[number]),
         outlet=outlet,
         attempts=attempts,
         delivery=delivery,

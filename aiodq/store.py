@@ -12,21 +12,22 @@ from aiodq.clock import Clock, SystemClock
 from aiodq.engine.health import health
 from aiodq.engine.runtime import Runtime, Seams
 from aiodq.engine.stopping import stop_channels
-from aiodq.errors import InvalidOptionError, NotAwaitedError, StorageError
+from aiodq.errors import InvalidOptionError, InvalidOptionTypeError, NotAwaitedError, StorageError
 from aiodq.message import make_message
 from aiodq.names import check_name, check_topic_name
 from aiodq.onlyasync import AsyncBlock
 from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, check_store_options
 from aiodq.queue import Queue
+from aiodq.requeue import requeue_letters
 from aiodq.stats import Health, StoreStats
 from aiodq.storage.filesystem import FileSystem, OsFileSystem
 from aiodq.storage.reader import StoreReader
 from aiodq.topic import Topic
 from aiodq.transaction import Transaction
-from aiodq.values import check_flag, refuse, span_seconds
+from aiodq.values import check_flag, check_whole, refuse, span_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from concurrent.futures import Executor
     from datetime import timedelta
     from os import PathLike
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.events import Events
     from aiodq.engine.ioloop import IoLoop
+    from aiodq.message import Message
 
 __all__ = ["QueueOpening", "Store", "StoreOpening", "open", "open_queue", "open_reader"]
 
@@ -134,6 +136,43 @@ class Store(AsyncBlock):
         """
         self._runtime.check()
         return Transaction(self._runtime)
+
+    async def requeue_dead(
+        self, topic: str, *, where: Callable[[Message], bool] | None = None, limit: int | None = None
+    ) -> int:
+        """Put dead letters back to the channels that gave them up, each to that one alone; return how many.
+
+        The other channels of its topic do not see a message again. It is as it was put (body, tag, key and headers), at
+        a new offset, in the order of the letters; its attempts begin anew. Letters are put back and settled in
+        transactions of up to 100: interrupted anywhere, each is in one place and not in the other. What is in flight
+        or deferred stays, and so does a letter whose channel is not there any more, or which names none.
+
+        Args:
+            topic: the dead-letter topic's name. Its only channel is meant, or else `default`. One that is not there
+                has no letters, and is not made.
+            where: called with each letter; only those go back for which it is true. `message.headers` has the reason.
+            limit: how many at most; None for all.
+
+        Raises:
+            InvalidNameError: no topic's name.
+            InvalidOptionError: `limit` is of no use; a `TypeError` too where it is of another type.
+            QueueFull: a topic's bound is reached and its policy is `"reject"`. Earlier transactions stand.
+            WrongContextError: inside a transaction's block: this has its own.
+            StorageError: a letter could not be read, or not be put back. Earlier transactions stand.
+            StoreFailedError: the store has stopped.
+
+        Cancellation: a letter is back or not, and the rest stays.
+        """
+        if limit is not None:
+            check_whole("limit", limit, least=0, example=100)
+        if where is not None and not callable(where):
+            raise InvalidOptionTypeError(
+                f"where is a function of a letter, such as `lambda letter: letter.tag == 'paid'`, not {where!r}"
+            )
+        check_topic_name(topic, self._runtime.topics)
+        if topic not in self.topics():
+            return 0
+        return await requeue_letters(self._runtime, self.topic(topic), where, limit)
 
     def events(self) -> Events:
         """Return what happens in the store from now on, behind what happened at its opening: `async for event in …`.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json as json_text
 import sys
-from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
@@ -15,20 +14,13 @@ from aiodq.cli.loop import run_command
 from aiodq.cli.names import known_channel, known_topic
 from aiodq.cli.opening import open_store
 from aiodq.cli.show import counted, message_fields, print_json, stdout
-from aiodq.engine.batch import Draft
-from aiodq.engine.burial import HEADERS
-from aiodq.engine.signals import QueueEmpty
 from aiodq.options import ChannelOptions
+from aiodq.requeue import letters_channel
 
 if TYPE_CHECKING:
-    from aiodq.message import Message
     from aiodq.options import Position
-    from aiodq.queue import Queue
-    from aiodq.store import Store
 
 __all__ = ["channels", "peek", "requeue_dead", "seek"]
-
-_AT_ONCE: Final = 100
 
 
 def channels(
@@ -181,10 +173,10 @@ def requeue_dead(
     number: Annotated[int | None, Parameter(name="-n", validator=validators.Number(gte=0))] = None,
     json: bool = False,
 ) -> int:
-    """Put dead letters back into the topics they come from, as new messages, and ack them here.
+    """Put dead letters back to the channels that gave them up, each to that one alone, as they were, and ack them here.
 
-    All channels of those topics see them. A letter is acked once its message is on disk; an interruption in between
-    may put it a second time, and loses none. What has no header that tells where it comes from stays.
+    Other channels do not see them again. Interrupted anywhere, a letter is here or back there. What has no header that
+    tells which channel it comes from stays, and so does what comes from a channel that is not there any more.
 
     Args:
         store: the store's directory.
@@ -196,41 +188,13 @@ def requeue_dead(
 
     async def go() -> int:
         async with open_store(store) as opened:
-            moved, stayed = await _requeue(opened, topic, sys.maxsize if number is None else number)
+            moved = await opened.requeue_dead(topic, limit=number)
+            stayed = 0 if moved == number else letters_channel(opened.topic(topic)).qsize()
         if json:
             print_json({"topic": topic, "requeued": moved, "stayed": stayed}, indent=None)
             return DONE
-        stay = f"; {stayed:,} without a topic {'stays' if stayed == 1 else 'stay'}"
+        stay = f"; {stayed:,} without a channel to go to {'stays' if stayed == 1 else 'stay'}"
         stdout().print(f"put back {counted(moved, 'message')}" + stay * (stayed > 0))
         return DONE
 
     return run_command(go())
-
-
-async def _requeue(store: Store, dead: str, most: int) -> tuple[int, int]:
-    queue = store.queue(dead)
-    await queue.topic.settle_in()
-    stayed: list[Message] = []
-    moved = 0
-    while moved < most and (letters := _some(queue, min(_AT_ONCE, most - moved))):
-        for letter in letters:
-            origin = letter.headers.get(HEADERS[0])
-            if origin is None:
-                stayed.append(letter)
-                continue
-            kept = {name: text for name, text in letter.headers.items() if name not in HEADERS}
-            await store.topic(origin).put_many([Draft(letter.body, letter.tag, letter.key, kept)])
-            letter.ack_nowait()
-            moved += 1
-        await queue.sync()
-    for letter in stayed:
-        letter.release()
-    return moved, len(stayed)
-
-
-def _some(queue: Queue, number: int) -> list[Message]:
-    messages: list[Message] = []
-    with suppress(QueueEmpty):
-        while len(messages) < number:
-            messages.append(queue.get_nowait())
-    return messages

@@ -215,6 +215,16 @@ class ChannelState:
                 self._passed.discard_below(self.cursor)
         return attempts, self._deliveries
 
+    def is_ready(self, offset: int) -> bool:
+        """Return whether a message waits to be handed out."""
+        return self._is_open(offset) and offset not in self.in_flight and offset not in self.deferred
+
+    def pick(self, offset: int) -> tuple[int, int]:
+        """Hand out a ready message out of its turn; return (attempts, delivery number)."""
+        if offset >= self.cursor:
+            self._passed.add(offset, offset + 1)
+        return self.deliver(offset)
+
     def passed(self, offset: int) -> bool:
         """Return whether the message was handed out or deferred before."""
         return offset < self.cursor or offset in self._passed

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiodq.engine.aimed import FOR
 from aiodq.engine.batch import Accepted
 from aiodq.engine.settle import settle, tell_all
 from aiodq.engine.signals import QueueFull, QueueShutDown
@@ -61,7 +62,9 @@ class DeadLetter(NamedTuple):
         values = self.topic, self.channel, str(self.batch.first), str(self.attempts), self.reason, self.error, moment
         # A letter that is given up in its turn says why now, and nothing of the time before.
         own = {
-            name: text for name, text in (columns.headers[0] if columns.headers else {}).items() if name not in HEADERS
+            name: text
+            for name, text in (columns.headers[0] if columns.headers else {}).items()
+            if name not in HEADERS and name != FOR
         }
         headers = own | {
             name: text for name, text in zip(HEADERS, values, strict=True) if text or name != "aiodq-error"

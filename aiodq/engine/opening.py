@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiodq.delivery.channel import ChannelState
 from aiodq.engine.adopting import adopt_pending
+from aiodq.engine.aimed import FOR, aimed_since
 from aiodq.engine.alarm import monotonic_ns
 from aiodq.engine.batch import Part
 from aiodq.engine.writer import write_blocking
@@ -337,10 +338,23 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
             if acks.channel in topic.channels:
                 for start, stop in acks.ranges:
                     topic.channels[acks.channel][1].purge(start, stop)
+        if brought is not None:
+            _pass_over(fs, topic, brought.puts)
     except BaseException:
         topic.abandon()
         raise
     return topic
+
+
+def _pass_over(fs: FileSystem, topic: OpenedTopic, puts: Sequence[tuple[int, Puts]]) -> None:
+    """Settle in each channel what transactions put for another one alone."""
+    # CRASH: until the file of transactions is emptied, the channels' journals may not say so.
+    if not any(FOR in own for _, put in puts for own in put.columns.headers or ()):
+        return
+    for offset, name in aimed_since(fs, topic.log, min(put.since for _, put in puts)):
+        for channel, (_, state) in topic.channels.items():
+            if channel != name:
+                state.skip(offset, offset + 1)
 
 
 def written_by(options: StoreOptions) -> LogOptions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from aiodq.engine.aimed import FOR
 from aiodq.engine.settle import settle
 from aiodq.engine.settling import SECOND, Settling
 from aiodq.engine.signals import QueueShutDown
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from aiodq.delivery.channel import ChannelState
     from aiodq.engine.settling import OutletHost
     from aiodq.engine.stopping import Stoppable
+    from aiodq.format.columns import Columns
     from aiodq.format.frames import Batch
     from aiodq.options import ChannelOptions
 
@@ -101,7 +103,12 @@ class Outlet(Settling, Generic[M]):
                 return None
             batch, number = found
             columns = batch.columns
-            if self._plain and columns.dues is None and columns.expiries is None:
+            if (
+                self._plain
+                and columns.dues is None
+                and columns.expiries is None
+                and (columns.headers is None or FOR not in columns.headers[number])
+            ):
                 return self._deliver(state, batch, number, now)
             if self._wanted(state, batch, number):
                 return self._deliver(state, batch, number, now)
@@ -115,7 +122,7 @@ class Outlet(Settling, Generic[M]):
             # A wall clock that was set back makes nothing wait for longer than it was to.
             state.defer(offset, now + columns.dues[number] - max(wall, batch.time_ns))
             self._set_alarm(state)
-        elif self._tags is not None and (columns.tags is None or columns.tags[number] not in self._tags):
+        elif self._is_for_others(columns, number):
             state.skip(offset, offset + 1)
         elif self._is_over(batch, number, now):
             if self.options.dead_letter is None:
@@ -130,6 +137,12 @@ class Outlet(Settling, Generic[M]):
         self.source.kept.discard(offset)
         self._changed()
         return False
+
+    def _is_for_others(self, columns: Columns, number: int) -> bool:
+        """Return whether the message is for another channel, or has none of the tags that are wanted."""
+        if columns.headers is not None and columns.headers[number].get(FOR, self.name) != self.name:
+            return True
+        return self._tags is not None and (columns.tags is None or columns.tags[number] not in self._tags)
 
     def _is_over(self, batch: Batch, number: int, now: int) -> bool:
         """Return whether the message's time to live has ended."""
@@ -270,6 +283,15 @@ class Outlet(Settling, Generic[M]):
             self._set_alarm(state)
         if self._getters.line:
             self.wake()
+
+    def pass_over(self, aimed: list[tuple[int, str]]) -> None:
+        """Settle what came that is for other channels."""
+        state = self.state
+        others = [offset for offset, name in aimed if name != self.name]
+        if state is not None and others:
+            for offset in others:
+                state.skip(offset, offset + 1)
+            self._changed()
 
     # --- the end
 

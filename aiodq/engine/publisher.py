@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from aiodq.engine.aimed import aimed_in
 from aiodq.errors import StoreFailedError
 from aiodq.format.frames import Batch
 
@@ -75,8 +76,11 @@ class Publisher:
         if ioloop.outlets:
             tail = ioloop.tail
             tail.append(batch)
+            aimed = aimed_in(batch)
             for outlet in ioloop.outlets.values():
                 outlet.extend(batch)
+                if aimed:
+                    outlet.pass_over(aimed)
             if len(ioloop.outlets) == 1 or tail.cost * 2 > tail.limit:
                 tail.trim(min(outlet.position for outlet in ioloop.outlets.values()))
         part.resolve()

@@ -76,7 +76,7 @@ def test_dead_letters_go_back_to_where_they_come_from(tmp_path: Path) -> None:
 
     asyncio.run(work())
     assert ok("requeue-dead", tmp_path, "dead", "-n", "1").lines == [b"put back 1 message"]
-    assert ok("requeue-dead", tmp_path, "dead").lines == [b"put back 2 messages; 1 without a topic stays"]
+    assert ok("requeue-dead", tmp_path, "dead").lines == [b"put back 2 messages; 1 without a channel to go to stays"]
     lines = [json.loads(line) for line in ok("get", tmp_path, "jobs", "--json").lines]
     assert [(line["body"], line["tag"], line["headers"]) for line in lines] == [
         (str(number), "red", {"a": "b"}) for number in range(3)

@@ -34,6 +34,8 @@ __all__ = [
     "Purging",
     "Put",
     "Putting",
+    "Requeued",
+    "Requeueing",
     "Returned",
     "Returning",
     "Seeking",
@@ -362,6 +364,41 @@ class Committed(Committing):
 
 
 @dataclass(frozen=True, slots=True)
+class Requeueing:
+    """A letter may go back to the channel that gave it up: it is here, or there.
+
+    Attributes:
+        topic, channel: where the letter is.
+        name: which it is.
+        target, into: the topic and the channel that it goes back to.
+    """
+
+    topic: str
+    channel: str
+    name: str
+    target: str
+    into: str
+
+    def enter(self, topics: dict[str, Topic]) -> None:
+        """Enter the note."""
+        topics[self.topic].channels[self.channel][0].add(self.name)
+        topics[self.target].arriving.add(self.name)
+        may, has, _ = topics[self.target].channels[self.into]
+        may.add(self.name)
+        has.discard(self.name)
+
+
+class Requeued(Requeueing):
+    """It did."""
+
+    __slots__ = ()
+
+    def enter(self, topics: dict[str, Topic]) -> None:
+        topics[self.topic].channels[self.channel][1].add(self.name)
+        topics[self.target].channels[self.into][0].discard(self.name)
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """The store was opened, and everything that it then showed was promised to stay, and nothing else to come.
 
@@ -393,7 +430,7 @@ class TopicFound:
     attempts: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
-Note: TypeAlias = "OfTopic | Committing | Deleted | Found"
+Note: TypeAlias = "OfTopic | Committing | Deleted | Found | Requeueing"
 
 
 class Ledger:
@@ -402,6 +439,7 @@ class Ledger:
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = defaultdict(Topic)
         self.transactions: list[Committing] = []
+        self.requeues: list[Requeueing] = []
         self.notes = 0
 
     @classmethod
@@ -433,6 +471,10 @@ class Ledger:
                     self.transactions.append(note)
                 for part in note.notes():
                     part.post(self.topics[part.topic])
+            case Requeueing():
+                if type(note) is Requeueing:
+                    self.requeues.append(note)
+                note.enter(self.topics)
             case Moving():
                 note.post(self.topics[note.topic])
                 target = self.topics[note.target]
@@ -447,6 +489,7 @@ class Ledger:
         """Go on from what an open found, whatever was possible before."""
         self.topics.clear()
         self.transactions.clear()
+        self.requeues.clear()
         for name, found in note.topics.items():
             topic = self.topics[name]
             topic.promised = {of: offset for offset, of in found.log.items()}

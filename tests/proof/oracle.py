@@ -117,6 +117,7 @@ def check(ledger: Ledger, found: dict[str, TopicFound]) -> list[str]:
             continue
         wrong += [f"{item} (topic {name})" for item in (*_log(topic, seen), *_channels(topic, seen))]
         wrong += [f"{item} (topic {name})" for item in _moves(topic, seen, found)]
+    wrong += _requeues(ledger, found)
     return wrong + [f"half a transaction: {halves}" for halves in _transactions(ledger, found)]
 
 
@@ -139,6 +140,21 @@ def _transactions(ledger: Ledger, found: dict[str, TopicFound]) -> Iterator[str]
             (undone if name in ready else done).add(f"ack of {name} in {topic}")
         if done and undone:
             yield f"{sorted(done)} and not {sorted(undone)}"
+
+
+def _requeues(ledger: Ledger, found: dict[str, TopicFound]) -> Iterator[str]:
+    """Check that what goes back is in one of two channels, and not in both."""
+    for letter in ledger.requeues:
+        places = ((letter.topic, letter.channel), (letter.target, letter.into))
+        if any(topic not in found or channel not in found[topic].channels for topic, channel in places):
+            yield f"lost: a channel between which {letter.name} goes"
+            continue
+        there = [
+            letter.name in {*found[topic].channels[channel], *found[topic].deferred.get(channel, ())}
+            for topic, channel in places
+        ]
+        if sum(there) != 1:
+            yield f"requeued: {letter.name} is in {sum(there)} of {places}"
 
 
 def _moves(topic: Topic, seen: TopicFound, found: dict[str, TopicFound]) -> Iterator[str]:

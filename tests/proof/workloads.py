@@ -305,6 +305,25 @@ async def dead_letters(world: World) -> None:
 
 
 @workload
+async def requeued_letters(world: World) -> None:
+    """Dead letters that go back to one of two channels: each is here or there, and the other channel sees none."""
+    async with world.store(SMALL) as store:
+        topic = store.topic("jobs")
+        work, other = world.channel(topic, "work", dead_letter="dead"), world.channel(topic, "other")
+        dead = world.queue(store, "dead")
+        for channel in (work, other, dead):
+            await _take(world, channel, channel.qsize())
+        for number in range(3):
+            await world.put(topic, f"r{number}")
+        await _take(world, other, 2)
+        for _ in range(2):
+            await world.reject(await work.get(), "dead")
+            await world.rest()
+        await world.requeue(store, "dead")
+        await _take(world, other, 1)
+
+
+@workload
 async def seeking(world: World) -> None:
     """A channel goes back and ahead between acks."""
     keep = aiodq.Retention(consumed="keep")

@@ -35,6 +35,8 @@ from tests.proof.ledger import (
     Purging,
     Put,
     Putting,
+    Requeued,
+    Requeueing,
     Returned,
     Returning,
     Seeking,
@@ -111,11 +113,14 @@ class World:
             self.note(Found(found, damages))
             yield store
 
-    def channel(self, topic: aiodq.Topic, name: str, *, earliest: bool = True) -> aiodq.Channel:
+    def channel(
+        self, topic: aiodq.Topic, name: str, *, earliest: bool = True, dead_letter: str | None = None
+    ) -> aiodq.Channel:
         """Name a channel."""
         if name not in topic.channels():
             self.note(Created(topic.name, name, earliest))
-        return topic.channel(name, aiodq.ChannelOptions(start="earliest" if earliest else "latest"))
+        options = aiodq.ChannelOptions(start="earliest" if earliest else "latest", dead_letter=dead_letter)
+        return topic.channel(name, options)
 
     def queue(self, store: aiodq.Store, name: str) -> aiodq.Queue:
         """Name a queue."""
@@ -312,6 +317,18 @@ class World:
         message.release()
         await queue.sync()
         self.note(Returned(message.topic, message.channel, self.name_of(message)))
+
+    async def requeue(self, store: aiodq.Store, dead: str) -> None:
+        """Put all letters back that wait in a dead-letter topic."""
+        state = store.queue(dead)._outlet.state
+        assert state is not None
+        letters = [letter async for letter in store.topic(dead).scan() if state.is_ready(letter.offset)]
+        origins = [(letter.headers["aiodq-topic"], letter.headers["aiodq-channel"]) for letter in letters]
+        for letter, origin in zip(letters, origins, strict=True):
+            self.note(Requeueing(dead, "default", self.name_of(letter), *origin))
+        assert await store.requeue_dead(dead) == len(letters)
+        for letter, origin in zip(letters, origins, strict=True):
+            self.note(Requeued(dead, "default", self.name_of(letter), *origin))
 
     async def purge(self, topic: aiodq.Topic | aiodq.Queue) -> None:
         """Drop the backlog."""

@@ -6,14 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from aiodq import requeue
 from aiodq.delivery.channel import ChannelState
 from aiodq.engine.burial import DeadLetterOffice
+from aiodq.engine.outlet import Outlet
 from aiodq.format.journal import OpKind
+from aiodq.transaction import Transaction
 from tests.proof.mutants.registry import Patch, mutant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import aiodq
     from aiodq.engine.burial import DeadLetter
     from aiodq.engine.intake import Intake
     from aiodq.format.journal import ChannelImage, Op
@@ -73,6 +77,26 @@ def a_dead_letter_is_settled_before_it_is_put() -> Patch:
 
     send = DeadLetterOffice.send
     return mock.patch.object(DeadLetterOffice, "send", hasty)
+
+
+@mutant("requeued letters")
+def what_goes_back_to_one_channel_comes_to_all() -> Patch:
+    return mock.patch.multiple(Outlet, _is_for_others=lambda *_: False, pass_over=lambda *_: None)
+
+
+@mutant("requeued letters")
+def letters_are_settled_before_they_are_back() -> Patch:
+    send_back = requeue._Office.send_back
+
+    async def hasty(office: requeue._Office, letters: list[aiodq.Message]) -> int:
+        for letter in letters:
+            held = office._taken(letter)
+            assert held is not None
+            await held.ack()
+        with mock.patch.object(Transaction, "ack_many"), mock.patch.object(office, "_taken", lambda letter: letter):
+            return await send_back(office, letters)
+
+    return mock.patch.object(requeue._Office, "send_back", hasty)
 
 
 @mutant("seeking")

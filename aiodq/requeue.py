@@ -1,0 +1,95 @@
+"""Dead letters on their way back to the channels that gave them up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aiodq.engine.aimed import FOR
+from aiodq.engine.burial import HEADERS
+from aiodq.message import Message
+from aiodq.transaction import Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.channel import Channel
+    from aiodq.engine.runtime import Runtime
+    from aiodq.topic import Topic
+
+__all__ = ["letters_channel", "requeue_letters"]
+
+_AT_ONCE: Final = 100
+"""Letters that go back in one transaction."""
+
+_TOPIC, _CHANNEL, *_ = HEADERS
+
+
+def letters_channel(topic: Topic) -> Channel:
+    """Return the channel whose letters go back: the only one of the topic, or `default`."""
+    names = topic.channels()
+    return topic.channel(names[0] if len(names) == 1 else "default")
+
+
+async def requeue_letters(
+    runtime: Runtime, topic: Topic, where: Callable[[Message], bool] | None, limit: int | None
+) -> int:
+    """See `Store.requeue_dead`."""
+    channel = letters_channel(topic)
+    await topic.settle_in()
+    office = _Office(runtime, channel)
+    moved = 0
+    group: list[Message] = []
+    async for letter in topic.scan(channel.stats().floor):
+        if limit is not None and moved + len(group) >= limit:
+            break
+        if office.may_return(letter) and (where is None or where(letter)):
+            group.append(letter)
+        if len(group) == _AT_ONCE:
+            moved += await office.send_back(group)
+            group = []
+    return moved + await office.send_back(group)
+
+
+class _Office:
+    """Sends letters of one channel back."""
+
+    def __init__(self, runtime: Runtime, channel: Channel) -> None:
+        self._runtime = runtime
+        self._outlet = channel._outlet  # noqa: SLF001 - letters are taken out of their turn
+
+    def may_return(self, letter: Message) -> bool:
+        """Return whether a letter waits here for anybody to take it, and the channel is there that it came from."""
+        state, headers = self._outlet.state, letter.headers
+        origin = self._runtime.topics.get(headers.get(_TOPIC, ""))
+        known = origin is not None and headers.get(_CHANNEL) in origin.outlets
+        return known and state is not None and state.is_ready(letter.offset)
+
+    async def send_back(self, letters: list[Message]) -> int:
+        """Put letters back and settle them, in one transaction; return how many."""
+        # INVARIANT: the transaction is all there is to it. Killed anywhere, each letter is here, or back there.
+        held = [taken for letter in letters if (taken := self._taken(letter)) is not None]
+        try:
+            async with Transaction(self._runtime) as transaction:
+                transaction.ack_many(held)
+                for letter in held:
+                    kept = {name: text for name, text in letter.headers.items() if name not in HEADERS}
+                    target = {FOR: letter.headers[_CHANNEL]}
+                    transaction.put(
+                        letter.headers[_TOPIC], letter.body, tag=letter.tag, key=letter.key, headers=kept | target
+                    )
+        except BaseException:
+            for letter in held:
+                letter._given_back(None)  # noqa: SLF001 - as a block of its own would
+            raise
+        return len(held)
+
+    def _taken(self, letter: Message) -> Message | None:
+        """Return a letter as one that is in flight; None where somebody took it meanwhile."""
+        state = self._outlet.state
+        if state is None or not self.may_return(letter):
+            return None
+        attempts, delivery = state.pick(letter.offset)
+        return Message(
+            letter.topic, letter.offset, letter.timestamp_ns, letter.body, tag=letter.tag, key=letter.key,
+            headers=letter.headers, outlet=self._outlet, attempts=attempts, delivery=delivery,
+        )  # fmt: skip
