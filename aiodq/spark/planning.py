@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Split", "beside_its_owner", "bound_offset", "check_bounds", "plan", "snapshot", "splits_of", "topics_of"]
 
 T = TypeVar("T")
+
+_LOG: Final = logging.getLogger("aiodq.spark")
 
 _MAGIC: Final = frozenset("*?[")
 _BEYOND: Final = 1 << 63
@@ -73,6 +76,8 @@ def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
     splits: list[Split] = []
     for store, topic in topics:
         splits += beside_its_owner(partial(_plan_topic, fs, store, topic, options))
+    messages = sum(split.stop - split.start for split in splits)
+    _LOG.info("read of the topics %s: messages: %d, tasks: %d", [topic for _, topic in topics], messages, len(splits))
     return splits
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
     from aiodq.format.arrow import ArrowRows
     from aiodq.spark.options import ReadOptions
     from aiodq.spark.planning import Split
+    from aiodq.storage.damage import Damage
     from aiodq.storage.filesystem import FileSystem
 
 __all__ = ["Partition", "record_batches"]
+
+_LOG: Final = logging.getLogger("aiodq.spark")
 
 _CHUNK: Final = 2 << 20
 """Bytes that are read at a time: what Arrow makes of them is one record batch mostly."""
@@ -60,6 +64,7 @@ def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str
     reader, at = arrow_reader(fs, columns, verify=options.verify), split.start
     require_seen(fs, *split.place)
     _keep_memory()
+    left_out = 0
     try:
         while at < split.stop:
             result = reader.read(split.view, at, _CHUNK)
@@ -68,13 +73,27 @@ def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str
                 require_seen(fs, *split.place)
             for damage in result.damages:
                 # Without bytes it is offsets that no message has any more, which planning has judged where it looked.
-                if options.strict and (damage.end > damage.position or damage.stop > split.unseen):
+                if damage.end <= damage.position and damage.stop <= split.unseen:
+                    continue
+                if options.strict:
                     reason = f"{damage.reason}; failOnDataLoss=false goes on behind it"
                     raise CorruptionError(reason, damage.path, damage.position)
+                left_out += 1
+                if left_out == 1:
+                    _leave_out(split, damage)
             yield from (rows.cut(split.start, split.stop) for rows in result.batches)
             at = result.next
     finally:
         reader.close()
+        if left_out > 1:
+            _LOG.warning("topic %r: %d more places of this split were left out", split.topic, left_out - 1)
+
+
+def _leave_out(split: Split, damage: Damage) -> None:
+    """Tell the first place of a split that is left out; what damages all of a file would be told without end."""
+    text = "topic %r: left out, as failOnDataLoss is false: %s at byte %d: %s"
+    extra = {"topic": split.topic, "offset": damage.first}
+    _LOG.warning(text, split.topic, damage.path, damage.position, damage.reason, extra=extra)
 
 
 def _keep_memory() -> None:

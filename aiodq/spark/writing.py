@@ -6,6 +6,7 @@ within the commit; its owner, in this process or in another, within a second or 
 
 from __future__ import annotations
 
+import logging
 import warnings
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from aiodq.spark.options import WriteOptions
 
 __all__ = ["BatchWriter", "StreamWriter", "check_schema", "columns_by_topic", "stage"]
+
+_LOG: Final = logging.getLogger("aiodq.spark")
 
 _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "body": ("binary", "string"),
@@ -161,8 +164,12 @@ def _commit(options: WriteOptions, key: CommitKey, messages: Sequence[WriterComm
                 topics.setdefault(topic, []).extend(staged)
     fs, clock = OsFileSystem(), SystemClock()
     commit_staged(fs, options.store, Commit(key, {t: tuple(s) for t, s in topics.items()}, clock.now_ns()))
+    records = sum(staged.records for found in topics.values() for staged in found)
+    _LOG.info("write into the topics %s of %s committed: messages: %d", sorted(topics), options.store, records)
     try:
-        adopt_without_owner(fs, clock, options.store, StoreOptions(segment_bytes=options.segment_bytes))
+        adopted = adopt_without_owner(fs, clock, options.store, StoreOptions(segment_bytes=options.segment_bytes))
+        if not adopted:
+            _LOG.info("the process that owns %s takes them over", options.store)
         discard_staged(fs, options.store, key.name)
     except (AiodqError, OSError) as error:
         # It is committed, and a job that fails now would be repeated, which adds it again where it has no name.

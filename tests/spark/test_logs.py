@@ -1,0 +1,62 @@
+"""What the logger `aiodq.spark` says: how much is read and written, and what a lossy read leaves out. Without Spark."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import aiodq
+from aiodq.spark.options import write_options
+from aiodq.spark.writing import BatchWriter
+from tests.spark.support import fill, read
+from tests.storage.logs import flip, segments
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "aiodq.spark")
+    return caplog
+
+
+async def test_a_read_says_how_much_and_by_how_many(tmp_path: Path, lines: pytest.LogCaptureFixture) -> None:
+    await fill(tmp_path / "store", rounds=20, segment_bytes=1000)
+    found = len(read(tmp_path / "store", splitBytes="1k"))
+    (line,) = [record.getMessage() for record in lines.records if record.name == "aiodq.spark"]
+    assert line.startswith(f"read of the topics ['orders']: messages: {found}, tasks: ")
+
+
+async def test_what_a_lossy_read_leaves_out_is_told_once(tmp_path: Path, lines: pytest.LogCaptureFixture) -> None:
+    await fill(tmp_path / "store", rounds=20, segment_bytes=100_000)
+    whole = len(read(tmp_path / "store"))
+    (segment,) = segments(tmp_path / "store" / "orders")[:1]
+    for position in (200, 900, 1500):
+        flip(segment, position, 0)
+    with pytest.raises(aiodq.CorruptionError):
+        read(tmp_path / "store")
+    lines.clear()
+    assert len(read(tmp_path / "store", failOnDataLoss="false")) < whole
+    first, more = [record for record in lines.records if record.levelno == logging.WARNING]
+    assert str(segment) in first.getMessage()
+    assert first.__dict__["topic"] == "orders"
+    assert "2 more places" in more.getMessage()
+
+
+async def test_a_write_says_how_much(tmp_path: Path, lines: pytest.LogCaptureFixture) -> None:
+    store = str(tmp_path / "store")
+    writer = BatchWriter(write_options({"path": store, "topic": "t"}, stream=False))
+    rows = pa.RecordBatch.from_pydict({"body": [b"a", b"b", b"c"]})
+    writer.commit([writer.write(iter([rows]))])
+    (line,) = [record.getMessage() for record in lines.records if record.name == "aiodq.spark"]
+    assert line == f"write into the topics ['t'] of {store} committed: messages: 3"
+    async with aiodq.open(store) as opened:
+        await opened.topic("t").put(b"d")
+        writer = BatchWriter(write_options({"path": store, "topic": "t"}, stream=False))
+        writer.commit([writer.write(iter([rows]))])
+        last = [record.getMessage() for record in lines.records if record.name == "aiodq.spark"][-1]
+        assert last == f"the process that owns {store} takes them over"
