@@ -123,10 +123,19 @@ class Reporter:
                     self.damaged(name, damage)
             if topic.log.cut_bytes:
                 self.recovered(name, topic.log.cut_bytes)
-        channels = sum(len(topic.channels) for topic in topics.values())
-        found = f"{_counted(len(topics), 'topic')}, {_counted(channels, 'channel')}"
-        text = f"opened {self._path} in {seconds:.3f} s: {found}"
-        self.note(STORE, text, seconds=seconds, topics=len(topics), channels=channels)
+        found = {
+            "topic": len(topics),
+            "channel": sum(len(topic.channels) for topic in topics.values()),
+            "message": sum(topic.log.end - topic.log.begin for topic in topics.values()),
+        }
+        mended = {
+            "recovered byte": sum(topic.log.cut_bytes for topic in topics.values()),
+            "damage": sum(len(topic.log.damages) for topic in topics.values()),
+        }
+        counts = [*found.items(), *(item for item in mended.items() if item[1])]
+        text = f"opened {self._path} in {seconds:.3f} s: {', '.join(_counted(count, what) for what, count in counts)}"
+        extra = {f"{what.replace(' ', '_')}s": count for what, count in (found | mended).items()}
+        self.note(STORE, text, None, None, seconds=seconds, **extra)
         self.listeners.opened()
 
     def failed(self, error: Exception) -> None:

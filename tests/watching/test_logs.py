@@ -20,8 +20,9 @@ class TestStore:
         lines.clear()
         async with machine.store():
             (opened,) = told(lines, "aiodq.store", logging.INFO)
-            assert "opened /s in 0.000 s: 1 topic" in opened.getMessage()
-            assert opened.__dict__["topics"] == opened.__dict__["channels"] == 1
+            assert opened.getMessage() == "opened /s in 0.000 s: 1 topic, 1 channel, 1 message"
+            assert [opened.__dict__[name] for name in ("topics", "channels", "messages")] == [1, 1, 1]
+            assert [opened.__dict__[name] for name in ("recovered_bytes", "damages")] == [0, 0]
         assert "closed /s" in told(lines, "aiodq.store", logging.INFO)[-1].getMessage()
 
     async def test_a_failed_store_is_an_error_with_its_cause(
