@@ -372,6 +372,10 @@ class Channel(AsyncIteration):
         Going ahead therefore gives up what lies between: where retention deletes what is consumed, for good.
         What is in flight is forgotten, with its attempts; settling it raises `NotInFlightError`.
 
+        To seek ahead is to settle all that is skipped: with `Retention(consumed="delete")`, the default, what no other
+        channel waits for is deleted soon, and no seek back brings it again. Where it is to stay, the topic needs
+        `Retention(consumed="keep")`.
+
         Args:
             position: `"earliest"`, `"latest"`, an offset, or a time with a zone.
 

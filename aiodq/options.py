@@ -142,11 +142,21 @@ def check_dead_letter(topic: str, options: ChannelOptions | None) -> None:
 class Retention:
     """How long messages stay on disk. Whole segments go, never parts.
 
+    A week of history for replay, whoever has read it, and also where nobody has yet:
+
+    ```python
+    Retention(consumed="keep", unconsumed="delete", max_age=timedelta(days=7))
+    ```
+
+    With `unconsumed="keep"`, which is the default, the bounds only take what every channel has acked: a topic without a
+    channel then keeps everything.
+
     Attributes:
-        consumed: `"delete"` removes a segment once every channel has acked all of it; `"keep"` leaves it for replay
-            until a bound below asks for it.
-        max_age: older segments go, judged by their newest message: seconds, or a `timedelta`. None: no bound.
-        max_bytes: the oldest segments go until no more than this is left. None: no bound.
+        consumed: `"delete"` removes a segment once every channel has acked all of it, the one being written about ten
+            seconds after the last put; `"keep"` leaves it for replay until a bound below asks for it.
+        max_age: older segments go, judged by their newest message: seconds, or a `timedelta`. A segment takes messages
+            of a quarter of this time at most, so that each goes within one and a quarter of it. None: no bound.
+        max_bytes: the oldest full segments go until no more than this is left. None: no bound.
         max_segments: as `max_bytes`, by number.
         unconsumed: `"keep"` exempts from the three bounds what some channel has not acked; `"delete"` does not, and
             counts as dropped what a channel loses by it.

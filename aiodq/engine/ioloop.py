@@ -33,6 +33,7 @@ from aiodq.engine.settle import settle, tell_all
 from aiodq.engine.signals import QueueShutDown
 from aiodq.engine.syncer import Syncer
 from aiodq.engine.tail import TailCache
+from aiodq.engine.ticker import Ticker
 from aiodq.engine.unborn import UnbornLog
 from aiodq.engine.vitals import SyncTimer
 from aiodq.engine.writer import SegmentWriter
@@ -141,7 +142,8 @@ class IoLoop:
         self.backlog_bytes: BacklogBytes = BacklogBytes()
         self.syncer: Syncer = Syncer(options, host.offload, self._inbox, SyncTimer(host.vitals, name))
         self._operations = OperationQueue(host, self._inbox)
-        self._writing = self._retain_queued = self._in_turn = False
+        self._writing = self._retain_queued = self._in_turn = self._stirred = False
+        self._ticker = Ticker(lambda: self._inbox.put_nowait(Tick()))
         self.choosing: Choosing = Choosing(self, host, self._persister)
         self._serial = self._taken = 0
         self.in_writer: list[Part] = []
@@ -188,9 +190,16 @@ class IoLoop:
 
     def retain_soon(self) -> None:
         """Look for segments that may go, when nothing else is under way."""
-        if not self._retain_queued and len(self.log.segments) > 1:
+        if not self._retain_queued:
             self._retain_queued = True
             self._inbox.put_nowait(Retain())
+        self.stir()
+
+    def stir(self) -> None:
+        """Something has changed that the next tick looks at."""
+        if not self._stirred:
+            self._stirred = True
+            self._ticker.within(seconds(self.options.sync_interval))
 
     def born(self, log: TopicLog) -> None:
         """The topic has files now."""
@@ -265,6 +274,7 @@ class IoLoop:
         self.intake.configure()
         if not isinstance(self.log, UnbornLog):
             self.log.options = log
+            self.stir()
 
     def share_memory(self) -> None:
         """Divide what is left beside the write buffer: half for the log's tail, half for what channels read ahead."""
@@ -293,7 +303,7 @@ class IoLoop:
         """A channel's state is there, or something in it was settled."""
         self._persister.settled(outlet)
         self.intake.freed()
-        self.retain_soon()
+        self._look_behind(outlet)
 
     def write_now(self, outlet: Settling) -> None:
         """See `OutletHost.write_now`."""
@@ -304,7 +314,13 @@ class IoLoop:
         self._use()
         self._persister.note(outlet)
         self.intake.freed()
-        self.retain_soon()
+        self._look_behind(outlet)
+
+    def _look_behind(self, outlet: Settling) -> None:
+        """A channel has settled something: the oldest segment may go by that at once, any other at the next tick."""
+        if self.retainer.passed(outlet):
+            self.retain_soon()
+        self.stir()
 
     async def sync(self) -> None:
         """Wait until everything accepted before is on disk, and everything settled before.
@@ -383,6 +399,7 @@ class IoLoop:
     def fail(self, error: Exception) -> None:
         """End: `error` goes to everybody who waits, and to everybody who wants something later."""
         self.stopped = True
+        self._ticker.end()
         parts = [part.fail for part in self.in_writer]
         own = [self.intake.fail, self.publisher.fail, self.syncer.fail, self._operations.fail, self._persister.fail]
         outlets = [outlet.end for outlet in self.outlets.values()]
@@ -394,7 +411,8 @@ class IoLoop:
     async def run(self) -> None:
         """Serve until stopped."""
         async with anyio.create_task_group() as tasks:
-            for coroutine in (self._writer.run, self.reader.run, self._persister.run, self._tick):
+            self.stir()
+            for coroutine in (self._writer.run, self.reader.run, self._persister.run):
                 tasks.start_soon(self._guarded, coroutine)
             await self._guarded(self._serve)
             tasks.cancel_scope.cancel()
@@ -432,11 +450,6 @@ class IoLoop:
                 self._advance()
         finally:
             self._in_turn = False
-
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(seconds(self.options.sync_interval))
-            self._inbox.put_nowait(Tick())
 
     def _handle(self, request: Request) -> None:
         match request:
@@ -496,8 +509,9 @@ class IoLoop:
         self.publisher.written(request.serial, request.result, durably=self._durably)
         self.in_writer = []
         self._use()
-        if len(self.log.segments) > 1:
+        if self.retainer.wrote():
             self._retain_if_idle()
+        self.stir()
 
     def _retain_if_idle(self) -> None:
         # A roll or an operation changes the list of segments in a thread.
@@ -512,8 +526,13 @@ class IoLoop:
         self.publisher.synced()
 
     def _ticked(self) -> None:
+        self._stirred = False
         if self.options.sync == "interval":
             self.syncer.due = True
             if self._persister.unsynced:
                 self._persister.submit(Job(lambda: None, self.retainer.ignore, acks_first=True))
+                self.stir()
         self._retain_if_idle()
+        again = self.retainer.next_look()
+        if again is not None:
+            self._ticker.within(again)

@@ -144,8 +144,8 @@ class MetadataPersister:
 
     @property
     def unsynced(self) -> bool:
-        """Whether something was written that is not synced."""
-        return bool(self._unsynced)
+        """Whether something was written that is not synced, or is about to be."""
+        return bool(self._unsynced) or self._flush_queued
 
     async def _lull(self) -> None:
         if not self._urgent.is_set():

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.persister import Job
 from aiodq.engine.settle import settle
+from aiodq.engine.unborn import UnbornLog
 from aiodq.errors import StoreFailedError
 from aiodq.names import is_ephemeral
+from aiodq.options import seconds
 from aiodq.stats import HeldSegment
 from aiodq.storage.holds import held_by, read_holds
-from aiodq.storage.retention import Verdict, expired
+from aiodq.storage.retention import Verdict, expired, gone_ns, outgrown_ns
 
 if TYPE_CHECKING:
     from aiodq.engine.host import IoLoopHost
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from aiodq.engine.outlet import Outlet
     from aiodq.engine.persister import MetadataPersister
     from aiodq.engine.reader import PrefetchingReader
+    from aiodq.engine.settling import Settling
     from aiodq.storage.segments import Segment
 
 __all__ = ["Retainer"]
@@ -28,6 +32,13 @@ _LOOK_EVERY: Final = 1.0
 """Seconds between two looks for holds where they keep all that might go."""
 
 _OVERFLOW: Final = "the backlog is at its bound, and overflow is 'drop_oldest'"
+
+_IDLE: Final = 10.0
+"""Seconds without a put after which a last segment that is consumed goes as the others do: short for who wants the disk
+back, or the messages gone, and long enough that a topic in use fills its segments."""
+
+_WATCH: Final = 30
+"""Sync intervals between two looks at what may go by time alone: a wall clock may be set at any moment."""
 
 _FRESH: Final = 0.5
 """Seconds from the beginning of a look in which something may be deleted by it. Who makes a hold waits for longer."""
@@ -51,25 +62,69 @@ class Retainer:
         self._host = host
         self.pinned: int | None = None
         self.holds: dict[str, int] = {}
-        self._looking = self._known = False
+        self._looking = self._known = self._rolling = False
         self._look_at = self._known_until = 0.0
+        self._written_at = host.clock.monotonic()
+        self._newest = -1
+        self._passed: dict[str, int] = {}
 
     def holding(self) -> list[Outlet[Any]]:
         """Return the channels for which messages are kept: not those that end with the store, unless the topic does."""
         outlets = list(self._ioloop.outlets.values())
         return outlets if is_ephemeral(self._ioloop.name) else [one for one in outlets if not is_ephemeral(one.name)]
 
+    # --- when to look
+
+    def wrote(self) -> bool:
+        """Something was put; return whether a segment was begun since the last time, so that others may go."""
+        self._written_at = self._host.clock.monotonic()
+        newest, before = self._ioloop.log.segments[-1].base, self._newest
+        self._newest = newest
+        return newest != before
+
+    def passed(self, outlet: Settling) -> bool:
+        """Return whether a channel has settled all up to the end of the oldest segment, for the first time."""
+        segments = self._ioloop.log.segments
+        if len(segments) < 2 or outlet.state is None:  # noqa: PLR2004 - the last one does not go
+            return False
+        end = segments[0].end
+        if outlet.state.floor < end or self._passed.get(outlet.name) == end:
+            return False
+        self._passed[outlet.name] = end
+        return True
+
+    def next_look(self) -> float | None:
+        """Return in how many seconds something may go though nothing happens, or None where nothing will."""
+        ioloop, soon = self._ioloop, seconds(self._ioloop.options.sync_interval)
+        segments, policy = ioloop.log.segments, ioloop.options.retention
+        if not ioloop.choosing.acting or not segments or (len(segments) == 1 and segments[0].empty):
+            return None
+        if self._looking or self._known or self._rolling or self._going({}) is not None:
+            return soon
+        times: list[float] = []
+        last = segments[-1]
+        if policy.consumed == "delete" and not last.empty and self._consumed(last):
+            times.append(self._written_at + _IDLE - self._host.clock.monotonic())
+        now_ns = self._host.clock.now_ns()
+        bounds = (outgrown_ns(last, policy), gone_ns(segments[0], policy) if len(segments) > 1 else None)
+        times += [(bound - now_ns) / 1e9 for bound in bounds if bound is not None]
+        return min(max(min(times), soon), _WATCH * soon) if times else None
+
+    # --- what may go
+
     def retain(self) -> None:
         """Delete the segments that may go, once it is known what holds say."""
         ioloop = self._ioloop
         # INVARIANT: nothing goes by options that are not on disk.
-        if ioloop.stopped or self._looking or not ioloop.choosing.acting:
+        if ioloop.stopped or self._looking or not ioloop.choosing.acting or isinstance(ioloop.log, UnbornLog):
             return
         now = self._host.clock.monotonic()
         if self._known and now <= self._known_until:
             self._known = False
             self._retain(self._going(self.holds))
-        elif self._going({}) is not None and now >= self._look_at:
+            if self._may_close(self.holds):
+                self._close_last()
+        elif now >= self._look_at and (self._going({}) is not None or self._may_close({})):
             self._looking, self._known = True, False
             self._persister.submit(Job(self._look, self._looked))
 
@@ -88,7 +143,7 @@ class Retainer:
             self.ignore(None, error)
             return
         began, self.holds = found
-        if self._going(self.holds) is not None:
+        if self._going(self.holds) is not None or self._may_close(self.holds):
             self._known, self._known_until = True, began + _FRESH
             self._look_at = 0.0
             self._ioloop.retain_soon()
@@ -105,6 +160,37 @@ class Retainer:
         if not segments or (verdict.forced_to and segments != verdict.segments):
             return None
         return Verdict(segments, verdict.forced_to)
+
+    def _may_close(self, holds: dict[str, int]) -> bool:
+        """Return whether the segment being written is to be sealed, so that it can go: it is consumed, or old."""
+        ioloop, policy, last = self._ioloop, self._ioloop.options.retention, self._ioloop.log.segments[-1]
+        if self._rolling or last.empty or ioloop.visible < last.end:
+            return False
+        if self.pinned is not None and last.end > self.pinned:
+            return False
+        outgrown = outgrown_ns(last, policy)
+        if outgrown is not None and self._host.clock.now_ns() >= outgrown:
+            return True
+        idle = self._host.clock.monotonic() >= self._written_at + _IDLE
+        held = any(last.end > first for first in holds.values())
+        return policy.consumed == "delete" and idle and not held and self._consumed(last)
+
+    def _close_last(self) -> None:
+        """Seal the segment being written; it goes, where it may, as soon as the next one is there."""
+        self._rolling = True
+
+        def finish(_: object, error: Exception | None) -> None:
+            self._rolling = False
+            if error is None:
+                self._look_at = 0.0
+                self._ioloop.retain_soon()
+            else:
+                # On a full disk, for one: it is tried again after as long a time.
+                self._written_at = self._host.clock.monotonic()
+
+        # CRASH: 4. The log goes on behind the same offset: the next segment, though empty, is durable before this one
+        # is deleted, and says by its name how far there were messages.
+        self._ioloop.submit(self._ioloop.real_log().roll, finish, after=0)
 
     def _retain(self, verdict: Verdict | None) -> None:
         if verdict is None:
@@ -240,7 +326,7 @@ class Retainer:
         log = self._ioloop.real_log()
         before = log.begin
         log.skip_to(min(before + count, self._ioloop.visible))
-        gone = self._unpinned(tuple(segment for segment in log.segments[:-1] if segment.end <= log.begin))
+        gone = self._unpinned(tuple(takewhile(lambda segment: segment.end <= log.begin, log.segments[:-1])))
         if gone:
             self._drop(gone, log.begin)
         if log.begin > before:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiodq.options import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import timedelta
 
     from aiodq.options import Retention
     from aiodq.storage.segments import Segment
 
-__all__ = ["Verdict", "expired"]
+__all__ = ["Verdict", "expired", "gone_ns", "outgrown_ns"]
+
+_PARTS: Final = 4
+"""A segment takes messages of a quarter of `max_age` at most, so that none outlives its time by more than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ def _over_bounds(kept: list[Segment], policy: Retention, now_ns: int) -> list[Se
     number = len(kept)
     over: list[Segment] = []
     times = _times(kept, now_ns)
-    oldest_ns = 0 if policy.max_age is None else now_ns - int(seconds(policy.max_age) * 1e9)
+    oldest_ns = 0 if policy.max_age is None else now_ns - _age_ns(policy.max_age)
     for segment in kept[:-1]:
         too_old = policy.max_age is not None and times[segment.base] < oldest_ns
         too_big = policy.max_bytes is not None and total > policy.max_bytes
@@ -86,3 +90,23 @@ def _times(kept: list[Segment], now_ns: int) -> dict[int, int]:
             known = segment.newest_ns
         times[segment.base] = known
     return times
+
+
+def outgrown_ns(last: Segment, policy: Retention) -> int | None:
+    """Return the wall time from which on the segment being written has to be sealed, or None for no such time.
+
+    Only what is sealed can go, and it goes as a whole: a segment that went on taking messages would keep its oldest
+    ones as long as its newest.
+    """
+    if policy.max_age is None or last.empty:
+        return None
+    return last.oldest_ns + max(_age_ns(policy.max_age) // _PARTS, 1)
+
+
+def gone_ns(first: Segment, policy: Retention) -> int | None:
+    """Return the wall time from which on a segment is older than the bound on age, or None for no such time."""
+    return None if policy.max_age is None else first.newest_ns + _age_ns(policy.max_age)
+
+
+def _age_ns(age: float | timedelta) -> int:
+    return int(seconds(age) * 1e9)

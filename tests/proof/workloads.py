@@ -158,6 +158,22 @@ async def roll_and_retention(world: World) -> None:
 
 
 @workload
+async def the_newest_segment(world: World) -> None:
+    """All is acked, time goes by, and the last segment is deleted; one that is not all acked stays."""
+    async with world.store(SMALL) as store:
+        topic = store.topic("jobs")
+        one, two = world.channel(topic, "one"), world.channel(topic, "two")
+        for round_ in range(3):
+            for _ in range(3):
+                await world.put(topic, "p", 60)
+            await asyncio.gather(_take(world, one, one.qsize()), _take(world, two, two.qsize() - round_ % 2))
+            await topic.sync()
+            world.let_pass(topic, 30)
+            await asyncio.sleep(40)
+        await world.put(topic, "p")
+
+
+@workload
 async def purging(world: World) -> None:
     """Purges between puts and acks."""
     async with world.store(SMALL) as store:

@@ -215,7 +215,7 @@ class TestBounds:
 
     @pytest.mark.parametrize(
         ("bounds", "first"),
-        [({"max_segments": 2}, 20), ({"max_bytes": 1}, 25), ({"max_age": timedelta(microseconds=1)}, 25)],
+        [({"max_segments": 2}, 20), ({"max_bytes": 1}, 25), ({"max_age": timedelta(microseconds=1)}, 30)],
         ids=str,
     )
     async def test_unless_it_is_told_otherwise_and_then_it_counts(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from aiodq.engine.publisher import Publisher
+from aiodq.engine.retainer import Retainer
 from aiodq.storage import recovery
 from aiodq.storage.log import TopicLog
 from aiodq.testing.handles import SimulatedFile
@@ -68,3 +69,13 @@ def the_next_segment_begins_before_the_last_is_synced() -> Patch:
 @mutant("a failed sync")
 def what_a_failed_sync_forgot_is_not_written_again() -> Patch:
     return mock.patch("aiodq.storage.recovery.write_again", return_value=None)
+
+
+@mutant("the newest segment")
+def the_newest_segment_goes_though_not_all_of_it_is_acked() -> Patch:
+    return mock.patch.object(Retainer, "_consumed", return_value=True)
+
+
+@mutant("the newest segment")
+def the_newest_segment_goes_before_the_next_one_is_durable() -> Patch:
+    return mock.patch("aiodq.storage.active.sync_directory", return_value=None)
