@@ -319,6 +319,8 @@ class Queue(Channel, AsyncBlock):
 
         Raises:
             ValueError: None, and the calling task holds no message of this queue.
+            InvalidOptionError: it is no message; a `TypeError` too.
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
             AlreadySettledError, NotInFlightError: as `Message.ack`.
         """
         if message is not None and not isinstance(message, Message):
@@ -329,6 +331,7 @@ class Queue(Channel, AsyncBlock):
         if message is None:
             message = self._outlet.taken.last()
         if message is None:
+            self.check()
             raise ValueError(
                 "task_done() called too many times: this task holds no message of this queue. Where one task gets and "
                 "another settles, name the message: task_done(message)"
