@@ -8,13 +8,13 @@ import re
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+
 import aiodq
 from tests.examples.support import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 README: Final = ROOT / "README.md"
 EXPECTED: Final = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
@@ -69,6 +69,18 @@ def test_everything_the_readme_links_to_is_there() -> None:
     assert [target for target in targets if not (ROOT / target).exists()] == []
     anchors = {re.sub(r"[^a-z0-9 -]", "", line.lower()).strip().replace(" ", "-") for line in text.splitlines()}
     assert [anchor for anchor in re.findall(r"\]\(#([^)]+)\)", text) if anchor not in anchors] == []
+
+
+@pytest.mark.parametrize("page", ["aiodq/spark/README.md", "benchmarks/README.md", "tests/README.md"])
+def test_everything_a_page_links_to_is_there(page: str) -> None:
+    here = ROOT / page
+    assert page in README.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#]+)\)", here.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (here.parent / target).exists()] == []
+
+
+def test_the_readme_is_read_in_one_sitting() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) < 400
 
 
 def test_every_error_is_in_the_readme() -> None:
