@@ -89,7 +89,10 @@ class Call:
         Args:
             timeout: seconds after which it is cancelled, and ends with `TimeoutError` unless it returns all the same.
         """
-        await asyncio.wait([self._task], timeout=timeout)
+        if timeout is None:
+            await self._ended()
+        else:
+            await asyncio.wait([self._task], timeout=timeout)
         if self.over:
             return self.outcome()
         self._task.cancel()
@@ -101,6 +104,17 @@ class Call:
         error = TimeoutError(f"the handler took longer than {timeout:g} s")
         error.__cause__ = cut  # its traceback says where the time went
         return error
+
+    async def _ended(self) -> None:
+        # As asyncio.wait([self._task]), at a third of its price, which every message would pay.
+        waiter = self._task.get_loop().create_future()
+
+        def wake(_: object) -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        self._task.add_done_callback(wake)
+        await waiter
 
     async def end(self) -> bool:
         """Cancel the call and wait until it has ended; return whether it returned all the same.

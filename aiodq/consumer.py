@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -158,21 +158,25 @@ class Consumer:
         elif self._outlet.counting:
             self._outlet.note_deliveries()
         message._consumed(_WAIT)  # noqa: SLF001 - as above
-        with nullcontext() if message.settled or not self._renew else message._renewed():  # noqa: SLF001 - as above
-            call = Call(self._outlet, self._handler, message, limiter=self._limiter)
-            self._under_way[call] = message
-            try:
-                error = await call.wait(self._timeout)
-                await self._settle(message, error, late=call.late)
-            except BaseException:
-                # Cancelled, or the store has failed, or the process is to end. A handler that was done is done.
-                if await call.end():
-                    message._done()  # noqa: SLF001 - as above
-                message._given_back(None)  # noqa: SLF001 - as above
-                raise
-            finally:
-                del self._under_way[call]
-                self._acquit(message)
+        renewed = self._renew and not message.settled
+        if renewed:
+            message._renew()  # noqa: SLF001 - as above
+        call = Call(self._outlet, self._handler, message, limiter=self._limiter)
+        self._under_way[call] = message
+        try:
+            error = await call.wait(self._timeout)
+            await self._settle(message, error, late=call.late)
+        except BaseException:
+            # Cancelled, or the store has failed, or the process is to end. A handler that was done is done.
+            if await call.end():
+                message._done()  # noqa: SLF001 - as above
+            message._given_back(None)  # noqa: SLF001 - as above
+            raise
+        finally:
+            del self._under_way[call]
+            self._acquit(message)
+            if renewed:
+                message._renew_no_more()  # noqa: SLF001 - as above
         if error is not None:
             await self._tell(message, error)
         await call.thread_ended()

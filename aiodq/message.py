@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from aiodq.engine.aimed import shown
@@ -20,7 +20,7 @@ from aiodq.storage.record import StoredMessage
 from aiodq.transaction import Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Mapping
     from datetime import timedelta
     from types import TracebackType
 
@@ -202,21 +202,23 @@ class Message(StoredMessage, AsyncBlock):
 
         Cancellation: it goes through the block; the message may time out from then on.
         """
-        with self._renewed():
+        self._renew()
+        try:
             yield self
+        finally:
+            self._renew_no_more()
 
     def _consumed(self, backoff: Backoff) -> None:
         """Note that `consume` has the message, so that what fails waits, in whichever block it does."""
         self._course = Course(backoff)
 
-    @contextmanager
-    def _renewed(self) -> Iterator[None]:
-        outlet = self._take()
-        outlet.renew(self.offset, self._delivery)
-        try:
-            yield
-        finally:
-            outlet.renew_no_more(self.offset, self._delivery)
+    def _renew(self) -> None:
+        """Keep the message from timing out until `_renew_no_more` was called as often as this."""
+        self._take().renew(self.offset, self._delivery)
+
+    def _renew_no_more(self) -> None:
+        if self._outlet is not None:
+            self._outlet.renew_no_more(self.offset, self._delivery)
 
     def release(self) -> None:
         """Put the message back as if it had never been handed out.
