@@ -132,7 +132,7 @@ class Thresholds:
 def _of_backlog(number: int, alarm: Alarm, topic: str, backlog: BacklogFigures) -> Iterator[_Value]:
     if alarm.depth is not None:
         depth, most = backlog.depth, alarm.depth
-        text = f"{depth:,} messages are not settled (alarm at {most:,})"
+        text = f"the depth is {depth:,} (alarm at {most:,})"
         yield _Value(_Key(number, "depth", topic, backlog.channel), depth >= most, depth < most * _BACK, text)
     if alarm.oldest_age is not None:
         age, oldest = backlog.oldest_age or 0.0, seconds(alarm.oldest_age)

@@ -25,6 +25,8 @@ except ImportError:  # on Windows, where no such limit is
 else:
     _getrlimit = resource.getrlimit
 
+from aiodq.storage.space import free_space
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -121,6 +123,10 @@ class PooledFileSystem:
     def lock(self, path: str) -> Lock:
         """See `FileSystem.lock`."""
         return self._fs.lock(path)
+
+    def free_space(self, path: str) -> int | None:
+        """See `aiodq.storage.space`."""
+        return free_space(self._fs, path)
 
     # --- the policy
 

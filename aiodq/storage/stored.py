@@ -88,8 +88,11 @@ def unknown() -> StoredOptions:
 
 
 def differences(before: StoreOptions | ChannelOptions, after: StoreOptions | ChannelOptions) -> Differences:
-    """Return in which fields two options of one kind differ. Where a channel once began is none of them."""
-    names = [field.name for field in fields(before) if field.name != "start"]
+    """Return in which fields two options of one kind differ.
+
+    Where a channel once began is none of them, nor are alarms, which are the store's and mean nothing to a topic.
+    """
+    names = [field.name for field in fields(before) if field.name not in {"start", "alarms"}]
     pairs = {name: (getattr(before, name), getattr(after, name)) for name in names}
     return {name: (old, new) for name, (old, new) in pairs.items() if old != new}
 

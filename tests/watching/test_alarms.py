@@ -48,7 +48,7 @@ class TestRaising:
             assert heard(events) == [("alarm", "jobs", "default")]
             health = store.health()
             assert (health.ok, bool(health), health.depth) == (False, False, 10)
-            assert health.reasons == ("channel 'default' of topic 'jobs': 10 messages are not settled (alarm at 10)",)
+            assert health.reasons == ("channel 'default' of topic 'jobs': the depth is 10 (alarm at 10)",)
             (warned,) = told(lines, "aiodq.store", logging.WARNING)
             assert (warned.getMessage(), warned.__dict__["topic"]) == (health.reasons[0], "jobs")
 
@@ -140,6 +140,14 @@ class TestHysteresis:
             assert not store.health()
         async with machine.store() as store:
             machine.clock.advance(10)
+            assert store.health()
+
+    async def test_in_a_topic_s_own_options_they_mean_nothing(self, machine: Machine) -> None:
+        async with machine.store(alarms=(Alarm(depth=5),)) as store:
+            topic = store.topic("t", aiodq.StoreOptions(max_messages=50))
+            assert store.topic("t", aiodq.StoreOptions(max_messages=50, alarms=(Alarm(depth=1),))) is topic
+            await topic.put(b"x")
+            await looked(machine, store)
             assert store.health()
 
 
