@@ -38,6 +38,7 @@ from aiodq.engine.unborn import UnbornLog
 from aiodq.engine.vitals import SyncTimer
 from aiodq.engine.writer import SegmentWriter
 from aiodq.errors import WrongContextError
+from aiodq.format.columns import Flags
 from aiodq.options import seconds
 from aiodq.storage.backlog import BacklogBytes
 
@@ -116,6 +117,7 @@ class IoLoop:
         self.abandoned: bool = False
         self.clock: Clock = host.clock
         self.lifetimes: Lifetimes = Lifetimes(host.clock)
+        self._mortal = any(segment.flags & Flags.EXPIRIES for segment in self.log.segments)
         self.reporter: Reporter = host.reporter
         self.vitals: Vitals = host.vitals
         self.check_context: Callable[[], None] = host.check_context
@@ -264,6 +266,11 @@ class IoLoop:
     def pending(self) -> int:
         """See `OutletHost.pending`."""
         return self.intake.pending
+
+    @property
+    def mortal(self) -> bool:
+        """See `OutletHost.mortal`."""
+        return self._mortal or self.lifetimes.seen
 
     def configure(self, options: StoreOptions, log: LogOptions) -> None:
         """Go on with other options."""

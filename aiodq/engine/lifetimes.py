@@ -43,6 +43,11 @@ class Lifetimes:
             gone = bisect_right(self._starts, begin) - 1
             del self._starts[:gone], self._ahead[:gone]
 
+    @property
+    def seen(self) -> bool:
+        """Whether messages with a time to live may have come in this run."""
+        return self._own is not None
+
     def end(self, offset: int, put: int, expiry: int) -> int:
         """Return when a message's time to live ends, monotonic nanoseconds.
 

@@ -10,6 +10,7 @@ from aiodq.engine.settle import settle
 from aiodq.engine.settling import SECOND, Settling
 from aiodq.engine.signals import QueueShutDown
 from aiodq.engine.taken import TakenByTask
+from aiodq.format.frames import Batch
 from aiodq.options import seconds
 
 if TYPE_CHECKING:
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
     from aiodq.engine.settling import OutletHost
     from aiodq.engine.stopping import Stoppable
     from aiodq.format.columns import Columns
-    from aiodq.format.frames import Batch
     from aiodq.options import ChannelOptions
 
 __all__ = ["Outlet"]
 
 M = TypeVar("M")
+
+_MOST_AT_ONCE: Final = 100
+"""So many messages that are dead or expired are settled in a turn of the loop."""
 
 _LONGEST_TURN: Final = 0.001
 """Seconds after which a getter that always finds something gives way to others."""
@@ -68,6 +71,7 @@ class Outlet(Settling, Generic[M]):
         self._fetch_error: Exception | None = None
         self._tags: frozenset[str] | None = None
         self._plain = True
+        self._looks_ahead = False
         self._turn_began = 0.0
         self._measure_at = 0
         self.configure(self.options)
@@ -82,6 +86,7 @@ class Outlet(Settling, Generic[M]):
         self.counting: bool = options.max_attempts is not None and not options.auto_ack
         if self.state is not None:
             self.state.counting = self.counting
+            self.settle_ahead()
             self.state.max_in_flight = options.max_in_flight
             self.wake()
 
@@ -113,6 +118,30 @@ class Outlet(Settling, Generic[M]):
             if self._wanted(state, batch, number):
                 return self._deliver(state, batch, number, now)
         return None
+
+    def settle_ahead(self) -> None:
+        """Settle what is dead or expired in front of the next message that is to be delivered, nobody having asked.
+
+        So many in a turn, then others have theirs. What is not in memory is read by the prefetching reader, and looked
+        at when it comes. Where nothing can be dead or expire, nothing is looked at.
+        """
+        state = self.state
+        self._looks_ahead = False
+        if state is None or self._over is not None or not (self.options.max_attempts or self._host.mortal):
+            return
+        for _ in range(_MOST_AT_ONCE):
+            if not state.ready:
+                return
+            found = self.source.next(state, cold=False)
+            if found is None:
+                self._looks_ahead = True
+                return
+            batch, number = found
+            if self._wanted(state, batch, number):
+                self._watch(Batch(batch.first + number, batch.time_ns, batch.columns.slice(number, number + 1)))
+                return
+        self._looks_ahead = True
+        asyncio.get_running_loop().call_soon(self.settle_ahead)
 
     def _wanted(self, state: ChannelState, batch: Batch, number: int) -> bool:
         """Return whether the message is to be delivered now; what is not is settled, deferred or given up."""
@@ -180,6 +209,8 @@ class Outlet(Settling, Generic[M]):
         if error is not None and self._getters.line:
             # With nobody waiting it is dropped: the next who asks has it read again.
             self._fetch_error = error
+        if error is None and self._looks_ahead:
+            self.settle_ahead()
         self.wake(everybody=error is not None)
 
     def pause(self, *, paused: bool | None = None) -> None:
@@ -274,6 +305,8 @@ class Outlet(Settling, Generic[M]):
         if state is None:
             return
         state.extend(batch.stop)
+        if batch.columns.expiries is not None:
+            self._watch(batch)
         if batch.columns.dues is not None:
             wall, now = self.times()
             later = [(offset, due) for offset, due in enumerate(batch.columns.dues, batch.first) if due > wall]

@@ -56,6 +56,11 @@ class OutletHost(Protocol):
         """Messages accepted and not yet visible to channels."""
         ...
 
+    @property
+    def mortal(self) -> bool:
+        """Whether the log may hold messages with a time to live."""
+        ...
+
     def check(self) -> None:
         """Raise if the store has failed or is closed to this caller."""
         ...
@@ -136,7 +141,12 @@ class Settling(ABC):
         state.max_in_flight = self.options.max_in_flight
         state.counting = self.counting
         self._set_alarm(state)
+        self.settle_ahead()
         self.wake()
+
+    @abstractmethod
+    def settle_ahead(self) -> None:
+        """Settle what is dead or expired in front of the next message that is to be delivered."""
 
     @abstractmethod
     def wake(self, *, everybody: bool = False) -> None:
@@ -186,8 +196,15 @@ class Settling(ABC):
             self.noted()
             self._host.reporter.timed_out(self._host.name, self.name, late)
         self.source.prepare(state)
+        self.settle_ahead()
         self.wake()
         return state.next_moment()
+
+    def _watch(self, batch: Batch) -> None:
+        """Ring when the first of a batch's times to live ends."""
+        first = min((expiry for expiry in batch.columns.expiries or () if expiry), default=0)
+        if first and self._over is None:
+            self._alarm.set(self._host.lifetimes.end(batch.first, batch.time_ns, first))
 
     def note_deliveries(self) -> None:
         """Write down what was handed out, before it is in anybody's hands: it counts even if that kills the process."""
@@ -232,6 +249,7 @@ class Settling(ABC):
         state.nack(offset, attempts, due)
         if due is None:
             self.source.keep(batch)
+            self._watch(batch)
         else:
             self._alarm.set(due)
         self._changed()
@@ -246,6 +264,7 @@ class Settling(ABC):
         state = self._in_flight(batch.first, delivery)
         state.release(batch.first, attempts)
         self.source.keep(batch)
+        self._watch(batch)
         self._changed()
 
     def reject(

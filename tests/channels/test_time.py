@@ -334,6 +334,48 @@ class TestTimeToLive:
             machine.clock.advance(60)
             assert ready(jobs) == []
 
+    async def test_it_is_settled_when_its_time_comes_though_nobody_asks(self, machine: Machine) -> None:
+        async with machine.store(max_messages=300, overflow="reject") as store:
+            jobs = store.queue("jobs")
+            await jobs.put_many([b"x"] * 299, ttl=10)
+            await jobs.put(b"y", ttl=20)
+            assert jobs.full()
+            machine.clock.advance(10)
+            await until(lambda: jobs.depth == 1)
+            assert not jobs.full()
+            machine.clock.advance(10)
+            await until(lambda: jobs.depth == 0)
+            assert jobs.stats().expired == 300
+
+    async def test_it_becomes_a_letter_when_its_time_comes(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+            await jobs.put(b"x", ttl=1)
+            machine.clock.advance(1)
+            assert (await soon(store.queue("dead").get())).body == b"x"
+
+    async def test_it_is_settled_when_its_time_comes_in_a_later_run(self, machine: Machine) -> None:
+        async with machine.jobs() as jobs:
+            await jobs.put_many([b"x"] * 3, ttl=10)
+            await jobs.put(b"y", ttl=30)
+        machine.clock.advance(5)
+        async with machine.jobs() as jobs:
+            machine.clock.advance(5)
+            await until(lambda: jobs.depth == 1)
+            machine.clock.advance(20)
+            await until(lambda: jobs.depth == 0)
+
+    async def test_what_comes_again_too_late_is_settled_at_once(self, machine: Machine) -> None:
+        async with machine.jobs() as jobs:
+            await jobs.put_many([b"x", b"y"], ttl=10)
+            nacked, released = await jobs.get_many(2)
+            machine.clock.advance(10)
+            assert counts(jobs) == (0, 2, 0)
+            await nacked.nack()
+            released.release()
+            machine.clock.advance(0)
+            await until(lambda: jobs.depth == 0)
+
     async def test_join_ends_once_what_is_too_old_is_passed_over(self, machine: Machine) -> None:
         async with machine.jobs() as jobs:
             await jobs.put(b"old", ttl=1)
