@@ -46,6 +46,7 @@ class Channel(AsyncIteration):
         """Made by the topic."""
         self._ioloop = ioloop
         self._outlet = outlet
+        self._lease = outlet.lease()
 
     def __repr__(self) -> str:
         """Say which it is, whether it is open, what is before it, and where."""

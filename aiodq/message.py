@@ -52,7 +52,7 @@ class Message(StoredMessage, AsyncBlock):
         topic, channel: where it came from; `channel` is empty for one that was only looked at.
     """
 
-    __slots__ = ("_course", "_delivery", "_expiry", "_outlet", "_settled", "attempts", "channel")
+    __slots__ = ("_course", "_delivery", "_expiry", "_lease", "_outlet", "_settled", "attempts", "channel")
 
     def __init__(  # noqa: PLR0913 - a message has that many parts
         self, topic: str, offset: int, timestamp_ns: int, body: bytes, *, tag: str | None, key: bytes | None,
@@ -73,6 +73,7 @@ class Message(StoredMessage, AsyncBlock):
         self._delivery = delivery
         self._expiry = expiry
         self._settled = False
+        self._lease: object = None if outlet is None else outlet.lease()
         self._course: Course | None = None
 
     async def ack(self) -> None:
@@ -103,6 +104,7 @@ class Message(StoredMessage, AsyncBlock):
         outlet = self._take()
         outlet.ack(self.offset, self._delivery)
         self._settled = True
+        self._lease = None
 
     async def nack(self, delay: float | timedelta | None = None, *, count_attempt: bool = True) -> None:
         """Requeue the message: it is ready again at once or after a delay, in offset order, ahead of newer ones.
@@ -137,6 +139,7 @@ class Message(StoredMessage, AsyncBlock):
         attempts = self.attempts if count_attempt else self.attempts - 1
         outlet.nack(self._batch(), self._delivery, attempts, wait)
         self._settled = True
+        self._lease = None
 
     async def reject(self, reason: str = "") -> None:
         """Give the message up: it goes to the channel's dead-letter topic, with headers that tell where from and why.
@@ -164,6 +167,7 @@ class Message(StoredMessage, AsyncBlock):
         outlet = self._take()
         buried = outlet.reject(self._batch(), self._delivery, self.attempts, reason)
         self._settled = True
+        self._lease = None
         await asyncio.shield(buried)
         await outlet.committed()
 
@@ -230,6 +234,7 @@ class Message(StoredMessage, AsyncBlock):
         outlet = self._take()
         outlet.release(self._batch(), self._delivery, self.attempts)
         self._settled = True
+        self._lease = None
 
     def _standing(self) -> str:
         outlet = self._outlet
@@ -301,6 +306,7 @@ class Message(StoredMessage, AsyncBlock):
     def _committed(self) -> None:
         """Note that a transaction has settled the message; `Transaction` tells."""
         self._settled = True
+        self._lease = None
 
     def _given_back(self, error: BaseException | None) -> None:
         """Be ready again, as far as the message is in flight here still; its blocks, transactions and `consume` tell.
@@ -328,6 +334,7 @@ class Message(StoredMessage, AsyncBlock):
                 # That it was taken away meanwhile must not hide the exception under way.
                 return Sequel("it was taken away meanwhile")
             self._settled = True
+            self._lease = None
             if self._course is not None:
                 self._course.sequel = sequel
             return sequel

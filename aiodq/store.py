@@ -55,6 +55,7 @@ class Store(AsyncBlock):
         """Made by `aiodq.open`."""
         self._runtime = runtime
         self._topics: dict[str, Topic] = {}
+        self._lease = runtime.lease()
 
     def __repr__(self) -> str:
         """Say where it is, whether it is open, and what is in it."""
@@ -135,7 +136,9 @@ class Store(AsyncBlock):
             QueueShutDown: the store is closed.
         """
         self._runtime.check()
-        return Transaction(self._runtime)
+        transaction = Transaction(self._runtime)
+        transaction.lease = self._lease
+        return transaction
 
     async def requeue_dead(
         self, topic: str, *, where: Callable[[Message], bool] | None = None, limit: int | None = None
@@ -290,13 +293,6 @@ class Store(AsyncBlock):
     ) -> None:
         """Close."""
         await self.aclose()
-
-    def __del__(self) -> None:
-        """Warn where closing was forgotten."""
-        runtime = getattr(self, "_runtime", None)
-        if runtime is not None and not runtime.close_asked and not runtime.forked and runtime.failure is None:
-            runtime.release_if_dead()
-            warnings.warn(f"store was never closed [{runtime.path}]", ResourceWarning, 2, source=self)
 
 
 async def _drained(ioloop: IoLoop) -> None:

@@ -45,6 +45,7 @@ class Topic:
         """Made by the store."""
         self._runtime = runtime
         self._ioloop = ioloop
+        self._lease = runtime.lease()
 
     def __repr__(self) -> str:
         """Say which it is, whether it is open, what it holds, and where."""

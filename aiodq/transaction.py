@@ -93,6 +93,9 @@ class Transaction(AsyncBlock):
     store's file of transactions, then to their topics.
     """
 
+    lease: object = None
+    """What keeps the store open for it."""
+
     def __init__(self, host: TransactionHost, own: Held | None = None) -> None:
         """Made by `Store.transaction` and `Message.transaction`; `own` joins when it begins."""
         self._host = host

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import warnings
 import weakref
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -18,6 +19,7 @@ from aiodq.engine.channels import create_channel
 from aiodq.engine.deletions import Deletions
 from aiodq.engine.ioloop import IoLoop
 from aiodq.engine.joining import OpenTransactions
+from aiodq.engine.lease import Lease
 from aiodq.engine.offload import Offload
 from aiodq.engine.opening import make_log, open_store
 from aiodq.engine.outlet import Outlet
@@ -120,7 +122,9 @@ class Runtime:
         self._given_up = False
         self._wanted: asyncio.Queue[IoLoop | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
-        self._closed: asyncio.Future[None] | None = None
+        self._closed: asyncio.Task[None] | None = None
+        self._lease: weakref.ref[Lease] | None = None
+        self._dropped = False
         self.deletions: Deletions = Deletions(self)
         self._post = DeadLetterOffice(self.clock, self.fail)
         self._adopting = Adopting(self, path)
@@ -150,6 +154,9 @@ class Runtime:
             codec_number(self.given.compression)
         began = self.clock.monotonic()
         try:
+            # As where the cell of a notebook is run once more.
+            if going := [task for other in list(_LIVE) if (task := other.going(self.path)) is not None]:
+                await asyncio.wait(going)
             opened = await patiently(partial(self.offload.call, self._open_unless_given_up, create=create), wait)
             self.reporter.opened(self.clock.monotonic() - began, opened.topics)
             self._start(opened, make)
@@ -288,6 +295,7 @@ class Runtime:
         found = ioloop.outlets.get(channel)
         if found is None:
             found = Outlet(channel, ioloop, partial(make, ioloop.name), self.clock)
+            found.lease = self.lease
             ioloop.outlets[channel] = found
             ioloop.share_memory()
         return found
@@ -421,6 +429,45 @@ class Runtime:
             self._opened.abandon()
 
     # --- ending
+
+    def lease(self) -> object:
+        """Return what a handle is to hold, so that the store stays open; None where it is being let go already."""
+        if self._lease is None:
+            lease = Lease(self)
+            self._lease = weakref.ref(lease)
+            return lease
+        return self._lease()
+
+    def dropped(self) -> None:
+        """Nobody has a handle any more: warn, and let the directory go, having done what was accepted."""
+        if self.close_asked or self.forked:
+            return
+        self._dropped = True
+        try:
+            self.loop.call_soon_threadsafe(self._let_go)
+        except RuntimeError:  # the loop is closed
+            self.release_if_dead()
+        if self.failure is None:
+            warnings.warn(f"store was never closed [{self.path}]", ResourceWarning, 3, source=self)
+
+    def _let_go(self) -> None:
+        if self._closed is None and self in _LIVE:
+            self.closing = True
+            self._closed = self.loop.create_task(self._close())
+            self._closed.add_done_callback(self._gone)
+
+    def _gone(self, closed: asyncio.Task[None]) -> None:
+        error = None if closed.cancelled() else closed.exception()
+        if error is not None:
+            text = f"a store that was never closed could not be closed as it should [{self.path}]"
+            self.loop.call_exception_handler({"message": text, "exception": error})
+
+    def going(self, path: str) -> asyncio.Task[None] | None:
+        """Return the task that closes the store of this directory, if it was dropped on the loop that runs here."""
+        if self.path == path and self._dropped and self.loop is asyncio.get_running_loop():
+            self._let_go()
+            return self._closed
+        return None
 
     async def close(self) -> None:
         """Finish what was accepted, make it durable, release everything. Repeating it waits for the same end.

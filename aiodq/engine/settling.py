@@ -12,6 +12,7 @@ from aiodq.engine.burial import DeadLetter, bury
 from aiodq.engine.causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.getters import Getters
 from aiodq.engine.latency import LatencyMeter
+from aiodq.engine.lease import nobody
 from aiodq.engine.source import Source
 from aiodq.errors import NotInFlightError
 from aiodq.format.frames import Batch
@@ -100,6 +101,7 @@ class Settling(ABC):
         journal: likewise.
         source: where messages come from.
         ack_waiters: who waits for the journal's next commit.
+        lease: returns what a handle is to hold, so that the store stays open.
         latency: how long messages take.
         transactions: those under way in the store.
         suspects: the store's.
@@ -125,6 +127,7 @@ class Settling(ABC):
         self._over: Exception | None = None
         self._timeout: int | None = None
         self._getters = Getters(self.wake)
+        self.lease: Callable[[], object] = nobody
         self._joiners: list[asyncio.Future[None]] = []
         self._idlers: list[asyncio.Future[None]] = []
         self._renewed: dict[int, int] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import gc
 import inspect
@@ -189,18 +190,75 @@ def test_store_of_a_closed_loop_stays_locked_until_the_process_ends(loop: str, t
     assert run_on(loop, contents(tmp_path)) in ([b"a"], [b"a", b"b"])
 
 
-async def test_collected_store_warns(tmp_path: Path) -> None:
+async def test_collected_store_warns_and_lets_go(tmp_path: Path) -> None:
     with nothing_left():
         store = await aiodq.open(tmp_path)
         await store.topic("t").put(b"a")
-        runtime = store._runtime
+        store.topic("t").put_nowait(b"accepted")
         with pytest.warns(ResourceWarning, match="never closed"):
             del store
             gc.collect()
-        # The engine goes on until the loop ends; here it is ended by hand.
-        await runtime.close()
-    async with aiodq.open(tmp_path) as store:
-        assert (await store.topic("t").read(0)).body == b"a"
+        # At once, as in a notebook's cell that is run once more.
+        async with aiodq.open(tmp_path) as store:
+            assert [message.body async for message in store.topic("t").scan()] == [b"a", b"accepted"]
+
+
+async def test_cell_of_a_notebook_run_twice(tmp_path: Path) -> None:
+    names: dict[str, Any] = {"aiodq": aiodq, "path": tmp_path}
+    cell = compile(
+        "queue = await aiodq.open_queue(path)\nawait queue.put(b'a')", "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    )
+    with nothing_left():
+        await eval(cell, names)  # noqa: S307 - as a notebook does it
+        with pytest.raises(aiodq.StoreLockedError, match=r"which is this one: .*close it first"):
+            await eval(cell, names)  # noqa: S307 - likewise
+        with pytest.warns(ResourceWarning, match="never closed"):
+            del names["queue"]
+            gc.collect()
+        await eval(cell, names)  # noqa: S307 - likewise
+        assert names["queue"].qsize() == 2
+        await names["queue"].aclose()
+
+
+async def test_collected_store_that_failed_lets_go(tmp_path: Path) -> None:
+    with warnings.catch_warnings(action="error"):
+        store = await aiodq.open(tmp_path)
+        store._runtime.fail(OSError("broken"))
+        del store
+        gc.collect()
+        async with aiodq.open(tmp_path):
+            pass
+
+
+@pytest.mark.parametrize("kept", ["topic", "channel", "message", "transaction", "getter"])
+async def test_store_stays_open_for_what_is_in_use(kept: str, tmp_path: Path) -> None:
+    async def main() -> Any:
+        store = await aiodq.open(tmp_path, fs=QuickFileSystem())
+        topic, channel = store.topic("t"), store.topic("t").channel("c")
+        await topic.put(b"a")
+        if kept == "getter":
+            getting = asyncio.create_task(store.topic("t").channel("later", aiodq.ChannelOptions(start="latest")).get())
+            await topic.settle_in()
+            await steps(1)
+            return getting
+        return {"topic": topic, "channel": channel, "message": await channel.get(), "transaction": store.transaction()}[
+            kept
+        ]
+
+    handle = await asyncio.create_task(main())
+    gc.collect()
+    with pytest.raises(aiodq.StoreLockedError):
+        await aiodq.open(tmp_path)
+    with pytest.warns(ResourceWarning, match="never closed"):
+        if kept == "message":
+            await handle.ack()
+        if kept == "getter":
+            handle.cancel()
+            await asyncio.wait([handle])
+        del handle
+        gc.collect()
+        async with aiodq.open(tmp_path) as store:
+            assert store.topic("t").channel("c").qsize() == (kept != "message")
 
 
 async def test_closed_store_does_not_warn(tmp_path: Path) -> None:
