@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from aiodq import StoreOptions
     from aiodq.testing import Operation
 
 __all__ = [
     "SOMEWHERE",
+    "Choosing",
+    "Chosen",
     "Closed",
     "Closing",
     "Committed",
@@ -70,6 +73,9 @@ class Topic:
         counted: by channel and message, the least and the most deliveries that may be counted; of a message that is not
             here, nobody looks.
         begun: how many were counted when the store was opened.
+        rules: the options, one of which has to be on disk as those named for the topic; empty where none were.
+        loose: what retention may have deleted before the options were durable that keep everything; None where others
+            are. `keeps`: those were found.
     """
 
     possible: dict[str, None] = field(default_factory=dict)
@@ -86,6 +92,9 @@ class Topic:
     making: dict[str, frozenset[str]] = field(default_factory=dict)
     sought: bool = False
     gone: frozenset[int] = frozenset()
+    rules: frozenset[StoreOptions] = frozenset()
+    loose: set[str] | None = None
+    keeps: bool = False
     counted: dict[str, dict[str, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
     begun: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
 
@@ -132,6 +141,30 @@ class Created(OfTopic):
     def post(self, of: Topic) -> None:
         of.channels[self.channel] = (set(), set(), set() if self.earliest else set(of.possible))
         of.making[self.channel] = frozenset(of.possible)
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing(OfTopic):
+    """These options may be on disk from now on."""
+
+    options: StoreOptions
+
+    def post(self, of: Topic) -> None:
+        of.rules |= {self.options}
+
+
+class Chosen(Choosing):
+    """They are, and no others."""
+
+    __slots__ = ()
+
+    def post(self, of: Topic) -> None:
+        of.rules = frozenset({self.options})
+        if self.options.retention.consumed == "delete":
+            of.loose = None
+        elif of.loose is None:
+            settled = [may | unseen for may, _, unseen in of.channels.values()]
+            of.loose = of.purging.union(set.intersection(*settled) if settled else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,6 +454,7 @@ class TopicFound:
         deferred: by channel, what is to come later.
         end: the offset that the next message gets.
         attempts: by channel, how often what comes was delivered, if it was.
+        named: the options that are on disk as those named for it, or None.
     """
 
     log: dict[int, str]
@@ -428,6 +462,12 @@ class TopicFound:
     deferred: dict[str, frozenset[str]] = field(default_factory=dict)
     end: int = 0
     attempts: dict[str, dict[str, int]] = field(default_factory=dict)
+    named: StoreOptions | None = None
+
+    @property
+    def keeps(self) -> bool:
+        """Whether those options keep everything."""
+        return self.named is not None and self.named.retention.consumed == "keep"
 
 
 Note: TypeAlias = "OfTopic | Committing | Deleted | Found | Requeueing"
@@ -495,6 +535,8 @@ class Ledger:
             topic.promised = {of: offset for offset, of in found.log.items()}
             topic.possible = dict.fromkeys(topic.promised)
             topic.gone = frozenset(range(found.end)) - found.log.keys()
+            topic.rules = frozenset() if found.named is None else frozenset({found.named})
+            topic.loose = set() if found.keeps else None
             topic.arriving = {of for offset, of in found.log.items() if topic.promised[of] != offset}
             for channel, ready in found.channels.items():
                 later = found.deferred.get(channel, frozenset())

@@ -115,6 +115,12 @@ def check(ledger: Ledger, found: dict[str, TopicFound]) -> list[str]:
             if not topic.deleting and set(topic.promised) - topic.purging and not _all_settled(topic):
                 wrong.append(f"lost: topic {name}")
             continue
+        # INVARIANT: options that keep everything are on disk, and nothing went by those that are to follow them.
+        topic.keeps = topic.loose is not None and seen.keeps
+        if topic.rules and seen.named is not None and seen.named not in topic.rules:
+            wrong.append(f"options: {seen.named} were never named (topic {name})")
+        if topic.loose is not None and seen.named is None:
+            wrong.append(f"options: lost (topic {name})")
         wrong += [f"{item} (topic {name})" for item in (*_log(topic, seen), *_channels(topic, seen))]
         wrong += [f"{item} (topic {name})" for item in _moves(topic, seen, found)]
     wrong += _requeues(ledger, found)
@@ -211,6 +217,8 @@ def _holes(topic: Topic, offsets: list[int], released: set[str]) -> Iterator[str
 
 def _released(topic: Topic) -> set[str]:
     """Return what retention may have deleted: what every channel has settled, and what was purged."""
+    if topic.keeps:
+        return (topic.loose or set()) | topic.purging
     unsure = topic.closing | topic.making.keys()
     everywhere = [may | unseen for may, _, unseen in topic.channels.values()]
     surely = [may | unseen for name, (may, _, unseen) in topic.channels.items() if name not in unsure]

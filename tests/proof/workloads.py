@@ -452,6 +452,33 @@ async def _take(world: World, channel: aiodq.Channel, count: int) -> None:
 
 
 @workload
+async def stored_options(world: World) -> None:
+    """A topic's history is kept, let go and kept again, by who names options and by who does not."""
+    keep = aiodq.StoreOptions(segment_bytes=700, retention=aiodq.Retention(consumed="keep"), max_messages=1000)
+    let_go = aiodq.StoreOptions(segment_bytes=900, max_messages=2000)
+    async with world.store() as store:
+        queue = world.queue(store, "jobs")
+        async with world.going_by(store, "jobs", keep):
+            await world.put(queue, "p", 100)
+        for _ in range(9):
+            await world.put(queue, "p", 100)
+        await _take(world, queue, 9)
+    async with world.store(SMALL) as store:
+        queue = world.queue(store, "jobs")
+        await world.put(queue, "p", 100)
+        async with world.going_by(store, "jobs", let_go):
+            await _take(world, queue, 1)
+        for _ in range(4):
+            await world.put(queue, "p", 200)
+        await world.choose(queue.topic, keep)
+        await _take(world, queue, 3)
+        await world.put(queue, "p", 100)
+    async with world.store() as store:
+        await world.choose(store.topic("jobs"), let_go)
+        await world.put(store.queue("jobs"), "p", 100)
+
+
+@workload
 async def an_import(world: World) -> None:
     """What a go-diskqueue on the same disk holds is written and taken over, while a consumer acks."""
     directory = f"/queue{world.life}"

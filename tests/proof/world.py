@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 from unittest import mock
 from uuid import UUID
 
 import aiodq
+from aiodq.engine.unborn import UnbornLog
 from aiodq.format.columns import Columns
 from aiodq.storage.commits import Commit, commit_staged
 from aiodq.storage.staging import StagingWriter
 from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, SimulatedLoop
 from tests.proof.bodies import body_of, id_of
 from tests.proof.ledger import (
+    Choosing,
+    Chosen,
     Closed,
     Closing,
     Committed,
@@ -284,6 +288,21 @@ class World:
                 self.note(Settling(topic.name, channel, name))
         self.clock.advance(seconds)
 
+    @asynccontextmanager
+    async def going_by(self, store: aiodq.Store, topic: str, options: aiodq.StoreOptions) -> AsyncIterator[None]:
+        """Name options for a topic; they are on disk at the end of the block at the latest."""
+        self.note(Choosing(topic, options))
+        store.topic(topic, options)
+        yield
+        await store.topic(topic).settle_in()
+        self.note(Chosen(topic, options))
+
+    async def choose(self, topic: aiodq.Topic, options: aiodq.StoreOptions) -> None:
+        """Change a topic's options."""
+        self.note(Choosing(topic.name, options))
+        await topic.configure(options)
+        self.note(Chosen(topic.name, options))
+
     async def close_channel(self, topic: aiodq.Topic, channel: str) -> None:
         """Delete a channel."""
         self.note(Closing(topic.name, channel))
@@ -377,8 +396,14 @@ async def found_in(store: aiodq.Store) -> dict[str, TopicFound]:
         if log or channels:
             later = {channel: names for channel, names in deferred.items() if names}
             attempts = {channel: _attempts(topic.channel(channel), log) for channel in topic.channels()}
-            topics[name] = TopicFound(log, channels, later, topic.end_offset, attempts)
+            topics[name] = TopicFound(log, channels, later, topic.end_offset, attempts, _named(topic))
     return topics
+
+
+def _named(topic: aiodq.Topic) -> aiodq.StoreOptions | None:
+    log = topic._ioloop.log
+    stored = None if isinstance(log, UnbornLog) else log.meta.options
+    return stored.options if stored is not None and stored.named else None
 
 
 def _later(channel: aiodq.Channel, log: dict[int, str]) -> frozenset[str]:
@@ -395,10 +420,14 @@ def _attempts(channel: aiodq.Channel, log: dict[int, str]) -> dict[str, int]:
 async def _ready(channel: aiodq.Channel) -> tuple[str, ...]:
     """Take everything that is ready, and give it back as if it had never been taken."""
     taken: list[aiodq.Message] = []
+    outlet = channel._outlet
+    options = outlet.options
+    outlet.configure(replace(options, max_attempts=None))  # else to look would use up an attempt, or give up
     while not channel.empty():
         taken.append(await channel.get())
     for message in taken:
         message.release()
+    outlet.configure(options)
     return tuple(_read(message) for message in taken)
 
 

@@ -1,0 +1,55 @@
+"""Options that are kept on disk, and what has to wait for them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from aiodq.engine.choosing import Choosing
+from aiodq.options import StoreOptions
+from aiodq.storage.log import TopicLog
+from aiodq.storage.meta import save_meta
+from aiodq.testing import SimulatedFileSystem
+from aiodq.testing.handles import SimulatedFile
+from tests.proof.mutants.registry import Patch, mutant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.storage.stored import StoredOptions
+
+
+@mutant("stored options")
+def options_act_before_they_are_written() -> Patch:
+    def remember(log: TopicLog, options: StoredOptions) -> None:
+        log.meta = replace(log.meta, options=options)
+
+    return mock.patch.object(TopicLog, "choose", remember)
+
+
+@mutant("stored options")
+def options_act_before_they_are_synced() -> Patch:
+    def quick(log: TopicLog, options: StoredOptions) -> None:
+        log.meta = replace(log.meta, options=options)
+        with mock.patch.object(SimulatedFileSystem, "sync_directory"), mock.patch.object(SimulatedFile, "sync"):
+            save_meta(log.fs, log.directory, log.meta)
+
+    return mock.patch.object(TopicLog, "choose", quick)
+
+
+@mutant("stored options")
+@contextmanager
+def a_topic_goes_by_what_open_was_given() -> Iterator[None]:
+    """Neither of two safeguards is there: what is on disk does not hold, and what holds acts without being there."""
+
+    def forgetful(_: object, __: object, given: StoreOptions | None) -> StoreOptions:
+        return given or StoreOptions()
+
+    always = property(lambda _: True, lambda _, __: None)
+    with (
+        mock.patch("aiodq.engine.runtime.holding", forgetful),
+        mock.patch.object(Choosing, "acting", always, create=True),
+    ):
+        yield
