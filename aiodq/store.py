@@ -159,6 +159,7 @@ class Store(AsyncBlock):
         Raises:
             InvalidNameError: no topic's name.
             InvalidOptionError: `limit` is of no use; a `TypeError` too where it is of another type.
+            QueueShutDown: the store is closed.
             QueueFull: a topic's bound is reached and its policy is `"reject"`. Earlier transactions stand.
             WrongContextError: inside a transaction's block: this has its own.
             StorageError: a letter could not be read, or not be put back. Earlier transactions stand.
@@ -173,6 +174,7 @@ class Store(AsyncBlock):
                 f"where is a function of a letter, such as `lambda letter: letter.tag == 'paid'`, not {where!r}"
             )
         check_topic_name(topic, self._runtime.topics)
+        self._runtime.check()
         if topic not in self.topics():
             return 0
         return await requeue_letters(self._runtime, self.topic(topic), where, limit)

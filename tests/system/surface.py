@@ -19,14 +19,15 @@ Call: TypeAlias = Callable[[], Any]
 
 VALUES: Final = {
     "Store": {"path", "topics", "stats", "events", "health"},
-    "Topic": {"name", "channels", "stats", "begin_offset", "end_offset", "durable_offset"},
-    "Channel": {"name", "qsize", "in_flight", "deferred", "depth", "empty", "paused", "stats"},
+    "Topic": {"name", "options", "channels", "stats", "begin_offset", "end_offset", "durable_offset"},
+    "Channel": {"name", "options", "qsize", "in_flight", "deferred", "depth", "empty", "paused", "stats"},
     "Queue": {"topic", "maxsize", "full", "topic_stats", "channels", "begin_offset", "end_offset", "durable_offset"},
     "Message": {
         "attempts",
         "body",
         "channel",
         "headers",
+        "held",
         "id",
         "key",
         "offset",
@@ -63,11 +64,13 @@ def calls(surface: Surface) -> dict[str, Call]:
         "Store.queue": lambda: store.queue("another"),
         "Store.drain": lambda: store.drain(0),
         "Store.transaction": store.transaction,
+        "Store.requeue_dead": lambda: store.requeue_dead("another"),
         "Store.delete_topic": lambda: store.delete_topic("another"),
         **{f"Topic.{name}": call for name, call in _of_log(topic).items()},
         "Topic.channel": lambda: topic.channel("another"),
         "Topic.delete_channel": lambda: topic.delete_channel("another"),
         "Topic.settle_in": topic.settle_in,
+        "Topic.configure": lambda: topic.configure(aiodq.StoreOptions()),
         **{f"Channel.{name}": call for name, call in _of_channel(channel).items()},
         **{f"Queue.{name}": call for name, call in _of_log(queue).items()},
         **{f"Queue.{name}": call for name, call in _of_channel(queue).items()},
@@ -100,6 +103,7 @@ def _of_channel(channel: Channel | Queue) -> dict[str, Call]:
         "peek": channel.peek,
         "join": channel.join,
         "seek": lambda: channel.seek("earliest"),
+        "configure": lambda: channel.configure(aiodq.ChannelOptions()),
         "consume": lambda: channel.consume(_nothing),
         "pause": channel.pause,
         "resume": channel.resume,
@@ -124,6 +128,7 @@ def settlements(message: Message) -> dict[str, Call]:
         "Message.release": message.release,
         "Message.reject": message.reject,
         "Message.touch": message.touch,
+        "Message.transaction": lambda: message.transaction().__aenter__(),
         "Message.renewing": lambda: message.renewing().__aenter__(),
     }
 

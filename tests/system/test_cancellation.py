@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -488,6 +489,41 @@ async def pause(case: Case) -> bool:
     return not outcome.cancelled
 
 
+async def configure(case: Case) -> bool:
+    """It is done all the same, for the topic and for the channel."""
+    retention = aiodq.Retention(max_segments=7)
+    async with case.open_queue() as queue:
+        await queue.put(b"a")
+        of_topic = replace(queue.topic.options, retention=retention)
+        outcome = await case.cancel(lambda: queue.topic.configure(of_topic))
+        await until(lambda: queue.topic.options.retention == retention)
+    assert await case.reopened() == [b"a"]
+    return not outcome.cancelled
+
+
+async def configure_channel(case: Case) -> bool:
+    options = aiodq.ChannelOptions(max_in_flight=7)
+    async with case.open_queue() as queue:
+        await queue.put(b"a")
+        outcome = await case.cancel(lambda: queue.configure(options))
+        await until(lambda: queue.options == options)
+    assert await case.reopened() == [b"a"]
+    return not outcome.cancelled
+
+
+async def requeue_dead(case: Case) -> bool:
+    """Each letter is in one place and not in the other."""
+    async with case.open() as store:
+        jobs, dead = store.queue("queue", aiodq.ChannelOptions(dead_letter="dead")), store.queue("dead")
+        await jobs.put(b"a")
+        await (await jobs.get()).reject("no")
+        outcome = await case.cancel(lambda: store.requeue_dead("dead"))
+        await store.requeue_dead("dead")
+        await until(lambda: (jobs.depth, dead.depth) == (1, 0))
+    assert await case.reopened() == [b"a"]
+    return not outcome.cancelled
+
+
 async def message_as_context(case: Case) -> bool:
     """Cancelled in the block, it is released; cancelled in the ack behind the block, it is acked."""
     async with case.open_queue() as queue:
@@ -847,6 +883,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     seek,
     delete_channel,
     drain_store,
+    configure,
+    configure_channel,
+    requeue_dead,
     pause,
     message_as_context,
     peek,

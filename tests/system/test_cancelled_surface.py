@@ -19,6 +19,7 @@ OF_A_LOG = {
     "purge": "purge",
     "pause": "pause",
     "resume": "pause",
+    "configure": "configure",
 }
 OF_A_CHANNEL = {
     "get": "get get_with_timeout get_from_disk",
@@ -28,6 +29,7 @@ OF_A_CHANNEL = {
     "join": "join",
     "purge": "purge_channel",
     "seek": "seek",
+    "configure": "configure_channel",
     "consume": "consume",
     "stop": "stop",
     "pause": "pause",
@@ -40,6 +42,7 @@ CANCELLED = {
         "aclose": "aclose_store",
         "delete_topic": "delete_topic delete_topic_before_aclose",
         "drain": "drain_store",
+        "requeue_dead": "requeue_dead",
         "stop": "stop_store",
         "__aenter__": "open_store_as_context",
         "__aexit__": "open_store_as_context",
