@@ -13,7 +13,7 @@ from typing import Any
 
 import aiodq
 
-ATTEMPTS = 4
+ATTEMPTS = 5
 
 
 def main(example: Path, done: str) -> None:
@@ -25,7 +25,7 @@ def main(example: Path, done: str) -> None:
     sys.modules["fastapi_service"] = service
     spec.loader.exec_module(service)
     service.RETRYING = dataclasses.replace(
-        service.RETRYING, max_attempts=ATTEMPTS, backoff=aiodq.Backoff(first=0.1, limit=1)
+        service.RETRYING, max_attempts=ATTEMPTS, backoff=aiodq.Backoff(first=0.4, limit=5)
     )
     service.QUICK, service.SLOW = service.QUICK._replace(timeout=0.5), service.SLOW._replace(timeout=60)
     service.LANES = service.QUICK, service.SLOW
