@@ -21,7 +21,7 @@ __all__ = ["letters_channel", "requeue_letters"]
 _AT_ONCE: Final = 100
 """Letters that go back in one transaction."""
 
-_TOPIC, _CHANNEL, *_ = HEADERS
+_TOPIC, _CHANNEL = HEADERS[:2]
 
 
 def letters_channel(topic: Topic) -> Channel:

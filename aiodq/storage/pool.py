@@ -241,9 +241,9 @@ class PooledFile:
     def __init__(self, fs: PooledFileSystem, path: str, file: File, *, write: bool, careless: bool) -> None:
         """Take over an open file."""
         self._fs = fs
-        self.path = path
-        self.write = write
-        self.careless = careless
+        self.path: str = path
+        self.write: bool = write
+        self.careless: bool = careless
         self.file: File | None = file
         self.users: int = 0
         self.busy: bool = False
