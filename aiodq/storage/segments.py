@@ -37,7 +37,6 @@ __all__ = [
 
 _NAME: Final = re.compile(r"([0-9]{20})\.seg")
 _OFFSETS: Final = 1 << 63
-_BLANK: Final = "the segment's header is all zeros"
 
 
 @dataclass(slots=True)
@@ -109,10 +108,11 @@ class Inspection(NamedTuple):
 
     @property
     def blank(self) -> bool:
-        """True when there is no more than a part of a header, or zeros in its place."""
-        error = self.header_error
-        blank = error is not None and (self.size < SEGMENT_HEADER.size or error.message == _BLANK)
-        return blank and self.size <= SEGMENT_HEADER.size
+        """True when there is no more than a part of a header, or anything else in its place.
+
+        A power cut may leave a new file's size with zeros in it, or with what the disk held there before.
+        """
+        return self.header_error is not None and not self.foreign and self.size <= SEGMENT_HEADER.size
 
     def astray(self, before: Inspection, promised: int) -> bool:
         """Return whether only the file's name says that it follows `before`, and no segment would have that name.
@@ -221,7 +221,7 @@ def inspect(file: File, path: str, base: int, topic: UUID) -> Inspection:
         header = SegmentHeader.decode(head, path)
         _check_identity(header, path, base, topic)
     except CorruptionError as error:
-        header_error = error if any(head) else CorruptionError(_BLANK, path, 0)
+        header_error = error if any(head) else CorruptionError("the segment's header is all zeros", path, 0)
         header = SegmentHeader(base, topic, 0, topic_salt(topic) if tail is None else tail.salt)
     if tail is not None and tail.salt != header.salt:
         tail, tail_error = None, CorruptionError("the footer is another segment's", path, size - FOOTER_TAIL.size)

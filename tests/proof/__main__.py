@@ -16,7 +16,7 @@ from functools import partial
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.proof.cuts import count_cut, count_noticed, cut, notice, wanting
+from tests.proof.cuts import KILLED, count_cut, count_noticed, cut, killing, notice, wanting
 from tests.proof.explore import Case, explore
 from tests.proof.guarantees import GUARANTEES
 from tests.proof.mutants import MUTANTS
@@ -25,12 +25,13 @@ from tests.proof.table import TEETH, Report
 from tests.proof.workloads import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from aiodq.testing import Ordering
 
 _ORDERINGS: Final[tuple[Ordering, ...]] = ("posix", "ext4")
 _QUICK_SECONDS: Final = 28.0
+_QUICK_MUTANTS: Final = 20
 _REPEATS: Final = 10
 _ROUNDS: Final = 40
 _ROWS: Final = frozenset({TEETH, *(guarantee.name for guarantee in GUARANTEES)})
@@ -80,8 +81,8 @@ class _Run:
             future = self._processes.submit(cut, Case(workload, seed, ordering, **how))
             self._under_way[future] = lambda done: count_cut(self.report, done)
 
-    def mutants(self, seed: int, repeats: int) -> None:
-        for name in MUTANTS:
+    def mutants(self, names: Iterable[str], seed: int, repeats: int) -> None:
+        for name in names:
             future = self._processes.submit(notice, name, seed, repeats)
             self._under_way[future] = lambda done: count_noticed(self.report, done)
 
@@ -115,9 +116,13 @@ def _progress(text: str) -> None:
 def quick(run: _Run, seed: int) -> None:
     """Run a sample of everything."""
     run.tests(partial(run_sample, seconds=_QUICK_SECONDS, seed=seed))
-    run.mutants(1, repeats=0)  # some seeds find one sooner than others; this one finds all of them soon
+    noticed = [name for name, mutant in MUTANTS.items() if mutant.workloads]
+    # Some seeds find one sooner than others; this one finds all of them soon.
+    run.mutants(random.Random(seed).sample(noticed, _QUICK_MUTANTS), 1, repeats=0)
     for number, name in enumerate(WORKLOADS):
         run.cut(name, seed, [_ORDERINGS[(seed + number) % 2]], states=3, nested=4, moments=8)
+    for number, name in enumerate(KILLED):
+        run.cut(name, seed, [_ORDERINGS[(seed + number) % 2]], states=2, nested=1, lives=1, moments=6, kills=2)
     run.finish("quick")
 
 
@@ -128,14 +133,16 @@ def full(run: _Run, seed: int, only: frozenset[str]) -> None:
             run.tests(partial(run_tests, tests=guarantee.tests, seed=seed))
     run.finish("tests")
     if TEETH in only:
-        run.mutants(seed, _REPEATS)
+        run.mutants(MUTANTS, 1, _REPEATS)
         run.finish("mutants")
     for number in range(_ROUNDS):
-        names = wanting(run.report, only)
+        names, killed = wanting(run.report, only), killing(run.report, only)
         for name in names:
             run.cut(name, seed + number, states=6, nested=4, lives=3)
+        for name in killed:
+            run.cut(name, seed + number, states=3, nested=2, lives=1, moments=10, kills=12)
         run.finish(f"power cuts, round {number + 1}")
-        if not names:
+        if not names and not killed:
             break
 
 
@@ -162,6 +169,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def conclude(report: Report, seed: int, seconds: float, *, sample: bool) -> int:
     """Print the table and all that is to be said about it; return the exit code."""
+    if report.mutants:
+        print(report.render_mutants(), end="\n\n")
     print(report.render(seed))
     print(f"\n{seconds:,.0f} seconds; the times above add up what ran side by side.")
     for reason in sorted(report.reasons):

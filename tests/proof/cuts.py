@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from tests.proof.explore import Case, explore
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.proof.table import Report
 
-__all__ = ["Cut", "Noticed", "count_cut", "count_noticed", "cut", "notice", "wanting"]
+__all__ = ["KILLED", "Cut", "Noticed", "count_cut", "count_noticed", "cut", "killing", "notice", "wanting"]
 
 _SHARED: Final = frozenset({"many producers", "written while syncing"})
 """Workloads in which several puts share a sync."""
@@ -28,6 +29,10 @@ _PUTTING: Final = frozenset(
         "larger than a sector",
     }
 )  # fmt: skip
+KILLED: Final = tuple(name for name in WORKLOADS if name != "dead letters")
+"""Workloads in which processes are killed. Not where looking at a message counts as an attempt, and there are but two:
+whoever looks what is there gives it up."""
+
 _SETTLING: Final = frozenset(WORKLOADS) - _SHARED - _PUTTING
 """Workloads in which messages are acked, requeued or purged."""
 
@@ -41,7 +46,7 @@ _KINDS: Final = {
 }
 """Whose violation it is, by its first word; G1's otherwise."""
 
-_SEEDS: Final = 60
+_SEEDS: Final = 40
 """So many are tried before a mutant counts as unnoticed."""
 
 
@@ -66,6 +71,9 @@ def cut(case: Case) -> Cut:
 
 def count_cut(report: Report, done: Cut) -> None:
     """Count a case for every guarantee that it tries."""
+    if done.case.kills:
+        report.add("G3", trials=done.states, seconds=done.seconds, problems=[what for _, what in done.violations])
+        return
     shared = done.case.workload in _SHARED
     of = {"G1": done.states, "G5": done.states, "G7": done.nested}
     of |= {"G2": done.states} if shared else {}
@@ -81,12 +89,18 @@ def wanting(report: Report, only: Container[str]) -> list[str]:
     if short & {"G1", "G5", "G7"}:
         return list(WORKLOADS)
     of = {"G2": _SHARED, "G4": _SETTLING}
-    return [name for name in WORKLOADS if any(name in of[guarantee] for guarantee in short)]
+    return [name for name in WORKLOADS if any(name in of.get(guarantee, ()) for guarantee in short)]
+
+
+def killing(report: Report, only: Container[str]) -> list[str]:
+    """Return the workloads of which processes still have to be killed."""
+    wanted = next(each.states for each in GUARANTEES if each.name == "G3")
+    return list(KILLED) if "G3" in only and report.tallies["G3"].trials < wanted else []
 
 
 @dataclass(slots=True)
 class Noticed:
-    """What became of a mutant: the violation that showed it, and how often that came again."""
+    """What became of a mutant: the violation that showed it, and how often that came again; or the test that failed."""
 
     mutant: str
     seconds: float
@@ -94,15 +108,23 @@ class Noticed:
     case: str = ""
     repeated: int = 0
     repeats: int = 0
+    test: str = ""
+
+    @property
+    def by(self) -> str:
+        """What noticed it."""
+        return self.test or (f"workload {self.case.partition('/')[0]!r}" if self.case else "nothing")
 
 
 def notice(name: str, seed: int, repeats: int) -> Noticed:
-    """Look for a mutant in each of its workloads, and repeat what showed it."""
+    """Look for a mutant in its workloads, and repeat what showed it; where none does, run the test that is named."""
     begun = time.perf_counter()
     mutant = MUTANTS[name]
-    found = next((v for w in mutant.workloads if (v := mutant.found(w, range(seed, seed + _SEEDS)))), None)
+    tries = product(range(seed, seed + _SEEDS), mutant.workloads)
+    found = next((violation for one, workload in tries if (violation := mutant.found(workload, [one]))), None)
     if found is None:
-        return Noticed(name, time.perf_counter() - begun)
+        test = mutant.test if mutant.test and mutant.fails() else ""
+        return Noticed(name, time.perf_counter() - begun, test=test)
     noticed = Noticed(name, 0.0, str(found), str(found.case), repeats=repeats)
     with mutant.patch():
         for _ in range(repeats):
@@ -114,8 +136,9 @@ def notice(name: str, seed: int, repeats: int) -> Noticed:
 
 def count_noticed(report: Report, done: Noticed) -> None:
     """Count a mutant: it has to have been noticed, and each time again."""
-    missed = [] if done.violation else [f"not noticed: {done.mutant}"]
+    missed = [] if done.violation or done.test else [f"not noticed: {done.mutant}"]
     report.add(TEETH, trials=1, seconds=done.seconds, problems=missed)
+    report.mutants.append((done.mutant, done.by, done.seconds))
     if done.violation:
         times = f"{done.repeated} of {done.repeats} times"
         wrong = [] if done.repeated == done.repeats else [f"{done.mutant}: --case '{done.case}' repeated {times}"]

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from aiodq.testing import Disk, Marked, Wrote
+from aiodq.testing import Disk, Made, Marked, Removed, Renamed, Wrote
 from tests.proof.ledger import Found, Ledger
+from tests.proof.limits import HungError, limit
 from tests.proof.oracle import Recoverer, judge, judge_found, same
 from tests.proof.restarts import go_on
 from tests.proof.world import World, run_world
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Case", "Result", "Violation", "explore", "sample"]
 
+_LONGEST: Final = 30.0
+"""Real seconds after which a program, or an opening, counts as hanging."""
+
+_OF_NAMES: Final = (Made, Renamed, Removed)
+_AT_A_NAME: Final = 0.4
 _KILLED_AGAIN: Final = 0.25
 _WHILE_OPENING: Final = 0.7
 _REPEATED: Final = 0.3
@@ -112,13 +118,17 @@ class _Exploration:
         self._enough = enough
         self._random = Random(str(case))
         self._result = Result()
+        self._at = "the beginning"
 
     def run(self) -> Result:
-        with Recoverer() as recoverer:
-            if self._case.kills:
-                self._kill(recoverer)
-            else:
-                self._cut_lives(recoverer)
+        try:
+            with Recoverer() as recoverer:
+                if self._case.kills:
+                    self._kill(recoverer)
+                else:
+                    self._cut_lives(recoverer)
+        except HungError as error:
+            self._report(self._at, f"hung: {error}")
         return self._result
 
     @property
@@ -154,9 +164,12 @@ class _Exploration:
     def _killed(self, world: World) -> tuple[list[Operation], int]:
         """Return what a process had done when it was killed, and how many operations that are."""
         trace, first = world.trace, world.fs.laid_out
+        names = [n + 1 for n in range(first, len(trace) - 1) if isinstance(trace[n], _OF_NAMES)]
         opened = next((n for n in range(first, len(trace)) if _is_found(trace[n])), len(trace) - 1)
         last = opened if world.life and self._random.random() < _WHILE_OPENING else len(trace) - 1
-        at = self._random.randint(first, last)
+        # Often between a change of a name and the sync of its directory: there are few such moments.
+        named = [n for n in names if n <= last] if self._random.random() < _AT_A_NAME else []
+        at = self._random.choice(named) if named else self._random.randint(first, last)
         done, following = trace[:at], trace[at]
         if isinstance(following, Wrote) and self._random.random() < _HALF_A_WRITE:
             # A signal ends a write between two pages.
@@ -170,8 +183,10 @@ class _Exploration:
         return World(seed, image=image, ordering=self._case.ordering, life=life, killed=killed)
 
     def _live(self, world: World, program: Program, where: str) -> World | None:
+        self._at = where
         try:
-            run_world(world, program)
+            with limit(_LONGEST):
+                run_world(world, program)
         except Exception as error:  # noqa: BLE001 - whatever it is, a program that only uses aiodq did not expect it
             self._report(where, f"the program failed: {error!r}")
             return None
@@ -217,7 +232,7 @@ class _Exploration:
             return
         self._result.distinct.add(digest)
         nested = self._random.random() < 0.05 and self._case.nested > 0
-        opened = recoverer.open(image, record=nested)
+        opened = self._open(recoverer, image, where, record=nested)
         self._result.states += 1
         for what in judge(ledger, opened):
             self._report(where, what)
@@ -228,6 +243,11 @@ class _Exploration:
         if nested:
             self._nested(recoverer, opened, where)
 
+    def _open(self, recoverer: Recoverer, image: Image, where: str, *, record: bool = False) -> Opened:
+        self._at = where
+        with limit(_LONGEST):
+            return recoverer.open(image, record=record)
+
     def _nested(self, recoverer: Recoverer, opened: Opened, where: str) -> None:
         assert opened.fs.trace is not None
         ordering, limit = self._case.ordering, self._case.nested
@@ -237,7 +257,7 @@ class _Exploration:
 
     def _again(self, recoverer: Recoverer, first: Opened, image: Image, where: str) -> None:
         """Open a second time: it has to show the same."""
-        second = recoverer.open(image)
+        second = self._open(recoverer, image, where)
         if second.error is not None:
             self._report(where, f"recovery failed: {second.error!r}")
         elif not same(first.found, second.found):

@@ -15,7 +15,8 @@ class Guarantee:
         name: as the table has it.
         what: in a few words.
         tests: what pytest is given; each is run for one guarantee only.
-        states: how many states after a power cut the exploration is to look at for it.
+        states: how many states after a power cut the exploration is to look at for it; for kills, those where a
+            process was killed, and another one went on with what it wrote, before the power was cut.
     """
 
     name: str
@@ -56,7 +57,9 @@ GUARANTEES: tuple[Guarantee, ...] = (
             "tests/real/test_syscalls.py::test_a_kill_at_each_system_call_loses_nothing",
             "tests/fuzz/test_copies.py::test_a_killed_owner_leaves_no_damage",
             "tests/fuzz/test_copies.py::test_an_owner_killed_over_and_over_leaves_no_damage",
+            "tests/proof/test_restarts.py",
         ),
+        states=20_000,
     ),
     Guarantee("G4", "no resurrection after a durable ack", ("tests/queue/test_torture.py",), states=20_000),
     Guarantee(

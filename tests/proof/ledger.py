@@ -380,6 +380,11 @@ class Committing:
     acks: tuple[tuple[str, str, str], ...]
     puts: tuple[tuple[str, str], ...]
 
+    def without(self, topic: str) -> Committing:
+        """Return what it does elsewhere."""
+        acks = tuple(ack for ack in self.acks if ack[0] != topic)
+        return Committing(acks, tuple(put for put in self.puts if put[0] != topic))
+
     def notes(self) -> Iterator[OfTopic]:
         """Yield what this means for each topic."""
         yield from (Settling(*ack) for ack in self.acks)
@@ -506,6 +511,8 @@ class Ledger:
                 self._rebase(note)
             case Deleted(name):
                 del self.topics[name]
+                # What transactions did there nobody can tell any more.
+                self.transactions = [one.without(name) for one in self.transactions]
             case Committing():
                 if type(note) is Committing:
                     self.transactions.append(note)

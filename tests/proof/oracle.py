@@ -97,7 +97,7 @@ def judge(ledger: Ledger, opened: Opened) -> list[str]:
     """Return what contradicts the ledger, each beginning with what kind of violation it is."""
     if opened.error is not None:
         return [f"recovery failed: {opened.error!r}"]
-    return judge_found(ledger, opened.found, {} if opened.stale else opened.damages)
+    return judge_found(ledger, opened.found, opened.damages)
 
 
 def judge_found(ledger: Ledger, found: dict[str, TopicFound], damages: dict[str, int]) -> list[str]:

@@ -21,6 +21,8 @@ __all__ = ["run_sample", "run_tests"]
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _NOTHING_COLLECTED: Final = 5
+_LONGEST: Final = 7200.0
+"""Seconds after which the tests of one guarantee count as hanging."""
 
 
 def run_tests(report: Report, *, tests: Sequence[str], seed: int) -> None:
@@ -34,19 +36,26 @@ def run_sample(report: Report, *, seconds: float, seed: int) -> None:
     _run(report, [*tests, "-p", "tests.proof.sampling", f"--proof-seconds={seconds}"], seed)
 
 
-def _run(report: Report, arguments: Sequence[str], seed: int) -> None:
+def _run(report: Report, arguments: Sequence[str], seed: int, limit: float = _LONGEST) -> None:
     with tempfile.TemporaryDirectory() as directory:
         found = Path(directory) / "found.xml"
         options = ["-q", "--tb=short", "-p", "no:cacheprovider", "-o", "junit_family=xunit1", f"--junitxml={found}"]
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *arguments],
-            cwd=_ROOT,
-            env={**os.environ, "AIODQ_SEED": str(seed)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "pytest", *options, *arguments],
+                cwd=_ROOT,
+                env={**os.environ, "AIODQ_SEED": str(seed)},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=limit,
+            )
+        except subprocess.TimeoutExpired as error:
+            report.add(
+                "G26", problems=[f"no end within {limit:g} seconds: pytest {' '.join(arguments)}\n{error.stdout!r}"]
+            )
+            return
         if not found.exists():
             report.add("G26", problems=[f"pytest ended with {done.returncode}:\n{done.stdout}{done.stderr}"])
             return

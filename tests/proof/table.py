@@ -37,11 +37,13 @@ class Report:
         tallies: by guarantee.
         problems: what failed, in full.
         reasons: why tests were skipped.
+        mutants: each with what noticed it, and the seconds that took.
     """
 
     tallies: defaultdict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
     problems: list[str] = field(default_factory=list)
     reasons: set[str] = field(default_factory=set)
+    mutants: list[tuple[str, str, float]] = field(default_factory=list)
 
     def add(self, name: str, *, trials: int = 0, seconds: float = 0.0, problems: Iterable[str] = ()) -> None:
         """Count trials of a guarantee, and what was wrong in them."""
@@ -67,6 +69,7 @@ class Report:
             mine.skipped += tally.skipped
         self.problems += other.problems
         self.reasons |= other.reasons
+        self.mutants += other.mutants
 
     def untried(self) -> list[str]:
         """Return the guarantees for which nothing was tried."""
@@ -81,6 +84,11 @@ class Report:
             numbers = (f"{tally.trials:,}", f"{tally.violations:,}", f"{tally.skipped:,}")
             rows.append((name, what, *numbers, str(seed), f"{tally.seconds:,.1f}"))
         return _aligned(rows)
+
+    def render_mutants(self) -> str:
+        """Return which mutant was noticed by what, likewise."""
+        rows = [(name, by, f"{seconds:.1f}") for name, by, seconds in sorted(self.mutants)]
+        return _aligned([("mutant", "noticed by", "seconds"), *rows])
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -114,6 +114,25 @@ async def unsynced_tails(world: World) -> None:
 
 
 @workload
+async def acks_of_what_is_lost(world: World) -> None:
+    """Acks that reach the disk before their messages do: what later gets the same numbers is not settled by them."""
+    async with world.store(aiodq.StoreOptions(sync="os", segment_bytes=3000)) as store:
+        queue = world.queue(store, "jobs")
+        for _ in range(2):
+            await world.write(queue, "p", 40)
+        await world.sync(queue)
+        for _ in range(3):
+            await world.write(queue, "p", 40)
+        await queue.topic.settle_in()
+        for _ in range(queue.qsize()):
+            world.ack_soon(await queue.get())
+        await asyncio.sleep(0.1)
+    async with world.store() as store:
+        for _ in range(2):
+            await world.put(store.queue("jobs"), "q")
+
+
+@workload
 async def larger_than_a_sector(world: World) -> None:
     """Messages of several sectors, of which a power cut may bring some and not others."""
     async with world.store(aiodq.StoreOptions(sync="os")) as store:
@@ -410,6 +429,35 @@ async def joined_transactions(world: World) -> None:
         for _ in range(2):
             await world.join(store, [first], {"made": 1})
             await world.join(store, [first, second], {"done": 2})
+
+
+@workload
+async def a_namesake(world: World) -> None:
+    """A channel is deleted and made again, and sees again what is there."""
+    async with world.store() as store:
+        topic = store.topic("jobs")
+        for _ in range(2):
+            channel = world.channel(topic, "one")
+            await world.put(topic, "p")
+            await world.ack(await channel.get())
+            await world.close_channel(topic, "one")
+        world.channel(topic, "one")
+        await world.put(topic, "p")
+
+
+@workload
+async def topics_come_and_go(world: World) -> None:
+    """Topics that transactions put into are deleted, and made again by others."""
+    async with world.store(SMALL) as store:
+        queue = world.queue(store, "jobs")
+        for _ in range(4):
+            await world.put(queue, "p")
+        await world.transact(store, [await queue.get()], {"made": 2, "done": 1})
+        await world.delete(store, "made")
+        await world.transact(store, [await queue.get()], {"made": 1})
+        await world.delete(store, "done")
+        await world.transact(store, [await queue.get()], {"done": 2})
+        await world.delete(store, "made")
 
 
 @workload

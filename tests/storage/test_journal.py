@@ -625,3 +625,22 @@ def test_a_checkpoint_of_version_1_is_read() -> None:
     image, generation = decode_checkpoint(saved.read_bytes()[1:])  # the first byte is for the fuzzer
     assert image == ChannelImage(5, [(7, 9), (12, 13)], {5: 2, 10: 1})
     assert generation == 0xABCD_0000_0001
+
+
+@pytest.mark.parametrize(
+    ("op", "reach"),
+    [
+        (Op(OpKind.ACK, 3, 4), 7),
+        (Op(OpKind.REQUEUE, 5, value=2), 6),
+        (Op(OpKind.DEFER, 8, value=9), 9),
+        (Op(OpKind.FLOOR, 2), 2),
+        (Op(OpKind.SEEK, 4), 4),
+    ],
+)
+def test_a_journal_reaches_behind_the_last_message_that_it_names(channel: Path, op: Op, reach: int) -> None:
+    journal = opened(channel)
+    journal.append([op])
+    journal.close()
+    journal = opened(channel)
+    assert journal.reach == reach
+    journal.close()

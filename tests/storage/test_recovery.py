@@ -610,3 +610,44 @@ def test_messages_put_one_by_one_are_counted_as_each_would_be(
             with monkeypatch.context() as without:
                 without.setattr(storage_contents, "_take_singles", lambda *_: None)
                 assert look() == found
+
+
+@pytest.mark.parametrize("size", [0, 1, SEGMENT_HEADER.size - 1, SEGMENT_HEADER.size])
+@pytest.mark.parametrize("junk", ["zeros", "random"])
+def test_a_new_segment_with_anything_for_a_header_is_an_empty_one(
+    tmp_path: Path, seed: int, size: int, junk: str
+) -> None:
+    log = open_log(tmp_path / "t")
+    put_each(log, SMALL)
+    log.roll()
+    log.close()
+    # Its name is durable, and its content not: nothing was promised in it.
+    last = segments(tmp_path / "t")[-1]
+    last.write_bytes(bytes(size) if junk == "zeros" else random.Random(seed).randbytes(size))
+    log = open_log(tmp_path / "t")
+    assert (log.damages, set_aside(tmp_path / "t")) == ([], [])
+    put_each(log, [b"next"])
+    log.close()
+    log = open_log(tmp_path / "t")
+    assert (log.damages, messages(log)) == ([], dict(enumerate([*SMALL, b"next"])))
+    log.close()
+
+
+@pytest.mark.parametrize("rest", [True, False])
+def test_a_header_damaged_in_a_segment_with_promised_messages_is_damage(
+    tmp_path: Path, seed: int, *, rest: bool
+) -> None:
+    log = open_log(tmp_path / "t")
+    put_each(log, SMALL)
+    log.roll()
+    put_each(log, [b"promised"])
+    log.close()
+    last = segments(tmp_path / "t")[-1]
+    last.write_bytes(
+        random.Random(seed).randbytes(SEGMENT_HEADER.size) + last.read_bytes()[SEGMENT_HEADER.size :] * rest
+    )
+    log = open_log(tmp_path / "t")
+    assert log.damages
+    assert contents(log)[0] == dict(enumerate([*SMALL, b"promised"] if rest else SMALL))
+    assert log.end == len(SMALL) + 1
+    log.close()

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from aiodq.engine.opening import open_channel
 from aiodq.engine.persister import MetadataPersister
 from aiodq.format.journal import encode_checkpoint
+from aiodq.storage import journal as journals
 from aiodq.storage.atomic import replace_file, sync_directory, write_all
 from aiodq.storage.journal import ChannelJournal
-from tests.proof.mutants.registry import Patch, mutant
+from aiodq.storage.log import TopicLog
+from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
     import asyncio
@@ -65,6 +68,87 @@ def what_is_acked_while_a_checkpoint_is_written_counts_as_in_it() -> Patch:
     return mock.patch.object(MetadataPersister, "_fold", late)
 
 
-@mutant("channels come and go")
+@mutant("a namesake")
 def a_channel_made_again_has_what_its_namesake_settled() -> Patch:
     return mock.patch("aiodq.engine.channels.remove_channel_files")
+
+
+change(
+    "a journal is not synced",
+    ChannelJournal.sync,
+    "sync_file(self._file, self._path)",
+    "None",
+    "puts and acks",
+    "checkpoints",
+)
+change(
+    "acks that are found are not synced",
+    ChannelJournal._tidy,
+    "            sync_file(file, self._path)\n        return",
+    "        return",
+    "puts and acks",
+    "checkpoints",
+    kills=True,
+)
+change(
+    "a journal of a new generation is begun before the checkpoint that is found is durable",
+    ChannelJournal._open,
+    "if self._generation & _COUNT:",
+    "if self is None:",
+    "checkpoints",
+    kills=True,
+)
+change(
+    "the first journal's name is not synced",
+    ChannelJournal._open,
+    "if not self._generation & _COUNT:",
+    "if self is None:",
+    "channels come and go",
+    "puts and acks",
+    kills=True,
+)
+change(
+    "acks of messages that are lost count for others",
+    open_channel,
+    "or journal.reach > log.end",
+    "",
+    "acks of what is lost",
+)
+change(
+    "a journal of the checkpoint's generation is ignored",
+    journals._read_journal,
+    "if found & _COUNT < generation & _COUNT:",
+    "if found & _COUNT <= generation & _COUNT:",
+    "reopening",
+    "puts and acks",
+)
+change(
+    "a journal from before the checkpoint is read",
+    journals._read_journal,
+    "if found & _COUNT < generation & _COUNT:",
+    "if found is None:",
+    test="tests/storage/test_journal.py",
+)
+change(
+    "acks reach one offset less than they do",
+    journals._reach_of,
+    "return op.offset + op.length",
+    "return op.offset + op.length - 1",
+    test="tests/storage/test_journal.py::test_a_journal_reaches_behind_the_last_message_that_it_names",
+)
+change(
+    "a channel's name is noted nowhere",
+    TopicLog.add_channel,
+    "self._describe(",
+    "(lambda _: None)(",
+    "channels come and go",
+    "puts and acks",
+)
+change(
+    "a channel that is deleted is still named",
+    TopicLog.remove_channel,
+    "self._describe(",
+    "(lambda _: None)(",
+    "channels come and go",
+)
+change("a purge is noted nowhere", TopicLog.give_up, "self._describe(", "(lambda _: None)(", "purging")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from aiodq.storage import adoption, commits
 from aiodq.storage.atomic import replace_file
 from aiodq.storage.log import TopicLog
 from aiodq.testing import SimulatedFileSystem
 from aiodq.testing.handles import SimulatedFile
-from tests.proof.mutants.registry import Patch, mutant
+from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,3 +47,38 @@ def a_commit_is_not_synced() -> Patch:
             replace_file(fs, path, data)
 
     return mock.patch("aiodq.storage.commits.replace_file", quick)
+
+
+change("an adopted segment's header is not synced", adoption.place, "sync_file(file, path)", "None", "bulk loads")
+change(
+    "commits that are found are not durable before anything is moved",
+    adoption.finish_adoptions,
+    "sync_directory(fs, os.path.join(store, COMMITS))",
+    "None",
+    "bulk loads",
+    kills=True,
+)
+change(
+    "a batch of a stream counts twice",
+    commits._is_known,
+    "int(match[2]) >= key.number",
+    "int(match[2]) > key.number",
+    "bulk loads",
+)
+change(
+    "what is committed is swept as what is not", commits._remove_staged, "name in used", "name is None", "bulk loads"
+)
+change(
+    "what is staged by now is swept as what is old",
+    commits._remove_staged,
+    "int(match[1]) >= before_ns",
+    "int(match[1]) < before_ns",
+    test="tests/bulk/test_adoption.py",
+)
+change(
+    "a staged segment is put at the offset of the one before",
+    commits.Commit.placed,
+    "base += staged.records",
+    "base += staged.records - 1",
+    test="tests/bulk/test_adoption.py",
+)

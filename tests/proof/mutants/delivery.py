@@ -12,7 +12,7 @@ from aiodq.engine.burial import DeadLetterOffice
 from aiodq.engine.outlet import Outlet
 from aiodq.format.journal import OpKind
 from aiodq.transaction import Transaction
-from tests.proof.mutants.registry import Patch, mutant
+from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,3 +107,26 @@ def a_seek_is_not_noted() -> Patch:
         return [op for op in taken(state, wall, now) if op.kind is not OpKind.SEEK]
 
     return mock.patch.object(ChannelState, "take_ops", forgetful)
+
+
+change(
+    "acks are not noted",
+    ChannelState.take_ops,
+    "for start, stop in joined]",
+    "for start, stop in ()]",
+    "checkpoints",
+)
+change(
+    "an ack settles one message more",
+    ChannelState.ack,
+    "self._settle(offset, offset + 1)",
+    "self._settle(offset, offset + 2)",
+    "puts and acks",
+)
+change(
+    "the floor is noted one too high",
+    ChannelState.take_ops,
+    "Op(OpKind.FLOOR, self.floor)",
+    "Op(OpKind.FLOOR, self.floor + 1)",
+    "puts and acks",
+)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from unittest import mock
 
+from aiodq.format.decode import compact_stretch
+from aiodq.format.footer import FooterTail, SegmentIndex
+from aiodq.format.transactions import decode_commit
+from aiodq.storage import damage
+from aiodq.storage.atomic import ensure_directory, replace_file, write_all
+from aiodq.storage.slots import SlotFile, read_slots
 from aiodq.testing import SimulatedFileSystem
 from aiodq.testing.handles import SimulatedFile
-from tests.proof.mutants.registry import Patch, mutant
+from tests.proof.mutants.registry import Patch, change, mutant
 
 
 @mutant("single puts")
@@ -32,3 +38,100 @@ def a_file_is_renamed_before_it_is_synced() -> Patch:
 @mutant("the first message")
 def the_store_has_no_durable_name_before_its_topics() -> Patch:
     return mock.patch("aiodq.engine.opening.sync_directory", return_value=None)
+
+
+change(
+    "a renamed file's name is not synced",
+    replace_file,
+    "sync_directory(fs, os.path.dirname(path))",
+    "None",
+    "checkpoints",
+    "roll and retention",
+)
+change(
+    "a new directory's name is not synced",
+    ensure_directory,
+    'sync_directory(fs, os.path.dirname(path) or ".")',
+    "None",
+    "several topics",
+    "channels come and go",
+)
+change(
+    "the name of a directory that is found is not synced",
+    ensure_directory,
+    'sync_names(fs, os.path.dirname(path) or ".")',
+    "None",
+    "the first message",
+    kills=True,
+)
+change(
+    "both slots of a watermark lie in one place",
+    SlotFile.write,
+    "(self._sequence % 2) * _STRIDE",
+    "0",
+    test="tests/storage/test_slots.py",
+)
+change(
+    "the older slot of a watermark counts",
+    read_slots,
+    "best = max(best,",
+    "best = best if best[0] else max(best,",
+    test="tests/storage/test_slots.py",
+)
+change(
+    "a slot's checksum is not compared",
+    read_slots,
+    "crc == zlib.crc32(data[at : at + _SLOT.size - 4])",
+    "True",
+    test="tests/storage/test_slots.py",
+)
+change(
+    "a write that took a part counts as whole",
+    write_all,
+    "position += taken",
+    "position += sum(map(len, pending)); break",
+    test="tests/storage/test_log.py",
+)
+change(
+    "what is set aside is not synced",
+    damage._copy,
+    "sync_file(copy, temporary)",
+    "None",
+    test="tests/proof/test_repairs.py",
+)
+change(
+    "what is set aside has no durable name",
+    damage._copy,
+    "sync_directory(fs, os.path.dirname(target))",
+    "None",
+    test="tests/proof/test_repairs.py",
+)
+change(
+    "the checksum of a compact frame is not compared in a stretch",
+    compact_stretch,
+    "checksum(view[at + _START : stop], salt) != crc",
+    "False",
+    "larger than a sector",
+)
+change(
+    "the checksum of a footer is not compared",
+    FooterTail.decode,
+    "values[12] != zlib.crc32(memoryview(data)[at : at + _CRC_AT])",
+    "False",
+    test="tests/format/test_segment.py",
+)
+change(
+    "the checksum of a segment's index is not compared",
+    SegmentIndex.decode,
+    "or zlib.crc32(data) != tail.index_crc",
+    "",
+    test="tests/format/test_segment.py",
+)
+change(
+    "the checksum of a transaction is not compared",
+    decode_commit,
+    "zlib.crc32(memoryview(data)[at + _COVERED : end], salt) != crc",
+    "False",
+    "transactions",
+    test="tests/transactions/test_file.py",
+)

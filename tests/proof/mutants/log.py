@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from aiodq.engine.opening import open_store
 from aiodq.engine.publisher import Publisher
 from aiodq.engine.retainer import Retainer
-from aiodq.storage import recovery
+from aiodq.storage import contents, recovery
+from aiodq.storage.active import ActiveSegment
+from aiodq.storage.layout import delete_topic
 from aiodq.storage.log import TopicLog
 from aiodq.testing.handles import SimulatedFile
-from tests.proof.mutants.registry import Patch, mutant
+from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
     from aiodq.storage.contents import Contents
@@ -79,3 +82,117 @@ def the_newest_segment_goes_though_not_all_of_it_is_acked() -> Patch:
 @mutant("the newest segment")
 def the_newest_segment_goes_before_the_next_one_is_durable() -> Patch:
     return mock.patch("aiodq.storage.active.sync_directory", return_value=None)
+
+
+change(
+    "a new segment's name is not synced",
+    ActiveSegment.create,
+    "sync_directory(fs, os.path.dirname(path))",
+    "None",
+    "roll and retention",
+)
+change("a footer is not synced", recovery.seal_file, "sync_file(file, segment.path)", "None", "roll and retention")
+change(
+    "what is behind a new footer is left",
+    recovery.seal_file,
+    "file.truncate(end)",
+    "None",
+    "roll and retention",
+    test="tests/storage/test_log.py",
+)
+change(
+    "what a failed write left is written behind",
+    ActiveSegment.flush,
+    "self._file.truncate(self._position)",
+    "None",
+    test="tests/storage/test_log.py",
+)
+change(
+    "a rolled back write is not cut off",
+    ActiveSegment.rollback,
+    "self._torn or self._position > self.segment.data_end",
+    "False",
+    test="tests/storage/test_log.py",
+)
+change(
+    "a frame says that what is not synced is durable",
+    TopicLog.stage,
+    "watermark=self.durable",
+    "watermark=self.end",
+    "synced now and then",
+    "unsynced tails",
+)
+change(
+    "a sync promises one message more",
+    TopicLog.sync,
+    "max(self.durable, end)",
+    "max(self.durable, end + 1)",
+    "single puts",
+    "synced now and then",
+)
+change(
+    "a sync counts what is committed while it runs",
+    TopicLog.sync,
+    "end = active.segment.end\n    active.sync()",
+    "active.sync()\n    end = active.segment.end",
+    "written while syncing",
+    "synced now and then",
+)
+change(
+    "numbers are given twice when the log's end is lost",
+    TopicLog._continue,
+    "self._create(max(end, promised))",
+    "self._create(end)",
+    test="tests/storage/test_recovery.py",
+)
+change(
+    "an unfinished write is not cut off durably",
+    recovery._cut,
+    "sync_file(file, task.path)",
+    "None",
+    "unsynced tails",
+    "single puts",
+    kills=True,
+)
+change(
+    "the names of segments that are found are not synced",
+    recovery.recover,
+    "sync_directory(fs, directory)",
+    "None",
+    "roll and retention",
+    "single puts",
+    kills=True,
+)
+change(
+    "a footer that is found is not synced",
+    recovery._settle_sealed,
+    "sync_file(file, task.path)",
+    "None",
+    test="tests/proof/test_restarts.py::test_a_footer_found_after_a_kill_is_durable_before_the_next_segment_begins",
+)
+change(
+    "recovery takes the last put for promised",
+    recovery.recover,
+    "limit = promised if last",
+    "limit = promised + 1 if last",
+    "unsynced tails",
+    "synced now and then",
+)
+change(
+    "what is behind the promise is damage",
+    contents.examine,
+    "if promised <= found.end:\n            found.unfinished",
+    "if promised < found.end:\n            found.unfinished",
+    "unsynced tails",
+    "single puts",
+)
+change("a deleted topic's new name is not synced", delete_topic, "fs.sync_directory(path)", "None", "several topics")
+change(
+    "the names that a store is found with are not synced",
+    open_store,
+    "sync_directory(fs, path)",
+    "None",
+    "several topics",
+    kills=True,
+    test="tests/proof/test_restarts.py",
+)

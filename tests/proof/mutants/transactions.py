@@ -6,10 +6,14 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from aiodq.engine import opening
 from aiodq.engine.ioloop import IoLoop
 from aiodq.engine.joining import OpenTransactions
+from aiodq.engine.retainer import Retainer
 from aiodq.engine.transactions import Committer
-from tests.proof.mutants.registry import Patch, mutant
+from aiodq.storage import transactions as stored
+from aiodq.storage.transactions import TransactionFile
+from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -51,3 +55,58 @@ def a_seek_does_not_wait_for_transactions() -> Patch:
         yield
 
     return mock.patch.object(Committer, "alone", at_once)
+
+
+change(
+    "transactions that are found are not synced",
+    TransactionFile._secure,
+    "sync_file(file, self._path)",
+    "None",
+    "transactions",
+    "transactions among others",
+    kills=True,
+)
+change(
+    "transactions that are found are synced only where there are any",
+    TransactionFile._secure,
+    "if found.header is not None:",
+    "if found.blocks:",
+    test="tests/proof/test_restarts.py",
+)
+change(
+    "the file of transactions is emptied without a sync",
+    TransactionFile.reset,
+    "sync_file(file, self._path)",
+    "None",
+    "topics come and go",
+)
+change(
+    "transactions' numbers begin anew",
+    TransactionFile._fresh_header,
+    "self._number or max(now_ns, _FIRST)",
+    "max(now_ns, _FIRST)",
+    "transactions",
+    "transactions among others",
+)
+change(
+    "what transactions put is looked for one message too late",
+    stored.transactions_in,
+    "max(segment.base, since)",
+    "max(segment.base, since + 1)",
+    "transactions",
+)
+change(
+    "acks of transactions that are found are forgotten",
+    opening.open_topic,
+    "if acks.channel in topic.channels:",
+    "if acks is None:",
+    "transactions",
+)
+change(
+    "messages are deleted that tell which transactions are there",
+    Retainer.pin,
+    "self.pinned = offset if self.pinned is None else min(self.pinned, offset)",
+    "self.pinned = None",
+    "transactions among others",
+    "topics come and go",
+)
