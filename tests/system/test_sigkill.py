@@ -93,7 +93,9 @@ def kill_and_check(tmp_path: Path, policy: SyncPolicy, seed: int, kills: int) ->
     """Kill the owner of one store so many times. A copy is looked at, so that the next owner recovers itself."""
     rng = random.Random(seed)
     store, ledger = tmp_path / "store", Ledger()
-    for number in range(kills):
+    for number in range(10 * kills):
+        if number >= kills and ledger.order:
+            break  # on a busy machine all of them may come before the first put
         ledger.read(run_and_kill(store, policy, rng, tmp_path / f"notes{number}"))
         copy = tmp_path / f"copy{number}"
         if store.exists():
