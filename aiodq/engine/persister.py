@@ -89,15 +89,18 @@ class MetadataPersister:
     def write_now(self, outlet: Settling) -> None:
         """Write what a channel has to say, on the caller's time; it is synced when something else of it is.
 
-        Where that cannot be done (a full disk) it is tried again: consuming goes on, as that is what makes room.
+        Where that cannot be done (a full disk) it is tried again: consuming goes on, as that is what makes room. And
+        where a thread writes the journal this very moment, it is written right after: the loop waits for no thread.
         """
         if outlet.name in self._held:
             return
-        error = self._write(outlet)
-        if error is None:
-            self._unsynced[outlet.name] = outlet
-        else:
+        error = self._write(outlet, wait=False)
+        if error is not None:
             self._put_off(outlet, [], error)
+        elif outlet.name in self._held:
+            self.settled(outlet)
+        else:
+            self._unsynced[outlet.name] = outlet
 
     def submit(self, job: Job) -> None:
         """Do this after what was submitted before."""
@@ -223,14 +226,15 @@ class MetadataPersister:
         await self._offload.call(_sync_all, journals)
         self.syncs += len(journals)
 
-    def _write(self, outlet: Settling) -> AiodqError | None:
+    def _write(self, outlet: Settling, *, wait: bool = True) -> AiodqError | None:
         if outlet.state is None or outlet.journal is None:
             return None
         ops = [*self._held.pop(outlet.name, ()), *outlet.state.take_ops(*outlet.times())]
         if not ops:
             return None
         try:
-            outlet.journal.append(ops)
+            if not outlet.journal.append(ops, wait=wait):
+                self._held[outlet.name] = ops
         except AiodqError as error:
             self._held[outlet.name] = ops
             return error

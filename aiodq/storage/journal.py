@@ -195,7 +195,7 @@ def _next_block(data: bytes, end: int, last: int, generation: int, path: str) ->
 class ChannelJournal:
     """A channel's durable state, open for its owner.
 
-    Operations may be appended beside a sync or a fold in another thread: they wait for a small write at most.
+    Operations may be appended beside a sync or a fold in another thread.
 
     Attributes:
         image, ops: what was found at open; the caller applies the one to the other.
@@ -333,25 +333,33 @@ class ChannelJournal:
         named = (offset + 1 for offset in (*image.attempts, *image.deferred))
         return max(image.floor, *(stop for _, stop in image.ranges), *named, *map(_reach_of, self.ops), 0)
 
-    def append(self, ops: Iterable[Op]) -> None:
-        """Write operations behind the others; not durable before `sync`.
+    def append(self, ops: Iterable[Op], *, wait: bool = True) -> bool:
+        """Write operations behind the others; not durable before `sync`. Return whether that was done.
+
+        Args:
+            ops: them.
+            wait: also where another thread is writing the journal this very moment; else nothing is done then.
 
         Raises:
             StorageError: nothing was added.
         """
         batch = list(ops)
         if not batch:
-            return  # an empty block would read as the journal's end
-        with self._mutex:
-            try:
-                if not self._end:
-                    self._begin(self._file)
-                self._write(batch)
-            except OSError as cause:
-                raise storage_error(cause, self._path, self._end) from cause
+            return True  # an empty block would read as the journal's end
+        if not self._mutex.acquire(blocking=wait):
+            return False
+        try:
+            if not self._end:
+                self._begin(self._file)
+            self._write(batch)
             self.pending += len(batch)
             if self._since is not None:
                 self._since += batch
+        except OSError as cause:
+            raise storage_error(cause, self._path, self._end) from cause
+        finally:
+            self._mutex.release()
+        return True
 
     def _write(self, batch: list[Op]) -> None:
         # A failed write leaves the end where it was, so that the next one covers whatever got there.

@@ -251,3 +251,15 @@ async def test_what_is_switched_on_counts_from_then_on(machine: Machine) -> None
         await jobs.get()
         after = killed(machine)
     assert await attempts(after, 2) == [1, 2]
+
+
+async def test_nobody_waits_for_a_thread_that_writes_the_journal(machine: Machine) -> None:
+    async with counted(machine, b"a", b"b") as jobs:
+        journal = jobs._outlet.journal
+        assert journal is not None
+        with journal._mutex:
+            assert jobs.get_nowait().body == b"a"
+        await jobs.sync()
+        assert jobs.get_nowait().body == b"b"
+        after = killed(machine)
+    assert await attempts(after, 2) == [2, 2]
