@@ -247,7 +247,8 @@ class StoreOptions:
             `"os"`: after the write; the kernel decides when it reaches the disk.
         sync_every: messages between syncs under `"interval"`.
         sync_interval: seconds between syncs under `"interval"`.
-        segment_bytes: a segment rolls before it would exceed this; a larger message gets a segment of its own.
+        segment_bytes: a segment, with its footer, rolls before it would exceed this; a larger message, and more that is
+            put together and stays so, gets a segment of its own.
         min_message_bytes: the smallest body taken.
         max_message_bytes: the largest body taken.
         max_bytes: bound of a topic's backlog in bytes, or None.

@@ -26,9 +26,19 @@ if TYPE_CHECKING:
 
     from aiodq.format.layout import BytesLike
 
-__all__ = ["FooterTail", "IndexEntry", "SegmentIndex", "encode_footer"]
+__all__ = ["FooterTail", "IndexEntry", "SegmentIndex", "begins_entry", "encode_footer", "footer_bytes"]
 
 _CRC_AT = FOOTER_TAIL.size - 12
+
+
+def footer_bytes(entries: int) -> int:
+    """Return the size of a footer whose index has so many entries."""
+    return entries * INDEX_ENTRY.size + FOOTER_TAIL.size
+
+
+def begins_entry(position: int, previous: int) -> bool:
+    """Return whether a frame at `position` begins an entry of its own behind the one at `previous`, if it may."""
+    return position - previous >= INDEX_STRIDE
 
 
 class IndexEntry(NamedTuple):
@@ -77,7 +87,7 @@ class SegmentIndex:
         self.flags |= flags
         self.raw_bytes += raw_bytes
         self.oldest_ns = min(self.oldest_ns, entry.newest_ns) if self.positions else entry.newest_ns
-        if self.positions and (joined or entry.position - self.positions[-1] < INDEX_STRIDE):
+        if self.positions and (joined or not begins_entry(entry.position, self.positions[-1])):
             self.records[-1] += entry.records
             self.frames[-1] += entry.frames
             self.newest[-1] = max(self.newest[-1], entry.newest_ns)
@@ -223,7 +233,7 @@ class FooterTail:
 
     def encode(self) -> bytes:
         """Return the tail's bytes."""
-        footer = self.entries * INDEX_ENTRY.size + FOOTER_TAIL.size
+        footer = footer_bytes(self.entries)
         head = FOOTER_TAIL.pack(
             self.data_end,
             self.entries,
@@ -258,7 +268,7 @@ class FooterTail:
             message = "the footer's checksum is wrong"
             raise CorruptionError(message, path, position)
         tail = cls(*values[:11])
-        footer = tail.entries * INDEX_ENTRY.size + FOOTER_TAIL.size
+        footer = footer_bytes(tail.entries)
         fits = values[11] == footer and tail.data_end + footer == file_size
         if not fits or tail.data_end % ALIGNMENT or tail.data_end < SEGMENT_HEADER.size:
             message = "the footer does not belong to a file of this size"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from aiodq.format.footer import IndexEntry, SegmentIndex
+from aiodq.format.footer import IndexEntry, SegmentIndex, begins_entry, footer_bytes
 from aiodq.format.frames import encode_frames, read_prefix, slice_frames
-from aiodq.format.layout import MAX_RELATIVE, SEGMENT_HEADER
+from aiodq.format.layout import INDEX_STRIDE, MAX_RELATIVE, SEGMENT_HEADER
 from aiodq.storage.atomic import sync_directory, sync_file, write_all
 from aiodq.storage.contents import Contents
 from aiodq.storage.oserrors import close_file, storage_error
@@ -59,6 +59,13 @@ class ActiveSegment:
         self._staged_bytes = 0
         self._entries: list[tuple[IndexEntry, bool, int, int]] = []
         self._torn = False
+        self._count_entries()
+
+    def _count_entries(self) -> None:
+        """Let the footer be as large as what readers may see makes it."""
+        positions = self._index.positions
+        self._indexed = len(positions)
+        self._last_indexed = positions[-1] if positions else -INDEX_STRIDE
 
     @classmethod
     def create(cls, fs: FileSystem, path: str, header: SegmentHeader) -> ActiveSegment:
@@ -110,7 +117,7 @@ class ActiveSegment:
 
         Args:
             columns: the records; with `atomic` they become one put.
-            limit: the segment's size; a segment without frames takes any.
+            limit: the segment's size, with its footer; a segment without frames takes any.
             watermark: everything below this offset is durable.
             time_ns: the batch's time.
             codec: see `aiodq.format.codecs`.
@@ -127,8 +134,13 @@ class ActiveSegment:
             columns, self.segment.context, first=first, watermark=watermark, time_ns=time_ns, codec=codec, atomic=atomic
         )
         size = sum(map(len, frames))
-        if self.position + size > limit and self.position > SEGMENT_HEADER.size:
+        # What is staged at once is one run, which an index never divides.
+        opens = begins_entry(self.position, self._last_indexed)
+        footer = footer_bytes(self._indexed + opens)
+        if self.position + size + footer > limit and self.position > SEGMENT_HEADER.size:
             return None
+        if opens:
+            self._indexed, self._last_indexed = self._indexed + 1, self.position
         self._note(frames, columns, first, time_ns)
         self._staged += frames
         self._staged_bytes += size
@@ -196,6 +208,7 @@ class ActiveSegment:
         self._torn = self._torn or self._position > self.segment.data_end
         self._position = self.segment.data_end
         self.next = self.segment.end
+        self._count_entries()
 
     def sync(self) -> None:
         """Return when all that was written before is on the device.

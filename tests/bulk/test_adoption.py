@@ -207,6 +207,20 @@ async def test_more_topics_than_a_process_may_have_files(machine: Machine, monke
             assert await shown(store.topic(f"t{topic}")) == expected
 
 
+async def test_no_staged_file_is_larger_than_its_segment_may_be(machine: Machine) -> None:
+    async with machine.store():
+        pass
+    for segment_bytes in (1000, 10_000):
+        writer = StagingWriter(machine.fs, machine.clock, STORE, "sized", segment_bytes=segment_bytes)
+        for number in range(200):
+            writer.put("t", Columns([bytes(number)] * (number % 3)))
+        records = {file.file: file.records for file in writer.finish()["t"]}
+        found = {path.rsplit("/", 1)[1]: len(data or b"") for path, data in machine.fs.image().items()}
+        assert len(records) > 1
+        assert all(found[name] <= segment_bytes for name in records)
+        writer.discard()
+
+
 async def test_no_batch_of_a_stream_overtakes_one_there_was_no_room_for(machine: Machine) -> None:
     async with machine.store():
         pass

@@ -47,7 +47,7 @@ class TestDiskQueue:
 class TestDiskQueueRoll:
     async def test_depth_counts_every_put_and_every_read_over_the_roll(self, path: Path) -> None:
         body = b"0123456789"
-        async with queue(path, segment_bytes=64 + 10 * 48) as jobs:
+        async with queue(path, segment_bytes=192 + 10 * 48) as jobs:
             for number in range(11):
                 await jobs.put(body)
                 assert jobs.depth == number + 1
@@ -66,7 +66,7 @@ class TestDiskQueuePeek:
         return message.body
 
     async def test_roll(self, path: Path) -> None:
-        async with queue(path, segment_bytes=64 + 10 * 48) as jobs:
+        async with queue(path, segment_bytes=192 + 10 * 48) as jobs:
             await fill(jobs, numbered(12))
             for number in range(12):
                 assert await self.peeked(jobs) == b"%d" % number
@@ -90,7 +90,7 @@ class TestDiskQueuePeek:
 
 class TestDiskQueueEmpty:
     async def test_no_data_is_left_and_it_can_be_used_again(self, path: Path) -> None:
-        async with queue(path, segment_bytes=200) as jobs:
+        async with queue(path, segment_bytes=328) as jobs:
             for round_ in range(2):
                 await fill(jobs, numbered(100))
                 assert len(segments(path)) > 10
@@ -108,7 +108,7 @@ class TestDiskQueueEmpty:
 
     async def test_and_a_crash(self, path: Path, tmp_path: Path) -> None:
         fs = SpyFileSystem()
-        async with queue(path, fs=fs, segment_bytes=200) as jobs:
+        async with queue(path, fs=fs, segment_bytes=328) as jobs:
             await fill(jobs, numbered(100))
             await jobs.purge()
             crash_image(path, tmp_path / "image", fs)
@@ -123,7 +123,7 @@ class TestDiskQueueCorruption:
         """25 puts of 120 bytes, 8 to a file; the second file is cut."""
         frame = 152
         async with queue(
-            path, segment_bytes=64 + 8 * frame, min_message_bytes=10, sync="interval", sync_every=5
+            path, segment_bytes=192 + 8 * frame, min_message_bytes=10, sync="interval", sync_every=5
         ) as jobs:
             await fill(jobs, [b"%02d" % number + bytes(118) for number in range(25)])
         first, second, *_ = segments(path)
@@ -193,10 +193,10 @@ class TestDiskQueueSyncAfterRead:
 class TestDiskQueueResize:
     async def test_a_smaller_file_from_before_is_read_by_its_real_size(self, path: Path) -> None:
         body = bytes(10)
-        async with queue(path, segment_bytes=64 + 8 * 48) as jobs:
+        async with queue(path, segment_bytes=192 + 8 * 48) as jobs:
             await fill(jobs, [body] * 9)
             assert [int(found.stem) for found in segments(path)] == [0, 8]
-        async with queue(path, segment_bytes=64 + 10 * 48) as jobs:
+        async with queue(path, segment_bytes=192 + 10 * 48) as jobs:
             await fill(jobs, [body] * 10)
             assert [int(found.stem) for found in segments(path)] == [0, 8, 18]
             messages = await take(jobs, 19)
@@ -210,7 +210,7 @@ class TestDiskQueueResize:
 
 class TestUpstreamLacks:
     async def test_a_rotation_with_the_reader_caught_up_makes_nothing_bad(self, path: Path) -> None:
-        async with queue(path, segment_bytes=64 + 4 * 48) as jobs:
+        async with queue(path, segment_bytes=192 + 4 * 48) as jobs:
             for number in range(60):
                 await jobs.put(b"%010d" % number)
                 message = await jobs.get()
@@ -221,7 +221,7 @@ class TestUpstreamLacks:
         assert odd_files(path) == []
 
     async def test_missing_metadata_is_rebuilt_from_the_files(self, path: Path) -> None:
-        async with queue(path, segment_bytes=200) as jobs:
+        async with queue(path, segment_bytes=328) as jobs:
             await fill(jobs, numbered(20))
             for message in await take(jobs, 5):
                 await message.ack()
@@ -229,7 +229,7 @@ class TestUpstreamLacks:
         for name in kept:
             if name.endswith(("topic.json", "watermark", "LOCK")):
                 (path / name).unlink()
-        async with queue(path, segment_bytes=200) as jobs:
+        async with queue(path, segment_bytes=328) as jobs:
             assert ready_now(jobs) == numbered(15, start=5)
             assert await jobs.put(b"20") == 20
 
@@ -258,7 +258,7 @@ class TestUpstreamLacks:
             assert jobs.depth == 0
 
     async def test_too_many_open_files_pass(self, path: Path) -> None:
-        async with queue(path, segment_bytes=200) as jobs:
+        async with queue(path, segment_bytes=328) as jobs:
             await fill(jobs, numbered(20))
         fs = SpyFileSystem()
         fs.fail(errno.EMFILE, "open", match=".seg", times=1)
@@ -285,7 +285,7 @@ class TestUpstreamLacks:
 
     async def test_directories_are_synced(self, path: Path) -> None:
         fs = SpyFileSystem()
-        async with queue(path, fs=fs, segment_bytes=200) as jobs:
+        async with queue(path, fs=fs, segment_bytes=328) as jobs:
             await fill(jobs, numbered(20))
             made = [call for call in fs.calls if call.kind in {"create", "make_directory"} and "tmp" not in call.path]
             for call in made:

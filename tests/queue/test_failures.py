@@ -75,7 +75,7 @@ class TestSync:
             fs, place = SpyFileSystem(), path.with_name(f"store{at}")
             promised: set[bytes] = set()
             acked: set[bytes] = set()
-            jobs = await aiodq.open_queue(place, aiodq.StoreOptions(segment_bytes=250), fs=fs)
+            jobs = await aiodq.open_queue(place, aiodq.StoreOptions(segment_bytes=378), fs=fs)
             fault = fs.fail(error, kind, at=at, times=1)
             try:
                 await life(jobs, promised, acked)
@@ -97,7 +97,7 @@ class TestSync:
                 assert [c for c in fs.named(kind) if c.path == failed[0].path and c.begun > failed[0].begun] == []
             await soon(close_quietly(jobs))
             assert fs.open_files == 0
-            async with queue(place, segment_bytes=250) as jobs:
+            async with queue(place, segment_bytes=378) as jobs:
                 found = set(ready_now(jobs))
                 assert promised - acked <= found
                 assert not found - set(numbered(12))
@@ -293,7 +293,7 @@ class TestFullDisk:
     @pytest.mark.parametrize("policy", ["always", "interval", "os"])
     async def test_consuming_and_acking_go_on(self, path: Path, policy: str) -> None:
         fs = SpyFileSystem()
-        async with queue(path, fs=fs, sync=policy, segment_bytes=300) as jobs:
+        async with queue(path, fs=fs, sync=policy, segment_bytes=428) as jobs:
             await fill(jobs, numbered(30))
             fs.fail(errno.ENOSPC, "write", "create")
             with pytest.raises(aiodq.DiskFullError):
@@ -358,7 +358,7 @@ class TestFullDisk:
         while True:
             fs, place = SpyFileSystem(), path.with_name(f"store{at}")
             promised: list[bytes] = []
-            async with queue(place, fs=fs, segment_bytes=250) as jobs:
+            async with queue(place, fs=fs, segment_bytes=378) as jobs:
                 fault = fs.fail(errno.ENOSPC, "write", "create", "rename", "truncate", at=at, times=1)
                 for body in numbered(12):
                     try:
@@ -406,7 +406,7 @@ class TestFullDisk:
                 if used + len(data) > room:
                     raise OSError(errno.ENOSPC, "full")
 
-        async with queue(path, fs=fs, segment_bytes=300, sync="os") as jobs:
+        async with queue(path, fs=fs, segment_bytes=428, sync="os") as jobs:
             fs.add(full)
             number = got = 0
             for _ in range(20):
@@ -446,7 +446,7 @@ class TestOtherWrites:
             return real(self, [b"".join(buffers)[:7]], position)
 
         monkeypatch.setattr(SpyFile, "write_at", little)
-        async with queue(path, segment_bytes=300) as jobs:
+        async with queue(path, segment_bytes=428) as jobs:
             await fill(jobs, numbered(20))
             await jobs.put_many(numbered(20, start=20))
             for message in await take(jobs, 5):

@@ -37,7 +37,7 @@ class TestIssue1:
 
     @pytest.mark.parametrize("policy", ["always", "os"])
     async def test_no_bad_after_alternate_put_and_get_across_rotations(self, path: Path, policy: str) -> None:
-        async with queue(path, segment_bytes=200, sync=policy) as jobs:
+        async with queue(path, segment_bytes=328, sync=policy) as jobs:
             for number in range(100):
                 await jobs.put(b"%d" % number)
                 message = await jobs.get()
@@ -49,9 +49,9 @@ class TestIssue1:
         assert odd_files(path) == []
 
     async def test_nor_for_a_reader_from_disk_that_catches_up(self, path: Path) -> None:
-        async with queue(path, segment_bytes=200) as jobs:
+        async with queue(path, segment_bytes=328) as jobs:
             await fill(jobs, numbered(30))
-        async with queue(path, segment_bytes=200) as jobs:
+        async with queue(path, segment_bytes=328) as jobs:
             assert await drain(jobs) == numbered(30)
             for number in range(30, 60):
                 await jobs.put(b"%d" % number)
@@ -76,7 +76,7 @@ class TestIssue2:
         for name in ("watermark", "topic.json", "channels/default/journal"):
             (path / "queue" / name).write_bytes((stale / name).read_bytes())
         (path / "queue" / "channels" / "default" / "checkpoint").unlink(missing_ok=True)
-        async with queue(path, segment_bytes=300) as jobs:
+        async with queue(path, segment_bytes=428) as jobs:
             assert jobs.end_offset == 25
             await fill(jobs, numbered(20, start=25))
             # What the older metadata did not know of as read comes again; nothing is lost or changed.
@@ -87,7 +87,7 @@ class TestIssue3:
     """go-diskqueue#29 #32, nsq#246 #693: depth wrong, negative, or never 0 after read errors or a crash."""
 
     async def test_depth_is_exact_after_read_errors(self, path: Path) -> None:
-        async with queue(path, segment_bytes=300) as jobs:
+        async with queue(path, segment_bytes=428) as jobs:
             await fill(jobs, numbered(30))
         fs = SpyFileSystem()
         async with queue(path, fs=fs) as jobs:
@@ -104,7 +104,7 @@ class TestIssue3:
 
     async def test_depth_is_exact_after_a_crash(self, path: Path, tmp_path: Path) -> None:
         fs = SpyFileSystem()
-        async with queue(path, fs=fs, segment_bytes=300) as jobs:
+        async with queue(path, fs=fs, segment_bytes=428) as jobs:
             await fill(jobs, numbered(30))
             for message in (await take(jobs, 20))[::3]:
                 await message.ack()
@@ -116,13 +116,13 @@ class TestIssue3:
             assert jobs.depth == 0
 
     async def test_depth_becomes_zero_after_damage(self, path: Path) -> None:
-        async with queue(path, segment_bytes=300) as jobs:
+        async with queue(path, segment_bytes=428) as jobs:
             await fill(jobs, [b"<%03d>" % number for number in range(30)])
         for found in segments(path)[::2]:
             data = bytearray(found.read_bytes())
             data[70] ^= 1
             found.write_bytes(data)
-        async with queue(path, segment_bytes=300) as jobs:
+        async with queue(path, segment_bytes=428) as jobs:
             found_bodies = await drain(jobs)
             assert jobs.depth == 0
             assert jobs.stats().lost == 30 - len(found_bodies) > 0
@@ -134,7 +134,7 @@ class TestIssue4:
 
     @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN, errno.ENOSPC, errno.EIO])
     async def test_no_errno_is_ever_taken_for_damage(self, path: Path, error: int) -> None:
-        async with queue(path, segment_bytes=300) as jobs:
+        async with queue(path, segment_bytes=428) as jobs:
             await fill(jobs, numbered(30))
         fs = SpyFileSystem()
         fs.fail(error, "open", match=".seg", at=2, times=1)
@@ -183,7 +183,7 @@ class TestIssue5:
 
     async def test_a_full_disk_leaves_the_queue_readable(self, path: Path) -> None:
         fs = SpyFileSystem()
-        async with queue(path, fs=fs, segment_bytes=300) as jobs:
+        async with queue(path, fs=fs, segment_bytes=428) as jobs:
             await fill(jobs, numbered(20))
             fs.fail(errno.ENOSPC, "write", "create", match=".seg")
             with pytest.raises(aiodq.DiskFullError):
@@ -241,7 +241,7 @@ class TestIssue7:
         "gone", [slice(0, 1), slice(1, 2), slice(2, 6), slice(0, -1), slice(-1, None), slice(None)]
     )
     async def test_missing_files_are_jumped_over(self, path: Path, gone: slice) -> None:
-        async with queue(path, segment_bytes=300) as jobs:
+        async with queue(path, segment_bytes=428) as jobs:
             await fill(jobs, numbered(50))
         found = segments(path)
         bases = [*(int(file.stem) for file in found), 50]
@@ -275,7 +275,7 @@ class TestIssue8:
 
     async def test_in_flight_survive(self, path: Path, tmp_path: Path) -> None:
         fs = SpyFileSystem()
-        async with queue(path, fs=fs, segment_bytes=300) as jobs:
+        async with queue(path, fs=fs, segment_bytes=428) as jobs:
             await fill(jobs, numbered(30))
             held = await take(jobs, 30)
             for message in held[10:]:
@@ -301,7 +301,7 @@ class TestIssue20:
 
     @pytest.mark.parametrize("name", ["topic.json", "watermark", "channels/default/journal", "segment"])
     async def test_zeros_anywhere_do_not_stop_it(self, path: Path, name: str) -> None:
-        async with queue(path, segment_bytes=300) as jobs:
+        async with queue(path, segment_bytes=428) as jobs:
             await fill(jobs, numbered(20))
             await (await jobs.get()).ack()
         place = segments(path)[1] if name == "segment" else path / "queue" / name
@@ -360,7 +360,7 @@ class TestIssue22:
     async def test_a_refused_batch_is_taken_back_across_segments(self, path: Path) -> None:
         for at in range(1, 8):
             fs, place = SpyFileSystem(), path.with_name(f"store{at}")
-            async with queue(place, fs=fs, segment_bytes=300) as jobs:
+            async with queue(place, fs=fs, segment_bytes=428) as jobs:
                 await fill(jobs, numbered(4))
                 fs.fail(errno.ENOSPC, "write", "create", match=".seg", at=at, times=1)
                 big = [b"%d" % number * 200 for number in range(10)]
@@ -376,7 +376,7 @@ class TestIssue22:
                 assert ready_now(jobs) == expected
 
     async def test_what_is_not_committed_comes_back_across_segments(self, path: Path) -> None:
-        async with queue(path, segment_bytes=200) as jobs:
+        async with queue(path, segment_bytes=328) as jobs:
             await fill(jobs, numbered(30))
             for message in await take(jobs, 30):
                 if message.offset % 3 == 0:
@@ -402,7 +402,7 @@ class TestIssue23:
 
     async def test_the_state_never_depends_on_closing(self, path: Path, tmp_path: Path) -> None:
         fs = SpyFileSystem()
-        async with queue(path, fs=fs, segment_bytes=300) as jobs:
+        async with queue(path, fs=fs, segment_bytes=428) as jobs:
             for number in range(12):
                 await jobs.put(b"%d" % number)
                 crash_image(path, tmp_path / str(number), fs)

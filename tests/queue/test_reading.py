@@ -215,7 +215,7 @@ class TestFailing:
     @pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE, errno.ENOMEM])
     @pytest.mark.parametrize("kind", ["read", "open"])
     async def test_the_getter_is_told_and_the_next_get_works(self, path: Path, error: int, kind: str) -> None:
-        async with queue(path, segment_bytes=300) as jobs:
+        async with queue(path, segment_bytes=428) as jobs:
             await fill(jobs, numbered(30))
         fs = SpyFileSystem()
         async with queue(path, fs=fs) as jobs:
@@ -272,7 +272,7 @@ class TestFailing:
 
     async def test_several_at_once_keep_what_they_have(self, path: Path) -> None:
         """What `get_many` took before a read failed is not lost with it."""
-        async with queue(path, segment_bytes=300) as jobs:
+        async with queue(path, segment_bytes=428) as jobs:
             await fill(jobs, numbered(30))
         for at in range(1, 12):
             fs = SpyFileSystem()
@@ -288,7 +288,7 @@ class TestFailing:
                 assert found == numbered(30)
 
     async def test_damage_is_stepped_over_and_counted(self, path: Path) -> None:
-        async with queue(path, segment_bytes=400) as jobs:
+        async with queue(path, segment_bytes=528) as jobs:
             await fill(jobs, [b"<%03d>" % number for number in range(40)])
         first, last = segments(path)[0], segments(path)[-2]
         gone = {0, int(last.stem)}

@@ -30,7 +30,7 @@ from tests.queue.support import (
     until,
 )
 
-SMALL = 300
+SMALL = 428
 """Bytes of a segment: a handful of messages."""
 
 

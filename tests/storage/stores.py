@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def a_store(directory: Path) -> None:
     """Make two topics: `t` with seven segments, a run and two channels, `u` with one segment."""
     directory.mkdir(exist_ok=True)
-    log = open_log(directory / "t", segment_bytes=400)
+    log = open_log(directory / "t", segment_bytes=528)
     put_each(log, [bytes([65 + n]) * 50 for n in range(8)])
     put(log, [bytes([n]) * 30_000 for n in range(5)], atomic=True)
     put_each(log, [bytes([97 + n]) * 50 for n in range(8)])

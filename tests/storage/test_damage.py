@@ -179,7 +179,7 @@ def test_a_flipped_bit_in_a_header_or_footer_costs_nothing(tmp_path: Path, segme
 
 def a_topic(directory: Path, mark: bytes) -> dict[int, bytes]:
     """Write four segments and a channel with checkpoint and journal."""
-    log = open_log(directory, segment_bytes=300)
+    log = open_log(directory, segment_bytes=428)
     put_each(log, [mark + bytes([n]) * 50 for n in range(10)])
     log.add_channel("c", 0)
     (directory / "channels").mkdir()
@@ -258,7 +258,7 @@ def test_a_file_that_is_not_what_it_was(tmp_path: Path, name: str, fault: Callab
         hit = range(0)
     fault(file_of(tmp_path / "a", name), file_of(tmp_path / "b", name))
     for again in (False, True):
-        log = open_log(tmp_path / "a", segment_bytes=300)
+        log = open_log(tmp_path / "a", segment_bytes=428)
         found, damages = contents(log)
         assert {offset: body for offset, body in expected.items() if offset not in hit}.items() <= found.items()
         assert found.items() <= expected.items()
@@ -271,11 +271,11 @@ def test_a_file_that_is_not_what_it_was(tmp_path: Path, name: str, fault: Callab
         check_channel(journal, name, fault, again=again)
         journal.close()
         log.abandon()
-    log = open_log(tmp_path / "a", segment_bytes=300)
+    log = open_log(tmp_path / "a", segment_bytes=428)
     offset = put(log, [b"next"]).start
     assert offset >= 10
     log.close()
-    log = open_log(tmp_path / "a", segment_bytes=300)
+    log = open_log(tmp_path / "a", segment_bytes=428)
     assert contents(log)[0] == {**found, offset: b"next"}
     log.close()
 
@@ -308,7 +308,7 @@ def test_what_is_set_aside_holds_the_bytes_that_were_there(tmp_path: Path, fault
         a_topic(other, b"b")
         fault(file_of(directory, name), file_of(other, name))
         before = tree(directory)
-        log = open_log(directory, segment_bytes=300)
+        log = open_log(directory, segment_bytes=428)
         ChannelJournal(FaultyFileSystem(), str(directory / "channels" / "c"), 0).close()
         log.abandon()
         after = tree(directory)

@@ -6,6 +6,7 @@ import errno
 import os
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -59,8 +60,58 @@ def test_offsets_are_contiguous_and_order_is_kept_across_segments(topic: Path) -
 def test_a_segment_rolls_before_it_would_exceed_its_size(topic: Path) -> None:
     log = open_log(topic, segment_bytes=1000)
     put_each(log, bodies(60))
-    assert max(segment.data_end for segment in log.segments) <= 1000
+    assert max(segment.size for segment in log.segments) <= 1000
     assert all(segment.sealed for segment in log.segments[:-1])
+    log.close()
+
+
+def test_no_file_is_larger_than_its_segment_may_be_but_for_one_put(topic: Path, seed: int) -> None:
+    random = Random(seed)
+    for segment_bytes in (300, 1000, 5000, 20_000):
+        directory = topic / str(segment_bytes)
+        directory.parent.mkdir(exist_ok=True)
+        puts: dict[int, int] = {}
+        log = open_log(directory, segment_bytes=segment_bytes)
+        for number in range(60):
+            size = random.choice((0, 10, 100, 1000, 4200, 9000))
+            some = [b"x" * random.randrange(size + 1) for _ in range(random.choice((1, 1, 1, 7, 40)))]
+            for part in _parts(some, atomic=random.random() < 0.5):
+                if log.stage(part, CLOCK.now_ns(), atomic=True) is None:
+                    log.flush()
+                    log.commit()
+                    log.roll()
+                    assert log.stage(part, CLOCK.now_ns(), atomic=True) is not None
+                puts[sum(puts.values())] = len(part.bodies)
+            if random.random() < 0.5:
+                log.flush()
+                log.commit()
+            if number % 20 == 19:
+                log.close()
+                log = open_log(directory, segment_bytes=segment_bytes)
+        log.flush()
+        log.commit()
+        log.roll()
+        assert len(log.segments) > 2
+        for segment in log.segments:
+            assert segment.size == Path(segment.path).stat().st_size
+            assert segment.size <= segment_bytes or segment.records == puts[segment.base]
+        log.close()
+
+
+def _parts(some: list[bytes], *, atomic: bool) -> list[Columns]:
+    return [Columns(some)] if atomic else [Columns([body]) for body in some]
+
+
+def test_what_is_rolled_back_takes_no_room_in_the_footer(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=30_000)
+    put(log, [b"first" * 1000])
+    for _ in range(100):
+        assert log.stage(Columns([b"x" * 5000]), CLOCK.now_ns(), atomic=True) is not None
+        log.rollback()
+    put_each(log, [b"x" * 5000] * 4)
+    log.roll()
+    assert [segment.records for segment in log.segments] == [5, 0]
+    assert Path(log.segments[0].path).stat().st_size <= 30_000
     log.close()
 
 

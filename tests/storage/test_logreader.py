@@ -120,7 +120,7 @@ def test_nothing_is_read_at_the_end_and_behind_it(topic: Path) -> None:
 
 
 def test_a_reader_follows_a_growing_log(topic: Path) -> None:
-    log = open_log(topic, segment_bytes=300)
+    log = open_log(topic, segment_bytes=428)
     reader = LogReader(FaultyFileSystem())
     found = []
     at = 0
@@ -149,7 +149,7 @@ def test_sequential_reading_reads_each_byte_once(topic: Path) -> None:
 
 
 def test_a_reader_keeps_few_files_open(topic: Path) -> None:
-    log = open_log(topic, segment_bytes=300)
+    log = open_log(topic, segment_bytes=428)
     put_each(log, [b"x" * 100] * 40)
     fs = FaultyFileSystem()
     reader = LogReader(fs)
@@ -172,7 +172,7 @@ def at(second: int) -> int:
 
 
 def test_offset_at_is_the_first_that_is_not_older(topic: Path) -> None:
-    log = open_log(topic, segment_bytes=300)
+    log = open_log(topic, segment_bytes=428)
     for number in range(30):
         put(log, [b"x" * 60], time_ns=at(number * 10))
     reader = LogReader(FaultyFileSystem())
@@ -255,7 +255,7 @@ def test_a_system_that_refuses_raises_and_the_same_read_works_later(topic: Path,
 
 
 def test_a_segment_that_vanished_is_reported_and_stepped_over(topic: Path) -> None:
-    log = open_log(topic, segment_bytes=300)
+    log = open_log(topic, segment_bytes=428)
     put_each(log, [bytes([n]) * 60 for n in range(20)])
     gone = log.segments[1]
     os.unlink(gone.path)
@@ -266,7 +266,7 @@ def test_a_segment_that_vanished_is_reported_and_stepped_over(topic: Path) -> No
 
 
 def test_offsets_that_no_message_has_are_told(topic: Path) -> None:
-    log = open_log(topic, segment_bytes=300)
+    log = open_log(topic, segment_bytes=428)
     put_each(log, [b"x" * 60] * 20)
     view = log.view()
     middle = view.segments[2]

@@ -91,13 +91,13 @@ def test_a_repaired_store_opens_without_a_word_and_goes_on(store: Path, broken: 
     broken(store)
     repaired(store)
     readable, channels = read_topic(store / "t"), settled(store)
-    log = open_log(store / "t", segment_bytes=400)
+    log = open_log(store / "t", segment_bytes=528)
     assert log.damages == []
     assert contents(log)[0] == readable
     offset = put(log, [b"next"]).start
     assert offset == 21
     log.close()
-    log = open_log(store / "t", segment_bytes=400)
+    log = open_log(store / "t", segment_bytes=528)
     assert log.damages == []
     assert contents(log)[0] == {**readable, offset: b"next"}
     log.close()
@@ -110,7 +110,7 @@ def test_a_store_that_its_owner_opened_first_can_be_repaired_as_well(
     store: Path, broken: Callable[[Path], object]
 ) -> None:
     broken(store)
-    log = open_log(store / "t", segment_bytes=400)
+    log = open_log(store / "t", segment_bytes=528)
     put(log, [b"next"])
     log.close()
     readable = read_topic(store / "t")

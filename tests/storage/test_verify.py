@@ -118,7 +118,7 @@ def test_offsets_that_were_lost_are_told(store: Path) -> None:
 
 
 def test_beside_a_live_owner(store: Path) -> None:
-    log = open_log(store / "t", segment_bytes=300)
+    log = open_log(store / "t", segment_bytes=428)
     for number in range(30):
         put(log, [bytes([number]) * 60], sync=number % 3 == 0)
         assert verified(store).findings == ()
@@ -251,7 +251,7 @@ def test_a_topic_without_messages_is_ok(tmp_path: Path) -> None:
 
 def test_what_retention_deleted_is_no_loss(store: Path) -> None:
     """Both channels have settled offsets 14 and 15; a segment of just those may go."""
-    log = open_log(store / "t", segment_bytes=300)
+    log = open_log(store / "t", segment_bytes=428)
     put_each(log, [b"y" * 60] * 10)
     log.close()
 
