@@ -11,6 +11,7 @@
 
 from aiodq.channel import Channel
 from aiodq.clock import Clock, SystemClock
+from aiodq.deferred import DeferredMessage
 from aiodq.engine.batch import Draft
 from aiodq.engine.events import Event, Events
 from aiodq.engine.receipt import Receipt
@@ -62,6 +63,7 @@ __all__ = [
     "ChannelStats",
     "Clock",
     "CorruptionError",
+    "DeferredMessage",
     "DeliveryError",
     "DiskFullError",
     "Draft",

@@ -8,7 +8,9 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aiodq.acking import Commit, ack_all
 from aiodq.consumer import Consumer
+from aiodq.deferred import look_at_deferred
 from aiodq.engine.channels import pause_channel
 from aiodq.engine.figures import channel_stats
 from aiodq.engine.signals import QueueEmpty, QueueShutDown
@@ -18,12 +20,13 @@ from aiodq.handlers import checked_handler, checked_hook
 from aiodq.onlyasync import AsyncIteration
 from aiodq.options import check_channel_options, check_dead_letter, time_ns
 from aiodq.storage.logreader import LogReader
-from aiodq.values import check_flag, check_position, check_whole, span_seconds
+from aiodq.values import check_flag, check_offset, check_position, check_whole, span_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
     from datetime import timedelta
 
+    from aiodq.deferred import DeferredMessage
     from aiodq.delivery.channel import ChannelState
     from aiodq.engine.ioloop import IoLoop
     from aiodq.engine.outlet import Outlet
@@ -191,6 +194,86 @@ class Channel(AsyncIteration):
             outlet.note_deliveries()
         return message
 
+    def ack_many(self, messages: Iterable[Message]) -> Awaitable[None]:
+        """Settle messages of this channel in one call: all of them, or, on an error here, none.
+
+        ```python
+        batch = await channel.get_many(100)
+        await channel.ack_many(batch)
+        ```
+
+        The settling takes effect when called, in a transaction's block too. Await the result for it to be as durable as
+        the store's `sync` policy makes it; otherwise it is durable with the next commit, as by `Message.ack_nowait`.
+
+        Args:
+            messages: what `get`, `get_many` or `async for` gave, in any order.
+
+        Raises:
+            AlreadySettledError: one was settled before, or is named twice.
+            NotInFlightError: one was taken away meanwhile (its time was up, or by a purge), or is another channel's.
+            InvalidOptionError: these are no messages; a `TypeError` too.
+            QueueShutDown: the store is closed.
+            DiskFullError: when awaited: settled, but not durably so; it will be once there is space.
+            StoreFailedError: the store has stopped; after opening again the messages may come again.
+
+        Cancellation: settled all the same, durable with the next commit; a crash before that redelivers.
+        """
+        self.check()
+        ack_all(self._outlet, messages)
+        return Commit(self._outlet)
+
+    def deferred_messages(self) -> AsyncIterator[DeferredMessage]:
+        """Iterate over the messages that wait for a moment, the earliest due first, without taking them.
+
+        ```python
+        async for message in channel.deferred_messages():
+            if message.due > tomorrow:
+                await channel.cancel(message.offset)
+        ```
+
+        Each is a `Message` that was only looked at, with `due`, a `datetime` in UTC, beside. As many as `deferred`
+        counts, as of the first step; what is deferred no more when its turn comes is left out. They are read one by
+        one: only offsets and moments are held in memory.
+
+        Raises:
+            StorageError: one could not be read.
+            QueueShutDown: the store is closed.
+            StoreFailedError: the store has stopped.
+
+        Cancellation: nothing changes.
+        """
+        self.check()
+        self._catch_up()
+        return look_at_deferred(self._ioloop, self._outlet)
+
+    async def cancel(self, offset: int) -> None:
+        """Give a deferred message up: it is settled, never delivered, and counted as `cancelled` in `stats`.
+
+        Other channels deliver it all the same, and it goes to no dead-letter topic.
+
+        Args:
+            offset: as `put` gave it, or of what `deferred_messages` gave.
+
+        Raises:
+            OffsetError: it is not deferred here: it is ready, in flight, settled, or not written yet. Nothing changed.
+            InvalidOptionError: it is no offset; a `TypeError` too.
+            QueueShutDown: the store is closed.
+            DiskFullError: settled, but not durably so; it will be once there is space.
+            StoreFailedError: the store has stopped; after opening again the message may come.
+
+        Cancellation: it is done all the same.
+        """
+        check_offset("offset", offset)
+        self.check()
+        await asyncio.shield(asyncio.ensure_future(self._cancel(offset)))
+
+    async def _cancel(self, offset: int) -> None:
+        self._catch_up()
+        if self._outlet.state is None:
+            await self._ioloop.settle_in(self.name)
+        self._outlet.cancel(offset)
+        await self._outlet.committed()
+
     async def peek(self) -> Message | None:
         """Return the next message without taking it, or None when nothing is ready.
 
@@ -202,8 +285,7 @@ class Channel(AsyncIteration):
         Cancellation: nothing changes.
         """
         self._ioloop.check()
-        if self._ioloop.pending:
-            self._ioloop.catch_up()
+        self._catch_up()
         found: Message | None = self._outlet.peek()
         await asyncio.sleep(0)
         return found
@@ -219,9 +301,12 @@ class Channel(AsyncIteration):
 
     def _state(self) -> ChannelState | None:
         """Return the state, with what was accepted before as far as it can be in it."""
+        self._catch_up()
+        return self._outlet.state
+
+    def _catch_up(self) -> None:
         if self._ioloop.pending:
             self._ioloop.catch_up()
-        return self._outlet.state
 
     def in_flight(self) -> int:
         """Return how many messages are handed out and not settled."""

@@ -55,6 +55,7 @@ class ChannelStats:
         filtered: without a tag that the channel wants.
         dropped: settled by an overflow policy or by retention.
         lost: could not be read because of damage.
+        cancelled: deferred, and given up by `Channel.cancel`.
         paused: the channel or its topic delivers nothing.
         oldest_ns: when the oldest message that is not settled was put, nanoseconds since the epoch; None where there is
             none. Where it is not in memory, when the oldest message of its segment was.
@@ -84,6 +85,7 @@ class ChannelStats:
     backlog_bytes: int = 0
     put_to_deliver: Latency | None = None
     put_to_ack: Latency | None = None
+    cancelled: int = 0
 
 
 @dataclass(frozen=True, slots=True)

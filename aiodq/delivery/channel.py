@@ -40,6 +40,7 @@ class Counters:
     filtered: int = 0
     dropped: int = 0
     lost: int = 0
+    cancelled: int = 0
 
 
 class ChannelState:
@@ -309,6 +310,10 @@ class ChannelState:
     def expire(self, offset: int) -> None:
         """Settle a ready message whose time is over."""
         self.counters.expired += self._give_up(offset, offset + 1)
+
+    def cancel(self, offset: int) -> None:
+        """Settle a deferred message that nobody is to get."""
+        self.counters.cancelled += self._give_up(offset, offset + 1)
 
     def skip(self, start: int, stop: int) -> None:
         """Settle ready messages that the channel does not want."""

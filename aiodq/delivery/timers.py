@@ -43,6 +43,15 @@ class Deferrals:
         """Yield (offset, due)."""
         return ((offset, key >> _OFFSET_BITS) for offset, key in self._keys.items())
 
+    def in_order(self) -> Iterator[tuple[int, int]]:
+        """Yield (offset, due) by moment, as of the first step; some of it may be deferred no more, or anew."""
+        heap, before = self._heap.copy(), -1
+        while heap:
+            key = heapq.heappop(heap)
+            if key != before:
+                yield key & _OFFSET, key >> _OFFSET_BITS
+            before = key
+
     def due(self, offset: int) -> int | None:
         """Return when an offset is due, or None where it is not deferred."""
         key = self._keys.get(offset)

@@ -110,6 +110,7 @@ def channel_stats(ioloop: IoLoop, outlet: Outlet[Any]) -> ChannelStats:
         ioloop.backlog_bytes.of(ioloop.log.segments, state.floor, state.depth),
         outlet.latency.put_to_deliver(),
         outlet.latency.put_to_ack(),
+        counters.cancelled,
     )
 
 

@@ -14,12 +14,12 @@ from aiodq.engine.getters import Getters
 from aiodq.engine.latency import LatencyMeter
 from aiodq.engine.lease import nobody
 from aiodq.engine.source import Source
-from aiodq.errors import NotInFlightError
+from aiodq.errors import NotInFlightError, OffsetError
 from aiodq.format.frames import Batch
 from aiodq.options import ChannelOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel import ChannelState
@@ -227,6 +227,37 @@ class Settling(ABC):
             self.latency.acked(delivery)
         self._changed()
 
+    def ack_many(self, deliveries: Sequence[tuple[int, int]]) -> None:
+        """Settle messages, by offset and delivery number: all of them, or, where one cannot be, none.
+
+        Raises:
+            NotInFlightError: one is not in flight under that delivery number.
+        """
+        for offset, delivery in deliveries:
+            self._in_flight(offset, delivery)
+        for offset, delivery in deliveries:
+            self._in_flight(offset, delivery).ack(offset)
+            if delivery in self._measured:
+                self.latency.acked(delivery)
+        if deliveries:
+            self._changed()
+
+    def cancel(self, offset: int) -> None:
+        """Settle a deferred message that nobody is to get.
+
+        Raises:
+            OffsetError: it is not deferred.
+        """
+        self._host.check_context()
+        if self._over is not None:
+            raise self._over
+        state = self.state
+        if state is None or offset not in state.deferred:
+            raise OffsetError(f"message {offset} is not deferred in {self.place}, but {_standing(state, offset)}")
+        state.cancel(offset)
+        self.source.kept.discard(offset)
+        self._changed()
+
     def nack(
         self, batch: Batch, delivery: int, attempts: int, delay: int | None = None, cause: Cause = NO_CAUSE
     ) -> int | None:
@@ -429,3 +460,12 @@ class Settling(ABC):
         self.ack_waiters.append(waiter)
         self.noted()
         await waiter
+
+
+def _standing(state: ChannelState | None, offset: int) -> str:
+    """Return what a message is that is not deferred."""
+    if state is None or offset >= state.end:
+        return "not written yet"
+    if offset in state.in_flight:
+        return "in flight: ack or reject it"
+    return "ready to be delivered" if state.is_ready(offset) else "settled already"

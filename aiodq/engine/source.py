@@ -66,7 +66,7 @@ class Source:
             cold: read a little from disk at once rather than leave it to the prefetching reader.
         """
         while (offset := state.again()) is not None and offset <= state.fresh():
-            batch = self.kept.get(offset) or self._tail.find(offset)
+            batch = self.at_hand(offset)
             if batch is not None:
                 return batch, offset - batch.first
             if not cold:
@@ -75,9 +75,13 @@ class Source:
             self.brought(offset, self._reader.read_now(offset))
         return self.shelf.fresh(state, cold=cold)
 
+    def at_hand(self, offset: int) -> Batch | None:
+        """Return the batch that holds a message, or None where it is not in memory."""
+        return self.kept.get(offset) or self._tail.find(offset)
+
     def put_at(self, offset: int) -> int | None:
         """Return when a message was put, nanoseconds since the epoch, or None where it is not in memory."""
-        batch = self.kept.get(offset) or self._tail.find(offset)
+        batch = self.at_hand(offset)
         if batch is None:
             return None
         times = batch.columns.times

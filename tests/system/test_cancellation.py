@@ -271,6 +271,32 @@ async def ack(case: Case) -> bool:
     return not outcome.cancelled
 
 
+async def ack_many(case: Case) -> bool:
+    async with case.open_queue() as queue:
+        await queue.put_many([b"a", b"b", b"c"])
+        messages = await queue.get_many(2)
+
+        async def settle() -> None:
+            await queue.ack_many(messages)
+
+        outcome = await case.cancel(settle)
+        assert all(message.settled for message in messages)
+        assert (queue.in_flight(), queue.depth) == (0, 1)
+    assert await case.reopened() == [b"c"]
+    return not outcome.cancelled
+
+
+async def cancel_deferred(case: Case) -> bool:
+    async with case.open_queue() as queue:
+        await queue.put(b"a")
+        await queue.put(b"b", delay=HOUR)
+        outcome = await case.cancel(lambda: queue.cancel(1))
+        await until(lambda: queue.deferred() == 0)
+        assert (queue.depth, queue.stats().cancelled) == (1, 1)
+    assert await case.reopened() == [b"a"]
+    return not outcome.cancelled
+
+
 async def nack(case: Case) -> bool:
     async with case.open_queue() as queue:
         await queue.put(b"a")
@@ -588,6 +614,24 @@ async def peek(case: Case) -> bool:
     return not outcome.cancelled
 
 
+async def deferred_messages(case: Case) -> bool:
+    async with case.open_queue(segment_bytes=100) as queue:
+        for body in (b"a", b"b", b"c"):
+            await queue.put(body, delay=HOUR)
+
+    async with case.open_queue() as queue:
+
+        async def walk() -> list[bytes]:
+            return [message.body async for message in queue.deferred_messages()]
+
+        outcome = await case.cancel(walk)
+        assert outcome.cancelled or outcome.result == [b"a", b"b", b"c"]
+        assert await walk() == [b"a", b"b", b"c"]
+        assert queue.deferred() == queue.depth == 3
+    assert await case.reopened() == []
+    return not outcome.cancelled
+
+
 async def read(case: Case) -> bool:
     await with_backlog(case)
     async with case.open_queue() as queue:
@@ -871,6 +915,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     get_many_with_auto_ack,
     get_many_before_another,
     ack,
+    ack_many,
+    cancel_deferred,
+    deferred_messages,
     nack,
     reject,
     reject_to_topic,

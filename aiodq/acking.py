@@ -1,0 +1,68 @@
+"""Several messages of one channel, settled in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from aiodq.errors import AlreadySettledError, InvalidOptionTypeError, NotInFlightError
+from aiodq.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from aiodq.engine.outlet import Outlet
+
+__all__ = ["Commit", "ack_all"]
+
+
+class Commit:
+    """Awaited, it ends once everything that its channel has settled is as durable as the store makes it."""
+
+    __slots__ = ("_outlet",)
+
+    def __init__(self, outlet: Outlet[Message]) -> None:
+        """Wait for this channel's, when awaited."""
+        self._outlet = outlet
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Wait for the commit."""
+        return self._outlet.committed().__await__()
+
+
+def ack_all(outlet: Outlet[Message], messages: Iterable[Message]) -> None:
+    """Settle messages of a channel: all of them, or, where one cannot be, none.
+
+    Raises:
+        AlreadySettledError: one was settled before, or is named twice.
+        NotInFlightError: one is not in flight any more, or is another channel's.
+        InvalidOptionError: these are no messages; a `TypeError` too.
+    """
+    if not isinstance(messages, Iterable):
+        raise InvalidOptionTypeError(
+            f"ack_many takes a list of messages, not {messages!r:.100}: write await message.ack() for one"
+        )
+    claimed: dict[int, tuple[Message, int]] = {}
+    for message in messages:
+        delivery = _delivery(outlet, message)
+        if message.offset in claimed:
+            raise AlreadySettledError(f"message {message.offset} of {message.topic!r} is named twice; none was settled")
+        claimed[message.offset] = message, delivery
+    outlet.ack_many([(offset, delivery) for offset, (_, delivery) in claimed.items()])
+    for message, _ in claimed.values():
+        message._committed()  # noqa: SLF001 - a way of settling that is not the message's own
+
+
+def _delivery(outlet: Outlet[Message], message: object) -> int:
+    if not isinstance(message, Message):
+        raise InvalidOptionTypeError(
+            f"what is acked is a message, not {message!r:.100} ({type(message).__name__}): write "
+            "ack_many(messages) with what `await channel.get_many(100)` gave"
+        )
+    its, delivery = message._claim()  # noqa: SLF001 - as above
+    if its is not outlet:
+        raise NotInFlightError(
+            f"message {message.offset} was handed out by {its.place}, not by {outlet.place}; none was settled"
+        )
+    outlet.check(message.offset, delivery)
+    return delivery

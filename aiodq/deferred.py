@@ -1,0 +1,81 @@
+"""The messages that a channel delivers later: looked at without being taken."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from aiodq.message import Message, make_message
+from aiodq.storage.logreader import LogReader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aiodq.engine.ioloop import IoLoop
+    from aiodq.engine.outlet import Outlet
+    from aiodq.format.frames import Batch
+
+__all__ = ["DeferredMessage", "look_at_deferred"]
+
+_PAGE: Final = 64
+"""So many are gone through in a turn of the loop."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class DeferredMessage(Message):
+    """A message that waits for a moment, looked at and not taken: `Channel.deferred_messages`.
+
+    It cannot be settled; `await channel.cancel(message.offset)` gives it up. `attempts` says how often it was
+    delivered.
+
+    Attributes:
+        due: when it is ready, in UTC.
+    """
+
+    __slots__ = ("due",)
+
+    def __init__(self, message: Message, due: datetime) -> None:
+        """Made by the channel."""
+        super().__init__(
+            message.topic, message.offset, message.timestamp_ns, message.body,
+            tag=message.tag, key=message.key, headers=message.headers, attempts=message.attempts,
+        )  # fmt: skip
+        self.due: datetime = due
+
+
+async def look_at_deferred(ioloop: IoLoop, outlet: Outlet[Message]) -> AsyncIterator[DeferredMessage]:
+    """Iterate over what is deferred at the time of the first step, the earliest due first, one message in memory."""
+    if outlet.state is None:
+        await ioloop.settle_in(outlet.name)
+    state, read = outlet.state, None
+    if state is None:
+        ioloop.check()
+        return
+    order = state.deferred.in_order()
+    while page := list(islice(order, _PAGE)):
+        for offset, due in page:
+            ioloop.check()
+            if state.deferred.due(offset) != due:
+                continue
+            batch = read = await _batch(ioloop, outlet, offset, read)
+            if batch is None or state.deferred.due(offset) != due:
+                continue  # it is lost to damage, as is noted when it is due; or it is deferred no more
+            wall, now = outlet.times()
+            message = make_message(ioloop.name, None, batch, offset - batch.first, state.attempts(offset), 0)
+            yield DeferredMessage(message, _EPOCH + timedelta(microseconds=(wall + due - now) // 1000))
+        await asyncio.sleep(0)
+
+
+async def _batch(ioloop: IoLoop, outlet: Outlet[Message], offset: int, last: Batch | None) -> Batch | None:
+    """Return the batch that holds a message, which may be the one used last; None where it is lost."""
+    if last is not None and last.first <= offset < last.stop:
+        return last
+    found = outlet.source.at_hand(offset)
+    if found is not None:
+        return found
+    result = await ioloop.look(partial(LogReader.read, view=ioloop.view(), offset=offset, max_bytes=1))
+    return next((batch for batch in result.batches if batch.first <= offset < batch.stop), None)

@@ -1,0 +1,100 @@
+"""Many messages settled in one call: all of them, or none."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import aiodq
+from tests.channels.support import Machine, counts, ready
+
+
+async def test_a_run_is_settled_when_called_and_durable_when_awaited(machine: Machine) -> None:
+    async with machine.jobs() as jobs:
+        await jobs.put_many([b"a", b"b", b"c", b"d"])
+        messages = await jobs.get_many(3)
+        done = jobs.ack_many(message for message in reversed(messages))
+        assert counts(jobs) == (1, 0, 0)
+        assert all(message.settled for message in messages)
+        assert jobs.stats().acked == 3
+        await done
+        machine.crash()
+        async with machine.jobs() as again:
+            assert ready(again) == [b"d"]
+
+
+async def test_not_awaited_it_is_durable_with_the_next_commit(machine: Machine) -> None:
+    async with machine.jobs() as jobs:
+        await jobs.put_many([b"a", b"b", b"c"])
+        jobs.ack_many(await jobs.get_many(2))
+        await jobs.sync()
+        machine.crash()
+        async with machine.jobs() as again:
+            assert ready(again) == [b"c"]
+
+
+async def test_none_is_fine(machine: Machine) -> None:
+    async with machine.jobs() as jobs:
+        await jobs.put(b"a")
+        await jobs.ack_many([])
+        assert counts(jobs) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("what", ["settled", "twice", "timed out", "other channel", "looked at", "older delivery"])
+async def test_on_an_error_none_is_settled(machine: Machine, what: str) -> None:
+    async with machine.jobs() as jobs:
+        other = jobs.channel("other", aiodq.ChannelOptions(start="earliest"))
+        await jobs.put_many([b"a", b"b", b"c"])
+        first, second = await jobs.get_many(2)
+        error: type[Exception] = aiodq.NotInFlightError
+        if what == "settled":
+            await second.ack()
+            error = aiodq.AlreadySettledError
+        elif what == "twice":
+            second, error = first, aiodq.AlreadySettledError
+        elif what == "timed out":
+            machine.clock.advance(50)
+            await first.touch()
+            machine.clock.advance(20)
+        elif what == "other channel":
+            second = await other.get()
+        elif what == "looked at":
+            second = await jobs.read(1)
+        else:
+            await jobs.seek(1)
+            first = await jobs.get()
+        with pytest.raises(error):
+            await jobs.ack_many([first, second])
+        assert not first.settled
+        await first.ack()
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        (None, "write await message.ack() for one"),
+        ("ab", "get_many(100)"),
+        ([0], "get_many(100)"),
+    ],
+)
+async def test_what_is_no_message_is_refused_in_words(machine: Machine, given: Any, hint: str) -> None:
+    async with machine.jobs() as jobs:
+        with pytest.raises(aiodq.InvalidOptionTypeError, match=re.escape(hint)):
+            jobs.ack_many(given)
+        await jobs.put(b"a")
+        message = await jobs.get()
+        with pytest.raises(aiodq.InvalidOptionTypeError, match=re.escape("await message.ack()")):
+            jobs.ack_many(message)  # type: ignore[arg-type]  # what a user would try
+        assert counts(jobs) == (0, 1, 0)
+
+
+async def test_it_makes_room_and_wakes_who_waits(machine: Machine) -> None:
+    async with machine.store(max_messages=2) as store:
+        jobs = store.queue("jobs")
+        await jobs.put_many([b"a", b"b"])
+        assert jobs.full()
+        await jobs.ack_many(await jobs.get_many(2))
+        await jobs.join()
+        assert not jobs.full()
