@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiodq.errors import AiodqError, DiskFullError, StoreFailedError
+from aiodq.errors import AiodqError, CorruptionError, DiskFullError, StoreFailedError
 from aiodq.format.journal import JOURNAL_HEADER, ChannelImage, Op, OpKind, decode_checkpoint
 from aiodq.storage.atomic import TEMPORARY
 from aiodq.storage.channels import applied, unsettled
@@ -644,3 +644,15 @@ def test_a_journal_reaches_behind_the_last_message_that_it_names(channel: Path, 
     journal = opened(channel)
     assert journal.reach == reach
     journal.close()
+
+
+def test_a_checkpoint_with_any_bit_turned_round_is_damage(channel: Path) -> None:
+    journal = opened(channel)
+    journal.fold(ChannelImage(5, [(7, 9)], {5: 2}, {10: 3}))
+    journal.close()
+    whole = (channel / "checkpoint").read_bytes()
+    for position in range(len(whole)):
+        wrong = bytearray(whole)
+        wrong[position] ^= 1 << position % 8
+        with pytest.raises(CorruptionError):
+            decode_checkpoint(bytes(wrong))

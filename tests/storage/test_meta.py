@@ -239,3 +239,13 @@ def test_reading_a_small_file(tmp_path: Path) -> None:
     assert read_file(fs, str(tmp_path / "x")) == b"0123456789"
     assert read_file(fs, str(tmp_path / "x"), 4) == b"0123"
     assert fs.open_files == 0
+
+
+def test_a_description_with_another_number_in_it_is_damage(topic: Path) -> None:
+    save_meta(FaultyFileSystem(), str(topic), TopicMeta(uuid4(), 12, {"a": 3}))
+    whole = (topic / "topic.json").read_bytes()
+    for right, wrong in ((b'"begin": 12', b'"begin": 13'), (b'"a": 3', b'"a": 2'), (b'"a"', b'"c"')):
+        assert right in whole
+        (topic / "topic.json").write_bytes(whole.replace(right, wrong))
+        with pytest.raises(CorruptionError, match="checksum"):
+            read_meta(FaultyFileSystem(), str(topic))

@@ -20,6 +20,7 @@ from aiodq.storage.atomic import TEMPORARY
 from aiodq.storage.filesystem import OsFileSystem
 from aiodq.storage.reader import TopicReader
 from aiodq.storage.slots import WATERMARK, SlotFile
+from aiodq.testing import SimulatedFileSystem, Wrote
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import (
     contents,
@@ -42,10 +43,15 @@ SMALL = [b"a", b"bb" * 9, b"", b"ccc" * 30, b"d" * 17]
 
 def frame_ends(directory: Path) -> list[int]:
     """Return where each frame of the last segment ends, without opening the log: that would make all of it durable."""
+    return frame_ends_below(directory, segments(directory)[-1].stat().st_size)
+
+
+def frame_ends_below(directory: Path, data_end: int) -> list[int]:
+    """Return the same of a segment whose frames end there."""
     ends = []
     data = segments(directory)[-1].read_bytes()
     position = SEGMENT_HEADER.size
-    while position < len(data):
+    while position < data_end:
         position += int.from_bytes(data[position : position + 4], "little")
         ends.append(position)
     return ends
@@ -651,3 +657,59 @@ def test_a_header_damaged_in_a_segment_with_promised_messages_is_damage(
     assert contents(log)[0] == dict(enumerate([*SMALL, b"promised"] if rest else SMALL))
     assert log.end == len(SMALL) + 1
     log.close()
+
+
+# --- what was not promised may only seem to be there
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_whatever_was_not_promised_is_written_again(*, sealed: bool) -> None:
+    """A sync may have failed and forgotten it: the next one would succeed without it."""
+    disk = SimulatedFileSystem({"/t": None})
+    log = open_log(Path("/t"), disk)
+    put_each(log, [b"x" * 3000] * 12)
+    frames = log.segments[0].data_end - SEGMENT_HEADER.size
+    if sealed:
+        log.roll()
+        disk.remove(log.segments[-1].path)
+    log.abandon()
+    for promised in range(1, 13):
+        fs = SimulatedFileSystem(disk.image(), record=True)
+        slots = SlotFile(fs, f"/t/{WATERMARK}")
+        slots.write(promised, 0)
+        slots.close()
+        assert fs.trace is not None
+        before = len(fs.trace)
+        log = open_log(Path("/t"), fs)
+        assert (log.end, log.damages) == (12, [])
+        written = [each for each in fs.trace[before:] if isinstance(each, Wrote) and len(each.data) > 3000]
+        again = sum(len(each.data) for each in written)
+        assert again >= frames * (12 - promised) // 12
+        log.abandon()
+
+
+def test_a_footer_that_came_without_frames_of_its_segment_seals_nothing(synced: Path, tmp_path: Path) -> None:
+    log = open_log(synced)
+    log.roll()
+    log.abandon()
+    segments(synced)[-1].unlink()
+    ends = [SEGMENT_HEADER.size, *frame_ends_below(synced, log.segments[-2].data_end)]
+    for whole in (len(ALL) - 1, len(ALL) - 2):
+        work = copy(synced, tmp_path / "work")
+        overwrite(segments(work)[-1], ends[whole - 4], bytes(ends[-1] - ends[whole - 4]))
+        note(work, whole)
+        check_tail(work, whole, ALL)
+
+
+def test_numbers_that_were_purged_are_not_given_again(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t")
+    put_each(log, SMALL, sync=False)
+    log.give_up(len(SMALL))
+    log.abandon()
+    # None of it was ever synced but that it is given up.
+    os.truncate(segments(tmp_path / "t")[-1], SEGMENT_HEADER.size)
+    log = open_log(tmp_path / "t")
+    assert (log.damages, log.begin) == ([], len(SMALL))
+    assert put(log, [b"next"]).start == len(SMALL)
+    log.abandon()
+    assert reopened(tmp_path / "t") == {len(SMALL): b"next"}

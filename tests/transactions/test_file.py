@@ -143,6 +143,20 @@ def test_a_group_that_did_not_fit_is_gone_whole() -> None:
     file.close()
 
 
+def test_a_group_that_did_not_fit_is_gone_whole_after_a_power_cut() -> None:
+    fs = SimulatedFileSystem(written(COMMITS[2]).image(), record=True)
+    file = TransactionFile(fs, "/s")
+    file.reset(NOW)
+    fs.plan = FaultPlan([Fault("write", 1, "ENOSPC", short=150)])
+    with pytest.raises(aiodq.DiskFullError):
+        file.append([COMMITS[2], COMMITS[2], COMMITS[2]], NOW)
+    file.close()
+    assert fs.trace is not None
+    # The system may have written what it took before that was cut off.
+    for at, image in fs.power_cuts(1, limit=40):
+        assert at < len(fs.trace) or found_in(SimulatedFileSystem(image)) == []
+
+
 def test_what_cannot_be_taken_back_stops_the_store() -> None:
     fs = written(COMMITS[2])
     file = TransactionFile(fs, "/s")

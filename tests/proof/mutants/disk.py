@@ -6,10 +6,11 @@ from unittest import mock
 
 from aiodq.format.decode import compact_stretch
 from aiodq.format.footer import FooterTail, SegmentIndex
+from aiodq.format.frames import check_frame
 from aiodq.format.transactions import decode_commit
-from aiodq.storage import damage
+from aiodq.storage import checked, damage
 from aiodq.storage.atomic import ensure_directory, replace_file, write_all
-from aiodq.storage.slots import SlotFile, read_slots
+from aiodq.storage.slots import SlotFile, noted_watermark, read_slots
 from aiodq.testing import SimulatedFileSystem
 from aiodq.testing.handles import SimulatedFile
 from tests.proof.mutants.registry import Patch, change, mutant
@@ -134,4 +135,25 @@ change(
     "False",
     "transactions",
     test="tests/transactions/test_file.py",
+)
+change(
+    "the checksum of a frame of several messages is not compared",
+    check_frame,
+    "context.checksum(view[at + _START : end], context.salt) != frame.crc",
+    "False",
+    test="tests/format/test_stretch.py::test_any_bit_turned_round_is_found_by_the_check_of_one_frame",
+)
+change(
+    "the checksum of a topic's description is not compared",
+    checked.decode_checked,
+    'outer["crc32"] != _crc(inner)',
+    "False",
+    test="tests/storage/test_meta.py::test_a_description_with_another_number_in_it_is_damage",
+)
+change(
+    "the watermark of another topic is believed",
+    noted_watermark,
+    "values[1] in {0, salt}",
+    "True",
+    test="tests/storage/test_recovery.py::test_another_topic_s_watermark_promises_nothing_and_is_set_aside",
 )

@@ -196,3 +196,56 @@ change(
     kills=True,
     test="tests/proof/test_restarts.py",
 )
+
+_AGAIN = "tests/storage/test_recovery.py::test_whatever_was_not_promised_is_written_again"
+_ALONE = "tests/storage/test_recovery.py::test_a_footer_that_came_without_frames_of_its_segment_seals_nothing"
+
+change(
+    "the last message is taken for promised and not written again",
+    recovery._unpromised,
+    "task.promised >= contents.end",
+    "task.promised >= contents.end - 1",
+    test=_AGAIN,
+)
+change(
+    "one message more is taken for promised and not written again",
+    recovery._unpromised,
+    "task.promised - base) - 1",
+    "task.promised + 1 - base) - 1",
+    test=_AGAIN,
+)
+change(
+    "a footer is believed one message beyond the promise",
+    recovery._settle_sealed,
+    "task.promised >= segment.end",
+    "task.promised >= segment.end - 1",
+    test=_ALONE,
+)
+change(
+    "a footer is believed of frames that were not promised",
+    recovery._settle_sealed,
+    "if not believed and not _is_whole(task, segment, file):",
+    "if task is None:",
+    test=_ALONE,
+)
+change(
+    "frames that were not promised are not written again with their footer",
+    recovery._settle_sealed,
+    "segment.data_end if believed else 0",
+    "segment.data_end",
+    test=_AGAIN,
+)
+change(
+    "numbers that were given up are given again",
+    TopicLog._continue,
+    "promised = max(promised, self.meta.begin)",
+    "promised = max(promised, 0)",
+    test="tests/storage/test_recovery.py::test_numbers_that_were_purged_are_not_given_again",
+)
+change(
+    "marks behind damage are not looked for",
+    contents.examine,
+    "max(promised, _marks(file, context, path, item.end, limit))",
+    "promised",
+    test="tests/storage/test_recovery.py::test_damage_below_the_watermark_is_set_aside_and_what_follows_is_delivered",
+)

@@ -110,3 +110,10 @@ change(
     "transactions among others",
     "topics come and go",
 )
+change(
+    "what was cut off of a group that did not fit is not cut off durably",
+    TransactionFile._undo,
+    "sync_file(file, self._path)",
+    "None",
+    test="tests/transactions/test_file.py::test_a_group_that_did_not_fit_is_gone_whole_after_a_power_cut",
+)
