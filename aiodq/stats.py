@@ -108,6 +108,8 @@ class TopicStats:
         failed: why its files cannot be used, or could not be made when that was tried last; else None.
         backlog_bytes: about how many bytes of messages the slowest channel has not settled, uncompressed; where there
             is no channel, what the topic holds.
+        lost: messages that were found to be missing when the store was opened, now or before: their files are gone.
+            They count until `aiodq repair`.
     """
 
     name: str
@@ -126,6 +128,7 @@ class TopicStats:
     held: tuple[HeldSegment, ...]
     failed: str | None = None
     backlog_bytes: int = 0
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,7 @@ def topic_stats(ioloop: IoLoop) -> TopicStats:
         ioloop.retainer.held(),
         _failed(ioloop),
         _backlog_bytes(ioloop),
+        log.lost,
     )
 
 

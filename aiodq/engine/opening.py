@@ -439,6 +439,8 @@ def open_channel(  # noqa: PLR0917 - a channel hangs on that much
             # One that was delivered has its due time, if any, from its journal.
             if due > wall and not state.attempts(offset):
                 state.defer(offset, now + due - max(wall, put))
+        for lost in log.meta.lost:
+            state.lose(*lost)
         state.miss(0, log.begin)
         state.counters.dropped = 0
         for segment, following in pairwise(log.segments):

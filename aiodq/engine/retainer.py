@@ -250,6 +250,7 @@ class Retainer:
 
         def work() -> None:
             log.give_up(begin)
+            log.note_deleted(segments)
             self._reader.forget([segment.path for segment in segments])
             log.remove(segments)
 

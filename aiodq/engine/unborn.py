@@ -16,7 +16,7 @@ __all__ = ["UnbornLog"]
 class UnbornLog:
     """What a topic without files looks like."""
 
-    begin = end = durable = cut_bytes = 0
+    begin = end = durable = cut_bytes = lost = 0
     closed = True
     segments: tuple[Segment, ...] = ()
     damages: tuple[Damage, ...] = ()

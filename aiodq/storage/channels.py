@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.format.journal import MOST_REMAINING, ChannelImage, OpKind
 from aiodq.storage.journal import read_channel
+from aiodq.storage.losses import joined, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aiodq.format.journal import Op
     from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.losses import Ranges
     from aiodq.storage.meta import TopicMeta
 
 __all__ = [
@@ -23,6 +25,8 @@ __all__ = [
     "channel_images",
     "is_loss",
     "is_loss_in_front",
+    "losses",
+    "losses_in_front",
     "unsettled",
 ]
 
@@ -103,21 +107,43 @@ def channel_images(fs: FileSystem, topic_directory: str, meta: TopicMeta) -> dic
 
 
 def is_loss(fs: FileSystem, topic_directory: str, meta: TopicMeta, start: int, stop: int) -> bool:
-    """Return whether offsets that no segment holds were not given up: neither by a purge nor by every channel.
+    """Return whether there are any `losses`.
 
     Raises:
         FormatVersionError: a newer version.
         StorageError: as mapped from the system's error.
     """
-    start = max(start, meta.begin)
-    if start >= stop:
-        return False
+    return bool(losses(fs, topic_directory, meta, start, stop))
+
+
+def losses(fs: FileSystem, topic_directory: str, meta: TopicMeta, start: int, stop: int) -> Ranges:
+    """Return which of the offsets that no segment holds were not given up: by a purge, by retention, by every channel.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    missing = without([(max(start, meta.begin), stop)], meta.deleted)
+    if not missing:
+        return ()
     images = channel_images(fs, topic_directory, meta).values()
-    return not images or any(unsettled(image, start, stop) for image in images)
+    if not images:
+        return missing
+    return joined(one for image in images for one in without(missing, [(0, image.floor), *image.ranges]))
 
 
 def is_loss_in_front(fs: FileSystem, topic_directory: str, meta: TopicMeta, base: int) -> bool:
-    """Return whether messages before the first segment, which begins at offset `base`, are missing.
+    """Return whether there are any `losses_in_front`.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    return bool(losses_in_front(fs, topic_directory, meta, base))
+
+
+def losses_in_front(fs: FileSystem, topic_directory: str, meta: TopicMeta, base: int) -> Ranges:
+    """Return which messages before the first segment, which begins at offset `base`, are missing.
 
     Retention leaves such a gap, too, and notes it nowhere; without a channel nobody can tell.
 
@@ -125,4 +151,4 @@ def is_loss_in_front(fs: FileSystem, topic_directory: str, meta: TopicMeta, base
         FormatVersionError: a newer version.
         StorageError: as mapped from the system's error.
     """
-    return bool(meta.channels) and is_loss(fs, topic_directory, meta, meta.begin, base)
+    return losses(fs, topic_directory, meta, meta.begin, base) if meta.channels else ()

@@ -16,9 +16,10 @@ from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.active import ActiveSegment
 from aiodq.storage.adoption import move_in, place, placed
 from aiodq.storage.atomic import ensure_directory, read_file, sweep_temporaries
-from aiodq.storage.channels import is_loss, is_loss_in_front
+from aiodq.storage.channels import losses, losses_in_front
 from aiodq.storage.damage import Damage, quarantine
 from aiodq.storage.logreader import LogView
+from aiodq.storage.losses import joined, total, without
 from aiodq.storage.meta import TopicMeta, load_meta, save_meta
 from aiodq.storage.oserrors import storage_error
 from aiodq.storage.recovery import recover
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from aiodq.format.columns import Columns
     from aiodq.options import ChannelOptions
     from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.losses import Ranges
     from aiodq.storage.recovery import Recovery
     from aiodq.storage.stored import StoredOptions
 
@@ -100,9 +102,9 @@ class TopicLog:
             promised = self._promised()
             found = recover(fs, directory, self.meta.uuid, promised, copied=copied)
             self.damages += found.damages
-            self._report_gaps(found)
             self.cut_bytes: int = found.cut_bytes
             sweep_temporaries(fs, directory)
+            self._note_losses(found.segments, self._report_gaps(found, promised))
             self._active = active = self._continue(self._without_dead(found.segments), promised)
             self.durable: int = active.segment.end
             self._slots.write(self.durable, topic_salt(self.meta.uuid))
@@ -131,14 +133,35 @@ class TopicLog:
             self.damages.append(Damage(path, 0, SLOT_FILE_BYTES, "the watermark is another topic's"))
         return promised
 
-    def _report_gaps(self, found: Recovery) -> None:
-        """Report the offsets that no segment holds and that were not given up."""
+    def _report_gaps(self, found: Recovery, promised: int) -> Ranges:
+        """Report the offsets that no segment holds and that were not given up; return those that a channel waits for.
+
+        They are reported until every channel has passed them, also where they are noted already.
+        """
         fs, directory, meta = self.fs, self.directory, self.meta
         base = found.segments[0].base if found.segments else 0
-        if is_loss_in_front(fs, directory, meta, base):
+        lost = losses_in_front(fs, directory, meta, base)
+        if lost:
             reason = f"no segment holds the offsets {meta.begin} to {base - 1}"
             self.damages.append(Damage(directory, 0, 0, reason, meta.begin, base))
-        self.damages += [gap for gap in found.gaps if is_loss(fs, directory, meta, gap.first, gap.stop)]
+        for gap in found.gaps:
+            missing = losses(fs, directory, meta, gap.first, gap.stop)
+            if missing:
+                self.damages.append(gap)
+                lost += missing
+        first = max(found.segments[-1].end if found.segments else 0, meta.begin)
+        missing = losses(fs, directory, meta, first, promised)
+        if missing:
+            reason = f"acknowledged messages are missing: offsets {first} to {promised - 1}"
+            self.damages.append(Damage(directory, 0, 0, reason, first, promised))
+        return lost + missing
+
+    def _note_losses(self, segments: Sequence[Segment], found: Ranges) -> None:
+        """Note what is missing; forget what is there again, as somebody has put its file back."""
+        lost = without((*self.meta.lost, *found), ((segment.base, segment.end) for segment in segments))
+        if lost != self.meta.lost:
+            # CRASH: 14. Before a segment that is made, or a channel that passes them, hides that they were there.
+            self._describe_with_room(replace(self.meta, lost=lost))
 
     def _without_dead(self, segments: list[Segment]) -> list[Segment]:
         """Delete what lies wholly below the offset that was given up, as its deletion was cut short."""
@@ -149,17 +172,14 @@ class TopicLog:
     def _continue(self, segments: list[Segment], promised: int) -> ActiveSegment:
         """Return the segment to write to: the last one if it can grow, else a new one behind all that was promised."""
         end = segments[-1].end if segments else 0
-        promised = max(promised, self.meta.begin)
+        # INVARIANT: no offset that was lost is given again.
+        promised = max(promised, self.meta.begin, *(stop for _, stop in self.meta.lost))
         if segments and not segments[-1].sealed and end >= promised:
             active = self._reopen(segments[-1])
             self.segments = tuple(segments)
             return active
         if segments and not segments[-1].sealed:
             self._seal_last(segments[-1])
-        first = max(end, self.meta.begin)
-        if is_loss(self.fs, self.directory, self.meta, first, promised):
-            reason = f"acknowledged messages are missing: offsets {first} to {promised - 1}"
-            self.damages.append(Damage(self.directory, 0, 0, reason, first, promised))
         fits = segments and promised <= end
         active = self._after(segments[-1]) if fits else self._create(max(end, promised))
         self.segments = (*segments[:-1], *_once(segments[-1:], active))
@@ -197,6 +217,11 @@ class TopicLog:
     def begin(self) -> int:
         """The first offset that may still be read."""
         return max(self.meta.begin, self._skipped, self.segments[0].base)
+
+    @property
+    def lost(self) -> int:
+        """How many messages were found to be missing, until a repair."""
+        return total(self.meta.lost)
 
     @property
     def ready(self) -> bool:
@@ -340,6 +365,20 @@ class TopicLog:
                 # CRASH: 5. This is the commit point of a purge; the files below it follow, now or at the next open.
                 self._describe(replace(self.meta, begin=begin))
 
+    def note_deleted(self, segments: Sequence[Segment]) -> None:
+        """Note durably that segments are deleted on purpose, where a gap remains that somebody might take for a loss.
+
+        Raises:
+            StorageError: it was not noted. On a full disk it is noted later, as the deletion makes room.
+        """
+        with self._describing:
+            first = self.segments[0].base
+            gone = joined((*self.meta.deleted, *((segment.base, segment.end) for segment in segments)))
+            deleted = tuple((start, stop) for start, stop in gone if stop > first)
+            if any(segment.base > first for segment in segments):
+                # CRASH: 5. What is noted here and is still there is simply there.
+                self._describe_with_room(replace(self.meta, deleted=deleted))
+
     def choose(self, options: StoredOptions) -> None:
         """Note durably which options the topic goes by.
 
@@ -399,6 +438,13 @@ class TopicLog:
     def _describe(self, meta: TopicMeta) -> None:
         save_meta(self.fs, self.directory, meta)
         self.meta = meta
+
+    def _describe_with_room(self, meta: TopicMeta) -> None:
+        """Note what explains a gap; on a full disk with whatever is noted next, as reading and settling must go on."""
+        try:
+            self._describe(meta)
+        except DiskFullError:
+            self.meta = meta
 
     def hide(self, segments: Iterable[Segment]) -> None:
         """Take segments out of sight of new views; `remove` then deletes them. The last one stays."""

@@ -16,6 +16,7 @@ from aiodq.names import check_name
 from aiodq.storage.atomic import read_file, replace_file
 from aiodq.storage.checked import decode_checked, encode_checked, taking_apart
 from aiodq.storage.damage import Damage, quarantine
+from aiodq.storage.losses import joined
 from aiodq.storage.segments import list_segments
 from aiodq.storage.slots import WATERMARK, read_slot_file
 from aiodq.storage.stored import decode_channel, decode_topic, encode_channel, encode_topic, unknown
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from aiodq.options import ChannelOptions
     from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.losses import Ranges
     from aiodq.storage.stored import StoredOptions
 
 __all__ = ["TOPIC_FILE", "TopicMeta", "describe", "load_meta", "read_meta", "save_meta"]
@@ -44,6 +46,8 @@ class TopicMeta:
         paused: the channels that deliver nothing; an empty name stands for the topic, that is, for all of them.
         options: the topic's; None in a store that was written before options were kept.
         channel_options: those that were named for a channel, by its name.
+        lost: the offsets that were found to be missing though nobody had given them up, until `repair_store`.
+        deleted: the offsets between segments of which retention deleted those that held them.
     """
 
     uuid: UUID
@@ -52,6 +56,8 @@ class TopicMeta:
     paused: frozenset[str] = frozenset()
     options: StoredOptions | None = None
     channel_options: dict[str, ChannelOptions] = field(default_factory=dict)
+    lost: Ranges = ()
+    deleted: Ranges = ()
 
 
 def save_meta(fs: FileSystem, directory: str, meta: TopicMeta) -> None:
@@ -67,6 +73,10 @@ def save_meta(fs: FileSystem, directory: str, meta: TopicMeta) -> None:
         topic["options"] = encode_topic(meta.options)
     if meta.channel_options:
         topic["channel_options"] = {name: encode_channel(options) for name, options in meta.channel_options.items()}
+    if meta.lost:
+        topic["lost"] = meta.lost
+    if meta.deleted:
+        topic["deleted"] = meta.deleted
     replace_file(fs, os.path.join(directory, TOPIC_FILE), encode_checked("topic", _VERSION, topic))
 
 
@@ -88,7 +98,10 @@ def read_meta(fs: FileSystem, directory: str) -> TopicMeta | None:
         paused = frozenset(str(name) for name in topic.get("paused", ()))
         options = decode_topic(topic["options"]) if "options" in topic else None
         named = {str(name): decode_channel(content) for name, content in topic.get("channel_options", {}).items()}
-        return TopicMeta(UUID(topic["uuid"]), int(topic["begin"]), channels, paused, options, named)
+        lost, deleted = (
+            joined((int(start), int(stop)) for start, stop in topic.get(key, ())) for key in ("lost", "deleted")
+        )
+        return TopicMeta(UUID(topic["uuid"]), int(topic["begin"]), channels, paused, options, named, lost, deleted)
 
 
 def load_meta(fs: FileSystem, directory: str, options: StoredOptions | None = None) -> tuple[TopicMeta, list[Damage]]:

@@ -32,6 +32,8 @@ commit points, in the order in which an owner passes them:
    transactions forgets it, and until the topic holds it durably; then the file goes, its directory synced, before
    anything of it may be deleted from the topic. Before each: it is in both places, and the transactions' numbers tell
    that it is one. (`keep_owed`, `drop_owed`)
+14. *Messages are found to be missing*: `topic.json` says which (as 6), before a segment is made behind them or a
+   channel passes them. Before: they are found to be missing once more. (`TopicLog._note_losses`)
 
 Whether bytes that do not check are an unfinished write or damage is decided by what was promised: the watermark noted
 in 3, the watermark each later frame carries, and, for any but the last segment, the existence of the next one, which

@@ -165,6 +165,7 @@ class _TopicRepair:
         self._channels(meta)
         end = self._segments(meta, promised)
         self._watermark(path, max(end, promised), salt)
+        self._lost(meta)
         return self._actions
 
     def _did(self, path: str, what: str, kept: str = "") -> None:
@@ -183,6 +184,17 @@ class _TopicRepair:
             save_meta(self._fs, self._directory, meta)
             self._did(path, f"{damage.reason}: made it again from the segments and the channels' directories", kept)
         return meta
+
+    def _lost(self, meta: TopicMeta) -> None:
+        """Take it for known what was missing at an opening: from now on it is a loss that was settled."""
+        if not meta.lost:
+            return
+        path = os.path.join(self._directory, TOPIC_FILE)
+        now, _ = describe(self._fs, self._directory)
+        if now.lost:
+            save_meta(self._fs, self._directory, replace(now, lost=()))
+        for first, stop in meta.lost:
+            self._did(path, f"the messages {first} to {stop - 1} were missing at an opening: noted that this is known")
 
     def _channel_names(self, meta: TopicMeta) -> list[str]:
         directory = os.path.join(self._directory, CHANNELS)

@@ -11,7 +11,7 @@ from aiodq.format.segment import topic_salt
 from aiodq.storage.adoption import unadoptable
 from aiodq.storage.aside import ASIDE, in_the_way, may_be_topic, read_owed
 from aiodq.storage.atomic import TEMPORARY, read_file
-from aiodq.storage.channels import CHANNELS, channel_directory, is_loss, is_loss_in_front
+from aiodq.storage.channels import CHANNELS, channel_directory, losses, losses_in_front
 from aiodq.storage.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.damage import is_quarantined
 from aiodq.storage.figures import FIGURES
@@ -19,6 +19,7 @@ from aiodq.storage.holds import HOLDS, decode_hold
 from aiodq.storage.journal import CHECKPOINT, JOURNAL, read_channel
 from aiodq.storage.layout import check_store_directory, list_topics
 from aiodq.storage.lock import LOCK_NAME
+from aiodq.storage.losses import without
 from aiodq.storage.meta import TOPIC_FILE, TopicMeta, describe
 from aiodq.storage.oserrors import storage_error
 from aiodq.storage.segments import own_segments
@@ -237,6 +238,7 @@ class _TopicCheck:
             self._add(path, "segment", found.size, 0, [Finding("damage", path, 0, reason)])
         end = meta.begin
         follows = False
+        held: list[tuple[int, int]] = []
         for number, (base, path, _) in enumerate(own):
             last = number == len(own) - 1
             limit = promised if last else own[number + 1][0]
@@ -248,23 +250,35 @@ class _TopicCheck:
             if check.contents is not None:
                 findings += self._between(meta, path, end, check, follows=follows)
                 end, follows = max(end, check.end), True
+                held.append((base, check.end))
             self._add(path, "segment", check.size, check.records, findings)
-        if is_loss(self._fs, self._directory, meta, end, promised):
+        self._lost(meta, held)
+        if without(losses(self._fs, self._directory, meta, end, promised), meta.lost):
             path = os.path.join(self._directory, WATERMARK)
             reason = f"the messages {end} to {promised - 1} were durable and are missing"
             self._files.append(
                 FileReport(path, "watermark", self._name, 0, 0, (Finding("damage", path, 0, reason, end, promised),))
             )
 
+    def _lost(self, meta: TopicMeta, held: list[tuple[int, int]]) -> None:
+        """Report what was missing at an opening, as far as nobody has put it back."""
+        path = os.path.join(self._directory, TOPIC_FILE)
+        findings = tuple(
+            Finding("damage", path, 0, f"the messages {first} to {stop - 1} were missing at an opening", first, stop)
+            for first, stop in without(meta.lost, held)
+        )
+        if findings:
+            self._files.append(FileReport(path, "topic", self._name, 0, 0, findings))
+
     def _between(self, meta: TopicMeta, path: str, end: int, check: SegmentCheck, *, follows: bool) -> list[Finding]:
         """Hold a segment's place against the one before it."""
         if check.base < end and follows:
             return [Finding("damage", path, 0, f"the segment repeats offsets before {end}")]
         if follows:
-            missing = is_loss(self._fs, self._directory, meta, end, check.base)
+            missing = losses(self._fs, self._directory, meta, end, check.base)
         else:
-            missing = is_loss_in_front(self._fs, self._directory, meta, check.base)
-        if missing:
+            missing = losses_in_front(self._fs, self._directory, meta, check.base)
+        if without(missing, meta.lost):
             reason = f"the messages {end} to {check.base - 1} are missing"
             return [Finding("damage", path, 0, reason, end, check.base)]
         return []

@@ -316,6 +316,8 @@ def test_what_is_set_aside_holds_the_bytes_that_were_there(tmp_path: Path, fault
         for file, data in before.items():
             if file == "channels/c/journal" and fault is truncate_to_half:
                 continue  # a last block that is not whole is an unfinished write: nothing tells it from damage
+            if file == "topic.json" and name != file:
+                continue  # it may say what is lost now
             if file != "watermark" and any(data):
                 kept = alike(data, after.get(file, b""))
                 assert data[kept:] in bytes_there or data in bytes_there, (name, file)
