@@ -111,7 +111,7 @@ class IoLoop:
         self.log: TopicLog | UnbornLog = UnbornLog() if log is None else log
         self.visible: int = self.log.end
         self.outlets: dict[str, Outlet[Any]] = {}
-        self.tail: TailCache = TailCache(options.memory_bytes // 4)
+        self.tail: TailCache = TailCache(self._quarter)
         self.stopped: bool = False
         self.closed: bool = False
         self.abandoned: bool = False
@@ -134,7 +134,7 @@ class IoLoop:
         self.making: Making = Making(
             self, lambda: host.make_log(name, self.choosing.record), exists=log is not None or unusable is not None
         )
-        self.reader: PrefetchingReader = PrefetchingReader(host.fs_of(name), host.offload, self.view)
+        self.reader: PrefetchingReader = PrefetchingReader(host.fs_of(name), host.offload, self.view, self._ahead)
         self._persister = MetadataPersister(
             host.offload, self.secure, SyncTimer(host.vitals, name), durable=self._durably
         )
@@ -277,18 +277,20 @@ class IoLoop:
         self.options = options
         self._durably = self._persister.durable = options.sync == "always"
         self.syncer.options = options
-        self.share_memory()
+        self.tail.limit = self._quarter
         self.intake.configure()
         if not isinstance(self.log, UnbornLog):
             self.log.options = log
             self.stir()
 
-    def share_memory(self) -> None:
-        """Divide what is left beside the write buffer: half for the log's tail, half for what channels read ahead."""
-        quarter = self.options.memory_bytes // 4
-        self.tail.limit = quarter
-        for outlet in self.outlets.values():
-            outlet.source.shelf.limit = max(quarter // len(self.outlets), _LEAST_AHEAD)
+    @property
+    def _quarter(self) -> int:
+        """Half of the memory beside the write buffer: for the log's tail, and as much for what channels read ahead."""
+        return self.options.memory_bytes // 4
+
+    def _ahead(self) -> int:
+        """Return what one of the channels may read ahead, however many there are by now."""
+        return max(self._quarter // max(len(self.outlets), 1), _LEAST_AHEAD)
 
     async def look(self, function: Callable[[LogReader], T]) -> T:
         """Have something looked up in the log, off the loop.

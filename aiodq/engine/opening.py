@@ -430,7 +430,7 @@ def open_channel(  # noqa: PLR0917 - a channel hangs on that much
         StorageError: as mapped from the system's error, or what `ChannelJournal` says.
     """
     ensure_directory(fs, os.path.join(log.directory, "channels"))
-    journal = ChannelJournal(fs, os.path.join(log.directory, "channels", channel), start)
+    journal = ChannelJournal(fs, os.path.join(log.directory, "channels", channel), start, log.meta.uuid)
     try:
         wall, now = clock.now_ns(), monotonic_ns(clock)
         most = ChannelOptions().max_in_flight

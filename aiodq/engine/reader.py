@@ -85,10 +85,12 @@ class PrefetchingReader:
 
     Attributes:
         bytes_read: from disk for channels, so far.
+        ahead: tells how many bytes of memory each channel may take for what is read ahead.
     """
 
-    def __init__(self, fs: FileSystem, offload: Offload, view: Callable[[], LogView]) -> None:
+    def __init__(self, fs: FileSystem, offload: Offload, view: Callable[[], LogView], ahead: Callable[[], int]) -> None:
         """Read what `view` shows."""
+        self.ahead: Callable[[], int] = ahead
         self._offload = offload
         self._view = view
         # Apart, so that each finds the files open that it read last.

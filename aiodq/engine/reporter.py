@@ -151,11 +151,10 @@ class Reporter:
             self.warn(STORE, text, seconds=seconds)
 
     def slow_sync(self, topic: str | None, seconds: float, *, under_way: bool) -> None:
-        """The disk takes long."""
-        logger = STORE if topic is None else TOPIC
-        if self._first(logger, "slow syncs", topic, None):
+        """The disk takes long: it does so for all topics alike, and one of them is named."""
+        if self._first(STORE, "slow syncs", None, None):
             took = f"{'is under way for' if under_way else 'took'} {seconds:.1f} s"
-            self.warn(logger, f"{self.place(topic, None)}: a sync {took}; the disk is slow", topic, seconds=seconds)
+            self.warn(STORE, f"{self.place(topic, None)}: a sync {took}; the disk is slow", topic, seconds=seconds)
 
     def disk_full(self, topic: str, error: Exception) -> None:
         """A write was refused for want of space, the first since one succeeded."""

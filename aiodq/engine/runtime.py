@@ -297,7 +297,6 @@ class Runtime:
             found = Outlet(channel, ioloop, partial(make, ioloop.name), self.clock)
             found.lease = self.lease
             ioloop.outlets[channel] = found
-            ioloop.share_memory()
         return found
 
     def create_channel(self, ioloop: IoLoop, outlet: Outlet[Any], start: Callable[[TopicLog], int]) -> None:

@@ -22,7 +22,6 @@ class Shelf:
     """One per channel.
 
     Attributes:
-        limit: bytes of memory for what is read ahead.
         cost: bytes of memory that it takes now.
         epoch: changes whenever what is read ahead becomes void.
         fetching: more was asked for and has not come yet.
@@ -30,7 +29,7 @@ class Shelf:
 
     def __init__(
         self, tail: TailCache, read_now: Callable[[int], ReadResult], want: Callable[[], None],
-        lost: Callable[[int, int], None],
+        lost: Callable[[int, int], None], limit: Callable[[], int],
     ) -> None:  # fmt: skip
         """Begin empty.
 
@@ -39,8 +38,8 @@ class Shelf:
             read_now: reads a little from disk at once.
             want: asks the prefetching reader to look at `fetch_offset`.
             lost: told how many messages turned out to be lost, and from which offset on.
+            limit: tells the bytes of memory for what is read ahead.
         """
-        self.limit: int = 0
         self.cost: int = 0
         self.epoch: int = 0
         self.fetching: bool = False
@@ -48,8 +47,14 @@ class Shelf:
         self._read_now = read_now
         self._want = want
         self._lost = lost
+        self._limit = limit
         self._current: Batch | None = None
         self._ahead: deque[Batch] = deque()
+
+    @property
+    def limit(self) -> int:
+        """Bytes of memory for what is read ahead."""
+        return self._limit()
 
     def fresh(self, state: ChannelState, *, cold: bool) -> tuple[Batch, int] | None:
         """Return the next message never handed out, as a batch and a place in it, or None where none is at hand.

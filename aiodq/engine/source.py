@@ -50,7 +50,7 @@ class Source:
 
     def __init__(self, user: SourceUser, tail: TailCache, reader: PrefetchingReader) -> None:
         """Begin with nothing at hand."""
-        self.shelf: Shelf = Shelf(tail, reader.read_now, lambda: reader.want(self), user.lost)
+        self.shelf: Shelf = Shelf(tail, reader.read_now, lambda: reader.want(self), user.lost, reader.ahead)
         self.kept: Kept = Kept()
         self.missing: list[int] = []
         self._user = user

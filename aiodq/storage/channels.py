@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from aiodq.format.journal import MOST_REMAINING, ChannelImage, OpKind
-from aiodq.storage.journal import read_channel
+from aiodq.storage.journal import read_channel, topic_of
 from aiodq.storage.losses import joined, without
 
 if TYPE_CHECKING:
@@ -97,9 +97,10 @@ def channel_images(fs: FileSystem, topic_directory: str, meta: TopicMeta) -> dic
         StorageError: as mapped from the system's error.
     """
     images: dict[str, ChannelImage] = {}
+    topic = topic_of(fs, topic_directory) if meta.channels else None
     for name, start in meta.channels.items():
         for _ in range(_ATTEMPTS):
-            image, ops, _, _, damages = read_channel(fs, channel_directory(topic_directory, name), start)
+            image, ops, _, _, damages = read_channel(fs, channel_directory(topic_directory, name), start, topic)
             images[name] = applied(image, ops)
             if not damages:
                 break  # else the owner may have been replacing the two files just now

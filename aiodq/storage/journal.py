@@ -47,10 +47,11 @@ from aiodq.storage.pool import is_ready, make_ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from uuid import UUID
 
     from aiodq.storage.filesystem import File, FileSystem
 
-__all__ = ["CHECKPOINT", "JOURNAL", "ChannelJournal", "read_channel"]
+__all__ = ["CHECKPOINT", "JOURNAL", "ChannelJournal", "read_channel", "topic_of"]
 
 CHECKPOINT: Final = "checkpoint"
 JOURNAL: Final = "journal"
@@ -68,13 +69,16 @@ _MOST: Final = 16 * _PAGE
 """Bytes ahead of a journal's end: the least for an idle channel, the most for one whose journal is as long."""
 
 
-def read_channel(fs: FileSystem, directory: str, start: int) -> tuple[ChannelImage, list[Op], int, int, list[Damage]]:
+def read_channel(
+    fs: FileSystem, directory: str, start: int, topic: UUID | None = None
+) -> tuple[ChannelImage, list[Op], int, int, list[Damage]]:
     """Return what a channel's directory holds.
 
     Args:
         fs: the file system.
         directory: the channel's.
         start: where the channel began, for want of a checkpoint that can be read.
+        topic: whose channel it is, as `topic_of` says; None: that is looked up.
 
     Returns:
         The checkpoint's image, the operations since, the generation, where the journal's whole blocks end (0 where the
@@ -84,7 +88,17 @@ def read_channel(fs: FileSystem, directory: str, start: int) -> tuple[ChannelIma
         FormatVersionError: a newer version.
         StorageError: as mapped from the system's error.
     """
-    return _read_channel(fs, directory, start)[:5]
+    return _read_channel(fs, directory, start, topic)[:5]
+
+
+def topic_of(fs: FileSystem, directory: str) -> UUID | None:
+    """Return which topic's directory this is, or None where nothing describes it.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    return describe(fs, directory)[0].uuid if fs.exists(os.path.join(directory, TOPIC_FILE)) else None
 
 
 class _Found(NamedTuple):
@@ -98,9 +112,9 @@ class _Found(NamedTuple):
     torn: bool
 
 
-def _read_channel(fs: FileSystem, directory: str, start: int) -> _Found:
+def _read_channel(fs: FileSystem, directory: str, start: int, topic: UUID | None) -> _Found:
     damages: list[Damage] = []
-    image, generation = ChannelImage(start), _first_generation(fs, directory)
+    image, generation = ChannelImage(start), _first_generation(fs, directory, topic)
     path = os.path.join(directory, CHECKPOINT)
     data = read_file(fs, path, _LARGEST)
     if data is not None:
@@ -116,13 +130,12 @@ def _read_channel(fs: FileSystem, directory: str, start: int) -> _Found:
     return _Found(image, ops, generation, end, damages, any((data or b"")[end:]))
 
 
-def _first_generation(fs: FileSystem, directory: str) -> int:
+def _first_generation(fs: FileSystem, directory: str, topic: UUID | None) -> int:
     """Return the number a channel's generations count from: its upper half says whose they are, 0 for not known."""
-    topic = os.path.dirname(os.path.dirname(directory))
-    if not fs.exists(os.path.join(topic, TOPIC_FILE)):
+    topic = topic or topic_of(fs, os.path.dirname(os.path.dirname(directory)))
+    if topic is None:
         return 0
-    meta, _ = describe(fs, topic)
-    return zlib.crc32(os.path.basename(directory).encode(), topic_salt(meta.uuid)) << _OWNER_SHIFT
+    return zlib.crc32(os.path.basename(directory).encode(), topic_salt(topic)) << _OWNER_SHIFT
 
 
 def _check_owner(generation: int, expected: int, path: str) -> None:
@@ -204,8 +217,14 @@ class ChannelJournal:
         unclean: something was damaged or torn; `fold` before going on, so that nothing of it is ever read again.
     """
 
-    def __init__(self, fs: FileSystem, directory: str, start: int) -> None:
+    def __init__(self, fs: FileSystem, directory: str, start: int, topic: UUID | None = None) -> None:
         """Open the channel's files, or make them.
+
+        Args:
+            fs: the file system.
+            directory: the channel's.
+            start: where the channel began, for want of a checkpoint that can be read.
+            topic: see `read_channel`.
 
         Raises:
             FormatVersionError: a newer version.
@@ -219,7 +238,9 @@ class ChannelJournal:
         self.image: ChannelImage
         self.ops: list[Op]
         self.damages: list[Damage]
-        self.image, self.ops, self._generation, self._end, self.damages, torn = _read_channel(fs, directory, start)
+        self.image, self.ops, self._generation, self._end, self.damages, torn = _read_channel(
+            fs, directory, start, topic
+        )
         self.pending: int = len(self.ops)
         self._reserved = 0
         self._mutex = threading.Lock()

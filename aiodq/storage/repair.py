@@ -21,7 +21,7 @@ from aiodq.storage.channels import CHANNELS, applied, channel_directory, is_loss
 from aiodq.storage.commits import COMMITS, read_commits
 from aiodq.storage.damage import quarantine, set_aside
 from aiodq.storage.holds import hold_path, read_hold, read_holds
-from aiodq.storage.journal import CHECKPOINT, JOURNAL, ChannelJournal, read_channel
+from aiodq.storage.journal import CHECKPOINT, JOURNAL, ChannelJournal, read_channel, topic_of
 from aiodq.storage.layout import check_store_directory, list_topics
 from aiodq.storage.meta import TOPIC_FILE, TopicMeta, describe, save_meta
 from aiodq.storage.oserrors import storage_error
@@ -205,10 +205,11 @@ class _TopicRepair:
         return sorted(n for n in names if self._fs.is_directory(channel_directory(self._directory, n)))
 
     def _channels(self, meta: TopicMeta) -> None:
+        topic = topic_of(self._fs, self._directory)
         for name in self._channel_names(meta):
             directory, start = channel_directory(self._directory, name), meta.channels.get(name, meta.begin)
             self._actions += _sweep(self._fs, directory)
-            image, ops, _, end, damages = read_channel(self._fs, directory, start)
+            image, ops, _, end, damages = read_channel(self._fs, directory, start, topic)
             path = os.path.join(directory, JOURNAL)
             torn = end > 0 and any((read_file(self._fs, path, 1 << 30) or b"")[end:])
             if not damages and not torn:
@@ -219,7 +220,7 @@ class _TopicRepair:
             for damage in damages:
                 copy = kept[os.path.basename(damage.path)]
                 self._did(damage.path, f"{damage.reason}: made it again from what can be read", copy)
-            journal = ChannelJournal(self._fs, directory, start)
+            journal = ChannelJournal(self._fs, directory, start, topic)
             try:
                 journal.fold(applied(image, ops))
             finally:

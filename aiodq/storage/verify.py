@@ -16,7 +16,7 @@ from aiodq.storage.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.damage import is_quarantined
 from aiodq.storage.figures import FIGURES
 from aiodq.storage.holds import HOLDS, decode_hold
-from aiodq.storage.journal import CHECKPOINT, JOURNAL, read_channel
+from aiodq.storage.journal import CHECKPOINT, JOURNAL, read_channel, topic_of
 from aiodq.storage.layout import check_store_directory, list_topics
 from aiodq.storage.lock import LOCK_NAME
 from aiodq.storage.losses import without
@@ -29,6 +29,7 @@ from aiodq.storage.verify_segment import SegmentCheck, check_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from uuid import UUID
 
     from aiodq.storage.commits import Commit
     from aiodq.storage.filesystem import FileSystem
@@ -192,10 +193,11 @@ class _TopicCheck:
         meta = self._description()
         promised = self._watermark(topic_salt(meta.uuid))
         self._segments(meta, promised)
+        topic = topic_of(self._fs, self._directory)
         for channel in self._names(CHANNELS):
             directory = channel_directory(self._directory, channel)
             if self._fs.is_directory(directory):
-                self._channel(channel, meta.channels.get(channel, meta.begin))
+                self._channel(channel, meta.channels.get(channel, meta.begin), topic)
             else:
                 self._files.append(_other(self._fs, directory, self._name))
         for name in self._names():
@@ -283,9 +285,9 @@ class _TopicCheck:
             return [Finding("damage", path, 0, reason, end, check.base)]
         return []
 
-    def _channel(self, name: str, start: int) -> None:
+    def _channel(self, name: str, start: int, topic: UUID | None) -> None:
         directory = channel_directory(self._directory, name)
-        _, ops, _, end, damages = read_channel(self._fs, directory, start)
+        _, ops, _, end, damages = read_channel(self._fs, directory, start, topic)
         kinds: tuple[tuple[str, Kind], ...] = ((CHECKPOINT, "checkpoint"), (JOURNAL, "journal"))
         for file, kind in kinds:
             path = os.path.join(directory, file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -11,10 +12,13 @@ from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.meta import TopicMeta, save_meta
 from aiodq.storage.segments import segment_path
+from aiodq.testing import SimulatedFileSystem
 from tests.storage.faults import FaultyFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from aiodq.testing.disk import Image
 
 TOPIC = UUID(int=7)
 SEGMENTS = 100
@@ -52,3 +56,37 @@ async def test_opening_reads_headers_and_footer_tails_only(tmp_path: Path) -> No
         segments = SEGMENTS * (SEGMENT_HEADER.size + FOOTER_TAIL.size)
         small_files = 64 * 1024
         assert segments <= fs.bytes_read <= segments + small_files
+
+
+async def made(topics: int, channels: int, segments: int = 1) -> Image:
+    """Return a store with so many of each: channels in each topic, sealed segments in the first."""
+    fs = SimulatedFileSystem()
+    async with aiodq.open("/s", fs=fs) as store:
+        for number in range(topics):
+            options = aiodq.StoreOptions(segment_bytes=65536, retention=aiodq.Retention(unconsumed="keep"))
+            topic = store.topic(f"t{number:03}", options)
+            await topic.put(b"x")
+            for channel in range(channels):
+                topic.channel(f"c{channel}")
+            await topic.settle_in()
+        topic = store.topic("t000")
+        while store.stats().topics["t000"].segments < segments:
+            await topic.put(bytes(40_000))
+    return fs.image()
+
+
+async def calls_to_open(image: Image) -> tuple[Counter[str], Counter[str]]:
+    """Return how often each kind of call was made to open a store, and how often it concerned each file by name."""
+    fs, files = SimulatedFileSystem(image), Counter[str]()
+    fs.before = lambda call, path: files.update([f"{call} {path.rpartition('/')[2]}"])
+    async with aiodq.open("/s", fs=fs):
+        return Counter(fs.calls), files
+
+
+async def test_each_further_channel_costs_the_same_calls() -> None:
+    few, _ = await calls_to_open(await made(1, 1))
+    more, _ = await calls_to_open(await made(1, 2))
+    many, files = await calls_to_open(await made(1, 41))
+    assert many - few == Counter({call: 40 * number for call, number in (more - few).items()})
+    assert (more - few).total() <= 15
+    assert files["open topic.json"] <= 4  # whatever the number of channels

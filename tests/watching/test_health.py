@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.engine.vitals import LEAST_FREE
+from aiodq.engine.reporter import _QUIET
+from aiodq.engine.vitals import LEAST_FREE, SyncTimer
 from aiodq.testing import FakeClock, FaultPlan, SimulatedExecutor, SimulatedFileSystem, run
 from tests.channels.support import Machine, until
 from tests.queue.support import FakeClock as PlainClock
@@ -95,13 +96,34 @@ async def test_a_slow_sync_is_told_once_and_forgotten_in_time(lines: pytest.LogC
         for _ in range(3):
             await topic.put(b"x")
         fs.before = None
-        (warned,) = told(lines, "aiodq.topic", logging.WARNING)
+        (warned,) = told(lines, "aiodq.store", logging.WARNING)
         assert "took 3.0 s" in warned.getMessage()  # the hook is called twice within a sync
         health = store.health()
         assert (health.ok, health.sync_latency) == (False, 3.0)
         assert "slow" in health.reasons[0]
         clock.move(120)
         assert (store.health().ok, store.health().sync_latency) == (True, 0.0)
+
+
+async def test_a_slow_disk_is_told_once_a_store_however_many_topics(
+    machine: Machine, lines: pytest.LogCaptureFixture
+) -> None:
+    topics = 20
+    async with machine.store() as store:
+        vitals, reporter = store._runtime.vitals, store._runtime.reporter
+        for number in range(topics):
+            vitals.began(timer := SyncTimer(vitals, f"t{number}"))
+            machine.clock.advance(1.5)
+            vitals.ended(timer)
+        (warned,) = told(lines, "aiodq.store", logging.WARNING)
+        assert "topic 't0': a sync took 1.5 s" in warned.getMessage()
+        assert warned.__dict__["topic"] == "t0"
+        lines.clear()
+        for _ in range(_QUIET):
+            reporter.tick()
+        (summed,) = told(lines, "aiodq.store", logging.WARNING)
+        assert summed.getMessage() == f"/s: {topics - 1} more slow syncs"
+    assert told(lines, "aiodq.topic", logging.WARNING) == []
 
 
 async def test_a_sync_that_hangs_shows_before_it_ends(tmp_path: Path, lines: pytest.LogCaptureFixture) -> None:
@@ -116,7 +138,7 @@ async def test_a_sync_that_hangs_shows_before_it_ends(tmp_path: Path, lines: pyt
         store._runtime.vitals.tick()
         assert store.health().sync_latency == 7
         assert not store.health()
-        assert "under way for 7.0 s" in told(lines, "aiodq.topic", logging.WARNING)[0].getMessage()
+        assert "under way for 7.0 s" in told(lines, "aiodq.store", logging.WARNING)[0].getMessage()
         fs.heal()
         await putting
 
