@@ -375,3 +375,18 @@ def test_tasks_that_begin_at_once_do_not_stand_in_each_others_way(
     (tmp_path / "file").touch()
     with pytest.raises(aiodq.StorageError, match="File exists"):
         ensure_directory(fs, str(tmp_path / "file"))
+
+
+async def test_commits_that_are_found_are_durable_before_anything_is_moved(machine: Machine) -> None:
+    async with machine.store() as store:
+        await store.queue("jobs").put(b"before")
+    assert load(machine, ONCE, {"jobs": numbered(12)})
+    calls: list[tuple[str, str]] = []
+    machine.fs.before = lambda call, path: calls.append((call, path))
+    async with machine.store() as store:
+        await adopted(machine)
+        assert ready(store.queue("jobs")) == [b"before", *numbered(12)]
+    moved = next(
+        at for at, (call, path) in enumerate(calls) if call == "rename" and path.startswith(f"{STORE}/{COMMITS}")
+    )
+    assert ("sync_directory", f"{STORE}/{COMMITS}") in calls[:moved]

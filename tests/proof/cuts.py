@@ -49,6 +49,9 @@ _KINDS: Final = {
 _SEEDS: Final = 40
 """So many are tried before a mutant counts as unnoticed."""
 
+_MISTAKES: Final = ("TypeError", "NameError", "AttributeError", "ImportError", "values to unpack")
+"""What a mutant raises that does not fit the code that it was made of any more."""
+
 
 @dataclass(slots=True)
 class Cut:
@@ -111,6 +114,11 @@ class Noticed:
     test: str = ""
 
     @property
+    def broken(self) -> bool:
+        """Whether only a mistake in the patch was noticed, such as a call of what has other arguments by now."""
+        return any(error in self.violation for error in _MISTAKES)
+
+    @property
     def by(self) -> str:
         """What noticed it."""
         return self.test or (f"workload {self.case.partition('/')[0]!r}" if self.case else "nothing")
@@ -137,6 +145,7 @@ def notice(name: str, seed: int, repeats: int) -> Noticed:
 def count_noticed(report: Report, done: Noticed) -> None:
     """Count a mutant: it has to have been noticed, and each time again."""
     missed = [] if done.violation or done.test else [f"not noticed: {done.mutant}"]
+    missed += [f"does not fit the code: {done.mutant}: {done.violation}"] if done.broken else []
     report.add(TEETH, trials=1, seconds=done.seconds, problems=missed)
     report.mutants.append((done.mutant, done.by, done.seconds))
     if done.violation:

@@ -107,6 +107,14 @@ def test_a_mutant_that_is_not_noticed_fails_the_run(monkeypatch: pytest.MonkeyPa
     assert report.tallies["G26"].violations == 1
 
 
+def test_a_mutant_that_does_not_fit_the_code_fails_the_run() -> None:
+    report = Report()
+    count_noticed(report, Noticed("old", 0.0, "the store has failed: TypeError: missing 1 argument", "case", 1, 1))
+    assert (report.tallies[TEETH].trials, report.tallies[TEETH].violations) == (1, 1)
+    count_noticed(report, Noticed("new", 0.0, "lost: ['m']", "case", 1, 1))
+    assert (report.tallies[TEETH].trials, report.tallies[TEETH].violations) == (2, 1)
+
+
 def test_tests_are_run_and_counted(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     report = Report()
     monkeypatch.setattr("tests.proof.suite.guarantee_of", lambda _: GUARANTEES[12])

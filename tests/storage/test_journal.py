@@ -656,3 +656,11 @@ def test_a_checkpoint_with_any_bit_turned_round_is_damage(channel: Path) -> None
         wrong[position] ^= 1 << position % 8
         with pytest.raises(CorruptionError):
             decode_checkpoint(bytes(wrong))
+
+
+def test_acks_that_an_owner_left_unsynced_are_written_and_synced_again(channel: Path) -> None:
+    three_blocks(channel)
+    fs = FaultyFileSystem()
+    opened(channel, fs).close()
+    kinds = [kind for kind, path in fs.events if path == str(channel / "journal") and kind in {"write", "sync"}]
+    assert kinds[:2] == ["write", "sync"]

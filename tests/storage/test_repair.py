@@ -11,6 +11,7 @@ import pytest
 
 from aiodq.errors import AiodqError, FormatVersionError, NotAStoreError, StoreLockedError, StoreNotFoundError
 from aiodq.format.segment import SegmentHeader
+from aiodq.storage.atomic import TEMPORARY
 from aiodq.storage.channels import applied
 from aiodq.storage.journal import read_channel
 from aiodq.storage.lock import StoreLock
@@ -196,10 +197,17 @@ def test_nothing_is_touched_before_it_is_set_aside(store: Path) -> None:
         ALL[name](store)
     fs = FaultyFileSystem()
     repaired(store, fs)
+    synced: set[str] = set()
+    named: set[str] = set()
     done: set[str] = set()
     for kind, path in fs.events:
+        if kind == "sync":
+            synced.add(path)
         if kind == "rename" and ".damaged-" in path:
-            done.add(path.partition(".damaged-")[0])
+            assert path + TEMPORARY in synced
+            named.add(path.partition(".damaged-")[0])
+        if kind == "sync_directory":
+            done |= {each for each in named if os.path.dirname(each) == path}
         if kind in {"write", "truncate", "rename"} and path.endswith(".seg"):
             assert path in done, path
     assert len(done) == 3

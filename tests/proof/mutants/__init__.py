@@ -5,7 +5,19 @@ A module for each layer. A safeguard that is new gets a mutant in the module of 
 
 from __future__ import annotations
 
-from tests.proof.mutants import channels, commits, delivery, disk, log, options, transactions
+from tests.proof.mutants import channels, commits, delivery, disk, log, options, pool, transactions
 from tests.proof.mutants.registry import MUTANTS, Mutant, mutant
 
-__all__ = ["MUTANTS", "Mutant", "channels", "commits", "delivery", "disk", "log", "mutant", "options", "transactions"]
+__all__ = [
+    "MUTANTS",
+    "Mutant",
+    "channels",
+    "commits",
+    "delivery",
+    "disk",
+    "log",
+    "mutant",
+    "options",
+    "pool",
+    "transactions",
+]

@@ -84,17 +84,14 @@ change(
     ChannelJournal._tidy,
     "            sync_file(file, self._path)\n        return",
     "        return",
-    "puts and acks",
-    "checkpoints",
-    kills=True,
+    test="tests/storage/test_journal.py::test_acks_that_an_owner_left_unsynced_are_written_and_synced_again",
 )
 change(
     "a journal of a new generation is begun before the checkpoint that is found is durable",
     ChannelJournal._open,
     "if self._generation & _COUNT:",
     "if self is None:",
-    "checkpoints",
-    kills=True,
+    test="tests/proof/test_restarts.py::test_acks_in_a_checkpoint_found_after_a_kill_do_not_come_again",
 )
 change(
     "the first journal's name is not synced",

@@ -37,7 +37,7 @@ def what_was_staged_is_committed_before_it_is_synced() -> Patch:
 
 @mutant("bulk loads")
 def what_was_begun_to_be_adopted_is_not_finished_at_open() -> Patch:
-    return mock.patch("aiodq.engine.opening.finish_adoptions")
+    return mock.patch("aiodq.engine.opening.finish_adoptions", return_value=({}, set()))
 
 
 @mutant("bulk loads")
@@ -55,8 +55,7 @@ change(
     adoption.finish_adoptions,
     "sync_directory(fs, os.path.join(store, COMMITS))",
     "None",
-    "bulk loads",
-    kills=True,
+    test="tests/bulk/test_adoption.py::test_commits_that_are_found_are_durable_before_anything_is_moved",
 )
 change(
     "a batch of a stream counts twice",

@@ -98,14 +98,14 @@ change(
     damage._copy,
     "sync_file(copy, temporary)",
     "None",
-    test="tests/proof/test_repairs.py",
+    test="tests/storage/test_repair.py::test_nothing_is_touched_before_it_is_set_aside",
 )
 change(
     "what is set aside has no durable name",
     damage._copy,
     "sync_directory(fs, os.path.dirname(target))",
     "None",
-    test="tests/proof/test_repairs.py",
+    test="tests/storage/test_repair.py::test_nothing_is_touched_before_it_is_set_aside",
 )
 change(
     "the checksum of a compact frame is not compared in a stretch",
@@ -133,7 +133,6 @@ change(
     decode_commit,
     "zlib.crc32(memoryview(data)[at + _COVERED : end], salt) != crc",
     "False",
-    "transactions",
     test="tests/transactions/test_file.py",
 )
 change(

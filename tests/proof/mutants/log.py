@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from unittest import mock
 
 from aiodq.engine.opening import open_store
@@ -12,13 +11,7 @@ from aiodq.storage import contents, recovery
 from aiodq.storage.active import ActiveSegment
 from aiodq.storage.layout import delete_topic
 from aiodq.storage.log import TopicLog
-from aiodq.testing.handles import SimulatedFile
 from tests.proof.mutants.registry import Patch, change, mutant
-
-if TYPE_CHECKING:
-    from aiodq.storage.contents import Contents
-    from aiodq.storage.filesystem import File
-    from aiodq.storage.segments import Segment
 
 
 @mutant("many producers")
@@ -39,17 +32,6 @@ def a_sync_counts_for_what_was_written_while_it_ran() -> Patch:
         log.durable = log.end
 
     return mock.patch.object(TopicLog, "sync", too_much)
-
-
-@mutant("unsynced tails")
-def a_torn_tail_is_left_in_place() -> Patch:
-    cut = recovery._cut
-
-    def leave(task: recovery._Task, file: File, contents: Contents) -> Segment:
-        with mock.patch.object(SimulatedFile, "truncate", return_value=None):
-            return cut(task, file, contents)
-
-    return mock.patch.object(recovery, "_cut", leave)
 
 
 @mutant("single puts", "many producers")
@@ -97,7 +79,6 @@ change(
     recovery.seal_file,
     "file.truncate(end)",
     "None",
-    "roll and retention",
     test="tests/storage/test_log.py",
 )
 change(
@@ -146,6 +127,13 @@ change(
     test="tests/storage/test_recovery.py",
 )
 change(
+    "a torn tail is left in place",
+    recovery._cut,
+    "file.truncate(contents.data_end)",
+    "None",
+    test="tests/storage/test_recovery.py::test_what_is_recovered_is_synced_before_it_counts",
+)
+change(
     "an unfinished write is not cut off durably",
     recovery._cut,
     "sync_file(file, task.path)",
@@ -192,9 +180,7 @@ change(
     open_store,
     "sync_directory(fs, path)",
     "None",
-    "several topics",
-    kills=True,
-    test="tests/proof/test_restarts.py",
+    test="tests/proof/test_restarts.py::test_a_topic_found_deleted_after_a_kill_does_not_come_back_in_part",
 )
 
 _AGAIN = "tests/storage/test_recovery.py::test_whatever_was_not_promised_is_written_again"

@@ -117,3 +117,16 @@ change(
     "None",
     test="tests/transactions/test_file.py::test_a_group_that_did_not_fit_is_gone_whole_after_a_power_cut",
 )
+
+
+_OWED = "tests/transactions/test_bad_topics.py::test_once_the_file_is_gone_a_running_store_takes_up_what_is_owed"
+
+
+@mutant(test=_OWED)
+def what_a_bad_topic_is_owed_is_not_kept_aside() -> Patch:
+    return mock.patch("aiodq.engine.opening.keep_owed")
+
+
+@mutant(test=_OWED)
+def what_is_kept_aside_is_not_put_in() -> Patch:
+    return mock.patch("aiodq.engine.opening.read_owed", return_value={})
