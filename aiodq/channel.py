@@ -13,6 +13,7 @@ from aiodq.consumer import Consumer
 from aiodq.deferred import look_at_deferred
 from aiodq.engine.channels import pause_channel
 from aiodq.engine.figures import channel_stats
+from aiodq.engine.foreseen import state_of
 from aiodq.engine.signals import QueueEmpty, QueueShutDown
 from aiodq.engine.stopping import stop_channels
 from aiodq.errors import AiodqError, NotInFlightError, OffsetError
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from aiodq.storage.filesystem import FileSystem
     from aiodq.storage.log import TopicLog
 
-__all__ = ["Channel", "start_offset"]
+__all__ = ["Channel", "known_start", "start_offset"]
 
 
 class Channel(AsyncIteration):
@@ -112,7 +113,8 @@ class Channel(AsyncIteration):
         """Take the next message. On a cold buffer this reads a little from disk.
 
         Raises:
-            QueueEmpty: nothing may be delivered now.
+            QueueEmpty: nothing may be delivered now. A channel just named delivers once its creation is durable, some
+                turns of the event loop later: `await topic.settle_in()` waits for that, and `get` does by itself.
             QueueShutDown: shut down and nothing is ready, or the store is closed.
         """
         self._ioloop.check()
@@ -120,6 +122,8 @@ class Channel(AsyncIteration):
         if message is None:
             if self._outlet.finished:
                 raise QueueShutDown("the queue was shut down")
+            if self._outlet.state is None:
+                raise QueueEmpty("the channel was just named: it delivers once it is on disk, for which get() waits")
             raise QueueEmpty("nothing may be delivered now")
         return self._handed(message)
 
@@ -277,15 +281,20 @@ class Channel(AsyncIteration):
     async def peek(self) -> Message | None:
         """Return the next message without taking it, or None when nothing is ready.
 
-        It cannot be settled. As go-diskqueue's peek (SYSTEMS row A19).
+        It cannot be settled. Of a channel just named, it waits until the channel is there. As go-diskqueue's peek
+        (SYSTEMS row A19).
 
         Raises:
-            StorageError: it could not be read.
+            StorageError: it could not be read, or the channel's files could not be made.
+            QueueShutDown: the store is closed.
+            StoreFailedError: the store has stopped.
 
         Cancellation: nothing changes.
         """
         self._ioloop.check()
         self._catch_up()
+        if self._outlet.state is None:
+            await self._ioloop.settle_in(self.name)
         found: Message | None = self._outlet.peek()
         await asyncio.sleep(0)
         return found
@@ -294,15 +303,17 @@ class Channel(AsyncIteration):
         """Return how many messages are ready: neither settled, nor in flight, nor deferred; `depth` is all of these.
 
         A topic's bound (`max_messages`, `Queue.maxsize`) is one of `depth`, so a full one may have a small `qsize`.
-        A message that is too old, or has no tag that the channel wants, counts until it was looked at.
+        A message that is too old, or has no tag that the channel wants, counts until it was looked at. A channel just
+        named counts at once what is before it. But for as long as it is being made, one put with a delay that has to be
+        read from disk first counts as ready; and a channel that starts at a moment has counts once it is made.
         """
         state = self._state()
         return 0 if state is None else state.ready
 
     def _state(self) -> ChannelState | None:
-        """Return the state, with what was accepted before as far as it can be in it."""
+        """Return the state, with what was accepted before as far as it can be in it; to look at, not to change."""
         self._catch_up()
-        return self._outlet.state
+        return state_of(self._ioloop, self._outlet)
 
     def _catch_up(self) -> None:
         if self._ioloop.pending:
@@ -549,16 +560,23 @@ class Channel(AsyncIteration):
 
 def start_offset(fs: FileSystem, start: Start, log: TopicLog, *, first: bool) -> int:
     """Return where a new channel begins (see `ChannelOptions.start`). Blocking."""
+    if not isinstance(start, datetime):
+        return _start_within(start, log.begin, log.end, first=first)
+    reader = LogReader(fs)
+    try:
+        return reader.offset_at(log.view(), time_ns(start))
+    finally:
+        reader.close()
+
+
+def known_start(start: Start, begin: int, end: int, *, first: bool) -> int | None:
+    """Return where a new channel of a log from `begin` to `end` begins, or None where that has to be read."""
+    return None if isinstance(start, datetime) else _start_within(start, begin, end, first=first)
+
+
+def _start_within(start: str | int | None, begin: int, end: int, *, first: bool) -> int:
     if start is None:
         start = "earliest" if first else "latest"
     if start == "earliest":
-        return log.begin
-    if start == "latest":
-        return log.end
-    if isinstance(start, datetime):
-        reader = LogReader(fs)
-        try:
-            return reader.offset_at(log.view(), time_ns(start))
-        finally:
-            reader.close()
-    return min(max(int(start), log.begin), log.end)
+        return begin
+    return end if start == "latest" else min(max(int(start), begin), end)

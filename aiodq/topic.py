@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiodq.channel import Channel, start_offset
+from aiodq.channel import Channel, known_start, start_offset
 from aiodq.engine.batch import PLAIN, Draft
 from aiodq.engine.channels import pause_topic
 from aiodq.engine.figures import topic_stats
@@ -230,6 +230,8 @@ class Topic:
             ioloop.choosing.channel(outlet, options)
         if new:
             start = None if options is None else options.start
+            # What was accepted before is in the log before the channel is made.
+            outlet.foreseen = known_start(start, ioloop.log.begin, ioloop.visible + ioloop.pending, first=first)
             runtime.create_channel(ioloop, outlet, partial(start_offset, runtime.fs_of(self.name), start, first=first))
         return outlet
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiodq.delivery.channel import ChannelState
+from aiodq.engine.foreseen import state_of
 from aiodq.stats import ChannelStats, TopicStats
 from aiodq.storage.backlog import segment_at
 
@@ -86,8 +87,8 @@ def _failed(ioloop: IoLoop) -> str | None:
 
 
 def channel_stats(ioloop: IoLoop, outlet: Outlet[Any]) -> ChannelStats:
-    """Return a channel's numbers; zeros where it has no state yet."""
-    state = outlet.state or ChannelState(0, 0, 1)
+    """Return a channel's numbers; zeros where nothing is known of it yet."""
+    state = state_of(ioloop, outlet) or ChannelState(0, 0, 1)
     counters = state.counters
     return ChannelStats(
         outlet.name,

@@ -99,6 +99,7 @@ class Settling(ABC):
         options: how it delivers.
         state: None until the channel's creation is durable.
         journal: likewise.
+        foreseen: where it begins, while it is being made; None where that has to be read first.
         source: where messages come from.
         ack_waiters: who waits for the journal's next commit.
         lease: returns what a handle is to hold, so that the store stays open.
@@ -114,6 +115,7 @@ class Settling(ABC):
         self.options: ChannelOptions = ChannelOptions()
         self.state: ChannelState | None = None
         self.journal: ChannelJournal | None = None
+        self.foreseen: int | None = None
         self.source: Source = Source(self, host.tail, host.reader)
         self.ack_waiters: list[asyncio.Future[None]] = []
         self.counting: bool = False

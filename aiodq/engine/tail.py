@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.batch import columns_cost
 from aiodq.format.columns import Columns
 from aiodq.format.frames import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["TailCache", "batch_cost"]
 
@@ -60,6 +63,10 @@ class TailCache:
             return None
         batch = self._batches[at][0]
         return batch if offset < batch.stop else None
+
+    def since(self, offset: int) -> Iterator[Batch]:
+        """Yield what is in memory of the batches that reach beyond `offset`."""
+        return (batch for batch, _ in self._batches[self._head :] if batch.stop > offset)
 
     def _drop_head(self) -> None:
         self.cost -= self._batches[self._head][1]

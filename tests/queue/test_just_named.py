@@ -1,0 +1,159 @@
+"""A channel just named: its counts are right at once, though it delivers once it is on disk."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import aiodq
+from aiodq.testing import Fault
+from tests.channels.support import Machine, counts, ready, soon
+
+MESSAGES = [b"%d" % number for number in range(20)]
+HOUR = 3600
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+def named(topic: aiodq.Topic, name: str = "new", start: Any = "earliest") -> aiodq.Channel:
+    return topic.channel(name, aiodq.ChannelOptions(start=start))
+
+
+@pytest.mark.parametrize(
+    ("start", "before"), [("earliest", 20), ("latest", 0), (0, 20), (7, 13), (20, 0), (99, 0), (None, 20)]
+)
+@pytest.mark.parametrize("again", [False, True])
+async def test_it_counts_what_is_before_it(machine: Machine, start: Any, before: int, again: bool) -> None:
+    async with machine.store() as store:
+        topic = store.topic("t")
+        await topic.put_many(MESSAGES)
+        if not again:
+            await check(topic, start, before)
+    if again:
+        async with machine.store() as store:
+            await check(store.topic("t"), start, before)
+
+
+async def check(topic: aiodq.Topic, start: Any, before: int) -> None:
+    new = named(topic, start=start)
+    assert counts(new) == (before, 0, 0)
+    assert (new.depth, new.empty(), new.stats().ready) == (before, not before, before)
+    assert f"{before} ready" in repr(new)
+    found = await soon(new.peek())
+    assert (found and found.body) == (MESSAGES[20 - before] if before else None)
+    assert counts(new) == (before, 0, 0)
+    assert ready(new) == MESSAGES[20 - before :]
+
+
+async def test_a_later_channel_begins_behind_what_was_accepted(machine: Machine) -> None:
+    async with machine.store() as store:
+        topic = store.topic("t")
+        first = named(topic, "first")
+        await topic.put_many(MESSAGES)
+        receipt = topic.put_nowait(b"accepted")
+        second = topic.channel("second")
+        later = topic.put_nowait(b"later")
+        assert second.depth == 0
+        assert await receipt == 20
+        assert second.depth == 0
+        assert await later == 21
+        assert (first.depth, second.depth) == (22, 1)
+        assert ready(second) == [b"later"]
+
+
+@pytest.mark.parametrize("known", ["tail", "other channel"])
+async def test_what_is_deferred(machine: Machine, known: str) -> None:
+    async with machine.store() as store:
+        topic = store.topic("t")
+        first = named(topic, "first")
+        await topic.put(b"delayed", delay=HOUR)
+        await topic.put(b"ready")
+        if known == "other channel":
+            assert ready(first) == [b"ready"]
+            await topic.put(b"again")
+            await (await first.get()).nack(delay=HOUR)
+        else:
+            await topic.put(b"again")
+        new = named(topic)
+        assert counts(new) == (2, 0, 1)
+        await topic.settle_in()
+        assert counts(new) == (2, 0, 1)
+        assert ready(new) == [b"ready", b"again"]
+
+
+async def test_it_delivers_once_it_is_on_disk_and_says_so(machine: Machine) -> None:
+    async with machine.store() as store:
+        topic = store.topic("t")
+        await topic.put_many(MESSAGES)
+        new = named(topic)
+        with pytest.raises(aiodq.QueueEmpty, match="just named"):
+            new.get_nowait()
+        assert (await soon(new.get())).body == b"0"
+
+
+async def test_power_cut_before_it_is_on_disk(machine: Machine) -> None:
+    async with machine.store() as store:
+        topic = store.topic("t")
+        await topic.put_many(MESSAGES)
+        assert named(topic).depth == 20
+        machine.crash()
+    async with machine.store() as store:
+        assert "new" not in store.topic("t").channels()
+        new = named(store.topic("t"))
+        assert new.depth == 20
+        await store.topic("t").settle_in()
+        assert ready(new) == MESSAGES
+
+
+async def test_the_backlog_is_dropped_meanwhile(machine: Machine) -> None:
+    async with machine.store() as store:
+        topic = store.topic("t")
+        await topic.put_many(MESSAGES)
+        new = named(topic)
+        await topic.purge()
+        assert counts(new) == (0, 0, 0)
+        await topic.put(b"x")
+        assert ready(new) == [b"x"]
+
+
+async def test_deleted_before_it_is_there(machine: Machine) -> None:
+    async with machine.store() as store:
+        topic = store.topic("t")
+        await topic.put_many(MESSAGES)
+        new = named(topic)
+        await topic.delete_channel("new")
+        with pytest.raises(aiodq.QueueShutDown):
+            await new.get()
+        assert named(topic).depth == 20
+
+
+async def test_on_a_full_disk(machine: Machine) -> None:
+    async with machine.store() as store:
+        topic = store.topic("t")
+        await topic.put_many(MESSAGES)
+        machine.fs.plan.add(Fault("write", 1, "ENOSPC", lasting=True, match="new"))
+        new = named(topic)
+        assert new.depth == 20
+        with pytest.raises(aiodq.DiskFullError):
+            await soon(new.peek())
+        assert counts(new) == (20, 0, 0)
+        machine.fs.plan.clear()
+        found = await soon(new.peek())
+        assert found is not None
+        assert found.body == b"0"
+        assert ready(new) == MESSAGES
+
+
+async def test_from_a_moment_on_it_counts_once_it_is_there(machine: Machine) -> None:
+    async with machine.store() as store:
+        topic = store.topic("t")
+        await topic.put_many(MESSAGES)
+        new = named(topic, start=datetime(1990, 1, 1, tzinfo=UTC))
+        found = await soon(new.peek())
+        assert found is not None
+        assert (found.body, new.depth) == (b"0", 20)
