@@ -141,6 +141,16 @@ class TestFarBehind:
                     most = max(most, live_bodies(self.SIZE))
             assert 0 < most <= limit
 
+    async def test_who_stays_may_use_what_a_deleted_channel_left(self, path: Path) -> None:
+        async with store(path, memory_bytes=1 << 20) as opened:
+            topic = opened.topic("t")
+            stays, goes = topic.channel("stays"), topic.channel("goes")
+            await topic.settle_in()
+            shelf = stays._outlet.source.shelf
+            assert shelf.limit == 1 << 17
+            await topic.delete_channel(goes.name)
+            assert shelf.limit == 1 << 18
+
     async def test_each_byte_is_read_about_once(self, path: Path) -> None:
         await self.backlog(path, 300)
         async with queue(path, sync="os") as jobs:
@@ -212,8 +222,10 @@ class TestFarBehind:
 
 
 class TestFailing:
-    @pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE, errno.ENOMEM])
-    @pytest.mark.parametrize("kind", ["read", "open"])
+    @pytest.mark.parametrize(
+        ("kind", "error"),
+        [("read", errno.EIO), ("read", errno.ENOMEM), ("open", errno.EIO), ("open", errno.ENOMEM)],
+    )
     async def test_the_getter_is_told_and_the_next_get_works(self, path: Path, error: int, kind: str) -> None:
         async with queue(path, segment_bytes=428) as jobs:
             await fill(jobs, numbered(30))
@@ -228,6 +240,15 @@ class TestFailing:
             assert fault.hits == 1
             assert (jobs.qsize(), jobs.in_flight(), jobs.stats().lost) == (30, 0, 0)
             assert await drain(jobs) == numbered(30)
+
+    async def test_where_no_descriptor_is_free_one_of_its_own_is_freed(self, path: Path) -> None:
+        async with queue(path, segment_bytes=428) as jobs:
+            await fill(jobs, numbered(30))
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs) as jobs:
+            fault = fs.fail(errno.EMFILE, "open", match=".seg", times=1)
+            assert await drain(jobs) == numbered(30)
+            assert fault.hits == 1
 
     async def test_without_waiting_too(self, path: Path) -> None:
         async with queue(path) as jobs:

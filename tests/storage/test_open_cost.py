@@ -90,3 +90,19 @@ async def test_each_further_channel_costs_the_same_calls() -> None:
     assert many - few == Counter({call: 40 * number for call, number in (more - few).items()})
     assert (more - few).total() <= 15
     assert files["open topic.json"] <= 4  # whatever the number of channels
+
+
+async def test_each_further_topic_costs_the_same_calls() -> None:
+    few, _ = await calls_to_open(await made(1, 1))
+    more, _ = await calls_to_open(await made(2, 1))
+    many, _ = await calls_to_open(await made(11, 1))
+    assert many - few == Counter({call: 10 * number for call, number in (more - few).items()})
+
+
+async def test_each_further_sealed_segment_costs_its_header_and_its_footer_s_tail() -> None:
+    few, _ = await calls_to_open(await made(1, 1, segments=3))
+    more, _ = await calls_to_open(await made(1, 1, segments=4))
+    many, _ = await calls_to_open(await made(1, 1, segments=23))
+    assert many - few == Counter({call: 20 * number for call, number in (more - few).items()})
+    assert (more - few)["read"] <= 3  # the header, to refuse what is newer and to open it; the tail
+    assert (more - few)["listdir"] == 0
