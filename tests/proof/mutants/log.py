@@ -124,7 +124,8 @@ change(
     TopicLog._continue,
     "self._create(max(end, promised))",
     "self._create(end)",
-    test="tests/storage/test_recovery.py",
+    test="tests/storage/test_recovery.py"
+    "::test_a_watermark_ahead_of_the_data_is_a_reported_loss_and_no_offset_is_given_again",
 )
 change(
     "a torn tail is left in place",
@@ -147,9 +148,7 @@ change(
     recovery.recover,
     "sync_directory(fs, directory)",
     "None",
-    "roll and retention",
-    "single puts",
-    kills=True,
+    test="tests/storage/test_recovery.py::test_what_is_recovered_is_synced_before_it_counts",
 )
 change(
     "a footer that is found is not synced",

@@ -71,7 +71,8 @@ change(
     TransactionFile._secure,
     "if found.header is not None:",
     "if found.blocks:",
-    test="tests/proof/test_restarts.py",
+    test="tests/proof/test_restarts.py"
+    "::test_transactions_forgotten_before_a_kill_do_not_come_back_to_topics_that_are_deleted",
 )
 change(
     "the file of transactions is emptied without a sync",
