@@ -108,8 +108,7 @@ change(
     Retainer.pin,
     "self.pinned = offset if self.pinned is None else min(self.pinned, offset)",
     "self.pinned = None",
-    "transactions among others",
-    "topics come and go",
+    test="tests/transactions/test_recovery.py::test_consumed_and_gone_it_does_not_come_back",
 )
 change(
     "what was cut off of a group that did not fit is not cut off durably",
