@@ -223,8 +223,8 @@ change(
 change(
     "numbers that were given up are given again",
     TopicLog._continue,
-    "promised = max(promised, self.meta.begin)",
-    "promised = max(promised, 0)",
+    "max(promised, self.meta.begin, *",
+    "max(promised, 0, *",
     test="tests/storage/test_recovery.py::test_numbers_that_were_purged_are_not_given_again",
 )
 change(
