@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from aiodq.storage.filesystem import File
 
-ROOT = "/root"
+ROOT = "/simulated"  # where no checkout lies: the simulated file system has the directories above the current one
 NAMES = st.sampled_from("ab")
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 SIZES = st.sampled_from((0, 1, 3, 511, 512, 5000))
