@@ -29,9 +29,8 @@ _PUTTING: Final = frozenset(
         "larger than a sector",
     }
 )  # fmt: skip
-KILLED: Final = tuple(name for name in WORKLOADS if name != "dead letters")
-"""Workloads in which processes are killed. Not where looking at a message counts as an attempt, and there are but two:
-whoever looks what is there gives it up."""
+KILLED: Final = tuple(WORKLOADS)
+"""Workloads in which processes are killed."""
 
 _SETTLING: Final = frozenset(WORKLOADS) - _SHARED - _PUTTING
 """Workloads in which messages are acked, requeued or purged."""
