@@ -266,9 +266,10 @@ class TestUpstreamLacks:
             await aiodq.open_queue(path, fs=fs)
         assert caught.value.retriable
         async with queue(path, fs=fs) as jobs:
-            fs.fail(errno.EMFILE, "open", match=".seg", times=1)
+            fs.fail(errno.EMFILE, "open", match=".seg")
             with pytest.raises(aiodq.StorageError):
                 await soon(jobs.get())
+            fs.heal()
             assert await drain(jobs) == numbered(20)
         assert odd_files(path) == []
 
