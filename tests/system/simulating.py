@@ -303,7 +303,9 @@ class Simulation:
             found = await self.live(options, channel, depth)
             depth = None if found < 0 else found
         executor = SimulatedExecutor(asyncio.get_running_loop(), self.fs, self.seed)
-        async with aiodq.open_queue(PATH, fs=self.fs, clock=self.clock, executor=executor) as queue:
+        # Named anew: what is stored might let no more than six be in hand, or give up what is only looked at.
+        everything = aiodq.ChannelOptions(max_in_flight=1000, visibility_timeout=None)
+        async with aiodq.open_queue(PATH, channel=everything, fs=self.fs, clock=self.clock, executor=executor) as queue:
             assert depth is None or queue.depth == depth
             self.clock.advance(10)
             left = [await queue.get() for _ in range(queue.depth)]
