@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import aiodq
 from aiodq.format.layout import SEGMENT_HEADER
+from aiodq.storage.checked import decode_checked
 from aiodq.storage.repair import repair_store
 from aiodq.storage.verify import verify_store
 from aiodq.testing import FakeClock, SimulatedFileSystem
@@ -94,7 +96,7 @@ def unkept(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[str]
     lost = []
     for path, data in before.items():
         now = after.get(path, b"")
-        if now == data or path.endswith(".aiodq-tmp"):
+        if now == data or path.endswith(".aiodq-tmp") or says_the_same(path, data, now):
             continue
         copies = [
             (int(name.partition(".damaged-")[2].partition(".")[0]), copy)
@@ -107,6 +109,16 @@ def unkept(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[str]
                 lost.append(f"{path} at {at}")
                 break
     return lost
+
+
+def says_the_same(path: str, data: bytes, now: bytes) -> bool:
+    """Return whether a description was only written again, with the options that hold and what was found missing."""
+    if not path.endswith("topic.json"):
+        return False
+    with suppress(aiodq.CorruptionError, aiodq.FormatVersionError):
+        before, after = (decode_checked(each, "topic", 1, path, "the topic's description") for each in (data, now))
+        return all(before.get(name) == after.get(name) for name in ("uuid", "begin", "channels", "paused"))
+    return False
 
 
 def frames_in(files: Mapping[str, bytes]) -> Files:
