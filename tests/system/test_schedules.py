@@ -151,7 +151,7 @@ class Schedule:
         for result in await asyncio.gather(*workers, return_exceptions=True):
             assert isinstance(result, asyncio.CancelledError), result
         await queue.topic.settle_in()
-        queue.topic.channel(queue.name, aiodq.ChannelOptions(max_in_flight=1_000_000))
+        await queue.configure(aiodq.ChannelOptions(max_in_flight=1_000_000))
         left = {message.offset: message.body for message in drain(queue)}
         left |= {offset: message.body for offset, message in self.held.items()}
         # What a consumer had in hand when it was cancelled is still in flight.

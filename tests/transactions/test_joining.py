@@ -199,7 +199,8 @@ async def test_iterating_inside_it_joins_every_message(store: aiodq.Store) -> No
         assert counts(jobs) == (0, 3, 0)
     assert jobs.depth == 0
     made = store.queue("made")
-    await until(lambda: made.qsize() == 3)
+    assert made.qsize() == 3
+    await made.topic.settle_in()  # it is made from then on, and gives messages
     assert ready(made) == [b"11", b"22", b"33"]
 
 
