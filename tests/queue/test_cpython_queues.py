@@ -117,7 +117,7 @@ def case(
     # What asyncio gives out is gone; only those who call `task_done` and `join` tell when they are through.
     settles = "Join" not in suite.__name__
 
-    class OnDisk(found):  # type: ignore[misc]
+    class OnDisk(found):  # type: ignore[misc]  # its base is known only when it runs
         q_class = Adapted
 
         async def asyncSetUp(self) -> None:
