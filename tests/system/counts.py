@@ -1,0 +1,435 @@
+"""What a put, a get and an ack cost, counted instead of timed: Python frames, futures, callbacks of the loop.
+
+`python -m tests.system.counts` prints the table beside its ceilings and the goals; with `--ceilings`, ceilings for
+what is counted now, to be put into `CEILINGS`. `test_counts.py` fails where a count is above its ceiling, and where it
+is so far below that the ceiling holds nothing.
+
+Counted on asyncio's own loop, which is written in Python: uvloop runs the same of aiodq, and hides what is the loop's.
+The files are the machine's, without waiting for the device. No clock decides anything: a lone call is counted many
+times and the least is taken, as a timer that happens to ring adds to a count and nothing takes from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import aiodq
+from tests.system.support import QuickFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
+    from types import FrameType
+    from typing import Literal
+
+    Policy = Literal["always", "interval", "os"]
+    Row = Callable[["Meter", Path], Coroutine[Any, Any, "Count"]]
+
+__all__ = ["CEILINGS", "FIELDS", "GOALS", "ROWS", "Count", "compiled", "count"]
+
+_PACKAGE: Final = os.path.dirname(aiodq.__file__) + os.sep
+_TESTS: Final = str(Path(__file__).parents[1]) + os.sep
+_BODY: Final = b"x" * 100
+_LONE: Final = 40
+"""Times a call of one producer or consumer is counted, of which the least is taken."""
+_WARM: Final = 500
+_MANY: Final = 4_000
+"""Messages over which a cost a message is spread, after the first `_WARM`."""
+_PRODUCERS: Final = 100
+_BATCH: Final = 1000
+_REPEATS: Final = 3
+
+
+@dataclass(frozen=True)
+class Count:
+    """What was counted, of one call or as a mean a message.
+
+    Attributes:
+        frames: functions and coroutines of aiodq called or resumed, on the loop's thread.
+        python: those of any module there, tests excepted.
+        futures: futures and tasks made by the loop.
+        callbacks: handed to `call_soon` and `call_soon_threadsafe`.
+        threads: as `python`, in the store's own threads. What a thread does after it has reported may be missing.
+    """
+
+    frames: float
+    python: float
+    futures: float
+    callbacks: float
+    threads: float
+
+
+FIELDS: Final = tuple(Count.__annotations__)
+
+
+def least(counts: list[Count]) -> Count:
+    """Return the smallest of each."""
+    return Count(*(min(getattr(one, field) for one in counts) for field in FIELDS))
+
+
+class _CountingLoop(asyncio.SelectorEventLoop):
+    """Asyncio's loop, that knows how many futures it made and how many callbacks it was given."""
+
+    futures = callbacks = 0
+
+    def create_future(self) -> asyncio.Future[Any]:
+        self.futures += 1
+        return super().create_future()
+
+    def create_task(self, *args: Any, **kwargs: Any) -> asyncio.Task[Any]:
+        self.futures += 1
+        return super().create_task(*args, **kwargs)
+
+    def call_soon(self, *args: Any, **kwargs: Any) -> asyncio.Handle:  # type: ignore[override]
+        self.callbacks += 1
+        return super().call_soon(*args, **kwargs)
+
+    def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> asyncio.Handle:  # type: ignore[override]
+        self.callbacks += 1
+        return super().call_soon_threadsafe(*args, **kwargs)
+
+
+class Meter:
+    """Counts between `begin` and `end`; made within `_threads_watched`, before the store is opened."""
+
+    def __init__(self, loop: _CountingLoop) -> None:
+        self._loop = loop
+        self._on = False
+        self._files: list[str] = []
+        self._elsewhere: list[str] = []
+        self._before = (0, 0)
+
+    def begin(self) -> None:
+        """Count from here on."""
+        self._files.clear()
+        self._elsewhere.clear()
+        self._before = self._loop.futures, self._loop.callbacks
+        self._on = True
+        sys.setprofile(self._here)
+
+    def end(self, messages: int = 1) -> Count:
+        """Count no more; return what there was, divided by that many."""
+        sys.setprofile(None)
+        self._on = False
+        loop = self._loop
+        total = (
+            sum(name.startswith(_PACKAGE) for name in self._files),
+            sum(not name.startswith(_TESTS) for name in self._files),
+            loop.futures - self._before[0],
+            loop.callbacks - self._before[1],
+            sum(not name.startswith(_TESTS) for name in self._elsewhere),
+        )
+        return Count(*(round(number / messages, 2) for number in total))
+
+    async def lone(self, call: Callable[[], Awaitable[object]], times: int = _LONE) -> Count:
+        """Count one call at a time; return the least."""
+        counts = []
+        for _ in range(times):
+            self.begin()
+            await call()
+            counts.append(self.end())
+            await asyncio.sleep(0)
+        return least(counts)
+
+    def elsewhere(self, frame: FrameType, event: str, _: Any) -> None:
+        """Note a call in a thread."""
+        if self._on and event == "call":
+            self._elsewhere.append(frame.f_code.co_filename)
+
+    def _here(self, frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            self._files.append(frame.f_code.co_filename)
+
+
+class _Window:
+    """Counts a stretch of a long run: begins at one step, ends at another."""
+
+    def __init__(self, meter: Meter, first: int = _WARM, steps: int = _MANY) -> None:
+        self._meter = meter
+        self._first, self._steps = first, steps
+        self._seen = 0
+        self.count: Count | None = None
+
+    def step(self) -> bool:
+        """One more message is done; return whether the last one that counts is."""
+        self._seen += 1
+        if self._seen == self._first:
+            self._meter.begin()
+        elif self._seen == self._first + self._steps:
+            self.count = self._meter.end(self._steps)
+        return self.count is not None
+
+    @property
+    def result(self) -> Count:
+        assert self.count is not None, f"{self._seen} steps"
+        return self.count
+
+
+# --- rows
+
+
+def _options(sync: Policy, **others: Any) -> aiodq.StoreOptions:
+    return aiodq.StoreOptions(sync=sync, **others)
+
+
+def _open(path: Path, options: aiodq.StoreOptions) -> aiodq.StoreOpening:
+    return aiodq.open(path, options, fs=QuickFileSystem())
+
+
+def _put(sync: Policy) -> Row:
+    async def row(meter: Meter, path: Path) -> Count:
+        async with _open(path, _options(sync)) as store:
+            topic = store.topic("t")
+            await topic.put(_BODY)
+            return await meter.lone(lambda: topic.put(_BODY))
+
+    return row
+
+
+def _put_by_many(sync: Policy) -> Row:
+    async def row(meter: Meter, path: Path) -> Count:
+        async with _open(path, _options(sync)) as store:
+            topic, window = store.topic("t"), _Window(meter)
+
+            async def produce() -> None:
+                over = False
+                while not over:
+                    await topic.put(_BODY)
+                    over = window.step()
+
+            await asyncio.gather(*(produce() for _ in range(_PRODUCERS)))
+            return window.result
+
+    return row
+
+
+def _put_many(sync: Policy) -> Row:
+    async def row(meter: Meter, path: Path) -> Count:
+        async with _open(path, _options(sync)) as store:
+            topic, bodies = store.topic("t"), [_BODY] * _BATCH
+            await topic.put_many(bodies)
+            return await meter.lone(lambda: topic.put_many(bodies), 10)
+
+    return row
+
+
+async def _put_nowait(meter: Meter, path: Path) -> Count:
+    async with _open(path, _options("os")) as store:
+        topic = store.topic("t")
+        await topic.put(_BODY)
+        meter.begin()
+        for _ in range(_BATCH - 1):
+            topic.put_nowait(_BODY)
+        await topic.put_nowait(_BODY)
+        return meter.end(_BATCH)
+
+
+async def _filled(store: aiodq.Store, number: int = _WARM + _MANY + 10) -> aiodq.Channel:
+    topic = store.topic("t")
+    channel = topic.channel("c")
+    await topic.put_many([_BODY] * number)
+    return channel
+
+
+async def _get(meter: Meter, path: Path) -> Count:
+    async with _open(path, _options("os")) as store:
+        channel = await _filled(store, _LONE + 10)
+        await channel.get()
+        return await meter.lone(channel.get)
+
+
+async def _ack(meter: Meter, path: Path, sync: Policy) -> Count:
+    async with _open(path, _options(sync)) as store:
+        channel = await _filled(store, _LONE + 10)
+        messages = await channel.get_many(_LONE + 1)
+        await messages.pop().ack()
+        return await meter.lone(lambda: messages.pop().ack())
+
+
+def _await_ack(sync: Policy) -> Row:
+    return lambda meter, path: _ack(meter, path, sync)
+
+
+def _over_backlog(work: Callable[[Meter, aiodq.Channel], Awaitable[Count]], *, disk: bool) -> Row:
+    async def row(meter: Meter, path: Path) -> Count:
+        async with _open(path, _options("os")) as store:
+            channel = await _filled(store)
+            if not disk:
+                return await work(meter, channel)
+        async with _open(path, _options("os")) as store:
+            return await work(meter, store.topic("t").channel("c"))
+
+    return row
+
+
+async def _iterate(meter: Meter, channel: aiodq.Channel) -> Count:
+    window = _Window(meter)
+    async for message in channel:
+        message.ack_nowait()
+        if window.step():
+            break
+    return window.result
+
+
+async def _get_many(meter: Meter, channel: aiodq.Channel) -> Count:
+    done = 0
+    while done < _WARM:
+        messages = await channel.get_many(_WARM - done)
+        await channel.ack_many(messages)
+        done += len(messages)
+    meter.begin()
+    while done < _WARM + _MANY:
+        messages = await channel.get_many(min(_BATCH, _WARM + _MANY - done))
+        await channel.ack_many(messages)
+        done += len(messages)
+    return meter.end(_MANY)
+
+
+async def _consume(meter: Meter, channel: aiodq.Channel) -> Count:
+    window, over = _Window(meter), asyncio.Event()
+
+    async def handle(_: aiodq.Message) -> None:
+        if window.step():
+            over.set()
+
+    consuming = asyncio.create_task(channel.consume(handle))
+    await over.wait()
+    await channel.stop()
+    await consuming
+    return window.result
+
+
+ROWS: Final[dict[str, Row]] = {
+    "put, os": _put("os"),
+    "put, interval": _put("interval"),
+    "put, always": _put("always"),
+    "put by 100, os": _put_by_many("os"),
+    "put by 100, interval": _put_by_many("interval"),
+    "put by 100, always": _put_by_many("always"),
+    "put_many of 1000, interval": _put_many("interval"),
+    "put_nowait, os": _put_nowait,
+    "get": _get,
+    "async for + ack_nowait, memory": _over_backlog(_iterate, disk=False),
+    "async for + ack_nowait, disk": _over_backlog(_iterate, disk=True),
+    "get_many + ack_many of 1000, memory": _over_backlog(_get_many, disk=False),
+    "get_many + ack_many of 1000, disk": _over_backlog(_get_many, disk=True),
+    "await ack, os": _await_ack("os"),
+    "await ack, always": _await_ack("always"),
+    "consume": _over_backlog(_consume, disk=False),
+}
+
+# frames, python, futures, callbacks, threads
+CEILINGS: Final[dict[str, Count]] = {
+    "put, os": Count(115, 171, 2, 2, 0),
+    "put, interval": Count(115, 171, 2, 2, 0),
+    "put, always": Count(151, 260, 3, 4, 64),
+    "put by 100, os": Count(18, 27, 1.09, 1.09, 0),
+    "put by 100, interval": Count(18, 27, 1.09, 1.09, 0.13),
+    "put by 100, always": Count(19, 28, 1.1, 1.11, 0.88),
+    "put_many of 1000, interval": Count(8473, 8536, 2, 1, 0),
+    "put_nowait, os": Count(20, 30, 1, 1, 0),
+    "get": Count(31, 31, 0, 0, 0),
+    "async for + ack_nowait, memory": Count(44, 45, 0.05, 0.1, 0),
+    "async for + ack_nowait, disk": Count(44, 45, 0.05, 0.1, 0.13),
+    "get_many + ack_many of 1000, memory": Count(36, 36, 0, 0, 0),
+    "get_many + ack_many of 1000, disk": Count(36, 36, 0, 0.05, 0.13),
+    "await ack, os": Count(81, 130, 2, 2, 0),
+    "await ack, always": Count(94, 178, 3, 4, 41),
+    "consume": Count(127, 226, 4, 5.56, 0.32),
+}
+
+GOALS: Final = {
+    "put, os": "15 frames, 0 futures",
+    "put, always": "40 frames, 1 future",
+    "put_many of 1000, interval": "60 frames",
+    "async for + ack_nowait, memory": "8 frames",
+    "async for + ack_nowait, disk": "8 frames",
+}
+"""What the path is to come to; frames are those of aiodq."""
+
+
+# --- counting
+
+
+def compiled() -> bool:
+    """Return whether something of aiodq is compiled: what has no frame cannot be counted."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("aiodq.")]
+    return any(not (getattr(module, "__file__", None) or ".py").endswith(".py") for module in modules)
+
+
+@contextmanager
+def _threads_watched(meter: Meter) -> Iterator[None]:
+    before, here = threading.getprofile(), sys.getprofile()
+    threading.setprofile(meter.elsewhere)
+    try:
+        yield
+    finally:
+        threading.setprofile(before)
+        sys.setprofile(here)
+
+
+def _once(name: str) -> Count:
+    loop = _CountingLoop()
+    meter = Meter(loop)
+    running = asyncio.Runner(loop_factory=lambda: loop)
+    with tempfile.TemporaryDirectory() as path, _threads_watched(meter), running as runner:
+        return runner.run(ROWS[name](meter, Path(path)))
+
+
+def count(name: str) -> Count:
+    """Return what a row of the table costs: the least of a few runs."""
+    return least([_once(name) for _ in range(_REPEATS)])
+
+
+def ceiling_for(found: Count) -> Count:
+    """Return ceilings a little above what was counted: exact where it is a small whole number."""
+
+    def above(field: str) -> float:
+        value: float = getattr(found, field)
+        if value < 10 and value == int(value):
+            return value
+        share, more = (1.2, 0.1) if field == "threads" else (1.04, 0.03)
+        return ceil((value * share + more) * 100) / 100 if value < 10 else ceil(value * share)
+
+    return Count(*(above(field) for field in FIELDS))
+
+
+def idle(found: float, ceiling: float) -> bool:
+    """Return whether a ceiling is so far above what is counted that it would let much pass."""
+    return found < ceiling * 0.8 - 0.1
+
+
+def _table(names: list[str]) -> None:
+    print(f"{'a message':38} " + " ".join(f"{field:>15}" for field in FIELDS) + "  goal")
+    for name in names:
+        found, ceiling = count(name), CEILINGS[name]
+        cells = [f"{getattr(found, field):g} / {getattr(ceiling, field):g}" for field in FIELDS]
+        print(f"{name:38} " + " ".join(f"{cell:>15}" for cell in cells) + f"  {GOALS.get(name, '')}")
+
+
+def _ceilings(names: list[str]) -> None:
+    for name in names:
+        ceiling = ceiling_for(count(name))
+        print(f'    "{name}": Count({", ".join(f"{getattr(ceiling, field):g}" for field in FIELDS)}),')
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description="count frames, futures and callbacks of puts, gets and acks")
+    parser.add_argument("--ceilings", action="store_true", help="print ceilings for what is counted now")
+    parser.add_argument("rows", nargs="*", help="only the rows whose names contain one of these")
+    arguments = parser.parse_args()
+    names = [name for name in ROWS if not arguments.rows or any(part in name for part in arguments.rows)]
+    (_ceilings if arguments.ceilings else _table)(names)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,23 @@
+"""What a put, a get and an ack cost, held by counting (see `counts.py`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.system.counts import CEILINGS, FIELDS, ROWS, compiled, count, idle
+
+pytestmark = pytest.mark.skipif(compiled(), reason="what is compiled has no frames to count")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_no_call_costs_more_than_its_ceiling(name: str) -> None:
+    found, ceiling = count(name), CEILINGS[name]
+    over = [field for field in FIELDS if getattr(found, field) > getattr(ceiling, field)]
+    assert not over, f"{over} above the ceiling: {found}, at most {ceiling}"
+    # What threads do after they have reported is counted or not, as it happens.
+    loose = [field for field in FIELDS[:-1] if idle(getattr(found, field), getattr(ceiling, field))]
+    assert not loose, f"{loose} far below: lower the ceilings (python -m tests.system.counts --ceilings), {found}"
+
+
+def test_every_row_has_a_ceiling() -> None:
+    assert CEILINGS.keys() == ROWS.keys()
