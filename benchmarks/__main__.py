@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks import report, subjects
+from benchmarks import growth, report, subjects
 from benchmarks.cases import CASES
 from benchmarks.environment import IN_MEMORY, describe
 from benchmarks.harness import Case, Result, Settings, Subject, interleave
@@ -39,7 +39,11 @@ def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure aiodq and its peers.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure aiodq and its peers.",
+        epilog="`python -m benchmarks growth --help` tells how to measure what growth costs.",
+    )
     add = parser.add_argument
     add("--rounds", type=_positive(int), default=5, help="rounds over all subjects (default: %(default)s)")
     add("--seconds", type=_positive(float), default=0.3, help="length of one measurement (default: %(default)s)")
@@ -108,6 +112,8 @@ def _print_header(environment: dict[str, str], missing: dict[str, str], console:
 
 def main() -> int:
     """Run what the command line asks for; return 1 if a subject failed, 2 if nothing matches."""
+    if sys.argv[1:2] == ["growth"]:
+        return growth.main(sys.argv[2:])
     arguments = _parser().parse_args()
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     at_hand, missing = subjects.load()
