@@ -5,8 +5,9 @@ what is counted now, to be put into `CEILINGS`. `test_counts.py` fails where a c
 is so far below that the ceiling holds nothing.
 
 Counted on asyncio's own loop, which is written in Python: uvloop runs the same of aiodq, and hides what is the loop's.
-The files are the machine's, without waiting for the device. No clock decides anything: a lone call is counted many
-times and the least is taken, as a timer that happens to ring adds to a count and nothing takes from it.
+The files are the machine's, without waiting for the device. No clock decides anything: the store's stands still, and so
+does the loop's while something is counted, so that no timer rings. Only what a thread does at which moment is left to
+the machine: a lone call is counted many times, a long run a few times, and the least is taken.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import aiodq
+from aiodq.testing import FakeClock
 from tests.system.support import QuickFileSystem
 
 if TYPE_CHECKING:
@@ -80,6 +82,10 @@ class _CountingLoop(asyncio.SelectorEventLoop):
     """Asyncio's loop, that knows how many futures it made and how many callbacks it was given."""
 
     futures = callbacks = 0
+    stopped_at: float | None = None
+
+    def time(self) -> float:
+        return super().time() if self.stopped_at is None else self.stopped_at
 
     def create_future(self) -> asyncio.Future[Any]:
         self.futures += 1
@@ -113,6 +119,7 @@ class Meter:
         self._files.clear()
         self._elsewhere.clear()
         self._before = self._loop.futures, self._loop.callbacks
+        self._loop.stopped_at = self._loop.time()
         self._on = True
         sys.setprofile(self._here)
 
@@ -121,6 +128,7 @@ class Meter:
         sys.setprofile(None)
         self._on = False
         loop = self._loop
+        loop.stopped_at = None
         total = (
             sum(name.startswith(_PACKAGE) for name in self._files),
             sum(not name.startswith(_TESTS) for name in self._files),
@@ -182,7 +190,7 @@ def _options(sync: Policy, **others: Any) -> aiodq.StoreOptions:
 
 
 def _open(path: Path, options: aiodq.StoreOptions) -> aiodq.StoreOpening:
-    return aiodq.open(path, options, fs=QuickFileSystem())
+    return aiodq.open(path, options, fs=QuickFileSystem(), clock=FakeClock())
 
 
 def _put(sync: Policy) -> Row:
@@ -329,22 +337,22 @@ ROWS: Final[dict[str, Row]] = {
 
 # frames, python, futures, callbacks, threads
 CEILINGS: Final[dict[str, Count]] = {
-    "put, os": Count(115, 171, 2, 2, 0),
-    "put, interval": Count(115, 171, 2, 2, 0),
-    "put, always": Count(151, 260, 3, 4, 64),
+    "put, os": Count(115, 169, 2, 2, 0),
+    "put, interval": Count(115, 169, 2, 2, 0),
+    "put, always": Count(151, 255, 3, 4, 85),
     "put by 100, os": Count(18, 27, 1.09, 1.09, 0),
-    "put by 100, interval": Count(18, 27, 1.09, 1.09, 0.13),
-    "put by 100, always": Count(19, 28, 1.1, 1.11, 0.88),
-    "put_many of 1000, interval": Count(8473, 8536, 2, 1, 0),
+    "put by 100, interval": Count(18, 27, 1.09, 1.09, 0.14),
+    "put by 100, always": Count(19, 28, 1.1, 1.11, 1.15),
+    "put_many of 1000, interval": Count(8473, 8534, 2, 1, 0),
     "put_nowait, os": Count(20, 30, 1, 1, 0),
     "get": Count(31, 31, 0, 0, 0),
-    "async for + ack_nowait, memory": Count(44, 45, 0.05, 0.1, 0),
-    "async for + ack_nowait, disk": Count(44, 45, 0.05, 0.1, 0.13),
+    "async for + ack_nowait, memory": Count(43, 43, 0, 0, 0),
+    "async for + ack_nowait, disk": Count(43, 43, 0, 0, 0.22),
     "get_many + ack_many of 1000, memory": Count(36, 36, 0, 0, 0),
-    "get_many + ack_many of 1000, disk": Count(36, 36, 0, 0.05, 0.13),
-    "await ack, os": Count(81, 130, 2, 2, 0),
-    "await ack, always": Count(94, 178, 3, 4, 41),
-    "consume": Count(127, 226, 4, 5.56, 0.32),
+    "get_many + ack_many of 1000, disk": Count(36, 36, 0, 0, 0.14),
+    "await ack, os": Count(81, 128, 2, 2, 0),
+    "await ack, always": Count(94, 173, 3, 4, 55),
+    "consume": Count(125, 214, 4, 5, 0.26),
 }
 
 GOALS: Final = {
@@ -397,7 +405,8 @@ def ceiling_for(found: Count) -> Count:
         value: float = getattr(found, field)
         if value < 10 and value == int(value):
             return value
-        share, more = (1.2, 0.1) if field == "threads" else (1.04, 0.03)
+        # A pool of threads begins another one when it happens to find none idle.
+        share, more = (1.6, 0.1) if field == "threads" else (1.04, 0.03)
         return ceil((value * share + more) * 100) / 100 if value < 10 else ceil(value * share)
 
     return Count(*(above(field) for field in FIELDS))
