@@ -12,10 +12,10 @@
 from aiodq.channel import Channel
 from aiodq.clock import Clock, SystemClock
 from aiodq.deferred import DeferredMessage
-from aiodq.engine.batch import Draft
-from aiodq.engine.events import Event, Events
-from aiodq.engine.receipt import Receipt
-from aiodq.engine.signals import QueueEmpty, QueueFull, QueueShutDown
+from aiodq.engine.monitoring.events import Event, Events
+from aiodq.engine.queue_errors import QueueEmpty, QueueFull, QueueShutDown
+from aiodq.engine.topic.put_batch import Draft
+from aiodq.engine.topic.receipt import Receipt
 from aiodq.errors import (
     AiodqError,
     AlreadySettledError,
@@ -47,8 +47,8 @@ from aiodq.outcomes import Reject, Retry
 from aiodq.queue import Queue
 from aiodq.running import run
 from aiodq.stats import ChannelStats, Health, HeldSegment, Latency, StoreStats, TopicStats
-from aiodq.storage.reader import StoreReader, TopicReader
-from aiodq.storage.record import StoredMessage
+from aiodq.storage.offline.store_reader import StoreReader, TopicReader
+from aiodq.storage.read.stored_message import StoredMessage
 from aiodq.store import QueueOpening, Store, StoreOpening, open, open_queue, open_reader
 from aiodq.topic import Topic
 from aiodq.transaction import Transaction

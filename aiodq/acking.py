@@ -11,7 +11,7 @@ from aiodq.message import Message
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from aiodq.engine.outlet import Outlet
+    from aiodq.engine.channel.channel_engine import ChannelEngine
 
 __all__ = ["Commit", "ack_all"]
 
@@ -19,18 +19,18 @@ __all__ = ["Commit", "ack_all"]
 class Commit:
     """Awaited, it ends once everything that its channel has settled is as durable as the store makes it."""
 
-    __slots__ = ("_outlet",)
+    __slots__ = ("_channel_engine",)
 
-    def __init__(self, outlet: Outlet[Message]) -> None:
+    def __init__(self, channel_engine: ChannelEngine[Message]) -> None:
         """Wait for this channel's, when awaited."""
-        self._outlet = outlet
+        self._channel_engine = channel_engine
 
     def __await__(self) -> Generator[Any, None, None]:
         """Wait for the commit."""
-        return self._outlet.committed().__await__()
+        return self._channel_engine.committed().__await__()
 
 
-def ack_all(outlet: Outlet[Message], messages: Iterable[Message]) -> None:
+def ack_all(channel_engine: ChannelEngine[Message], messages: Iterable[Message]) -> None:
     """Settle messages of a channel: all of them, or, where one cannot be, none.
 
     Raises:
@@ -44,25 +44,25 @@ def ack_all(outlet: Outlet[Message], messages: Iterable[Message]) -> None:
         )
     claimed: dict[int, tuple[Message, int]] = {}
     for message in messages:
-        delivery = _delivery(outlet, message)
+        delivery = _delivery(channel_engine, message)
         if message.offset in claimed:
             raise AlreadySettledError(f"message {message.offset} of {message.topic!r} is named twice; none was settled")
         claimed[message.offset] = message, delivery
-    outlet.ack_many([(offset, delivery) for offset, (_, delivery) in claimed.items()])
+    channel_engine.ack_many([(offset, delivery) for offset, (_, delivery) in claimed.items()])
     for message, _ in claimed.values():
         message._committed()  # noqa: SLF001 - a way of settling that is not the message's own
 
 
-def _delivery(outlet: Outlet[Message], message: object) -> int:
+def _delivery(channel_engine: ChannelEngine[Message], message: object) -> int:
     if not isinstance(message, Message):
         raise InvalidOptionTypeError(
             f"what is acked is a message, not {message!r:.100} ({type(message).__name__}): write "
             "ack_many(messages) with what `await channel.get_many(100)` gave"
         )
     its, delivery = message._claim()  # noqa: SLF001 - as above
-    if its is not outlet:
+    if its is not channel_engine:
         raise NotInFlightError(
-            f"message {message.offset} was handed out by {its.place}, not by {outlet.place}; none was settled"
+            f"message {message.offset} was handed out by {its.place}, not by {channel_engine.place}; none was settled"
         )
-    outlet.check(message.offset, delivery)
+    channel_engine.check(message.offset, delivery)
     return delivery

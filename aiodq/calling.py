@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from anyio import to_thread
 
-from aiodq.engine.stopping import handling
+from aiodq.engine.graceful_stop import handling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from anyio import CapacityLimiter
 
-    from aiodq.engine.outlet import Outlet
+    from aiodq.engine.channel.channel_engine import ChannelEngine
 
 __all__ = ["Call"]
 
@@ -34,7 +34,7 @@ class Call:
 
     def __init__(
         self,
-        outlet: Outlet[Any],
+        channel_engine: ChannelEngine[Any],
         function: Callable[..., object],
         *arguments: object,
         limiter: CapacityLimiter | None = None,
@@ -42,13 +42,13 @@ class Call:
         """Begin.
 
         Args:
-            outlet: the channel that is worked off.
+            channel_engine: the channel that is worked off.
             function: what it returns is awaited if it can be.
             arguments: what it is called with.
             limiter: given for a plain function that is to have one of its threads.
         """
         self.late: bool = False
-        self._outlet = outlet
+        self._channel_engine = channel_engine
         self._function = partial(function, *arguments)
         self._limiter = limiter
         self._thread: asyncio.Future[object] | None = None
@@ -56,7 +56,7 @@ class Call:
 
     async def _run(self) -> BaseException | None:
         # Returned rather than raised: raised through a cancelled task, a CancelledError loses where it came from.
-        handling(self._outlet)
+        handling(self._channel_engine)
         try:
             if self._limiter is None:
                 result = self._function()

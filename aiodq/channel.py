@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from aiodq.acking import Commit, ack_all
 from aiodq.consumer import Consumer
 from aiodq.deferred import look_at_deferred
-from aiodq.engine.channels import pause_channel
-from aiodq.engine.figures import channel_stats
-from aiodq.engine.foreseen import state_of
-from aiodq.engine.signals import QueueEmpty, QueueShutDown
-from aiodq.engine.stopping import stop_channels
+from aiodq.engine.channel.management import pause_channel
+from aiodq.engine.channel.preview import state_of
+from aiodq.engine.graceful_stop import stop_channels
+from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
+from aiodq.engine.stats import channel_stats
 from aiodq.errors import AiodqError, NotInFlightError, OffsetError
 from aiodq.handlers import checked_handler, checked_hook
 from aiodq.onlyasync import AsyncIteration
 from aiodq.options import check_channel_options, check_dead_letter, time_ns
-from aiodq.storage.logreader import LogReader
+from aiodq.storage.read.log_reader import LogReader
 from aiodq.values import check_flag, check_offset, check_position, check_whole, span_seconds
 
 if TYPE_CHECKING:
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from aiodq.deferred import DeferredMessage
-    from aiodq.delivery.channel import ChannelState
-    from aiodq.engine.ioloop import IoLoop
-    from aiodq.engine.outlet import Outlet
+    from aiodq.delivery.channel_state import ChannelState
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.message import Message
     from aiodq.options import ChannelOptions, Position, Start
     from aiodq.stats import ChannelStats
-    from aiodq.storage.filesystem import FileSystem
-    from aiodq.storage.log import TopicLog
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.log.topic_log import TopicLog
 
 __all__ = ["Channel", "known_start", "start_offset"]
 
@@ -46,29 +46,37 @@ class Channel(AsyncIteration):
     Made by `Topic.channel` and `Store.queue`.
     """
 
-    def __init__(self, ioloop: IoLoop, outlet: Outlet[Message]) -> None:
+    def __init__(self, engine: TopicEngine, channel_engine: ChannelEngine[Message]) -> None:
         """Made by the topic."""
-        self._ioloop = ioloop
-        self._outlet = outlet
-        self._lease = outlet.lease()
+        self._engine = engine
+        self._channel_engine = channel_engine
+        self._store_ref = channel_engine.store_ref()
 
     def __repr__(self) -> str:
         """Say which it is, whether it is open, what is before it, and where."""
-        standing = self._ioloop.standing
+        standing = self._engine.standing
         if standing == "open":
-            outlet = self._outlet
-            gone = outlet.error is not None
-            standing = "deleted" if gone else "paused" if outlet.paused else "shut down" if outlet.shut else "open"
+            channel_engine = self._channel_engine
+            gone = channel_engine.error is not None
+            standing = (
+                "deleted"
+                if gone
+                else "paused"
+                if channel_engine.paused
+                else "shut down"
+                if channel_engine.shut
+                else "open"
+            )
         counts = f"{self.qsize()} ready, {self.in_flight()} in flight, {self.deferred()} deferred"
-        return f"<{self._described()} {standing}, {counts} [{self._ioloop.store}]>"
+        return f"<{self._described()} {standing}, {counts} [{self._engine.store}]>"
 
     def _described(self) -> str:
-        return f"Channel {self.name!r} of topic {self._ioloop.name!r}"
+        return f"Channel {self.name!r} of topic {self._engine.name!r}"
 
     @property
     def name(self) -> str:
         """The channel's name."""
-        return self._outlet.name
+        return self._channel_engine.name
 
     def check(self) -> None:
         """Raise what makes the channel unusable, if anything does.
@@ -78,9 +86,9 @@ class Channel(AsyncIteration):
             StoreFailedError: the store has stopped.
             QueueShutDown: the store is closed.
         """
-        self._ioloop.check()
-        if self._outlet.error is not None:
-            raise self._outlet.error
+        self._engine.check()
+        if self._channel_engine.error is not None:
+            raise self._channel_engine.error
 
     async def get(self, timeout: float | timedelta | None = None) -> Message:
         """Wait for the next message and take it.
@@ -98,7 +106,7 @@ class Channel(AsyncIteration):
         Cancellation: nothing is lost and the order is kept.
         """
         if timeout is None:
-            return self._handed(await self._outlet.get())
+            return self._handed(await self._channel_engine.get())
         wait = span_seconds("timeout", timeout, past=True)
         if not wait:
             try:
@@ -106,7 +114,7 @@ class Channel(AsyncIteration):
             except QueueEmpty:
                 raise TimeoutError from None
         async with asyncio.timeout(wait):
-            message: Message = await self._outlet.get()
+            message: Message = await self._channel_engine.get()
         return self._handed(message)
 
     def get_nowait(self) -> Message:
@@ -117,21 +125,21 @@ class Channel(AsyncIteration):
                 turns of the event loop later: `await topic.settle_in()` waits for that, and `get` does by itself.
             QueueShutDown: shut down and nothing is ready, or the store is closed.
         """
-        self._ioloop.check()
+        self._engine.check()
         message = self._take_now()
         if message is None:
-            if self._outlet.finished:
+            if self._channel_engine.finished:
                 raise QueueShutDown("the queue was shut down")
-            if self._outlet.state is None:
+            if self._channel_engine.state is None:
                 raise QueueEmpty("the channel was just named: it delivers once it is on disk, for which get() waits")
             raise QueueEmpty("nothing may be delivered now")
         return self._handed(message)
 
     def _take_now(self) -> Message | None:
-        message: Message | None = self._outlet.take(cold=True)
-        if message is None and self._ioloop.pending:
-            self._ioloop.catch_up()
-            message = self._outlet.take(cold=True)
+        message: Message | None = self._channel_engine.take(cold=True)
+        if message is None and self._engine.pending:
+            self._engine.catch_up()
+            message = self._channel_engine.take(cold=True)
         return message
 
     async def get_many(self, max_items: int, *, linger: float | timedelta = 0.0) -> list[Message]:
@@ -152,7 +160,7 @@ class Channel(AsyncIteration):
         """
         check_whole("max_items", max_items, least=1, example=100)
         wait = span_seconds("linger", linger)
-        messages: list[Message] = [await self._outlet.get()]
+        messages: list[Message] = [await self._channel_engine.get()]
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         try:
@@ -164,7 +172,7 @@ class Channel(AsyncIteration):
                     elif not wait or loop.time() >= deadline:
                         break
                     else:
-                        messages.append(await self._outlet.get())
+                        messages.append(await self._channel_engine.get())
         except (TimeoutError, AiodqError):
             pass  # what was taken so far is returned; an error comes again with the next call
         except BaseException:
@@ -191,11 +199,11 @@ class Channel(AsyncIteration):
             yield message
 
     def _handed(self, message: Message) -> Message:
-        outlet = self._outlet
-        if outlet.options.auto_ack:
+        channel_engine = self._channel_engine
+        if channel_engine.options.auto_ack:
             message.ack_nowait()
-        elif outlet.counting:
-            outlet.note_deliveries()
+        elif channel_engine.counting:
+            channel_engine.note_deliveries()
         return message
 
     def ack_many(self, messages: Iterable[Message]) -> Awaitable[None]:
@@ -223,8 +231,8 @@ class Channel(AsyncIteration):
         Cancellation: settled all the same, durable with the next commit; a crash before that redelivers.
         """
         self.check()
-        ack_all(self._outlet, messages)
-        return Commit(self._outlet)
+        ack_all(self._channel_engine, messages)
+        return Commit(self._channel_engine)
 
     def deferred_messages(self) -> AsyncIterator[DeferredMessage]:
         """Iterate over the messages that wait for a moment, the earliest due first, without taking them.
@@ -248,7 +256,7 @@ class Channel(AsyncIteration):
         """
         self.check()
         self._catch_up()
-        return look_at_deferred(self._ioloop, self._outlet)
+        return look_at_deferred(self._engine, self._channel_engine)
 
     async def cancel(self, offset: int) -> None:
         """Give a deferred message up: it is settled, never delivered, and counted as `cancelled` in `stats`.
@@ -273,10 +281,10 @@ class Channel(AsyncIteration):
 
     async def _cancel(self, offset: int) -> None:
         self._catch_up()
-        if self._outlet.state is None:
-            await self._ioloop.settle_in(self.name)
-        self._outlet.cancel(offset)
-        await self._outlet.committed()
+        if self._channel_engine.state is None:
+            await self._engine.settle_in(self.name)
+        self._channel_engine.cancel(offset)
+        await self._channel_engine.committed()
 
     async def peek(self) -> Message | None:
         """Return the next message without taking it, or None when nothing is ready.
@@ -291,11 +299,11 @@ class Channel(AsyncIteration):
 
         Cancellation: nothing changes.
         """
-        self._ioloop.check()
+        self._engine.check()
         self._catch_up()
-        if self._outlet.state is None:
-            await self._ioloop.settle_in(self.name)
-        found: Message | None = self._outlet.peek()
+        if self._channel_engine.state is None:
+            await self._engine.settle_in(self.name)
+        found: Message | None = self._channel_engine.peek()
         await asyncio.sleep(0)
         return found
 
@@ -313,15 +321,15 @@ class Channel(AsyncIteration):
     def _state(self) -> ChannelState | None:
         """Return the state, with what was accepted before as far as it can be in it; to look at, not to change."""
         self._catch_up()
-        return state_of(self._ioloop, self._outlet)
+        return state_of(self._engine, self._channel_engine)
 
     def _catch_up(self) -> None:
-        if self._ioloop.pending:
-            self._ioloop.catch_up()
+        if self._engine.pending:
+            self._engine.catch_up()
 
     def in_flight(self) -> int:
         """Return how many messages are handed out and not settled."""
-        state = self._outlet.state
+        state = self._channel_engine.state
         return 0 if state is None else len(state.in_flight)
 
     def deferred(self) -> int:
@@ -347,12 +355,12 @@ class Channel(AsyncIteration):
 
         Cancellation: nothing changes.
         """
-        self._ioloop.check()
-        while self._ioloop.intake.pending or self.depth or self._outlet.state is None:
-            if self._ioloop.intake.pending or self._outlet.state is None:
-                await self._ioloop.settle_in(self.name)
-            await self._outlet.join()
-            if self._outlet.shut_now:
+        self._engine.check()
+        while self._engine.put_buffer.pending or self.depth or self._channel_engine.state is None:
+            if self._engine.put_buffer.pending or self._channel_engine.state is None:
+                await self._engine.settle_in(self.name)
+            await self._channel_engine.join()
+            if self._channel_engine.shut_now:
                 return
 
     async def purge(self) -> int:
@@ -363,16 +371,16 @@ class Channel(AsyncIteration):
 
         Cancellation: it is done all the same.
         """
-        self._ioloop.check()
+        self._engine.check()
         return await asyncio.shield(asyncio.ensure_future(self._purge()))
 
     async def _purge(self) -> int:
-        await self._ioloop.settle_in(self.name)
-        state = self._outlet.state
+        await self._engine.settle_in(self.name)
+        state = self._channel_engine.state
         count = 0 if state is None else state.purge()
-        self._outlet.reset()
-        self._ioloop.settled(self._outlet)
-        await self._outlet.committed()
+        self._channel_engine.reset()
+        self._engine.settled(self._channel_engine)
+        await self._channel_engine.committed()
         return count
 
     async def consume(
@@ -425,7 +433,7 @@ class Channel(AsyncIteration):
         check_flag("renew", renew)
         checked_hook(on_error)
         consumer = Consumer(
-            self._outlet,
+            self._channel_engine,
             self.check,
             checked_handler(handler),
             concurrency=check_whole("concurrency", concurrency, least=1, example=4),
@@ -460,8 +468,8 @@ class Channel(AsyncIteration):
         Cancellation: it goes on; calling it again waits for the same end.
         """
         wait = span_seconds("grace", grace)
-        self._ioloop.check_context()
-        await stop_channels([self._outlet], wait)
+        self._engine.check_context()
+        await stop_channels([self._channel_engine], wait)
 
     async def seek(self, position: Position) -> None:
         """Go on from another place: everything before it counts as settled, everything from there on comes again.
@@ -484,21 +492,21 @@ class Channel(AsyncIteration):
 
         Cancellation: it is done all the same.
         """
-        self._ioloop.check()
+        self._engine.check()
         check_position("position", position)
         await asyncio.shield(asyncio.ensure_future(self._seek(position)))
 
     async def _seek(self, position: Position) -> None:
-        async with self._ioloop.alone():
+        async with self._engine.without_transactions():
             await self._move(position)
 
     async def _move(self, position: Position) -> None:
-        await self._ioloop.settle_in(self.name)
-        begin, end = self._ioloop.log.begin, self._ioloop.visible
+        await self._engine.settle_in(self.name)
+        begin, end = self._engine.log.begin, self._engine.visible
         if isinstance(position, datetime):
             wanted = time_ns(position)
-            found = await self._ioloop.look(partial(LogReader.offset_at, view=self._ioloop.view(), time_ns=wanted))
-            offset = max(found, self._ioloop.log.begin)
+            found = await self._engine.look(partial(LogReader.offset_at, view=self._engine.view(), time_ns=wanted))
+            offset = max(found, self._engine.log.begin)
         elif isinstance(position, int):
             if not begin <= position <= end:
                 raise OffsetError(
@@ -508,13 +516,13 @@ class Channel(AsyncIteration):
             offset = position
         else:
             offset = end if position == "latest" else begin
-        self._outlet.seek(offset)
-        await self._outlet.committed()
+        self._channel_engine.seek(offset)
+        await self._channel_engine.committed()
 
     @property
     def options(self) -> ChannelOptions:
         """The options that hold for the channel."""
-        return self._outlet.options
+        return self._channel_engine.options
 
     async def configure(self, options: ChannelOptions) -> None:
         """Let the channel go by other options from now on, for all who hold it; they are on disk when this returns.
@@ -532,9 +540,9 @@ class Channel(AsyncIteration):
         Cancellation: it is done all the same.
         """
         check_channel_options(options, "await channel.configure({})", optional=False)
-        check_dead_letter(self._ioloop.name, options)
+        check_dead_letter(self._engine.name, options)
         self.check()
-        configuring = self._ioloop.choosing.configure_channel(self._outlet, options)
+        configuring = self._engine.effective_options.configure_channel(self._channel_engine, options)
         await asyncio.shield(asyncio.ensure_future(configuring))
 
     def pause(self) -> Awaitable[None]:
@@ -542,20 +550,20 @@ class Channel(AsyncIteration):
 
         It takes effect at once. Await the result for it to be durable: a channel stays paused over a restart.
         """
-        return pause_channel(self._ioloop, self._outlet, paused=True)
+        return pause_channel(self._engine, self._channel_engine, paused=True)
 
     def resume(self) -> Awaitable[None]:
         """Deliver again; as `pause`."""
-        return pause_channel(self._ioloop, self._outlet, paused=False)
+        return pause_channel(self._engine, self._channel_engine, paused=False)
 
     @property
     def paused(self) -> bool:
         """Whether the channel or its topic is paused."""
-        return self._outlet.paused
+        return self._channel_engine.paused
 
     def stats(self) -> ChannelStats:
         """Return the channel's numbers. No I/O."""
-        return channel_stats(self._ioloop, self._outlet)
+        return channel_stats(self._engine, self._channel_engine)
 
 
 def start_offset(fs: FileSystem, start: Start, log: TopicLog, *, first: bool) -> int:

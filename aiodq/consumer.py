@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from aiodq.calling import Call
-from aiodq.engine.causes import Sequel, cause_of, described
-from aiodq.engine.signals import QueueShutDown
+from aiodq.engine.channel.failure_causes import Sequel, cause_of, described
+from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, NotInFlightError, StorageError
 from aiodq.options import Backoff
 from aiodq.outcomes import Reject, Retry
@@ -20,7 +20,7 @@ from aiodq.outcomes import Reject, Retry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiodq.engine.outlet import Outlet
+    from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.handlers import Handler
     from aiodq.message import Message
 
@@ -40,7 +40,7 @@ class Consumer:
 
     def __init__(
         self,
-        outlet: Outlet[Message],
+        channel_engine: ChannelEngine[Message],
         check: Callable[[], None],
         handler: Handler,
         *,
@@ -52,7 +52,7 @@ class Consumer:
         """Prepare.
 
         Args:
-            outlet: the channel's.
+            channel_engine: the channel's.
             check: raises what makes the channel unusable, if anything does.
             handler: see `Channel.consume`, as all that follows.
             concurrency: how many workers.
@@ -60,8 +60,8 @@ class Consumer:
             renew: whether messages do not time out as long as their handlers run.
             on_error: the hook.
         """
-        self._where = outlet.place
-        self._outlet = outlet
+        self._where = channel_engine.place
+        self._channel_engine = channel_engine
         self._check = check
         self._handler = handler.call
         self._limiter = anyio.CapacityLimiter(concurrency) if handler.threaded else None
@@ -80,15 +80,15 @@ class Consumer:
 
         Cancellation: the handlers are cancelled, and their messages released.
         """
-        self._outlet.consumers.add(self)
+        self._channel_engine.consumers.add(self)
         try:
             async with asyncio.TaskGroup() as workers:
                 self._workers = [workers.create_task(self._work()) for _ in range(self._concurrency)]
         except ExceptionGroup as group:
             raise group.exceptions[0] from group  # each was told the same
         finally:
-            self._outlet.consumers.discard(self)
-            self._outlet.wake()
+            self._channel_engine.consumers.discard(self)
+            self._channel_engine.wake()
 
     def cut(self) -> None:
         """See `Stoppable`. Workers that end so are no reason for the others, nor for `run`, to fail."""
@@ -110,7 +110,7 @@ class Consumer:
         misses = 0
         while True:
             try:
-                return await self._outlet.get()
+                return await self._channel_engine.get()
             except QueueShutDown:
                 return None
             except StorageError as error:
@@ -121,7 +121,7 @@ class Consumer:
                 _LOG.error("%s gives no message, asked again in %.3g s: %s", self._where, wait, error)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait):
-                        await self._outlet.ending.wait()
+                        await self._channel_engine.ending.wait()
 
     def _put_off(self, message: Message) -> bool:
         """Let a message wait whose process ended with it in hand, and return whether that is so.
@@ -130,11 +130,11 @@ class Consumer:
         together with all that are in hand beside it, until none of them has an attempt left. So each of them waits,
         while others go on, and then only one of them is in hand at a time.
         """
-        state, backoff = self._outlet.state, self._outlet.options.backoff or _WAIT
+        state, backoff = self._channel_engine.state, self._channel_engine.options.backoff or _WAIT
         waited = None if state is None else state.orphans.get(message.offset)
         if state is None or waited is None:
             return False
-        if waited and self._outlet.suspects.admit(message, asyncio.get_running_loop().time()):
+        if waited and self._channel_engine.crash_suspects.admit(message, asyncio.get_running_loop().time()):
             return False
         state.orphans[message.offset] = True
         wait = backoff.seconds(1 if waited else message.attempts - 1, random.random())  # noqa: S311 - no secret
@@ -146,22 +146,22 @@ class Consumer:
 
     def _acquit(self, message: Message) -> None:
         """A message was worked off, for better or worse, and the process is there still."""
-        self._outlet.suspects.acquit(message)
-        if self._outlet.state is not None:
-            self._outlet.state.orphans.pop(message.offset, None)
+        self._channel_engine.crash_suspects.acquit(message)
+        if self._channel_engine.state is not None:
+            self._channel_engine.state.orphans.pop(message.offset, None)
 
     async def _attempt(self, message: Message) -> None:
         if self._put_off(message):
             return
-        if self._outlet.options.auto_ack:
+        if self._channel_engine.options.auto_ack:
             message.ack_nowait()
-        elif self._outlet.counting:
-            self._outlet.note_deliveries()
+        elif self._channel_engine.counting:
+            self._channel_engine.note_deliveries()
         message._consumed(_WAIT)  # noqa: SLF001 - as above
         renewed = self._renew and not message.settled
         if renewed:
             message._renew()  # noqa: SLF001 - as above
-        call = Call(self._outlet, self._handler, message, limiter=self._limiter)
+        call = Call(self._channel_engine, self._handler, message, limiter=self._limiter)
         self._under_way[call] = message
         try:
             error = await call.wait(self._timeout)
@@ -225,7 +225,7 @@ class Consumer:
         """Call the hook. Whatever becomes of it changes nothing."""
         if self._on_error is None or isinstance(error, (Retry, Reject)):
             return
-        call = Call(self._outlet, self._on_error, message, error)
+        call = Call(self._channel_engine, self._on_error, message, error)
         try:
             failure = await call.wait()
         except BaseException:

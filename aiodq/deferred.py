@@ -9,14 +9,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from aiodq.message import Message, make_message
-from aiodq.storage.logreader import LogReader
+from aiodq.storage.read.log_reader import LogReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from aiodq.engine.ioloop import IoLoop
-    from aiodq.engine.outlet import Outlet
-    from aiodq.format.frames import Batch
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.format.frame import Batch
 
 __all__ = ["DeferredMessage", "look_at_deferred"]
 
@@ -47,35 +47,39 @@ class DeferredMessage(Message):
         self.due: datetime = due
 
 
-async def look_at_deferred(ioloop: IoLoop, outlet: Outlet[Message]) -> AsyncIterator[DeferredMessage]:
+async def look_at_deferred(
+    engine: TopicEngine, channel_engine: ChannelEngine[Message]
+) -> AsyncIterator[DeferredMessage]:
     """Iterate over what is deferred at the time of the first step, the earliest due first, one message in memory."""
-    if outlet.state is None:
-        await ioloop.settle_in(outlet.name)
-    state, read = outlet.state, None
+    if channel_engine.state is None:
+        await engine.settle_in(channel_engine.name)
+    state, read = channel_engine.state, None
     if state is None:
-        ioloop.check()
+        engine.check()
         return
     order = state.deferred.in_order()
     while page := list(islice(order, _PAGE)):
         for offset, due in page:
-            ioloop.check()
+            engine.check()
             if state.deferred.due(offset) != due:
                 continue
-            batch = read = await _batch(ioloop, outlet, offset, read)
+            batch = read = await _batch(engine, channel_engine, offset, read)
             if batch is None or state.deferred.due(offset) != due:
                 continue  # it is lost to damage, as is noted when it is due; or it is deferred no more
-            wall, now = outlet.times()
-            message = make_message(ioloop.name, None, batch, offset - batch.first, state.attempts(offset), 0)
+            wall, now = channel_engine.times()
+            message = make_message(engine.name, None, batch, offset - batch.first, state.attempts(offset), 0)
             yield DeferredMessage(message, _EPOCH + timedelta(microseconds=(wall + due - now) // 1000))
         await asyncio.sleep(0)
 
 
-async def _batch(ioloop: IoLoop, outlet: Outlet[Message], offset: int, last: Batch | None) -> Batch | None:
+async def _batch(
+    engine: TopicEngine, channel_engine: ChannelEngine[Message], offset: int, last: Batch | None
+) -> Batch | None:
     """Return the batch that holds a message, which may be the one used last; None where it is lost."""
     if last is not None and last.first <= offset < last.stop:
         return last
-    found = outlet.source.at_hand(offset)
+    found = channel_engine.source.at_hand(offset)
     if found is not None:
         return found
-    result = await ioloop.look(partial(LogReader.read, view=ioloop.view(), offset=offset, max_bytes=1))
+    result = await engine.look(partial(LogReader.read, view=engine.view(), offset=offset, max_bytes=1))
     return next((batch for batch in result.batches if batch.first <= offset < batch.stop), None)

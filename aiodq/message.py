@@ -7,16 +7,16 @@ import random
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
-from aiodq.engine.aimed import shown
-from aiodq.engine.causes import Course, Sequel, cause_of
-from aiodq.engine.checks import span_ns
-from aiodq.engine.signals import QueueShutDown
+from aiodq.engine.channel.addressed import shown
+from aiodq.engine.channel.failure_causes import Course, Sequel, cause_of
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.validation import span_ns
 from aiodq.errors import AlreadySettledError, InvalidMessageTypeError, NotInFlightError, StoreFailedError
 from aiodq.format.columns import Columns
-from aiodq.format.frames import Batch
+from aiodq.format.frame import Batch
 from aiodq.onlyasync import AsyncBlock
 from aiodq.outcomes import Reject, Retry
-from aiodq.storage.record import StoredMessage
+from aiodq.storage.read.stored_message import StoredMessage
 from aiodq.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from types import TracebackType
 
-    from aiodq.engine.joining import Joinable
-    from aiodq.engine.outlet import Outlet
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.transactions.task_transactions import Joinable
     from aiodq.options import Backoff
 
 __all__ = ["Message", "make_message"]
@@ -52,12 +52,12 @@ class Message(StoredMessage, AsyncBlock):
         topic, channel: where it came from; `channel` is empty for one that was only looked at.
     """
 
-    __slots__ = ("_course", "_delivery", "_expiry", "_lease", "_outlet", "_settled", "attempts", "channel")
+    __slots__ = ("_channel_engine", "_course", "_delivery", "_expiry", "_settled", "_store_ref", "attempts", "channel")
 
     def __init__(  # noqa: PLR0913 - a message has that many parts
         self, topic: str, offset: int, timestamp_ns: int, body: bytes, *, tag: str | None, key: bytes | None,
-        headers: Mapping[str, str], outlet: Outlet[Message] | None = None, attempts: int = 0, delivery: int = 0,
-        expiry: int = 0,
+        headers: Mapping[str, str], channel_engine: ChannelEngine[Message] | None = None,
+        attempts: int = 0, delivery: int = 0, expiry: int = 0,
     ) -> None:  # fmt: skip
         """Made by the engine."""
         self.topic = topic
@@ -68,12 +68,12 @@ class Message(StoredMessage, AsyncBlock):
         self.key = key
         self.headers = headers
         self.attempts: int = attempts
-        self.channel: str = "" if outlet is None else outlet.name
-        self._outlet = outlet
+        self.channel: str = "" if channel_engine is None else channel_engine.name
+        self._channel_engine = channel_engine
         self._delivery = delivery
         self._expiry = expiry
         self._settled = False
-        self._lease: object = None if outlet is None else outlet.lease()
+        self._store_ref: object = None if channel_engine is None else channel_engine.store_ref()
         self._course: Course | None = None
 
     async def ack(self) -> None:
@@ -91,8 +91,8 @@ class Message(StoredMessage, AsyncBlock):
         Cancellation: settled all the same, durable with the next commit; a crash before that redelivers.
         """
         self.ack_nowait()
-        if self._outlet is not None:
-            await self._outlet.committed()
+        if self._channel_engine is not None:
+            await self._channel_engine.committed()
 
     def ack_nowait(self) -> None:
         """Settle the message; durable with the next commit.
@@ -101,10 +101,10 @@ class Message(StoredMessage, AsyncBlock):
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile.
         """
-        outlet = self._take()
-        outlet.ack(self.offset, self._delivery)
+        channel_engine = self._take()
+        channel_engine.ack(self.offset, self._delivery)
         self._settled = True
-        self._lease = None
+        self._store_ref = None
 
     async def nack(self, delay: float | timedelta | None = None, *, count_attempt: bool = True) -> None:
         """Requeue the message: it is ready again at once or after a delay, in offset order, ahead of newer ones.
@@ -135,11 +135,11 @@ class Message(StoredMessage, AsyncBlock):
             InvalidMessageError: a negative delay; nothing changed.
         """
         wait = span_ns(delay, "delay")
-        outlet = self._take()
+        channel_engine = self._take()
         attempts = self.attempts if count_attempt else self.attempts - 1
-        outlet.nack(self._batch(), self._delivery, attempts, wait)
+        channel_engine.nack(self._batch(), self._delivery, attempts, wait)
         self._settled = True
-        self._lease = None
+        self._store_ref = None
 
     async def reject(self, reason: str = "") -> None:
         """Give the message up: it goes to the channel's dead-letter topic, with headers that tell where from and why.
@@ -164,12 +164,12 @@ class Message(StoredMessage, AsyncBlock):
             raise InvalidMessageTypeError(
                 f"reason is a text, not {reason!r:.100} ({type(reason).__name__}): write reject({str(reason)!r:.80})"
             )
-        outlet = self._take()
-        buried = outlet.reject(self._batch(), self._delivery, self.attempts, reason)
+        channel_engine = self._take()
+        buried = channel_engine.reject(self._batch(), self._delivery, self.attempts, reason)
         self._settled = True
-        self._lease = None
+        self._store_ref = None
         await asyncio.shield(buried)
-        await outlet.committed()
+        await channel_engine.committed()
 
     async def touch(self, extend: float | timedelta | None = None) -> None:
         """Begin the message's time anew, for work that takes longer. As NSQ's TOUCH (SYSTEMS row B10), without a limit.
@@ -221,8 +221,8 @@ class Message(StoredMessage, AsyncBlock):
         self._take().renew(self.offset, self._delivery)
 
     def _renew_no_more(self) -> None:
-        if self._outlet is not None:
-            self._outlet.renew_no_more(self.offset, self._delivery)
+        if self._channel_engine is not None:
+            self._channel_engine.renew_no_more(self.offset, self._delivery)
 
     def release(self) -> None:
         """Put the message back as if it had never been handed out.
@@ -231,16 +231,16 @@ class Message(StoredMessage, AsyncBlock):
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile.
         """
-        outlet = self._take()
-        outlet.release(self._batch(), self._delivery, self.attempts)
+        channel_engine = self._take()
+        channel_engine.release(self._batch(), self._delivery, self.attempts)
         self._settled = True
-        self._lease = None
+        self._store_ref = None
 
     def _standing(self) -> str:
-        outlet = self._outlet
-        if outlet is None:
+        channel_engine = self._channel_engine
+        if channel_engine is None:
             return " only looked at"
-        state = outlet.state
+        state = channel_engine.state
         held = state is not None and state.in_flight.get(self.offset) == self._delivery
         standing = "settled" if self._settled else "in flight" if held else "taken away"
         return f" {standing} in {self.channel!r}, attempt {self.attempts}"
@@ -253,7 +253,11 @@ class Message(StoredMessage, AsyncBlock):
     @property
     def held(self) -> bool:
         """Whether it is still its holder's to settle: neither settled, nor timed out, nor taken away."""
-        return not self._settled and self._outlet is not None and self._outlet.holds(self.offset, self._delivery)
+        return (
+            not self._settled
+            and self._channel_engine is not None
+            and self._channel_engine.holds(self.offset, self._delivery)
+        )
 
     async def __aenter__(self) -> Self:
         """Return the message."""
@@ -267,7 +271,7 @@ class Message(StoredMessage, AsyncBlock):
         In a transaction's block of the same task, `tx.ack` takes the place of the ack, and an exception ends the
         transaction.
         """
-        transaction = None if self._outlet is None else self._outlet.transactions.current()
+        transaction = None if self._channel_engine is None else self._channel_engine.transactions.current()
         if error is not None:
             if transaction is not None:
                 transaction.end(error)
@@ -294,7 +298,7 @@ class Message(StoredMessage, AsyncBlock):
         """
         return Transaction(self._take().transactions.host, self)
 
-    def _claim(self) -> tuple[Outlet[Message], int]:
+    def _claim(self) -> tuple[ChannelEngine[Message], int]:
         """Return the channel and the delivery number by which a transaction settles the message; `Transaction` asks.
 
         Raises:
@@ -306,7 +310,7 @@ class Message(StoredMessage, AsyncBlock):
     def _committed(self) -> None:
         """Note that a transaction has settled the message; `Transaction` tells."""
         self._settled = True
-        self._lease = None
+        self._store_ref = None
 
     def _given_back(self, error: BaseException | None) -> None:
         """Be ready again, as far as the message is in flight here still; its blocks, transactions and `consume` tell.
@@ -334,18 +338,18 @@ class Message(StoredMessage, AsyncBlock):
                 # That it was taken away meanwhile must not hide the exception under way.
                 return Sequel("it was taken away meanwhile")
             self._settled = True
-            self._lease = None
+            self._store_ref = None
             if self._course is not None:
                 self._course.sequel = sequel
             return sequel
         return (self._course and self._course.sequel) or Sequel("it was settled before that")
 
     def _retried(self, error: BaseException, note: str) -> Sequel:
-        outlet, course = self._take(), self._course
+        channel_engine, course = self._take(), self._course
         wait = span_ns(error.delay, "a delay") if isinstance(error, Retry) else None
-        if wait is None and course is not None and outlet.options.backoff is None:
+        if wait is None and course is not None and channel_engine.options.backoff is None:
             wait = span_ns(course.backoff.seconds(self.attempts, random.random()), "a delay")  # noqa: S311 - no secret
-        waits = outlet.nack(self._batch(), self._delivery, self.attempts, wait, cause_of(error, note))
+        waits = channel_engine.nack(self._batch(), self._delivery, self.attempts, wait, cause_of(error, note))
         return self._given_up() if waits is None else Sequel(f"again in {waits / 1_000_000_000:.3g} s")
 
     def _rejected(self, rejection: Reject) -> Sequel:
@@ -362,18 +366,18 @@ class Message(StoredMessage, AsyncBlock):
             with suppress(NotInFlightError, QueueShutDown, StoreFailedError):
                 self.ack_nowait()
 
-    def _take(self) -> Outlet[Message]:
+    def _take(self) -> ChannelEngine[Message]:
         if self._settled:
             raise AlreadySettledError(
                 f"message {self.offset} of {self.topic!r} was settled before: ack, nack, reject or the end of "
                 "`async with message` settles it, once"
             )
-        if self._outlet is None:
+        if self._channel_engine is None:
             raise NotInFlightError(
                 f"message {self.offset} of {self.topic!r} was only looked at, by read, scan or peek: "
                 "what `await channel.get()` gives can be settled"
             )
-        return self._outlet
+        return self._channel_engine
 
     def _batch(self) -> Batch:
         """Return the message as a batch of one, so that requeueing does not hold on to its neighbours' memory."""
@@ -388,7 +392,7 @@ class Message(StoredMessage, AsyncBlock):
 
 
 def make_message(  # noqa: PLR0917 - called once per message, and keywords cost time
-    topic: str, outlet: Outlet[Message] | None, batch: Batch, number: int, attempts: int, delivery: int
+    topic: str, channel_engine: ChannelEngine[Message] | None, batch: Batch, number: int, attempts: int, delivery: int
 ) -> Message:
     """Build the message at place `number` of a batch."""
     columns = batch.columns
@@ -400,7 +404,7 @@ def make_message(  # noqa: PLR0917 - called once per message, and keywords cost 
         tag=None if columns.tags is None else columns.tags[number],
         key=None if columns.keys is None else columns.keys[number],
         headers=_NONE if columns.headers is None else shown(columns.headers[number]),
-        outlet=outlet,
+        channel_engine=channel_engine,
         attempts=attempts,
         delivery=delivery,
         expiry=0 if columns.expiries is None else columns.expiries[number],

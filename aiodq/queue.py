@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from types import TracebackType
 
-    from aiodq.engine.batch import Draft
-    from aiodq.engine.receipt import Receipt
+    from aiodq.engine.topic.put_batch import Draft
+    from aiodq.engine.topic.receipt import Receipt
     from aiodq.format.layout import BytesLike
     from aiodq.options import ChannelOptions
     from aiodq.stats import TopicStats
@@ -34,13 +34,13 @@ class Queue(Channel, AsyncBlock):
 
     def __init__(self, topic: Topic, channel: Channel, close: Callable[[], Awaitable[None]] | None = None) -> None:
         """Made by the store. `close` is given where the queue has the store to itself."""
-        super().__init__(channel._ioloop, channel._outlet)  # noqa: SLF001 - one class in two
+        super().__init__(channel._engine, channel._channel_engine)  # noqa: SLF001 - one class in two
         self._topic = topic
-        self._note = self._outlet.taken.note
+        self._note = self._channel_engine.held_by_task.note
         self._close = close
 
     def _described(self) -> str:
-        return f"Queue {self._ioloop.name!r}"
+        return f"Queue {self._engine.name!r}"
 
     @property
     def topic(self) -> Topic:
@@ -55,11 +55,11 @@ class Queue(Channel, AsyncBlock):
         accepted and cannot be seen yet. `qsize` counts what is ready alone, so a queue may be full with a `qsize` far
         below `maxsize`, and even 0: room comes with acks, not with gets.
         """
-        return self._ioloop.options.max_messages or 0
+        return self._engine.options.max_messages or 0
 
     def full(self) -> bool:
         """Return whether a put would have to wait or be refused now: `depth` counts for that, not `qsize`."""
-        return self._ioloop.intake.full()
+        return self._engine.put_buffer.full()
 
     async def put(
         self,
@@ -329,7 +329,7 @@ class Queue(Channel, AsyncBlock):
                 "task_done(message), or task_done() for what this task got last"
             )
         if message is None:
-            message = self._outlet.taken.last()
+            message = self._channel_engine.held_by_task.last()
         if message is None:
             self.check()
             raise ValueError(
@@ -339,12 +339,12 @@ class Queue(Channel, AsyncBlock):
         message.ack_nowait()
 
     def _handed(self, message: Message) -> Message:
-        outlet = self._outlet
-        if outlet.options.auto_ack:
+        channel_engine = self._channel_engine
+        if channel_engine.options.auto_ack:
             message.ack_nowait()
             return message
-        if outlet.counting:
-            outlet.note_deliveries()
+        if channel_engine.counting:
+            channel_engine.note_deliveries()
         self._note(message)
         return message
 
@@ -353,8 +353,8 @@ class Queue(Channel, AsyncBlock):
 
         Unlike asyncio's, `immediate` drops nothing: what is left comes when the store is next opened.
         """
-        self._ioloop.intake.shut_down()
-        self._outlet.shut_down(immediate=immediate)
+        self._engine.put_buffer.shut_down()
+        self._channel_engine.shut_down(immediate=immediate)
 
     async def aclose(self) -> None:
         """Close the store if the queue has it to itself (`aiodq.open_queue`), else shut the queue down.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.aimed import FOR
-from aiodq.engine.burial import HEADERS
+from aiodq.engine.channel.addressed import FOR
+from aiodq.engine.channel.dead_letters import HEADERS
 from aiodq.message import Message
 from aiodq.transaction import Transaction
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.channel import Channel
-    from aiodq.engine.runtime import Runtime
+    from aiodq.engine.store_engine import StoreEngine
     from aiodq.topic import Topic
 
 __all__ = ["letters_channel", "requeue_letters"]
@@ -31,12 +31,12 @@ def letters_channel(topic: Topic) -> Channel:
 
 
 async def requeue_letters(
-    runtime: Runtime, topic: Topic, where: Callable[[Message], bool] | None, limit: int | None
+    store_engine: StoreEngine, topic: Topic, where: Callable[[Message], bool] | None, limit: int | None
 ) -> int:
     """See `Store.requeue_dead`."""
     channel = letters_channel(topic)
     await topic.settle_in()
-    office = _Office(runtime, channel)
+    office = _Office(store_engine, channel)
     moved = 0
     group: list[Message] = []
     async for letter in topic.scan(channel.stats().floor):
@@ -53,15 +53,15 @@ async def requeue_letters(
 class _Office:
     """Sends letters of one channel back."""
 
-    def __init__(self, runtime: Runtime, channel: Channel) -> None:
-        self._runtime = runtime
-        self._outlet = channel._outlet  # noqa: SLF001 - letters are taken out of their turn
+    def __init__(self, store_engine: StoreEngine, channel: Channel) -> None:
+        self._store_engine = store_engine
+        self._channel_engine = channel._channel_engine  # noqa: SLF001 - letters are taken out of their turn
 
     def may_return(self, letter: Message) -> bool:
         """Return whether a letter waits here for anybody to take it, and the channel is there that it came from."""
-        state, headers = self._outlet.state, letter.headers
-        origin = self._runtime.topics.get(headers.get(_TOPIC, ""))
-        known = origin is not None and headers.get(_CHANNEL) in origin.outlets
+        state, headers = self._channel_engine.state, letter.headers
+        origin = self._store_engine.topics.get(headers.get(_TOPIC, ""))
+        known = origin is not None and headers.get(_CHANNEL) in origin.channel_engines
         return known and state is not None and state.is_ready(letter.offset)
 
     async def send_back(self, letters: list[Message]) -> int:
@@ -69,7 +69,7 @@ class _Office:
         # INVARIANT: the transaction is all there is to it. Killed anywhere, each letter is here, or back there.
         held = [taken for letter in letters if (taken := self._taken(letter)) is not None]
         try:
-            async with Transaction(self._runtime) as transaction:
+            async with Transaction(self._store_engine) as transaction:
                 transaction.ack_many(held)
                 for letter in held:
                     kept = {name: text for name, text in letter.headers.items() if name not in HEADERS}
@@ -85,11 +85,11 @@ class _Office:
 
     def _taken(self, letter: Message) -> Message | None:
         """Return a letter as one that is in flight; None where somebody took it meanwhile."""
-        state = self._outlet.state
+        state = self._channel_engine.state
         if state is None or not self.may_return(letter):
             return None
         attempts, delivery = state.pick(letter.offset)
         return Message(
             letter.topic, letter.offset, letter.timestamp_ns, letter.body, tag=letter.tag, key=letter.key,
-            headers=letter.headers, outlet=self._outlet, attempts=attempts, delivery=delivery,
+            headers=letter.headers, channel_engine=self._channel_engine, attempts=attempts, delivery=delivery,
         )  # fmt: skip

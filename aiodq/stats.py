@@ -14,7 +14,7 @@ class HeldSegment(NamedTuple):
     Attributes:
         base, end: its first offset, and the one behind its last.
         bytes: its size.
-        by: the channels, sorted; then `hold NAME` for each hold of that name (see `aiodq.storage.holds`).
+        by: the channels, sorted; then `hold NAME` for each hold of that name (see `aiodq.storage.state.holds`).
     """
 
     base: int

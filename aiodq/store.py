@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 from aiodq.clock import Clock, SystemClock
-from aiodq.engine.health import health
-from aiodq.engine.runtime import Runtime, Seams
-from aiodq.engine.stopping import stop_channels
+from aiodq.engine.graceful_stop import stop_channels
+from aiodq.engine.monitoring.health import health
+from aiodq.engine.store_engine import Seams, StoreEngine
 from aiodq.errors import InvalidOptionError, InvalidOptionTypeError, NotAwaitedError, StorageError
 from aiodq.message import make_message
 from aiodq.names import check_name, check_topic_name
@@ -20,8 +20,8 @@ from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, c
 from aiodq.queue import Queue
 from aiodq.requeue import requeue_letters
 from aiodq.stats import Health, StoreStats
-from aiodq.storage.filesystem import FileSystem, OsFileSystem
-from aiodq.storage.reader import StoreReader
+from aiodq.storage.io.filesystem import FileSystem, OsFileSystem
+from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.topic import Topic
 from aiodq.transaction import Transaction
 from aiodq.values import check_flag, check_whole, refuse, span_seconds
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from os import PathLike
     from types import TracebackType
 
-    from aiodq.engine.events import Events
-    from aiodq.engine.ioloop import IoLoop
+    from aiodq.engine.monitoring.events import Events
+    from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.message import Message
 
 __all__ = ["QueueOpening", "Store", "StoreOpening", "open", "open_queue", "open_reader"]
@@ -51,21 +51,21 @@ class Store(AsyncBlock):
     All methods are to be called on the event loop that opened it.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, store_engine: StoreEngine) -> None:
         """Made by `aiodq.open`."""
-        self._runtime = runtime
+        self._store_engine = store_engine
         self._topics: dict[str, Topic] = {}
-        self._lease = runtime.lease()
+        self._store_ref = store_engine.store_ref()
 
     def __repr__(self) -> str:
         """Say where it is, whether it is open, and what is in it."""
         number = len(self.topics())
-        return f"<Store {self.path!r} {self._runtime.standing}, {number} topic{'' if number == 1 else 's'}>"
+        return f"<Store {self.path!r} {self._store_engine.standing}, {number} topic{'' if number == 1 else 's'}>"
 
     @property
     def path(self) -> str:
         """The store's directory."""
-        return self._runtime.path
+        return self._store_engine.path
 
     def topic(self, name: str, options: StoreOptions | None = None) -> Topic:
         """Return a topic, created when first named: without I/O here, and kept from its first put or channel on.
@@ -82,13 +82,13 @@ class Store(AsyncBlock):
                 since the store was opened.
             QueueShutDown: the store is closed.
         """
-        check_topic_name(name, self._runtime.topics)
+        check_topic_name(name, self._store_engine.topics)
         check_store_options(options, f"store.topic({name!r}, {{}})")
-        self._runtime.check()
-        ioloop = self._runtime.ioloop(name, options)
+        self._store_engine.check()
+        engine = self._store_engine.engine(name, options)
         topic = self._topics.get(name)
         if topic is None:
-            topic = self._topics[name] = Topic(self._runtime, ioloop)
+            topic = self._topics[name] = Topic(self._store_engine, engine)
         return topic
 
     def queue(self, name: str, channel: ChannelOptions | None = None, *, options: StoreOptions | None = None) -> Queue:
@@ -113,7 +113,7 @@ class Store(AsyncBlock):
 
     def topics(self) -> list[str]:
         """Return the names of the topics that have a message or a channel, or had one."""
-        return sorted(name for name, ioloop in self._runtime.topics.items() if ioloop.making.exists)
+        return sorted(name for name, engine in self._store_engine.topics.items() if engine.creation.exists)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with its channels and everything in it. One that does not exist is fine.
@@ -125,9 +125,9 @@ class Store(AsyncBlock):
         Cancellation: it is done all the same.
         """
         check_name(name)
-        self._runtime.check()
+        self._store_engine.check()
         self._topics.pop(name, None)
-        await self._runtime.delete_topic(name)
+        await self._store_engine.delete_topic(name)
 
     def transaction(self) -> Transaction:
         """Return a transaction: `async with store.transaction() as tx`, with `tx.ack` and `tx.put` in the block.
@@ -135,9 +135,9 @@ class Store(AsyncBlock):
         Raises:
             QueueShutDown: the store is closed.
         """
-        self._runtime.check()
-        transaction = Transaction(self._runtime)
-        transaction.lease = self._lease
+        self._store_engine.check()
+        transaction = Transaction(self._store_engine)
+        transaction.store_ref = self._store_ref
         return transaction
 
     async def requeue_dead(
@@ -173,11 +173,11 @@ class Store(AsyncBlock):
             raise InvalidOptionTypeError(
                 f"where is a function of a letter, such as `lambda letter: letter.tag == 'paid'`, not {where!r}"
             )
-        check_topic_name(topic, self._runtime.topics)
-        self._runtime.check()
+        check_topic_name(topic, self._store_engine.topics)
+        self._store_engine.check()
         if topic not in self.topics():
             return 0
-        return await requeue_letters(self._runtime, self.topic(topic), where, limit)
+        return await requeue_letters(self._store_engine, self.topic(topic), where, limit)
 
     def events(self) -> Events:
         """Return what happens in the store from now on, behind what happened at its opening: `async for event in …`.
@@ -191,8 +191,8 @@ class Store(AsyncBlock):
 
         Cancellation: waiting for the next event can be cancelled; none is lost.
         """
-        self._runtime.check_context()
-        return self._runtime.reporter.listeners.listen()
+        self._store_engine.check_context()
+        return self._store_engine.reporter.listeners.listen()
 
     def health(self) -> Health:
         """Return whether the store is well, and if not, why. No I/O; also of a store that has failed.
@@ -201,18 +201,18 @@ class Store(AsyncBlock):
         free, where a sync took longer than a second within about the last minute, or where an alarm of
         `StoreOptions.alarms` is raised.
         """
-        return health(self._runtime)
+        return health(self._store_engine)
 
     def stats(self) -> StoreStats:
         """Return the store's numbers. No I/O."""
-        failure = self._runtime.failure
+        failure = self._store_engine.failure
         topics = {
-            name: Topic(self._runtime, ioloop).stats()
-            for name, ioloop in sorted(self._runtime.topics.items())
-            if ioloop.making.exists or ioloop.making.failed
+            name: Topic(self._store_engine, engine).stats()
+            for name, engine in sorted(self._store_engine.topics.items())
+            if engine.creation.exists or engine.creation.failed
         }
         return StoreStats(
-            self.path, None if failure is None else str(failure), topics, self._runtime.committer.committed
+            self.path, None if failure is None else str(failure), topics, self._store_engine.committer.committed
         )
 
     async def drain(self, timeout: float | timedelta | None = None) -> bool:
@@ -235,14 +235,14 @@ class Store(AsyncBlock):
 
         Cancellation: puts stay refused.
         """
-        self._runtime.check()
+        self._store_engine.check()
         wait = None if timeout is None else span_seconds("timeout", timeout, past=True)
-        ioloops = [one for one in self._runtime.topics.values() if one.making.exists and one.unusable is None]
-        for ioloop in ioloops:
-            ioloop.intake.shut_down()
+        ioloops = [one for one in self._store_engine.topics.values() if one.creation.exists and one.unusable is None]
+        for engine in ioloops:
+            engine.put_buffer.shut_down()
         try:
             async with asyncio.timeout(wait):
-                await asyncio.gather(*(_drained(ioloop) for ioloop in ioloops))
+                await asyncio.gather(*(_drained(engine) for engine in ioloops))
         except TimeoutError:
             return False
         return True
@@ -270,9 +270,13 @@ class Store(AsyncBlock):
         Cancellation: it goes on; calling it again waits for the same end.
         """
         wait = span_seconds("grace", grace)
-        self._runtime.check_context()
-        outlets = [outlet for ioloop in self._runtime.topics.values() for outlet in ioloop.outlets.values()]
-        await stop_channels(outlets, wait, self._runtime.close)
+        self._store_engine.check_context()
+        channel_engines = [
+            channel_engine
+            for engine in self._store_engine.topics.values()
+            for channel_engine in engine.channel_engines.values()
+        ]
+        await stop_channels(channel_engines, wait, self._store_engine.close)
 
     async def aclose(self) -> None:
         """Finish what was accepted, make it durable, release the directory. Repeating it is safe.
@@ -284,7 +288,7 @@ class Store(AsyncBlock):
 
         Cancellation: it goes on in the store's own task; awaiting again is safe.
         """
-        await self._runtime.close()
+        await self._store_engine.close()
 
     async def __aenter__(self) -> Self:
         """Return the store."""
@@ -297,13 +301,13 @@ class Store(AsyncBlock):
         await self.aclose()
 
 
-async def _drained(ioloop: IoLoop) -> None:
-    await ioloop.settle_in()
-    outlets = list(ioloop.outlets.values())
-    for outlet in outlets:
-        outlet.shut_down(immediate=False)
-    for outlet in outlets:
-        await outlet.join(deferred=False)
+async def _drained(engine: TopicEngine) -> None:
+    await engine.settle_in()
+    channel_engines = list(engine.channel_engines.values())
+    for channel_engine in channel_engines:
+        channel_engine.shut_down(immediate=False)
+    for channel_engine in channel_engines:
+        await channel_engine.join(deferred=False)
 
 
 class _Manner(NamedTuple):
@@ -346,9 +350,9 @@ class StoreOpening(AsyncBlock):
 
     async def _open(self) -> Store:
         self._begun = True
-        runtime = Runtime(self._path, self._options, self._seams)
-        await runtime.open(make_message, create=self._manner.create, wait=self._manner.wait)
-        return Store(runtime)
+        store_engine = StoreEngine(self._path, self._options, self._seams)
+        await store_engine.open(make_message, create=self._manner.create, wait=self._manner.wait)
+        return Store(store_engine)
 
     async def __aenter__(self) -> Store:
         """Open the store."""

@@ -7,26 +7,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.channel import Channel, known_start, start_offset
-from aiodq.engine.batch import PLAIN, Draft
-from aiodq.engine.channels import pause_topic
-from aiodq.engine.figures import topic_stats
-from aiodq.engine.reader import SharedReader
-from aiodq.engine.receipt import Receipt
-from aiodq.engine.signals import QueueShutDown
+from aiodq.engine.channel.management import pause_topic
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.stats import topic_stats
+from aiodq.engine.topic.prefetch_reader import SharedReader
+from aiodq.engine.topic.put_batch import PLAIN, Draft
+from aiodq.engine.topic.receipt import Receipt
 from aiodq.errors import OffsetError
 from aiodq.message import Message, make_message
 from aiodq.names import check_name
 from aiodq.options import check_channel_options, check_dead_letter, check_store_options, time_ns
-from aiodq.storage.logreader import LogReader
+from aiodq.storage.read.log_reader import LogReader
 from aiodq.values import check_offset
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
     from datetime import datetime, timedelta
 
-    from aiodq.engine.ioloop import IoLoop
-    from aiodq.engine.outlet import Outlet
-    from aiodq.engine.runtime import Runtime
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.store_engine import StoreEngine
+    from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.format.layout import BytesLike
     from aiodq.options import ChannelOptions, StoreOptions
     from aiodq.stats import TopicStats
@@ -41,23 +41,23 @@ T = TypeVar("T")
 class Topic:
     """One ordered log, and the channels that read it. Made by `Store.topic`."""
 
-    def __init__(self, runtime: Runtime, ioloop: IoLoop) -> None:
+    def __init__(self, store_engine: StoreEngine, engine: TopicEngine) -> None:
         """Made by the store."""
-        self._runtime = runtime
-        self._ioloop = ioloop
-        self._lease = runtime.lease()
+        self._store_engine = store_engine
+        self._engine = engine
+        self._store_ref = store_engine.store_ref()
 
     def __repr__(self) -> str:
         """Say which it is, whether it is open, what it holds, and where."""
-        ioloop, number = self._ioloop, len(self._ioloop.outlets)
+        engine, number = self._engine, len(self._engine.channel_engines)
         offsets = f"offsets {self.begin_offset} to before {self.end_offset}"
         channels = f"{number} channel{'' if number == 1 else 's'}"
-        return f"<Topic {self.name!r} {ioloop.standing}, {offsets}, {channels} [{ioloop.store}]>"
+        return f"<Topic {self.name!r} {engine.standing}, {offsets}, {channels} [{engine.store}]>"
 
     @property
     def name(self) -> str:
         """The topic's name."""
-        return self._ioloop.name
+        return self._engine.name
 
     # --- putting
 
@@ -95,18 +95,18 @@ class Topic:
         Cancellation: before the writer takes its batch the message is not stored; after that it is, and only the caller
         does not know.
         """
-        ioloop = self._ioloop
-        intake = ioloop.intake
-        data = intake.body(body)
+        engine = self._engine
+        put_buffer = engine.put_buffer
+        data = put_buffer.body(body)
         if tag is None and key is None and headers is None and delay is None and ttl is None:
             message = PLAIN
         else:
-            message = intake.accepted(Draft(data, tag, key, headers, delay, ttl))
-        ioloop.check()
-        waiter = intake.accept_at_once(message, data)
+            message = put_buffer.accepted(Draft(data, tag, key, headers, delay, ttl))
+        engine.check()
+        waiter = put_buffer.accept_at_once(message, data)
         if waiter is None:
-            waiter = await intake.enter(partial(intake.accept, message, data))
-        return await _stored(ioloop, waiter)
+            waiter = await put_buffer.enter(partial(put_buffer.accept, message, data))
+        return await _stored(engine, waiter)
 
     async def put_many(
         self,
@@ -133,15 +133,15 @@ class Topic:
 
         Cancellation: as `put`.
         """
-        ioloop = self._ioloop
-        intake = ioloop.intake
-        messages = intake.accepted_many(bodies, Draft(b"", tag, key, headers, delay, ttl))
-        ioloop.check()
+        engine = self._engine
+        put_buffer = engine.put_buffer
+        messages = put_buffer.accepted_many(bodies, Draft(b"", tag, key, headers, delay, ttl))
+        engine.check()
         if not messages:
-            if intake.shut:
+            if put_buffer.shut:
                 raise QueueShutDown("the queue was shut down")
-            return range(ioloop.visible, ioloop.visible)
-        return await _stored(ioloop, await intake.enter(partial(intake.accept_many, messages)))
+            return range(engine.visible, engine.visible)
+        return await _stored(engine, await put_buffer.enter(partial(put_buffer.accept_many, messages)))
 
     def put_nowait(
         self,
@@ -159,10 +159,10 @@ class Topic:
             QueueFull: no room now.
             MessageSizeError, InvalidMessageError, QueueShutDown, StoreFailedError: as `put`.
         """
-        self._ioloop.check()
-        intake = self._ioloop.intake
-        data = intake.body(body)
-        waiter = intake.accept(intake.accepted(Draft(data, tag, key, headers, delay, ttl)), data)
+        self._engine.check()
+        put_buffer = self._engine.put_buffer
+        data = put_buffer.body(body)
+        waiter = put_buffer.accept(put_buffer.accepted(Draft(data, tag, key, headers, delay, ttl)), data)
         return Receipt(waiter)
 
     async def sync(self) -> None:
@@ -173,13 +173,13 @@ class Topic:
 
         Cancellation: it will be all the same.
         """
-        self._ioloop.check()
-        await self._ioloop.sync()
+        self._engine.check()
+        await self._engine.sync()
 
     @property
     def options(self) -> StoreOptions:
         """The options that hold for the topic."""
-        return self._ioloop.options
+        return self._engine.options
 
     async def configure(self, options: StoreOptions) -> None:
         """Let the topic go by other options from now on: those that concern its data are on disk when this returns.
@@ -198,8 +198,8 @@ class Topic:
         Cancellation: it is done all the same.
         """
         check_store_options(options, "await topic.configure({})", optional=False)
-        self._ioloop.check()
-        await asyncio.shield(asyncio.ensure_future(self._ioloop.choosing.configure(options)))
+        self._engine.check()
+        await asyncio.shield(asyncio.ensure_future(self._engine.effective_options.configure(options)))
 
     # --- channels
 
@@ -219,25 +219,27 @@ class Topic:
         check_name(name, "channel")
         check_channel_options(options, f"topic.channel({name!r}, {{}})")
         check_dead_letter(self.name, options)
-        self._ioloop.check()
-        return Channel(self._ioloop, self._open_outlet(name, options))
+        self._engine.check()
+        return Channel(self._engine, self._open_channel_engine(name, options))
 
-    def _open_outlet(self, name: str, options: ChannelOptions | None) -> Outlet[Message]:
-        ioloop, runtime = self._ioloop, self._runtime
-        new, first = name not in ioloop.outlets, not ioloop.retainer.holding()
-        outlet = runtime.outlet(ioloop, name, make_message)
+    def _open_channel_engine(self, name: str, options: ChannelOptions | None) -> ChannelEngine[Message]:
+        engine, store_engine = self._engine, self._store_engine
+        new, first = name not in engine.channel_engines, not engine.retention.holding()
+        channel_engine = store_engine.channel_engine(engine, name, make_message)
         if options is not None:
-            ioloop.choosing.channel(outlet, options)
+            engine.effective_options.channel(channel_engine, options)
         if new:
             start = None if options is None else options.start
             # What was accepted before is in the log before the channel is made.
-            outlet.foreseen = known_start(start, ioloop.log.begin, ioloop.visible + ioloop.pending, first=first)
-            runtime.create_channel(ioloop, outlet, partial(start_offset, runtime.fs_of(self.name), start, first=first))
-        return outlet
+            channel_engine.preview = known_start(start, engine.log.begin, engine.visible + engine.pending, first=first)
+            store_engine.create_channel(
+                engine, channel_engine, partial(start_offset, store_engine.fs_of(self.name), start, first=first)
+            )
+        return channel_engine
 
     def channels(self) -> list[str]:
         """Return the names of the channels."""
-        return sorted(self._ioloop.outlets)
+        return sorted(self._engine.channel_engines)
 
     async def delete_channel(self, name: str) -> None:
         """Delete a channel for good; segments that only it held back may go. One that is not there is fine.
@@ -252,8 +254,8 @@ class Topic:
         Cancellation: it is done all the same.
         """
         check_name(name, "channel")
-        self._ioloop.check()
-        await self._runtime.deletions.channel(self._ioloop, name)
+        self._engine.check()
+        await self._store_engine.deletions.channel(self._engine, name)
 
     # --- looking
 
@@ -267,14 +269,14 @@ class Topic:
 
         Cancellation: nothing changes.
         """
-        self._ioloop.check()
+        self._engine.check()
         check_offset("offset", offset)
-        if not self.begin_offset <= offset < self._ioloop.visible:
-            begin, end = self.begin_offset, self._ioloop.visible
+        if not self.begin_offset <= offset < self._engine.visible:
+            begin, end = self.begin_offset, self._engine.visible
             held = f"offsets {begin} to {end - 1}" if begin < end else "no message"
             raise OffsetError(f"topic {self.name!r} holds {held}, not offset {offset}")
-        read = partial(LogReader.read, view=self._ioloop.view(), offset=offset, max_bytes=1)
-        result = await self._ioloop.look(read)
+        read = partial(LogReader.read, view=self._engine.view(), offset=offset, max_bytes=1)
+        result = await self._engine.look(read)
         for batch in result.batches:
             if batch.first <= offset < batch.stop:
                 return make_message(self.name, None, batch, offset - batch.first, 0, 0)
@@ -294,20 +296,20 @@ class Topic:
             InvalidOptionError: `start` or `stop` is no offset; a `TypeError` too.
             StorageError: something could not be read. Damage is skipped.
         """
-        self._ioloop.check()
+        self._engine.check()
         for what, offset in (("start", start), ("stop", stop)):
             if offset is not None:
                 check_offset(what, offset)
         low = max(self.begin_offset, start or 0)
-        high = self._ioloop.visible if stop is None else min(stop, self._ioloop.visible)
+        high = self._engine.visible if stop is None else min(stop, self._engine.visible)
         return self._scan_back(low, high) if reverse else self._scan(low, high)
 
     async def _scan(self, low: int, high: int) -> AsyncIterator[Message]:
-        reader = SharedReader(self._runtime.fs_of(self.name))
+        reader = SharedReader(self._store_engine.fs_of(self.name))
         try:
             while low < high:
-                read = partial(LogReader.read, view=self._ioloop.log.view(high), offset=low, max_bytes=_PIECE)
-                result = await self._runtime.offload.call(reader.use, read)
+                read = partial(LogReader.read, view=self._engine.log.view(high), offset=low, max_bytes=_PIECE)
+                result = await self._store_engine.threads.call(reader.use, read)
                 for batch in result.batches:
                     for number in range(len(batch.columns.bodies)):
                         yield make_message(self.name, None, batch, number, 0, 0)
@@ -318,11 +320,11 @@ class Topic:
             self._close_scan(reader)
 
     async def _scan_back(self, low: int, high: int) -> AsyncIterator[Message]:
-        reader = SharedReader(self._runtime.fs_of(self.name))
+        reader = SharedReader(self._store_engine.fs_of(self.name))
         try:
             while low < high:
-                read = partial(LogReader.read_back, view=self._ioloop.view(), offset=high, max_bytes=_PIECE)
-                result = await self._runtime.offload.call(reader.use, read)
+                read = partial(LogReader.read_back, view=self._engine.view(), offset=high, max_bytes=_PIECE)
+                result = await self._store_engine.threads.call(reader.use, read)
                 for batch in reversed(result.batches):
                     for number in reversed(range(len(batch.columns.bodies))):
                         if batch.first + number < low:
@@ -341,7 +343,7 @@ class Topic:
             if error is not None:
                 reader.release(LogReader.close)  # the threads are gone, so nothing is being read
 
-        self._runtime.offload.start(lambda: reader.release(LogReader.close), report)
+        self._store_engine.threads.start(lambda: reader.release(LogReader.close), report)
 
     async def offset_at(self, moment: datetime) -> int:
         """Return the first offset put at `moment` or later; the end where all are older.
@@ -355,12 +357,12 @@ class Topic:
 
         Cancellation: nothing changes.
         """
-        self._ioloop.check()
+        self._engine.check()
         wanted = time_ns(moment)
         begin, found = -1, 0
         while begin != self.begin_offset:  # else retention may have taken what was found
             begin = self.begin_offset
-            found = await self._ioloop.look(partial(LogReader.offset_at, view=self._ioloop.view(), time_ns=wanted))
+            found = await self._engine.look(partial(LogReader.offset_at, view=self._engine.view(), time_ns=wanted))
         return max(found, begin)
 
     # --- the rest
@@ -374,8 +376,8 @@ class Topic:
 
         Cancellation: nothing changes.
         """
-        self._ioloop.check()
-        await self._ioloop.settle_in()
+        self._engine.check()
+        await self._engine.settle_in()
 
     async def purge(self) -> int:
         """Drop everything accepted so far from the log and from every channel; return how many messages that were.
@@ -388,47 +390,47 @@ class Topic:
 
         Cancellation: it is done all the same.
         """
-        self._ioloop.check()
+        self._engine.check()
         return await asyncio.shield(asyncio.ensure_future(self._purge()))
 
     async def _purge(self) -> int:
-        async with self._ioloop.alone():
-            return await self._ioloop.retainer.purge()
+        async with self._engine.without_transactions():
+            return await self._engine.retention.purge()
 
     def pause(self) -> Awaitable[None]:
         """Deliver nothing to any channel from now on; messages gather (SYSTEMS row B15).
 
         It takes effect at once. Await the result for it to be durable: a topic stays paused over a restart.
         """
-        return pause_topic(self._ioloop, paused=True)
+        return pause_topic(self._engine, paused=True)
 
     def resume(self) -> Awaitable[None]:
         """Deliver again, to those channels that are not paused themselves; as `pause`."""
-        return pause_topic(self._ioloop, paused=False)
+        return pause_topic(self._engine, paused=False)
 
     @property
     def begin_offset(self) -> int:
         """The first offset kept."""
-        return self._ioloop.log.begin
+        return self._engine.log.begin
 
     @property
     def end_offset(self) -> int:
         """The offset behind the last message written."""
-        return self._ioloop.log.end
+        return self._engine.log.end
 
     @property
     def durable_offset(self) -> int:
         """Everything below this offset survives a power cut."""
-        return self._ioloop.log.durable
+        return self._engine.log.durable
 
     def stats(self) -> TopicStats:
         """Return the topic's numbers. No I/O."""
-        return topic_stats(self._ioloop)
+        return topic_stats(self._engine)
 
 
-async def _stored(ioloop: IoLoop, waiter: asyncio.Future[T]) -> T:
+async def _stored(engine: TopicEngine, waiter: asyncio.Future[T]) -> T:
     try:
         return await waiter
     except asyncio.CancelledError:
-        ioloop.intake.withdrawn()
+        engine.put_buffer.withdrawn()
         raise

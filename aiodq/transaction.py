@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-from aiodq.engine.batch import OVERHEAD, Draft
-from aiodq.engine.joining import Joinable
-from aiodq.engine.transactions import Settlement
+from aiodq.engine.topic.put_batch import OVERHEAD, Draft
+from aiodq.engine.transactions.group_committer import HeldAck
+from aiodq.engine.transactions.task_transactions import Joinable
 from aiodq.errors import (
     AlreadySettledError,
     InvalidOptionTypeError,
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from types import TracebackType
 
-    from aiodq.engine.batch import Accepted
-    from aiodq.engine.ioloop import IoLoop
-    from aiodq.engine.joining import TransactionHost
-    from aiodq.engine.outlet import Outlet
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.topic.put_batch import Accepted
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.engine.transactions.task_transactions import TransactionHost
     from aiodq.format.layout import BytesLike
 
 __all__ = ["Held", "Transaction"]
@@ -48,7 +48,7 @@ class Held(Protocol):
         """Its number there."""
         ...
 
-    def _claim(self) -> tuple[Outlet[Any], int]:
+    def _claim(self) -> tuple[ChannelEngine[Any], int]:
         """Return the channel and the delivery number by which the transaction settles it."""
         ...
 
@@ -93,16 +93,16 @@ class Transaction(AsyncBlock):
     store's file of transactions, then to their topics.
     """
 
-    lease: object = None
+    store_ref: object = None
     """What keeps the store open for it."""
 
     def __init__(self, host: TransactionHost, own: Held | None = None) -> None:
         """Made by `Store.transaction` and `Message.transaction`; `own` joins when it begins."""
         self._host = host
         self._own = own
-        self._messages: dict[tuple[str, str, int], tuple[Held, Settlement]] = {}
+        self._messages: dict[tuple[str, str, int], tuple[Held, HeldAck]] = {}
         self._joined: list[Held] = []
-        self._puts: dict[str, tuple[IoLoop, list[tuple[Accepted, bytes]]]] = {}
+        self._puts: dict[str, tuple[TopicEngine, list[tuple[Accepted, bytes]]]] = {}
         self._cost = 0
         self._task: asyncio.Task[Any] | None = None
         self._entered = self._over = False
@@ -137,10 +137,10 @@ class Transaction(AsyncBlock):
             raise InvalidOptionTypeError(
                 f"ack_many takes a list of messages, not {messages!r:.100}: write tx.ack(message) for one"
             )
-        added: dict[tuple[str, str, int], tuple[Held, Settlement]] = {}
+        added: dict[tuple[str, str, int], tuple[Held, HeldAck]] = {}
         for message in messages:
             settlement = self._settlement(message)
-            key = message.topic, settlement.outlet.name, message.offset
+            key = message.topic, settlement.channel_engine.name, message.offset
             if key in self._messages or key in added:
                 raise AlreadySettledError(
                     f"message {message.offset} of {message.topic!r} is in the transaction already"
@@ -148,18 +148,18 @@ class Transaction(AsyncBlock):
             added[key] = message, settlement
         self._messages.update(added)
 
-    def _settlement(self, message: Held) -> Settlement:
+    def _settlement(self, message: Held) -> HeldAck:
         if not hasattr(message, "_claim"):
             raise InvalidOptionTypeError(
                 f"what is acked is a message, not {message!r:.100} ({type(message).__name__}): write "
                 "tx.ack(message) with what `await channel.get()` gave"
             )
-        outlet, delivery = message._claim()  # noqa: SLF001 - a way of settling that is not the message's own
-        ioloop = self._host.topics.get(message.topic)
-        if ioloop is None or ioloop.outlets.get(outlet.name) is not outlet:
+        channel_engine, delivery = message._claim()  # noqa: SLF001 - a way of settling that is not the message's own
+        engine = self._host.topics.get(message.topic)
+        if engine is None or engine.channel_engines.get(channel_engine.name) is not channel_engine:
             raise NotInFlightError(f"message {message.offset} of {message.topic!r} is not in flight in this store")
-        outlet.check(message.offset, delivery)
-        return Settlement(ioloop, outlet, message.offset, delivery)
+        channel_engine.check(message.offset, delivery)
+        return HeldAck(engine, channel_engine, message.offset, delivery)
 
     def put(
         self,
@@ -222,15 +222,15 @@ class Transaction(AsyncBlock):
     def _put(self, topic: str, bodies: Iterable[BytesLike | Draft], common: Draft) -> None:
         self._check()
         check_topic_name(topic, self._host.topics)
-        ioloop, messages = self._puts.get(topic) or (self._host.ioloop(topic), [])
-        added = ioloop.intake.accepted_many(bodies, common)
+        engine, messages = self._puts.get(topic) or (self._host.engine(topic), [])
+        added = engine.put_buffer.accepted_many(bodies, common)
         cost = self._cost + sum(len(body) + OVERHEAD for _, body in added)
         if cost > _LARGEST:
             raise MessageSizeError(f"a transaction holds up to {_LARGEST} bytes of messages")
         if added:
             self._cost = cost
             messages += added
-            self._puts[topic] = ioloop, messages
+            self._puts[topic] = engine, messages
 
     def _check(self) -> None:
         self._host.check()
@@ -255,7 +255,7 @@ class Transaction(AsyncBlock):
         """
         self._check()
         settlement = self._settlement(message)
-        key = message.topic, settlement.outlet.name, message.offset
+        key = message.topic, settlement.channel_engine.name, message.offset
         self._messages.setdefault(key, (message, settlement))
         self._joined.append(message)
 

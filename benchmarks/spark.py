@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 import aiodq
-from aiodq.format.arrow import ArrowDecoder
 from aiodq.format.layout import SEGMENT_HEADER
+from aiodq.format.vectorized.arrow import ArrowDecoder
 from aiodq.spark.pipelines import start_session
 from benchmarks.environment import describe
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from aiodq.storage.segments import Segment
+    from aiodq.storage.log.segment_files import Segment
 
 TOGETHER = 10_000
 """Messages in one put, where it is not one."""

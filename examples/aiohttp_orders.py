@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LARGEST_ORDER = 16 * 1024
 RETRYING = aiodq.ChannelOptions(backoff=aiodq.Backoff(first=1.0, limit=60.0), max_attempts=5, dead_letter="failed")
-"""An order that fails five times is set aside, in the topic `failed`, with what was wrong."""
+"""An order that fails five times is quarantined, in the topic `failed`, with what was wrong."""
 GRACE = 5.0
 """Seconds that requests under way have at shutdown."""
 

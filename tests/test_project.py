@@ -27,12 +27,12 @@ EXTRAS = {
 # The modules that exist for the sake of an extra, with all that is below them.
 MAY_IMPORT_EXTRAS = (
     "aiodq.cli",
-    "aiodq.format.arrow",
+    "aiodq.format.vectorized.arrow",
     "aiodq.format.codecs",
-    "aiodq.format.framearrays",
+    "aiodq.format.vectorized.frame_arrays",
     "aiodq.integrations",
     "aiodq.spark",
-    "aiodq.storage.arrow",
+    "aiodq.storage.read.arrow_reader",
 )
 MAX_MODULE_LINES = 600
 MAX_FUNCTION_LINES = 60

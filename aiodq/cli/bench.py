@@ -14,7 +14,7 @@ from cyclopts import Parameter, validators
 from aiodq.cli.exits import DONE, CommandError
 from aiodq.cli.loop import run_command
 from aiodq.cli.show import figures_table, human_bytes, print_json, rate, stdout
-from aiodq.engine.signals import QueueEmpty
+from aiodq.engine.queue_errors import QueueEmpty
 from aiodq.options import StoreOptions, SyncPolicy
 from aiodq.store import open_queue
 

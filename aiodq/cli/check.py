@@ -6,8 +6,8 @@ from typing import Any
 from aiodq.cli.exits import DONE, WRONG
 from aiodq.cli.metered import MeteredFileSystem
 from aiodq.cli.show import Meter, counted, human_bytes, print_json, stdout
-from aiodq.storage.repair import RepairAction, repair_store
-from aiodq.storage.verify import Finding, StoreReport, verify_store
+from aiodq.storage.offline.repair import RepairAction, repair_store
+from aiodq.storage.offline.verify import Finding, StoreReport, verify_store
 
 __all__ = ["repair", "verify"]
 
@@ -53,7 +53,7 @@ def _finding_text(found: Finding) -> str:
 def repair(store: str, /, *, json: bool = False) -> int:
     """Settle what verify calls damage, and say what was done.
 
-    Nobody else may have the store open. No byte is destroyed: what cannot be read is set aside first.
+    Nobody else may have the store open. No byte is destroyed: what cannot be read is quarantined first.
 
     Args:
         store: the store's directory.

@@ -14,14 +14,14 @@ from aiodq.errors import CorruptionError, MissingExtraError
 from aiodq.format.checksum import CRC32, checksum_named
 from aiodq.format.columns import Flags
 from aiodq.format.footer import FooterTail, SegmentIndex
-from aiodq.format.frames import Frame, FrameContext, decode_frame
+from aiodq.format.frame import Frame, FrameContext, decode_frame
 from aiodq.format.layout import FOOTER_TAIL, INDEX_ENTRY, KIND_BATCH, KIND_COMPACT, SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
-from aiodq.storage.filesystem import File, OsFileSystem
-from aiodq.storage.meta import read_meta
-from aiodq.storage.oserrors import storage_error
-from aiodq.storage.record import records_of
-from aiodq.storage.scan import Bad, scan_units
+from aiodq.storage.io.filesystem import File, OsFileSystem
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.read.frame_scan import Bad, scan_units
+from aiodq.storage.read.stored_message import records_of
+from aiodq.storage.state.topic_meta import read_meta
 
 __all__ = ["dump"]
 

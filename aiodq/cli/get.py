@@ -16,7 +16,7 @@ from aiodq.cli.loop import Aside, run_command
 from aiodq.cli.names import known_channel, known_topic
 from aiodq.cli.opening import open_store
 from aiodq.cli.show import message_fields
-from aiodq.engine.signals import QueueEmpty
+from aiodq.engine.queue_errors import QueueEmpty
 from aiodq.errors import StoreLockedError
 from aiodq.message import Message
 from aiodq.names import check_name

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from aiodq.cli.exits import DONE, WRONG, complain
 from aiodq.cli.show import counted, print_json, stdout
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.holds import read_holds, release_hold
-from aiodq.storage.layout import check_store_directory
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.state.holds import read_holds, release_hold
+from aiodq.storage.state.store_layout import check_store_directory
 
 __all__ = ["holds"]
 

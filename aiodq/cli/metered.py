@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.io.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from aiodq.cli.show import Meter
-    from aiodq.storage.filesystem import File
+    from aiodq.storage.io.filesystem import File
 
 __all__ = ["MeteredFileSystem"]
 

@@ -12,7 +12,7 @@ from aiodq.store import open_reader
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aiodq.storage.reader import TopicReader
+    from aiodq.storage.offline.store_reader import TopicReader
 
 __all__ = ["known_channel", "known_topic"]
 

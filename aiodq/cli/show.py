@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from aiodq.storage.record import StoredMessage
+    from aiodq.storage.read.stored_message import StoredMessage
 
 __all__ = [
     "Meter",

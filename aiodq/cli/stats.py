@@ -13,8 +13,8 @@ from rich.text import Text
 from aiodq.cli.exits import DONE, CommandError
 from aiodq.cli.show import figures_table, human_bytes, print_json, rate, stdout
 from aiodq.stats import Latency
-from aiodq.storage.reader import ChannelSummary, StoreSummary
-from aiodq.storage.summaries import TopicSummary
+from aiodq.storage.offline.store_reader import ChannelSummary, StoreSummary
+from aiodq.storage.offline.summaries import TopicSummary
 from aiodq.store import open_reader
 
 __all__ = ["stat"]

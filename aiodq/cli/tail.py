@@ -11,7 +11,7 @@ from cyclopts import Parameter, validators
 from aiodq.cli.exits import DONE
 from aiodq.cli.names import known_topic
 from aiodq.cli.show import message_fields
-from aiodq.storage.record import StoredMessage
+from aiodq.storage.read.stored_message import StoredMessage
 
 __all__ = ["tail"]
 

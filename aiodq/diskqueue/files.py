@@ -7,11 +7,11 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import InvalidNameError
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.oserrors import storage_error
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.io.os_errors import storage_error
 
 if TYPE_CHECKING:
-    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = ["check_name", "data_numbers", "data_path", "files_of", "list_queues", "metadata_path"]
 

@@ -11,14 +11,14 @@ from aiodq.diskqueue.metadata import LONGEST, DiskQueueMetadata
 from aiodq.diskqueue.options import MAX_MESSAGE_BYTES, Limits
 from aiodq.diskqueue.records import PREFIX, RecordFile
 from aiodq.errors import CorruptionError, StoreNotFoundError
-from aiodq.storage.atomic import read_file
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.oserrors import storage_error
+from aiodq.storage.io.durable_io import read_file
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.io.os_errors import storage_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = ["DiskQueueMessage", "DiskQueueReader", "read"]
 
@@ -47,7 +47,7 @@ class DiskQueueReader:
     A-W7). What was read after the last sync comes again (A-W1).
 
     Behind damage the rest of that file is not read, since nothing marks where a message begins; the next file is (A17).
-    Files that go-diskqueue has set aside as `.bad` are not looked at (A6).
+    Files that go-diskqueue has quarantined as `.bad` are not looked at (A6).
 
     Where the system refuses something, that is an error and never taken for damage (go-diskqueue#1). The queue should
     have no other user meanwhile; of one that is written to, this sees what was there when it looked.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aiodq.storage.oserrors import storage_error
+from aiodq.storage.io.os_errors import storage_error
 
 if TYPE_CHECKING:
     from aiodq.diskqueue.options import Limits
-    from aiodq.storage.filesystem import File
+    from aiodq.storage.io.filesystem import File
 
 __all__ = ["PREFIX", "RecordFile"]
 

@@ -17,16 +17,16 @@ from aiodq.diskqueue.options import (
 )
 from aiodq.diskqueue.records import PREFIX
 from aiodq.errors import InvalidOptionError, MessageSizeError, StorageError, StoreFailedError
-from aiodq.storage.atomic import TEMPORARY, replace_file, sync_directory, sync_file, write_all
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.oserrors import storage_error
+from aiodq.storage.io.durable_io import TEMPORARY, replace_file, sync_directory, sync_file, write_all
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.io.os_errors import storage_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
     from aiodq.format.layout import BytesLike
-    from aiodq.storage.filesystem import File, FileSystem
+    from aiodq.storage.io.filesystem import File, FileSystem
 
 __all__ = ["DiskQueueWriter", "write"]
 

@@ -6,7 +6,7 @@ channels that are behind, the *metadata persister* keeps journals, checkpoints a
 they have done comes back to the ioLoop as requests through its queue, as do ticks, purges and the close.
 
     put -> open batch -> ioLoop -> segment writer -> disk
-                                        disk -> prefetcher -> outlet (a channel's end) -> get
+                                        disk -> prefetcher -> channel engine (a channel's end) -> get
 
 A put is one future. A batch is taken when the one before it is durable, so whatever came in meanwhile shares one sync.
 Futures of getters carry wake-ups, never messages: a cancelled getter passes its wake-up on and nothing is lost.

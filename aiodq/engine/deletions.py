@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.channels import delete_channel
-from aiodq.engine.signals import QueueShutDown
+from aiodq.engine.channel.management import delete_channel
+from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import DiskFullError
-from aiodq.storage.aside import drop_owed, read_owed
-from aiodq.storage.layout import delete_topic
+from aiodq.storage.state.parked_transactions import drop_owed, read_owed
+from aiodq.storage.state.store_layout import delete_topic
 
 if TYPE_CHECKING:
-    from aiodq.engine.ioloop import IoLoop
-    from aiodq.engine.runtime import Runtime
-    from aiodq.storage.filesystem import FileSystem
+    from aiodq.engine.store_engine import StoreEngine
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = ["Deletions"]
 
@@ -29,18 +29,18 @@ class Deletions:
         ending: topics that are being deleted, and are the store's until that is done.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, store_engine: StoreEngine) -> None:
         """Begin with nothing to do."""
-        self._runtime = runtime
+        self._store_engine = store_engine
         self._topics: dict[str, asyncio.Task[None]] = {}
         self._channels: set[asyncio.Task[None]] = set()
-        self.ending: set[IoLoop] = set()
+        self.ending: set[TopicEngine] = set()
 
     def under_way(self, topic: str) -> asyncio.Task[None] | None:
         """Return the task that deletes a topic of that name, if there is one."""
         return self._topics.get(topic)
 
-    async def topic(self, name: str, ioloop: IoLoop | None) -> None:
+    async def topic(self, name: str, engine: TopicEngine | None) -> None:
         """End a topic and delete its files, or wait until somebody who does so already is done.
 
         Raises:
@@ -48,11 +48,11 @@ class Deletions:
 
         Cancellation: it is done all the same.
         """
-        if ioloop is not None:
-            for outlet in ioloop.outlets.values():
-                outlet.shut_down(immediate=True, over=_deleted(name))
-            self.ending.add(ioloop)
-            task = self._runtime.loop.create_task(self._delete(ioloop, self._topics.get(name)))
+        if engine is not None:
+            for channel_engine in engine.channel_engines.values():
+                channel_engine.shut_down(immediate=True, over=_deleted(name))
+            self.ending.add(engine)
+            task = self._store_engine.loop.create_task(self._delete(engine, self._topics.get(name)))
             self._topics[name] = task
             task.add_done_callback(lambda done: self._ended(name, done))
         if name in self._topics:
@@ -62,43 +62,45 @@ class Deletions:
         if self._topics.get(name) is task:
             del self._topics[name]
 
-    async def _delete(self, ioloop: IoLoop, earlier: asyncio.Task[None] | None) -> None:
+    async def _delete(self, engine: TopicEngine, earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:
             await asyncio.wait([earlier])
         while True:
             try:
-                await self._delete_now(ioloop)
+                await self._delete_now(engine)
             except DiskFullError:
                 # What transactions have put elsewhere finds no room there. To delete may be what makes it, but not
                 # before nothing in their file could bring the topic back.
-                if ioloop.closed or self._runtime.closing:
+                if engine.closed or self._store_engine.closing:
                     raise
                 await asyncio.sleep(_PATIENCE)
             else:
                 return
 
-    async def _delete_now(self, ioloop: IoLoop) -> None:
-        runtime = self._runtime
-        runtime.committer.forget(ioloop)
-        async with runtime.alone():
-            await ioloop.close(_deleted(ioloop.name))
-            self.ending.discard(ioloop)
-            await runtime.offload.call(_delete_files, runtime.fs_of(ioloop.name), runtime.path, ioloop.name)
-        runtime.reporter.topic_deleted(ioloop.name)
+    async def _delete_now(self, engine: TopicEngine) -> None:
+        store_engine = self._store_engine
+        store_engine.committer.forget(engine)
+        async with store_engine.without_transactions():
+            await engine.close(_deleted(engine.name))
+            self.ending.discard(engine)
+            await store_engine.threads.call(
+                _delete_files, store_engine.fs_of(engine.name), store_engine.path, engine.name
+            )
+        store_engine.reporter.topic_deleted(engine.name)
 
-    async def channel(self, ioloop: IoLoop, name: str) -> None:
-        """See `aiodq.engine.channels.delete_channel`.
+    async def channel(self, engine: TopicEngine, name: str) -> None:
+        """See `aiodq.engine.channel.management.delete_channel`.
 
         Cancellation: it is done all the same.
         """
-        task = self._runtime.loop.create_task(self._delete_channel(ioloop, name))
+        task = self._store_engine.loop.create_task(self._delete_channel(engine, name))
         self._channels.add(task)
         task.add_done_callback(self._channels.discard)
         await asyncio.shield(task)
 
-    async def _delete_channel(self, ioloop: IoLoop, name: str) -> None:
-        async with self._runtime.alone():
-            await delete_channel(self._runtime.fs_of(ioloop.name, name), ioloop, name)
+    async def _delete_channel(self, engine: TopicEngine, name: str) -> None:
+        async with self._store_engine.without_transactions():
+            await delete_channel(self._store_engine.fs_of(engine.name, name), engine, name)
 
     async def end(self) -> None:
         """Wait for everything that is under way."""

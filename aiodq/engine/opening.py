@@ -9,28 +9,28 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiodq.delivery.channel import ChannelState
-from aiodq.engine.adopting import adopt_pending
-from aiodq.engine.aimed import FOR, aimed_since
-from aiodq.engine.alarm import monotonic_ns
-from aiodq.engine.batch import Part
-from aiodq.engine.writer import write_blocking
+from aiodq.delivery.channel_state import ChannelState
+from aiodq.engine.bulk_adoption import adopt_pending
+from aiodq.engine.channel.addressed import FOR, aimed_since
+from aiodq.engine.channel.redelivery_timer import monotonic_ns
+from aiodq.engine.topic.put_batch import Part
+from aiodq.engine.topic.segment_writer import write_blocking
 from aiodq.errors import DiskFullError, InvalidNameError, MissingExtraError, StorageError, StoreLockedError
 from aiodq.format.codecs import CODEC_NONE, codec_number
 from aiodq.options import ChannelOptions, StoreOptions
-from aiodq.storage.adoption import finish_adoptions
-from aiodq.storage.aside import drop_owed, keep_owed, owed_to, read_owed
-from aiodq.storage.atomic import ensure_directory, sync_directory
-from aiodq.storage.commitlock import lock_commits, lock_store
-from aiodq.storage.delayed import delayed
-from aiodq.storage.journal import ChannelJournal
-from aiodq.storage.layout import check_store_directory, list_topics, require_store, sweep_deleted
-from aiodq.storage.log import LogOptions, TopicLog
-from aiodq.storage.oserrors import is_lasting, storage_error
-from aiodq.storage.pool import PooledFileSystem
-from aiodq.storage.slots import WATERMARK
-from aiodq.storage.stored import StoredOptions, holding, kept
-from aiodq.storage.transactions import TransactionFile, transactions_in
+from aiodq.storage.bulk.adoption import finish_adoptions
+from aiodq.storage.bulk.commit_lock import lock_commits, lock_store
+from aiodq.storage.io.durable_io import ensure_directory, sync_directory
+from aiodq.storage.io.file_pool import PooledFileSystem
+from aiodq.storage.io.os_errors import is_lasting, storage_error
+from aiodq.storage.log.topic_log import LogOptions, TopicLog
+from aiodq.storage.log.watermark import WATERMARK
+from aiodq.storage.read.delayed_index import delayed
+from aiodq.storage.state.channel_journal import ChannelJournal
+from aiodq.storage.state.parked_transactions import drop_owed, keep_owed, owed_to, read_owed
+from aiodq.storage.state.store_layout import check_store_directory, list_topics, require_store, sweep_deleted
+from aiodq.storage.state.stored_options import StoredOptions, holding, kept
+from aiodq.storage.state.transaction_log import TransactionFile, transactions_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.format.columns import Columns
     from aiodq.format.transactions import Acks, Block, Puts
-    from aiodq.storage.aside import Owed
-    from aiodq.storage.commits import CommitKey
-    from aiodq.storage.filesystem import FileSystem, Lock
+    from aiodq.storage.bulk.commits import CommitKey
+    from aiodq.storage.io.filesystem import FileSystem, Lock
+    from aiodq.storage.state.parked_transactions import Owed
 
 __all__ = [
     "Brought",

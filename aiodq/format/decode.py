@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.errors import CorruptionError
 from aiodq.format.columns import Columns
-from aiodq.format.frames import Batch, check_frame, decode_frame, read_prefix
+from aiodq.format.frame import Batch, check_frame, decode_frame, read_prefix
 from aiodq.format.layout import ALIGNMENT, COMPACT_MIN, FRAME_PREFIX, FRAME_START, KIND_COMPACT, TRAILER, padded
 
 if TYPE_CHECKING:
     from aiodq.format.footer import SegmentIndex
-    from aiodq.format.frames import Frame, FrameContext
+    from aiodq.format.frame import Frame, FrameContext
 
 __all__ = ["IndexSingles", "compact_stretch", "decode_stretch", "index_singles", "whole_frame"]
 

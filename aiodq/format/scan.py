@@ -7,13 +7,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import CorruptionError
-from aiodq.format.frames import check_frame, read_prefix
+from aiodq.format.frame import check_frame, read_prefix
 from aiodq.format.layout import ALIGNMENT, COMPACT_MIN, CONTROL_KINDS, KIND_BATCH, KIND_COMPACT, TRAILER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiodq.format.frames import Frame, FrameContext
+    from aiodq.format.frame import Frame, FrameContext
 
 __all__ = ["candidate_frames", "find_frame", "frame_before"]
 

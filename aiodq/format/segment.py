@@ -9,7 +9,7 @@ from uuid import UUID
 
 from aiodq.errors import CorruptionError, FormatVersionError
 from aiodq.format.checksum import CRC32, checksum_named
-from aiodq.format.frames import FrameContext
+from aiodq.format.frame import FrameContext
 from aiodq.format.layout import SEGMENT_HEADER, SEGMENT_MAGIC, VERSION
 
 if TYPE_CHECKING:

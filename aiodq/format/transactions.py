@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiodq.errors import CorruptionError, FormatVersionError, InvalidNameError
 from aiodq.format.checksum import CRC32, checksum_named
 from aiodq.format.columns import Columns
-from aiodq.format.frames import FrameContext, decode_frame, encode_frames, read_prefix
+from aiodq.format.frame import FrameContext, decode_frame, encode_frames, read_prefix
 from aiodq.format.layout import ALIGNMENT, padded
 from aiodq.names import check_name
 

@@ -14,7 +14,7 @@ from aiodq.errors import InvalidOptionError
 from aiodq.format.codecs import codec_number
 from aiodq.names import check_topic_name, is_ephemeral
 from aiodq.options import time_ns
-from aiodq.storage.arrow import columns_of
+from aiodq.storage.read.arrow_reader import columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError, StoreNotFoundError
 from aiodq.names import check_name
-from aiodq.storage.layout import check_store_directory, list_topics
-from aiodq.storage.logreader import LogReader, LogView
-from aiodq.storage.oserrors import storage_error
-from aiodq.storage.snapshot import LogSnapshot
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.read.log_reader import LogReader, LogView
+from aiodq.storage.read.snapshot import LogSnapshot
+from aiodq.storage.state.store_layout import check_store_directory, list_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from uuid import UUID
 
     from aiodq.spark.options import Bound, ReadOptions
-    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = ["Split", "beside_its_owner", "bound_offset", "check_bounds", "plan", "snapshot", "splits_of", "topics_of"]
 

@@ -11,16 +11,16 @@ from pyspark.sql.datasource import InputPartition
 
 from aiodq.errors import CorruptionError
 from aiodq.spark.visible import require_seen
-from aiodq.storage.arrow import RUN_BYTES, arrow_reader, as_record_batches, columns_of
+from aiodq.storage.read.arrow_reader import RUN_BYTES, arrow_reader, as_record_batches, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiodq.format.arrow import ArrowRows
+    from aiodq.format.vectorized.arrow import ArrowRows
     from aiodq.spark.options import ReadOptions
     from aiodq.spark.planning import Split
-    from aiodq.storage.damage import Damage
-    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.log.quarantine import Damage
 
 __all__ = ["Partition", "record_batches"]
 

@@ -12,7 +12,7 @@ from aiodq.spark.planning import plan
 from aiodq.spark.reading import Partition, record_batches
 from aiodq.spark.streaming import StreamReader
 from aiodq.spark.writing import BatchWriter, StreamWriter, check_schema
-from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.io.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

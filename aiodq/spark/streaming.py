@@ -18,9 +18,9 @@ from pyspark.sql.streaming.datasource import (
 from aiodq.errors import OffsetError
 from aiodq.spark.planning import Split, beside_its_owner, bound_offset, check_bounds, snapshot, splits_of, topics_of
 from aiodq.spark.reading import Partition, record_batches
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.holds import Hold, read_hold, write_hold
-from aiodq.storage.logreader import LogReader
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.read.log_reader import LogReader
+from aiodq.storage.state.holds import Hold, read_hold, write_hold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
     from aiodq.spark.options import ReadOptions
-    from aiodq.storage.snapshot import LogSnapshot
+    from aiodq.storage.read.snapshot import LogSnapshot
 
 __all__ = ["StreamReader"]
 

@@ -11,14 +11,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
-from aiodq.storage.meta import describe, read_meta
-from aiodq.storage.oserrors import storage_error
-from aiodq.storage.segments import list_segments
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.log.segment_files import list_segments
+from aiodq.storage.state.topic_meta import describe, read_meta
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = ["require_seen"]
 

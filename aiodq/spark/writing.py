@@ -1,4 +1,4 @@
-"""Writing: tasks stage segments beside the store, and the driver's one record commits them (`aiodq.storage.commits`).
+"""Writing: tasks stage segments beside the store, and the driver's one record commits them (`storage.bulk.commits`).
 
 Rows become messages in the order of the partitions, and within one in its own. A store that nobody owns takes them over
 within the commit; its owner, in this process or in another, within a second or two.
@@ -18,18 +18,18 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from aiodq.clock import SystemClock
-from aiodq.engine.checks import check_headers, check_labels
 from aiodq.engine.opening import adopt_without_owner
+from aiodq.engine.validation import check_headers, check_labels
 from aiodq.errors import AiodqError, InvalidMessageError
 from aiodq.format.codecs import codec_number
 from aiodq.format.columns import Columns
 from aiodq.options import StoreOptions
 from aiodq.spark.options import check_topic
-from aiodq.storage.atomic import ensure_directory
-from aiodq.storage.commits import Commit, CommitKey, Staged, commit_staged, discard_staged
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.layout import check_store_directory
-from aiodq.storage.staging import StagingWriter
+from aiodq.storage.bulk.commits import Commit, CommitKey, Staged, commit_staged, discard_staged
+from aiodq.storage.bulk.staging import StagingWriter
+from aiodq.storage.io.durable_io import ensure_directory
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.state.store_layout import check_store_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

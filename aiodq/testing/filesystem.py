@@ -10,8 +10,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import StoreLockedError
-from aiodq.storage.lock import LOCK_NAME
-from aiodq.storage.oserrors import storage_error
+from aiodq.storage.io.lock import LOCK_NAME
+from aiodq.storage.io.os_errors import storage_error
 from aiodq.testing.disk import (
     ROOT,
     Disk,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from aiodq.format.layout import BytesLike
-    from aiodq.storage.filesystem import File, Lock
+    from aiodq.storage.io.filesystem import File, Lock
 
 __all__ = ["SimulatedFileSystem"]
 
@@ -263,7 +263,7 @@ class SimulatedFileSystem:
     # --- the seam of aiodq.storage
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """See `aiodq.storage.filesystem.FileSystem.open`."""
+        """See `aiodq.storage.io.filesystem.FileSystem.open`."""
         self._enter("create" if create else "open", path)
         with self._mutex:
             node = self._make(path, directory=False) if create else self._tree.known(path)
@@ -272,30 +272,30 @@ class SimulatedFileSystem:
             return SimulatedFile(self, node, path, writable=write or create)
 
     def listdir(self, path: str) -> list[str]:
-        """See `aiodq.storage.filesystem.FileSystem.listdir`."""
+        """See `aiodq.storage.io.filesystem.FileSystem.listdir`."""
         self._enter("listdir", path)
         with self._mutex:
             return sorted(self._tree.names(path))
 
     def is_directory(self, path: str) -> bool:
-        """See `aiodq.storage.filesystem.FileSystem.is_directory`."""
+        """See `aiodq.storage.io.filesystem.FileSystem.is_directory`."""
         with self._mutex:
             node = self._tree.find(path)
             return node is not None and node.names is not None
 
     def exists(self, path: str) -> bool:
-        """See `aiodq.storage.filesystem.FileSystem.exists`."""
+        """See `aiodq.storage.io.filesystem.FileSystem.exists`."""
         with self._mutex:
             return self._tree.find(path) is not None
 
     def make_directory(self, path: str) -> None:
-        """See `aiodq.storage.filesystem.FileSystem.make_directory`."""
+        """See `aiodq.storage.io.filesystem.FileSystem.make_directory`."""
         self._enter("make_directory", path)
         with self._mutex:
             self._make(path, directory=True)
 
     def rename(self, source: str, target: str) -> None:
-        """See `aiodq.storage.filesystem.FileSystem.rename`."""
+        """See `aiodq.storage.io.filesystem.FileSystem.rename`."""
         self._enter("rename", target)
         with self._mutex:
             (parent, name), (new_parent, new_name) = os.path.split(source), os.path.split(target)
@@ -326,7 +326,7 @@ class SimulatedFileSystem:
             raise os_error(errno.ENOTEMPTY, target)
 
     def remove(self, path: str) -> None:
-        """See `aiodq.storage.filesystem.FileSystem.remove`."""
+        """See `aiodq.storage.io.filesystem.FileSystem.remove`."""
         self._enter("remove", path)
         with self._mutex:
             node = self._tree.known(path)
@@ -335,7 +335,7 @@ class SimulatedFileSystem:
             self._remove(path)
 
     def remove_directory(self, path: str) -> None:
-        """See `aiodq.storage.filesystem.FileSystem.remove_directory`."""
+        """See `aiodq.storage.io.filesystem.FileSystem.remove_directory`."""
         self._enter("remove_directory", path)
         with self._mutex:
             if self._tree.names(path):
@@ -348,20 +348,20 @@ class SimulatedFileSystem:
         self._note(Removed(self._tree.known(parent).number, name))
 
     def sync_directory(self, path: str) -> None:
-        """See `aiodq.storage.filesystem.FileSystem.sync_directory`."""
+        """See `aiodq.storage.io.filesystem.FileSystem.sync_directory`."""
         with self._mutex:
             self._tree.names(path)
             node = self._tree.known(path)
         self._sync(node, path, "sync_directory")
 
     def free_space(self, path: str) -> int | None:
-        """See `aiodq.storage.space`; None without a capacity. No call that a plan counts."""
+        """See `aiodq.storage.io.free_space`; None without a capacity. No call that a plan counts."""
         del path
         with self._mutex:
             return None if self.capacity is None else max(self._room(), 0)
 
     def lock(self, path: str) -> Lock:
-        """See `aiodq.storage.filesystem.FileSystem.lock`."""
+        """See `aiodq.storage.io.filesystem.FileSystem.lock`."""
         try:
             self._enter("lock", path)
             with self._mutex:

@@ -37,7 +37,7 @@ class SimulatedFile:
         return self._node
 
     def read_at(self, size: int, position: int) -> bytes:
-        """See `aiodq.storage.filesystem.File.read_at`."""
+        """See `aiodq.storage.io.filesystem.File.read_at`."""
         self._fs._enter("read", self._path)  # noqa: SLF001 - the other half of one thing
         node = self._opened()
         if node.names is not None:
@@ -45,24 +45,24 @@ class SimulatedFile:
         return bytes(node.data[position : position + size])
 
     def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
-        """See `aiodq.storage.filesystem.File.write_at`."""
+        """See `aiodq.storage.io.filesystem.File.write_at`."""
         return self._fs._write(self._opened(refusal=errno.EBADF), self._path, buffers, position)  # noqa: SLF001 - see above
 
     def size(self) -> int:
-        """See `aiodq.storage.filesystem.File.size`."""
+        """See `aiodq.storage.io.filesystem.File.size`."""
         self._fs._enter("size", self._path)  # noqa: SLF001 - see above
         return len(self._opened().data)
 
     def truncate(self, size: int) -> None:
-        """See `aiodq.storage.filesystem.File.truncate`."""
+        """See `aiodq.storage.io.filesystem.File.truncate`."""
         self._fs._truncate(self._opened(refusal=errno.EINVAL), self._path, size)  # noqa: SLF001 - see above
 
     def sync(self) -> None:
-        """See `aiodq.storage.filesystem.File.sync`."""
+        """See `aiodq.storage.io.filesystem.File.sync`."""
         self._fs._sync(self._opened(), self._path, "sync")  # noqa: SLF001 - see above
 
     def close(self) -> None:
-        """See `aiodq.storage.filesystem.File.close`."""
+        """See `aiodq.storage.io.filesystem.File.close`."""
         if self._node is not None:
             self._node = None
             self._fs._enter("close", self._path)  # noqa: SLF001 - see above
@@ -79,5 +79,5 @@ class SimulatedLock:
         self._path = path
 
     def release(self) -> None:
-        """See `aiodq.storage.filesystem.Lock.release`."""
+        """See `aiodq.storage.io.filesystem.Lock.release`."""
         self._locks.discard(self._path)

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from aiodq.format.columns import Columns
-from aiodq.storage.commits import STAGING, Commit, CommitKey, commit_staged, read_commits
-from aiodq.storage.staging import StagingWriter
+from aiodq.storage.bulk.commits import STAGING, Commit, CommitKey, commit_staged, read_commits
+from aiodq.storage.bulk.staging import StagingWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -9,14 +9,14 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.storage.atomic import ensure_directory
-from aiodq.storage.checked import encode_checked
-from aiodq.storage.commits import COMMITS, STAGING, Commit, CommitKey, commit_staged, read_commits
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.reader import TopicReader
-from aiodq.storage.repair import repair_store
-from aiodq.storage.staging import StagingWriter
-from aiodq.storage.verify import verify_store
+from aiodq.storage.bulk.commits import COMMITS, STAGING, Commit, CommitKey, commit_staged, read_commits
+from aiodq.storage.bulk.staging import StagingWriter
+from aiodq.storage.io.durable_io import ensure_directory
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.offline.repair import repair_store
+from aiodq.storage.offline.store_reader import TopicReader
+from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.state.json_file import encode_checked
 from aiodq.testing import Fault
 from tests.bulk.support import STORE, STREAM, adopted, eventually, left, load, numbered, shown, staged
 from tests.channels.support import Machine, counts, ready, soon
@@ -171,7 +171,7 @@ async def test_a_finished_one_that_could_not_be_noted_does_not_keep_a_full_store
         pass
     assert load(machine, CommitKey(STREAM, 0), {"jobs": numbered(3)})
     with monkeypatch.context() as patched:
-        patched.setattr("aiodq.engine.adopting.finish_commit", full)
+        patched.setattr("aiodq.engine.bulk_adoption.finish_commit", full)
         async with machine.store() as store:
             assert await shown(store.topic("jobs")) == numbered(3)
     for place in (COMMITS, STAGING):
@@ -188,7 +188,7 @@ async def test_a_finished_one_that_could_not_be_noted_does_not_keep_a_full_store
 
 
 async def test_more_topics_than_a_process_may_have_files(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiodq.storage.staging._MOST_OPEN", 3)
+    monkeypatch.setattr("aiodq.storage.bulk.staging._MOST_OPEN", 3)
     async with machine.store():
         pass
     writer = StagingWriter(machine.fs, machine.clock, STORE, "many", segment_bytes=1000)
@@ -299,7 +299,7 @@ async def test_verify_takes_an_adoption_under_way_for_no_damage(
     async with machine.store():
         await adopted(machine)
     monkeypatch.setattr(
-        "aiodq.storage.verify.read_commits", lambda *where: reading.pop() if reading else read_commits(*where)
+        "aiodq.storage.offline.verify.read_commits", lambda *where: reading.pop() if reading else read_commits(*where)
     )
     assert verify_store(STORE, machine.fs).ok
     assert not reading

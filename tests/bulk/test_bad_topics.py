@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.storage.commits import CommitKey, read_commits
-from aiodq.storage.repair import repair_store
-from aiodq.storage.verify import verify_store
+from aiodq.storage.bulk.commits import CommitKey, read_commits
+from aiodq.storage.offline.repair import repair_store
+from aiodq.storage.offline.verify import verify_store
 from aiodq.testing import Fault, SimulatedFileSystem
 from tests.bulk.support import STORE, STREAM, adopted, eventually, left, load, shown
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import aiodq
-from aiodq.storage.holds import HOLDS, Hold, read_hold, read_holds, release_hold, write_hold
-from aiodq.storage.reader import TopicReader
-from aiodq.storage.repair import repair_store
-from aiodq.storage.verify import verify_store
+from aiodq.storage.offline.repair import repair_store
+from aiodq.storage.offline.store_reader import TopicReader
+from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.state.holds import HOLDS, Hold, read_hold, read_holds, release_hold, write_hold
 from aiodq.testing import Fault
 from tests.bulk.support import STORE, eventually, numbered, shown
 from tests.channels.support import Machine, soon
@@ -19,7 +19,7 @@ NAME = "spark/daily"
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for holds whenever there is a reason."""
-    monkeypatch.setattr("aiodq.engine.retainer._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("aiodq.engine.topic.retention._LOOK_EVERY", 0.0)
 
 
 def held(machine: Machine, offsets: dict[str, int], patterns: tuple[str, ...] | None = ()) -> None:
@@ -42,7 +42,7 @@ async def nudged(queue: aiodq.Queue, count: int) -> None:
 
     async def few() -> bool:
         await queue.sync()
-        queue.topic._ioloop.retain_soon()
+        queue.topic._engine.retain_soon()
         return len(await shown(queue)) <= count
 
     for _ in range(200):
@@ -102,7 +102,7 @@ async def test_one_that_was_made_after_a_look_of_long_ago_keeps_as_well(
             machine.clock.advance(1)
         return found
 
-    monkeypatch.setattr("aiodq.engine.retainer.read_holds", look)
+    monkeypatch.setattr("aiodq.engine.topic.retention.read_holds", look)
     async with machine.store(**SMALL) as store:
         queue = await consumed(store)
         await nudged(queue, 34)

@@ -12,7 +12,7 @@ import pytest
 
 import aiodq
 from aiodq.format.journal import OpKind
-from aiodq.storage.journal import ChannelJournal, read_channel
+from aiodq.storage.state.channel_journal import ChannelJournal, read_channel
 from aiodq.testing import SimulatedFileSystem
 from tests.channels.support import PATIENCE, Machine, soon, until
 
@@ -197,7 +197,7 @@ async def test_after_a_seek_it_begins_anew_and_counts(machine: Machine) -> None:
 
 
 async def test_a_checkpoint_has_what_is_in_flight(machine: Machine) -> None:
-    with mock.patch("aiodq.engine.persister._FOLD_AT", 2):
+    with mock.patch("aiodq.engine.channel.ack_persister._FOLD_AT", 2):
         async with counted(machine, *[b"%d" % number for number in range(8)]) as jobs:
             held = await jobs.get()
             for _ in range(5):
@@ -224,7 +224,10 @@ async def test_what_is_handed_out_while_a_checkpoint_is_written_counts(machine: 
         fold(journal, image)
         after.append(killed(machine))
 
-    with mock.patch("aiodq.engine.persister._FOLD_AT", 2), mock.patch.object(ChannelJournal, "fold", beside):
+    with (
+        mock.patch("aiodq.engine.channel.ack_persister._FOLD_AT", 2),
+        mock.patch.object(ChannelJournal, "fold", beside),
+    ):
         async with counted(machine, *[b"%d" % number for number in range(8)]) as jobs:
             for _ in range(3):
                 await (await jobs.get()).ack()
@@ -255,7 +258,7 @@ async def test_what_is_switched_on_counts_from_then_on(machine: Machine) -> None
 
 async def test_nobody_waits_for_a_thread_that_writes_the_journal(machine: Machine) -> None:
     async with counted(machine, b"a", b"b") as jobs:
-        journal = jobs._outlet.journal
+        journal = jobs._channel_engine.journal
         assert journal is not None
         with journal._mutex:
             assert jobs.get_nowait().body == b"a"

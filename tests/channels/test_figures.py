@@ -10,7 +10,7 @@ from tests.channels.support import soon, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aiodq.storage.reader import TopicSummary
+    from aiodq.storage.offline.store_reader import TopicSummary
 
 SMALL = aiodq.StoreOptions(segment_bytes=4096)
 

@@ -66,7 +66,7 @@ async def settle_at_random(path: Path, seed: int, count: int) -> None:
                 message.ack_nowait()
         del messages
         await topic.sync()
-        state = topic._ioloop.outlets["work"].state
+        state = topic._engine.channel_engines["work"].state
         assert state is not None
         assert len(list(state.settled)) <= len(kept)
         assert channel.depth == len(kept)

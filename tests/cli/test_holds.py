@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.holds import Hold, write_hold
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.state.holds import Hold, write_hold
 from tests.cli.support import aiodq, fill, ok
 
 if TYPE_CHECKING:

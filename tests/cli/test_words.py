@@ -14,9 +14,9 @@ from rich.console import Console, RenderableType
 from aiodq.cli.stats import tables
 from aiodq.diskqueue import list_queues
 from aiodq.stats import ChannelStats, HeldSegment, Latency, TopicStats
-from aiodq.storage.damage import Damage
-from aiodq.storage.reader import TopicReader
-from aiodq.storage.summaries import ChannelSummary, StoreSummary, TopicSummary
+from aiodq.storage.log.quarantine import Damage
+from aiodq.storage.offline.store_reader import TopicReader
+from aiodq.storage.offline.summaries import ChannelSummary, StoreSummary, TopicSummary
 from tests.cli.support import Running, aiodq, fill, ok
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from aiodq.storage.record import StoredMessage
+    from aiodq.storage.read.stored_message import StoredMessage
 
 DATA = Path(__file__).parents[1] / "data" / "diskqueue"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiodq.delivery.channel import ChannelState
+from aiodq.delivery.channel_state import ChannelState
 from aiodq.format.journal import ChannelImage, Op, OpKind
 
 
@@ -13,7 +13,7 @@ def channel(floor: int = 0, end: int = 10, max_in_flight: int = 100) -> ChannelS
 
 
 def take(state: ChannelState) -> int:
-    """Hand out the next message, as an outlet does."""
+    """Hand out the next message, as an channel engine does."""
     again = state.again()
     offset = state.fresh() if again is None else again
     assert offset < state.end

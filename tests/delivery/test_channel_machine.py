@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from aiodq.delivery.channel import ChannelState
+from aiodq.delivery.channel_state import ChannelState
 from aiodq.format.journal import ChannelImage, Op, OpKind
 
 MAX_IN_FLIGHT = 6
@@ -68,7 +68,7 @@ class ChannelMachine(RuleBasedStateMachine):
             self.deferred.pop(offset, None)
             self.deadlines.pop(offset, None)
 
-    # --- what an outlet does
+    # --- what an channel engine does
 
     @rule(count=st.integers(0, 6))
     def extend(self, count: int) -> None:
@@ -161,7 +161,7 @@ class ChannelMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:
         offset = data.draw(st.sampled_from(sorted(self.flight)))
-        self.state.bury(offset)
+        self.state.send_dead_letter(offset)
         self.settle({offset})
 
     @precondition(lambda self: self.flight)

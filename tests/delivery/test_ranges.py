@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from aiodq.delivery.ranges import RangeSet
+from aiodq.delivery.range_set import RangeSet
 
 TOP = 60
 numbers = st.integers(0, TOP)

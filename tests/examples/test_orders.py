@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 import aiodq
-from aiodq.storage.filesystem import OsFile
+from aiodq.storage.io.filesystem import OsFile
 from tests.examples.support import NEEDS, PATIENCE, calling, load, require, serving, worked_off
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ async def test_of_a_store_that_failed(machine: Machine) -> None:
     async with machine.store() as store:
         jobs = store.queue("jobs")
         await jobs.put(b"a")
-        store._runtime.fail(aiodq.StoreFailedError("broken", "/s"))
+        store._store_engine.fail(aiodq.StoreFailedError("broken", "/s"))
         assert repr(store).startswith("<Store '/s' failed")
         assert repr(jobs).startswith("<Queue 'jobs' failed, ")
 
@@ -104,7 +104,7 @@ async def test_of_receipts_and_transactions(machine: Machine) -> None:
             assert repr(transaction) == "<Transaction under way, 1 to ack, 2 to put [/s]>"
         assert repr(transaction).startswith("<Transaction over")
         lost = jobs.put_nowait(b"lost")
-        store._runtime.fail(aiodq.StoreFailedError("broken", "/s"))
+        store._store_engine.fail(aiodq.StoreFailedError("broken", "/s"))
         await asyncio.sleep(0)
         assert repr(lost).startswith("<Receipt not stored: StoreFailedError(")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiodq.format.arrow import joined
+from aiodq.format.vectorized.arrow import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aiodq.format.arrow import ArrowRows
-    from aiodq.format.frames import Batch
+    from aiodq.format.frame import Batch
+    from aiodq.format.vectorized.arrow import ArrowRows
 
 
 def rows_of(found: Iterable[ArrowRows]) -> list[tuple[object, ...]]:

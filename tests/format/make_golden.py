@@ -15,7 +15,7 @@ from uuid import UUID
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
 from aiodq.format.columns import Columns, Flags
 from aiodq.format.footer import IndexEntry, SegmentIndex, encode_footer
-from aiodq.format.frames import encode_frames
+from aiodq.format.frame import encode_frames
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader
 from tests.format.support import Record, all_columns, control_frame, records_of, walk

@@ -12,13 +12,13 @@ from aiodq.format.checksum import CRC32, checksum_named
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
 from aiodq.format.columns import Columns
 from aiodq.format.decode import decode_stretch
-from aiodq.format.frames import FrameContext, encode_frames, read_prefix
+from aiodq.format.frame import FrameContext, encode_frames, read_prefix
 from aiodq.format.layout import FRAME_PREFIX, FRAME_START, SEGMENT_HEADER, TRAILER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from aiodq.format.frames import Batch, Frame
+    from aiodq.format.frame import Batch, Frame
 
 _T = TypeVar("_T")
 

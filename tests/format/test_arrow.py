@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.errors import CorruptionError
-from aiodq.format.arrow import COLUMNS, ArrowDecoder, joined, schema_of
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
 from aiodq.format.columns import Columns
 from aiodq.format.decode import decode_stretch
 from aiodq.format.segment import SegmentHeader
+from aiodq.format.vectorized.arrow import COLUMNS, ArrowDecoder, joined, schema_of
 from tests.format import make_golden
 from tests.format.arrows import rows_expected, rows_of
 from tests.format.support import (
@@ -35,7 +35,7 @@ from tests.format.support import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aiodq.format.frames import FrameContext
+    from aiodq.format.frame import FrameContext
 
 MIXED = mixed_stream()
 GOLDEN = sorted(make_golden.DIRECTORY.parent.glob("v*/*.seg"))

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiodq.format import decode, framearrays
-from aiodq.format.arrow import ArrowDecoder
+from aiodq.format import decode
 from aiodq.format.columns import CONTINUED, CONTINUES, Columns
 from aiodq.format.decode import decode_stretch
 from aiodq.format.footer import SegmentIndex
-from aiodq.format.frames import FrameContext
+from aiodq.format.frame import FrameContext
+from aiodq.format.vectorized import frame_arrays as framearrays
+from aiodq.format.vectorized.arrow import ArrowDecoder
 from tests.format.arrows import rows_expected, rows_of
 from tests.format.support import (
     BASE,
@@ -31,7 +32,7 @@ from tests.format.support import (
 )
 
 if TYPE_CHECKING:
-    from aiodq.format.frames import Batch
+    from aiodq.format.frame import Batch
 
 STEP = 8
 SINGLES = encode_puts([Put(Columns([b"%d" % n * (n % 9)]), TIME + n * 7 % 11) for n in range(60)])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from aiodq.errors import CorruptionError, FormatVersionError
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD, compress, raw_limit
 from aiodq.format.columns import Columns, Flags, decode_columns, encode_columns
-from aiodq.format.frames import check_frame, decode_frame, encode_frames, read_prefix
+from aiodq.format.frame import check_frame, decode_frame, encode_frames, read_prefix
 from aiodq.format.layout import BATCH_HEADER, FRAME_PREFIX, KIND_BATCH, KIND_COMPACT, MAX_RECORDS, NULL_LENGTH, TRAILER
 from aiodq.format.scan import find_frame, frame_before
 from tests.format.support import (
@@ -41,7 +41,7 @@ from tests.format.support import (
 )
 
 if TYPE_CHECKING:
-    from aiodq.format.frames import Frame
+    from aiodq.format.frame import Frame
 
 MIXED = mixed_stream()
 ALLOWED = 16 * MIB

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
 from aiodq.format.columns import Columns, Flags, decode_columns, encode_columns
 from aiodq.format.decode import decode_stretch
-from aiodq.format.frames import FrameContext, decode_frame, encode_frames, read_prefix, slice_frames
+from aiodq.format.frame import FrameContext, decode_frame, encode_frames, read_prefix, slice_frames
 from aiodq.format.layout import (
     FRAME_BYTES,
     FRAME_PREFIX,
@@ -231,7 +231,7 @@ def test_compact_records_with_a_gap_between_are_two_batches() -> None:
 
 
 def test_a_frame_too_large_for_the_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiodq.format.frames.MAX_FRAME", 1024)
+    monkeypatch.setattr("aiodq.format.frame.MAX_FRAME", 1024)
     columns = Columns([b"x" * 970, b""])
     (frame,) = encode_frames(columns, CONTEXT, first=BASE, watermark=0, time_ns=TIME)
     assert len(frame) == 1024

@@ -15,7 +15,7 @@ from aiodq.errors import CorruptionError
 from aiodq.format import checksum, codecs, columns, layout
 from aiodq.format.columns import Columns, Flags, encode_columns
 from aiodq.format.footer import FooterTail, IndexEntry, SegmentIndex
-from aiodq.format.frames import encode_frames, read_prefix
+from aiodq.format.frame import encode_frames, read_prefix
 from aiodq.format.segment import SegmentHeader
 from tests.format.support import BASE, CONTEXT, TIME, all_columns
 

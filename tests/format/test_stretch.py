@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aiodq.errors import CorruptionError
 from aiodq.format.decode import decode_stretch
-from aiodq.format.frames import decode_frame, read_prefix
+from aiodq.format.frame import decode_frame, read_prefix
 from tests.format.support import (
     BASE,
     CONTEXT,
@@ -29,7 +29,7 @@ from tests.format.support import (
 )
 
 if TYPE_CHECKING:
-    from aiodq.format.frames import Batch
+    from aiodq.format.frame import Batch
 
 MIXED = mixed_stream()
 FRAMES = range(len(MIXED.frames))

@@ -8,7 +8,7 @@ from uuid import UUID
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
 from aiodq.format.columns import Columns
 from aiodq.format.footer import IndexEntry, SegmentIndex, encode_footer
-from aiodq.format.frames import encode_frames, read_prefix
+from aiodq.format.frame import encode_frames, read_prefix
 from aiodq.format.journal import (
     LONGEST_RUN,
     ChannelImage,
@@ -22,10 +22,10 @@ from aiodq.format.layout import FRAME_PREFIX, KIND_BATCH, TRAILER
 from aiodq.format.segment import SegmentHeader
 from aiodq.format.transactions import Acks, Header, Puts, encode_commit, encode_header
 from aiodq.format.transactions import Commit as Transaction
-from aiodq.storage.commits import COMMITS, Commit, CommitKey, Staged, write_commit
-from aiodq.storage.holds import HOLDS, Hold, write_hold
-from aiodq.storage.meta import TopicMeta, save_meta
-from aiodq.storage.slots import SlotFile
+from aiodq.storage.bulk.commits import COMMITS, Commit, CommitKey, Staged, write_commit
+from aiodq.storage.log.watermark import WatermarkFile
+from aiodq.storage.state.holds import HOLDS, Hold, write_hold
+from aiodq.storage.state.topic_meta import TopicMeta, save_meta
 from aiodq.testing import SimulatedFileSystem
 from tests.fuzz.mend import SALT, mend_frames
 from tests.fuzz.stores import as_row, small_store
@@ -160,7 +160,7 @@ def _holds() -> list[bytes]:
 
 def _slots() -> list[bytes]:
     fs = SimulatedFileSystem({"/t": None})
-    slots = SlotFile(fs, "/t/watermark")
+    slots = WatermarkFile(fs, "/t/watermark")
     slots.write(3, SALT)
     slots.write(5, SALT)
     slots.close()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from aiodq.errors import CorruptionError, FormatVersionError, InvalidOptionError
-from aiodq.storage import commits, holds
-from aiodq.storage.commits import COMMITS
-from aiodq.storage.meta import read_meta, save_meta
-from aiodq.storage.slots import WATERMARK, SlotFile, check_slots, read_slots
+from aiodq.storage.bulk import commits
+from aiodq.storage.bulk.commits import COMMITS
+from aiodq.storage.log.watermark import WATERMARK, WatermarkFile, check_slots, read_slots
+from aiodq.storage.state import holds
+from aiodq.storage.state.topic_meta import read_meta, save_meta
 from aiodq.testing import SimulatedFileSystem
 
 
@@ -61,7 +62,7 @@ def slots(data: bytes) -> bool:
     findings = check_slots(data)
     assert len(findings) <= 2
     fs = SimulatedFileSystem({f"/t/{WATERMARK}": data})
-    file = SlotFile(fs, f"/t/{WATERMARK}")
+    file = WatermarkFile(fs, f"/t/{WATERMARK}")
     assert file.values == (first, second)
     file.write(5, 6)
     file.close()

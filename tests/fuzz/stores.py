@@ -10,9 +10,9 @@ from uuid import UUID
 from aiodq.format.codecs import CODEC_NONE
 from aiodq.format.columns import Columns
 from aiodq.format.journal import ChannelImage, Op, OpKind, decode_blocks, decode_journal_header
-from aiodq.storage.journal import ChannelJournal
-from aiodq.storage.log import LogOptions, TopicLog
-from aiodq.storage.meta import TopicMeta, save_meta
+from aiodq.storage.log.topic_log import LogOptions, TopicLog
+from aiodq.storage.state.channel_journal import ChannelJournal
+from aiodq.storage.state.topic_meta import TopicMeta, save_meta
 from aiodq.testing import FakeClock, SimulatedFileSystem
 
 if TYPE_CHECKING:

@@ -14,11 +14,10 @@ from uuid import UUID
 from aiodq.diskqueue import DiskQueueReader
 from aiodq.engine.opening import open_topic
 from aiodq.errors import AiodqError, CorruptionError, FormatVersionError
-from aiodq.format.arrow import ArrowDecoder
 from aiodq.format.columns import decode_columns, encode_columns
 from aiodq.format.decode import decode_stretch
 from aiodq.format.footer import FooterTail, SegmentIndex
-from aiodq.format.frames import FrameContext, check_frame, decode_frame, read_prefix
+from aiodq.format.frame import FrameContext, check_frame, decode_frame, read_prefix
 from aiodq.format.journal import (
     JOURNAL_HEADER,
     decode_blocks,
@@ -32,17 +31,18 @@ from aiodq.format.layout import FOOTER_TAIL, INDEX_ENTRY, SEGMENT_HEADER
 from aiodq.format.scan import find_frame, frame_before
 from aiodq.format.segment import SegmentHeader
 from aiodq.format.transactions import Acks, Commit, decode_commit, encode_commit
+from aiodq.format.vectorized.arrow import ArrowDecoder
 from aiodq.options import StoreOptions
-from aiodq.storage.channels import applied
-from aiodq.storage.contents import examine
-from aiodq.storage.logreader import LogReader, LogView
-from aiodq.storage.reader import StoreReader
-from aiodq.storage.recovery import recover
-from aiodq.storage.repair import repair_store
-from aiodq.storage.scan import Unit, scan_units
-from aiodq.storage.transactions import TRANSACTIONS, TransactionFile, read_transactions
-from aiodq.storage.verify import verify_store
-from aiodq.storage.verify_segment import check_segment
+from aiodq.storage.log.gap_assessment import applied
+from aiodq.storage.log.recovery import recover
+from aiodq.storage.log.segment_contents import examine
+from aiodq.storage.offline.repair import repair_store
+from aiodq.storage.offline.store_reader import StoreReader
+from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.offline.verify_segment import check_segment
+from aiodq.storage.read.frame_scan import Unit, scan_units
+from aiodq.storage.read.log_reader import LogReader, LogView
+from aiodq.storage.state.transaction_log import TRANSACTIONS, TransactionFile, read_transactions
 from aiodq.testing import FakeClock, SimulatedFileSystem
 from tests.format.arrows import rows_expected, rows_of
 from tests.fuzz import mend
@@ -52,7 +52,7 @@ from tests.fuzz.stores import STORE, TOPICS, from_row, image_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiodq.format.frames import Batch
+    from aiodq.format.frame import Batch
     from aiodq.testing import Image
 
 BASE: Final = 1000

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiodq.storage.reader import StoreReader
-from aiodq.storage.repair import repair_store
-from aiodq.storage.verify import verify_store
+from aiodq.storage.offline.repair import repair_store
+from aiodq.storage.offline.store_reader import StoreReader
+from aiodq.storage.offline.verify import verify_store
 from tests.fuzz.trial import unkept
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import tree
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    from aiodq.storage.verify import Finding
+    from aiodq.storage.offline.verify import Finding
 
     Recorder: TypeAlias = Callable[[str, object], None]
     Messages: TypeAlias = dict[tuple[str, int], bytes]

@@ -7,13 +7,13 @@ import pytest
 from aiodq.errors import CorruptionError
 from aiodq.format.columns import Columns
 from aiodq.format.decode import decode_stretch
-from aiodq.format.frames import encode_frames, read_prefix
+from aiodq.format.frame import encode_frames, read_prefix
 from aiodq.format.journal import ChannelImage, decode_checkpoint, encode_checkpoint
 from aiodq.format.layout import FRAME_PREFIX, TRAILER
 from aiodq.format.scan import find_frame
 from aiodq.format.segment import SegmentHeader
-from aiodq.storage.logreader import LogReader, LogView
-from aiodq.storage.recovery import recover
+from aiodq.storage.log.recovery import recover
+from aiodq.storage.read.log_reader import LogReader, LogView
 from aiodq.testing import SimulatedFileSystem
 from tests.fuzz.mend import SALT, mend_frames
 from tests.fuzz.targets import BASE, CONTEXT, START, TOPIC

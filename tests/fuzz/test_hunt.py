@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from aiodq.format.checksum import crc32_of_stretch
 from aiodq.format.columns import Columns
-from aiodq.format.frames import encode_frames
+from aiodq.format.frame import encode_frames
 from aiodq.format.segment import SegmentHeader
-from aiodq.storage import scan
-from aiodq.storage.recovery import recover
-from aiodq.storage.scan import Bad, Unit, scan_units
+from aiodq.storage.log.recovery import recover
+from aiodq.storage.read import frame_scan as scan
+from aiodq.storage.read.frame_scan import Bad, Unit, scan_units
 from aiodq.testing import SimulatedFileSystem
 from tests.fuzz.mend import SALT
 from tests.fuzz.targets import BASE, CONTEXT, START, TOPIC

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import aiodq
 from aiodq.format.layout import SEGMENT_HEADER
-from aiodq.storage.checked import decode_checked
-from aiodq.storage.repair import repair_store
-from aiodq.storage.verify import verify_store
+from aiodq.storage.offline.repair import repair_store
+from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.state.json_file import decode_checked
 from aiodq.testing import FakeClock, SimulatedFileSystem
 from tests.fuzz.stores import STORE, image_of
 from tests.fuzz.world import SETTLED, a_world, knows_itself, survivors, topic_of
@@ -19,7 +19,7 @@ from tests.fuzz.world import SETTLED, a_world, knows_itself, survivors, topic_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from aiodq.storage.verify import StoreReport
+    from aiodq.storage.offline.verify import StoreReport
     from tests.fuzz.world import Files, World
 
 
@@ -122,7 +122,7 @@ def says_the_same(path: str, data: bytes, now: bytes) -> bool:
 
 
 def frames_in(files: Mapping[str, bytes]) -> Files:
-    """Return what an owner may not lose: descriptions as they are, segments without the headers, all set aside.
+    """Return what an owner may not lose: descriptions as they are, segments without the headers, all quarantined.
 
     A segment in which nothing is left is deleted, header and all; channels' files and watermarks are there to change.
     """
@@ -135,7 +135,7 @@ def frames_in(files: Mapping[str, bytes]) -> Files:
 
 
 def check_repair(files: Files) -> SimulatedFileSystem:
-    """Repair a store; what it removes it has set aside, it says what it did, and it ends."""
+    """Repair a store; what it removes it has quarantined, it says what it did, and it ends."""
     fs = SimulatedFileSystem(image_of(files))
     actions = repair_store(STORE, fs)
     after = files_of(fs)

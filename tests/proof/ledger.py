@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SOMEWHERE",
-    "Choosing",
     "Chosen",
     "Closed",
     "Closing",
@@ -26,6 +25,7 @@ __all__ = [
     "Deferred",
     "Deleted",
     "Deleting",
+    "EffectiveOptions",
     "Elapsed",
     "Found",
     "Handing",
@@ -43,7 +43,7 @@ __all__ = [
     "Returning",
     "Seeking",
     "Settled",
-    "Settling",
+    "Settlement",
     "Sought",
 ]
 
@@ -67,7 +67,7 @@ class Topic:
         leaving: what may be in a dead-letter topic instead, with that topic, by channel.
         arriving: what may have come here so, and more than once.
         closing: channels that may be gone.
-        making: channels that may not be there yet, with what may have been put before.
+        creation: channels that may not be there yet, with what may have been put before.
         sought: a channel has gone back, so that what it settled may come again.
         gone: offsets that were missing when the store was opened, and were judged then.
         counted: by channel and message, the least and the most deliveries that may be counted; of a message that is not
@@ -89,7 +89,7 @@ class Topic:
     leaving: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     arriving: set[str] = field(default_factory=set)
     closing: set[str] = field(default_factory=set)
-    making: dict[str, frozenset[str]] = field(default_factory=dict)
+    creation: dict[str, frozenset[str]] = field(default_factory=dict)
     sought: bool = False
     gone: frozenset[int] = frozenset()
     rules: frozenset[StoreOptions] = frozenset()
@@ -140,11 +140,11 @@ class Created(OfTopic):
 
     def post(self, of: Topic) -> None:
         of.channels[self.channel] = (set(), set(), set() if self.earliest else set(of.possible))
-        of.making[self.channel] = frozenset(of.possible)
+        of.creation[self.channel] = frozenset(of.possible)
 
 
 @dataclass(frozen=True, slots=True)
-class Choosing(OfTopic):
+class EffectiveOptions(OfTopic):
     """These options may be on disk from now on."""
 
     options: StoreOptions
@@ -153,7 +153,7 @@ class Choosing(OfTopic):
         of.rules |= {self.options}
 
 
-class Chosen(Choosing):
+class Chosen(EffectiveOptions):
     """They are, and no others."""
 
     __slots__ = ()
@@ -190,10 +190,10 @@ class Put(OfTopic):
     def post(self, of: Topic) -> None:
         of.promised.update(zip(self.names, self.offsets, strict=True))
         # A channel is there for good before a put returns that came after it.
-        of.making = {channel: before for channel, before in of.making.items() if before >= set(self.names)}
+        of.creation = {channel: before for channel, before in of.creation.items() if before >= set(self.names)}
 
 
-class Settling(OfMessage):
+class Settlement(OfMessage):
     """A channel need not deliver this any more."""
 
     __slots__ = ()
@@ -210,7 +210,7 @@ class Settled(OfMessage):
 
     def post(self, of: Topic) -> None:
         of.channels[self.channel][1].add(self.name)
-        of.making.pop(self.channel, None)
+        of.creation.pop(self.channel, None)
 
 
 class Deferred(OfMessage):
@@ -387,7 +387,7 @@ class Committing:
 
     def notes(self) -> Iterator[OfTopic]:
         """Yield what this means for each topic."""
-        yield from (Settling(*ack) for ack in self.acks)
+        yield from (Settlement(*ack) for ack in self.acks)
         yield from (Putting(topic, (name,)) for topic, name in self.puts)
 
 

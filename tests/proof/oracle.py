@@ -219,7 +219,7 @@ def _released(topic: Topic) -> set[str]:
     """Return what retention may have deleted: what every channel has settled, and what was purged."""
     if topic.keeps:
         return (topic.loose or set()) | topic.purging
-    unsure = topic.closing | topic.making.keys()
+    unsure = topic.closing | topic.creation.keys()
     everywhere = [may | unseen for may, _, unseen in topic.channels.values()]
     surely = [may | unseen for name, (may, _, unseen) in topic.channels.items() if name not in unsure]
     # A channel that may be there or not may have been asked or not.
@@ -231,7 +231,7 @@ def _channels(topic: Topic, seen: TopicFound) -> Iterator[str]:
     for channel, (may, has, unseen) in topic.channels.items():
         ready = seen.channels.get(channel)
         if ready is None:
-            gone = topic.deleting or channel in topic.closing or channel in topic.making
+            gone = topic.deleting or channel in topic.closing or channel in topic.creation
             if not gone and (lost := set(topic.promised) - may - unseen - topic.purging):
                 yield f"lost: {sorted(lost)} with channel {channel}"
             continue

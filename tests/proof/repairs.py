@@ -1,11 +1,11 @@
-"""Power cuts while a damaged store is repaired: nothing is gone that was not set aside, and a second run ends it."""
+"""Power cuts while a damaged store is repaired: nothing is gone that was not quarantined, and a second run ends it."""
 
 from __future__ import annotations
 
 from random import Random
 from typing import TYPE_CHECKING
 
-from aiodq.storage.repair import repair_store
+from aiodq.storage.offline.repair import repair_store
 from aiodq.testing import SimulatedFileSystem
 from tests.fuzz.damage import damage
 from tests.fuzz.stores import STORE, image_of

@@ -11,14 +11,13 @@ from unittest import mock
 from uuid import UUID
 
 import aiodq
-from aiodq.engine.unborn import UnbornLog
+from aiodq.engine.topic.no_log import NoLog
 from aiodq.format.columns import Columns
-from aiodq.storage.commits import Commit, commit_staged
-from aiodq.storage.staging import StagingWriter
+from aiodq.storage.bulk.commits import Commit, commit_staged
+from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, SimulatedLoop
 from tests.proof.bodies import body_of, id_of
 from tests.proof.ledger import (
-    Choosing,
     Chosen,
     Closed,
     Closing,
@@ -29,6 +28,7 @@ from tests.proof.ledger import (
     Deferred,
     Deleted,
     Deleting,
+    EffectiveOptions,
     Elapsed,
     Found,
     Handing,
@@ -45,7 +45,7 @@ from tests.proof.ledger import (
     Returning,
     Seeking,
     Settled,
-    Settling,
+    Settlement,
     Sought,
     TopicFound,
 )
@@ -53,7 +53,7 @@ from tests.proof.ledger import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from aiodq.storage.commits import CommitKey
+    from aiodq.storage.bulk.commits import CommitKey
     from aiodq.testing import FaultPlan, Image, Operation, Ordering
 
 __all__ = ["PATH", "SAFETY", "Program", "World", "found_in", "run_world"]
@@ -172,13 +172,13 @@ class World:
     async def ack(self, message: aiodq.Message) -> None:
         """Ack durably."""
         name = self.name_of(message)
-        self.note(Settling(message.topic, message.channel, name))
+        self.note(Settlement(message.topic, message.channel, name))
         await message.ack()
         self.note(Settled(message.topic, message.channel, name))
 
     def ack_soon(self, message: aiodq.Message) -> None:
         """Ack without waiting for the disk."""
-        self.note(Settling(message.topic, message.channel, self.name_of(message)))
+        self.note(Settlement(message.topic, message.channel, self.name_of(message)))
         message.ack_nowait()
 
     async def transact(self, store: aiodq.Store, messages: list[aiodq.Message], puts: dict[str, int]) -> None:
@@ -285,13 +285,13 @@ class World:
         names = [name async for message in topic.scan() if (name := _read(message)).startswith(f"{producer}:")]
         for channel in topic.channels():
             for name in names:
-                self.note(Settling(topic.name, channel, name))
+                self.note(Settlement(topic.name, channel, name))
         self.clock.advance(seconds)
 
     @asynccontextmanager
     async def going_by(self, store: aiodq.Store, topic: str, options: aiodq.StoreOptions) -> AsyncIterator[None]:
         """Name options for a topic; they are on disk at the end of the block at the latest."""
-        self.note(Choosing(topic, options))
+        self.note(EffectiveOptions(topic, options))
         store.topic(topic, options)
         yield
         await store.topic(topic).settle_in()
@@ -299,7 +299,7 @@ class World:
 
     async def choose(self, topic: aiodq.Topic, options: aiodq.StoreOptions) -> None:
         """Change a topic's options."""
-        self.note(Choosing(topic.name, options))
+        self.note(EffectiveOptions(topic.name, options))
         await topic.configure(options)
         self.note(Chosen(topic.name, options))
 
@@ -339,7 +339,7 @@ class World:
 
     async def requeue(self, store: aiodq.Store, dead: str) -> None:
         """Put all letters back that wait in a dead-letter topic."""
-        state = store.queue(dead)._outlet.state
+        state = store.queue(dead)._channel_engine.state
         assert state is not None
         letters = [letter async for letter in store.topic(dead).scan() if state.is_ready(letter.offset)]
         origins = [(letter.headers["aiodq-topic"], letter.headers["aiodq-channel"]) for letter in letters]
@@ -401,18 +401,18 @@ async def found_in(store: aiodq.Store) -> dict[str, TopicFound]:
 
 
 def _named(topic: aiodq.Topic) -> aiodq.StoreOptions | None:
-    log = topic._ioloop.log
-    stored = None if isinstance(log, UnbornLog) else log.meta.options
+    log = topic._engine.log
+    stored = None if isinstance(log, NoLog) else log.meta.options
     return stored.options if stored is not None and stored.named else None
 
 
 def _later(channel: aiodq.Channel, log: dict[int, str]) -> frozenset[str]:
-    state = channel._outlet.state
+    state = channel._channel_engine.state
     return frozenset(log[offset] for offset, _ in state.deferred) if state is not None else frozenset()
 
 
 def _attempts(channel: aiodq.Channel, log: dict[int, str]) -> dict[str, int]:
-    state = channel._outlet.state
+    state = channel._channel_engine.state
     found = {} if state is None else state.image().attempts
     return {log[offset]: number for offset, number in found.items() if offset in log}
 
@@ -420,14 +420,14 @@ def _attempts(channel: aiodq.Channel, log: dict[int, str]) -> dict[str, int]:
 async def _ready(channel: aiodq.Channel) -> tuple[str, ...]:
     """Take everything that is ready, and give it back as if it had never been taken."""
     taken: list[aiodq.Message] = []
-    outlet = channel._outlet
-    options = outlet.options
-    outlet.configure(replace(options, max_attempts=None))  # else to look would use up an attempt, or give up
+    channel_engine = channel._channel_engine
+    options = channel_engine.options
+    channel_engine.configure(replace(options, max_attempts=None))  # else to look would use up an attempt, or give up
     while not channel.empty():
         taken.append(await channel.get())
     for message in taken:
         message.release()
-    outlet.configure(options)
+    channel_engine.configure(options)
     return tuple(_read(message) for message in taken)
 
 
@@ -448,8 +448,8 @@ def run_world(world: World, program: Program) -> None:
         return UUID(int=uuids.getrandbits(128), version=4)
 
     with (
-        mock.patch("aiodq.storage.meta.uuid4", made_up),
-        mock.patch("aiodq.storage.staging.uuid4", made_up),
+        mock.patch("aiodq.storage.state.topic_meta.uuid4", made_up),
+        mock.patch("aiodq.storage.bulk.staging.uuid4", made_up),
         asyncio.Runner(loop_factory=SimulatedLoop) as runner,
     ):
         runner.run(main())

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import aiodq
-from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.io.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
     from aiodq.format.layout import BytesLike
-    from aiodq.storage.filesystem import File, Lock
+    from aiodq.storage.io.filesystem import File, Lock
 
 T = TypeVar("T")
 RuleT = TypeVar("RuleT", bound="Callable[[Call], None]")

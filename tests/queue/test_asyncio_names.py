@@ -325,7 +325,7 @@ class TestTaskDone:
             await jobs.put(b"last")
             await (await jobs.get()).ack()
             gc.collect()
-            assert len(jobs._outlet.taken) == 1
+            assert len(jobs._channel_engine.held_by_task) == 1
 
     async def test_what_is_settled_out_of_order_does_not_pile_up(self, path: Path) -> None:
         async with queue(path) as jobs:
@@ -335,7 +335,7 @@ class TestTaskDone:
                 message = await jobs.get()
                 await held.nack(0) if held.offset % 2 else held.ack_nowait()
                 held = message
-            assert sum(len(each.older) for each in jobs._outlet.taken._by_id.values()) < 50
+            assert sum(len(each.older) for each in jobs._channel_engine.held_by_task._by_id.values()) < 50
 
     async def test_join_waits_for_every_one(self, path: Path, tasks: Tasks, seed: int) -> None:
         rng = random.Random(seed)

@@ -36,7 +36,7 @@ EXCEPTIONS = {
     "test_format": "asyncio's own _format",
     "test_generic_alias": "asks for the class, not for a queue",
     "test_get_with_putters": "looks at _putters",
-    "test_cancelled_getters_not_being_held_in_self_getters": "looks at _getters",
+    "test_cancelled_getters_not_being_held_in_self_getters": "looks at _wait_queue",
     "test_cancelled_puts_not_being_held_in_self_putters": "looks at _putters",
     "test_float_maxsize": "max_messages is a whole number",
     "test_maxsize": "asks that a put ends in the turn of the loop in which it begins; a batch is written in the next",

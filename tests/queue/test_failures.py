@@ -304,7 +304,7 @@ class TestFullDisk:
                 message.ack_nowait()
             assert (jobs.depth, jobs.qsize()) == (20, 20)
             with pytest.raises(aiodq.DiskFullError):
-                await soon(jobs._outlet.committed())
+                await soon(jobs._channel_engine.committed())
             fs.heal()
             await soon(jobs.sync())
             assert await soon(jobs.put(b"30")) == 30

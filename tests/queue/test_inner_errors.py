@@ -92,7 +92,7 @@ async def worked(store: aiodq.Store, tasks: Tasks) -> None:
 
     async def watch() -> None:
         while not all(task.done() for task in finite):
-            failed = store._runtime.failure is not None
+            failed = store._store_engine.failure is not None
             if not failed and tasks.running[4].done() is False and any(map(hurt, finite)):
                 return  # the consumer waits for a message whose put was refused
             await asyncio.sleep(0.001)
@@ -100,11 +100,11 @@ async def worked(store: aiodq.Store, tasks: Tasks) -> None:
     try:
         await soon(watch())
     except TimeoutError:
-        assert [task for task in finite if not task.done()] == [], store._runtime.failure
-    if store._runtime.failure is not None:
+        assert [task for task in finite if not task.done()] == [], store._store_engine.failure
+    if store._store_engine.failure is not None:
         await asyncio.wait(endless, timeout=PATIENCE)
         assert [task for task in endless if not task.done()] == []
-        assert caused_by_injection(store._runtime.failure)
+        assert caused_by_injection(store._store_engine.failure)
         for task in [*finite, *endless]:
             error = None if task.cancelled() else task.exception()
             assert error is None or isinstance(error, aiodq.AiodqError | InjectedError), repr(error)
@@ -127,49 +127,49 @@ def caused_by_injection(error: BaseException | None) -> bool:
 
 PLACES: Final = [
     "anyio create_task_group",
-    "aiodq.engine.ioloop:IoLoop _advance",
-    "aiodq.engine.ioloop:IoLoop _start_write",
-    "aiodq.engine.batch:OpenBatch take",
-    "aiodq.engine.batch:Part resolve",
-    "aiodq.engine.writer:SegmentWriter write_at_once",
-    "aiodq.engine.writer:SegmentWriter _stage",
-    "aiodq.engine.publisher:Publisher written",
-    "aiodq.engine.publisher:Publisher _publish",
-    "aiodq.engine.outlet:Outlet extend",
-    "aiodq.engine.outlet:Outlet attach",
-    "aiodq.engine.outlet:Outlet _deliver",
-    "aiodq.engine.outlet:Outlet wake",
-    "aiodq.engine.tail:TailCache append",
-    "aiodq.engine.syncer:Syncer ended",
-    "aiodq.engine.syncer:Syncer start",
-    "aiodq.engine.syncer:Syncer resolve",
-    "aiodq.engine.persister:MetadataPersister flush",
-    "aiodq.engine.persister:MetadataPersister _write",
-    "aiodq.engine.persister:MetadataPersister _sync_journals",
-    "aiodq.engine.persister:MetadataPersister _keep_up",
-    "aiodq.engine.making:Making again",
-    "aiodq.engine.channels open_channel",
-    "aiodq.engine.offload:Offload start",
-    "aiodq.engine.transactions:Committer _work",
-    "aiodq.engine.transactions:Committer _taken",
-    "aiodq.engine.transactions:Committer _commit",
-    "aiodq.engine.transactions:Committer _enter",
-    "aiodq.engine.transactions:Committer _empty",
-    "aiodq.engine.feeder:Feeder add",
-    "aiodq.engine.feeder:Feeder _ended",
-    "aiodq.engine.feeder:Feeder _round_ended",
-    "aiodq.engine.settling:Settling settle_held",
-    "aiodq.engine.settling:Settling noted",
-    "aiodq.delivery.channel:ChannelState take_ops",
-    "aiodq.delivery.channel:ChannelState extend",
-    "aiodq.storage.active encode_frames",
-    "aiodq.storage.journal encode_block",
-    "aiodq.storage.log:TopicLog stage",
-    "aiodq.storage.log:TopicLog commit",
-    "aiodq.storage.log:TopicLog sync",
-    "aiodq.storage.log:TopicLog close",
-    "aiodq.storage.transactions:TransactionFile append",
-    "aiodq.storage.transactions:TransactionFile reset",
+    "aiodq.engine.topic.topic_engine:TopicEngine _advance",
+    "aiodq.engine.topic.topic_engine:TopicEngine _start_write",
+    "aiodq.engine.topic.put_batch:OpenBatch take",
+    "aiodq.engine.topic.put_batch:Part resolve",
+    "aiodq.engine.topic.segment_writer:SegmentWriter write_at_once",
+    "aiodq.engine.topic.segment_writer:SegmentWriter _stage",
+    "aiodq.engine.topic.publisher:Publisher written",
+    "aiodq.engine.topic.publisher:Publisher _publish",
+    "aiodq.engine.channel.channel_engine:ChannelEngine extend",
+    "aiodq.engine.channel.channel_engine:ChannelEngine attach",
+    "aiodq.engine.channel.channel_engine:ChannelEngine _deliver",
+    "aiodq.engine.channel.channel_engine:ChannelEngine wake",
+    "aiodq.engine.topic.tail_cache:TailCache append",
+    "aiodq.engine.topic.syncer:Syncer ended",
+    "aiodq.engine.topic.syncer:Syncer start",
+    "aiodq.engine.topic.syncer:Syncer resolve",
+    "aiodq.engine.channel.ack_persister:AckPersister flush",
+    "aiodq.engine.channel.ack_persister:AckPersister _write",
+    "aiodq.engine.channel.ack_persister:AckPersister _sync_journals",
+    "aiodq.engine.channel.ack_persister:AckPersister _keep_up",
+    "aiodq.engine.topic.creation:Creation again",
+    "aiodq.engine.channel.management open_channel",
+    "aiodq.engine.worker_threads:WorkerThreads start",
+    "aiodq.engine.transactions.group_committer:Committer _work",
+    "aiodq.engine.transactions.group_committer:Committer _taken",
+    "aiodq.engine.transactions.group_committer:Committer _commit",
+    "aiodq.engine.transactions.group_committer:Committer _enter",
+    "aiodq.engine.transactions.group_committer:Committer _empty",
+    "aiodq.engine.transactions.topic_appender:TopicAppender add",
+    "aiodq.engine.transactions.topic_appender:TopicAppender _ended",
+    "aiodq.engine.transactions.topic_appender:TopicAppender _round_ended",
+    "aiodq.engine.channel.settlement:Settlement settle_held",
+    "aiodq.engine.channel.settlement:Settlement noted",
+    "aiodq.delivery.channel_state:ChannelState take_ops",
+    "aiodq.delivery.channel_state:ChannelState extend",
+    "aiodq.storage.log.active_segment encode_frames",
+    "aiodq.storage.state.channel_journal encode_block",
+    "aiodq.storage.log.topic_log:TopicLog stage",
+    "aiodq.storage.log.topic_log:TopicLog commit",
+    "aiodq.storage.log.topic_log:TopicLog sync",
+    "aiodq.storage.log.topic_log:TopicLog close",
+    "aiodq.storage.state.transaction_log:TransactionFile append",
+    "aiodq.storage.state.transaction_log:TransactionFile reset",
 ]
 
 

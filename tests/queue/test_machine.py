@@ -267,14 +267,14 @@ class QueueMachine(RuleBasedStateMachine):
     async def learn_what_survived(self) -> None:
         open_now = set()
         held = []
-        self.queue._outlet.configure(aiodq.ChannelOptions(max_in_flight=10**6))  # a look at all of it
+        self.queue._channel_engine.configure(aiodq.ChannelOptions(max_in_flight=10**6))  # a look at all of it
         for _ in range(self.queue.depth):
             message = self.queue.get_nowait()
             open_now.add(message.offset)
             held.append(message)
         for message in held:
             message.release()
-        self.queue._outlet.configure(aiodq.ChannelOptions(max_in_flight=MAX_IN_FLIGHT))
+        self.queue._channel_engine.configure(aiodq.ChannelOptions(max_in_flight=MAX_IN_FLIGHT))
         assert self.open <= open_now <= self.open | self.unsure
         for message in held:
             if message.offset in self.requeued:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.engine import retainer
-from aiodq.engine.retainer import _IDLE as IDLE
-from aiodq.storage import retention
-from aiodq.storage.holds import Hold, write_hold
-from aiodq.storage.reader import StoreReader
-from aiodq.storage.verify import verify_store
+from aiodq.engine.topic import retention as topic_retention
+from aiodq.engine.topic.retention import _IDLE as IDLE
+from aiodq.storage.log import retention
+from aiodq.storage.offline.store_reader import StoreReader
+from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.state.holds import Hold, write_hold
 from tests.channels.fixtures import machine
 from tests.channels.support import Machine, counts, ready
 from tests.queue.support import soon
@@ -45,12 +45,12 @@ async def ticks(store: aiodq.Store, count: int = 3) -> None:
     """Let a store's topics look around some times."""
     for _ in range(count):
         for name in store.topics():
-            ioloop = store.topic(name)._ioloop
-            ioloop.stir()
-            while ioloop._stirred:
+            engine = store.topic(name)._engine
+            engine.stir()
+            while engine._stirred:
                 await asyncio.sleep(0.001)
-            await ioloop.settle_in()
-            await ioloop.persist(lambda: None)
+            await engine.settle_in()
+            await engine.persist(lambda: None)
 
 
 async def worked_off(queue: aiodq.Queue, count: int) -> None:
@@ -273,7 +273,7 @@ async def test_a_topic_where_nothing_happens_wakes_nobody(machine: Machine) -> N
         await waiting.put(b"a")
         machine.clock.advance(2 * IDLE)
         await until(lambda: empty(machine, 1))
-        timers = [topic._ioloop._ticker for topic in (idle.topic, kept, waiting.topic)]
+        timers = [topic._engine._ticker for topic in (idle.topic, kept, waiting.topic)]
         await until(lambda: not any(timer._timer for timer in timers))
         await ticks(store)
         assert not any(timer._timer for timer in timers)
@@ -297,7 +297,7 @@ async def test_puts_and_acks_look_at_no_segments(
         await jobs.put(b"")  # the first that settles all of the oldest segment does not count
         (await jobs.get()).ack_nowait()
         await jobs.sync()
-        monkeypatch.setattr(retainer, "expired", counting)
+        monkeypatch.setattr(topic_retention, "expired", counting)
         for _ in range(100):
             await jobs.put(b"a")
             await jobs.sync()

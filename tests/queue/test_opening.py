@@ -61,7 +61,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
         waiting.set()
         await asyncio.sleep(delay)
 
-    monkeypatch.setattr("aiodq.engine.patience._sleep", noticed)
+    monkeypatch.setattr("aiodq.engine.lock_wait._sleep", noticed)
     return waiting
 
 
@@ -164,7 +164,7 @@ class TestWaiting:
             pauses.append(delay)
             await asyncio.sleep(0)
 
-        monkeypatch.setattr("aiodq.engine.patience._sleep", quick)
+        monkeypatch.setattr("aiodq.engine.lock_wait._sleep", quick)
         async with aiodq.open(path) as first:
             opening = tasks.start(aiodq.open(path, wait=3600)._open())
             await until(lambda: len(pauses) >= 10)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.engine.batch import OVERHEAD
+from aiodq.engine.topic.put_batch import OVERHEAD
 from tests.queue.support import (
     SpyFileSystem,
     Tasks,
@@ -337,18 +337,18 @@ class TestMemory:
         fs = SpyFileSystem()
         limit = 1 << 16
         async with queue(path, fs=fs, memory_bytes=limit) as jobs:
-            intake = jobs._ioloop.intake
+            put_buffer = jobs._engine.put_buffer
             gate = fs.gate("sync", match=".seg")
             putting = [tasks.start(jobs.put(bytes(1000))) for _ in range(500)]
             await gate.wait()
             await turns(20)
-            assert 0 < intake.cost <= limit // 2 + 1000 + OVERHEAD
-            assert intake.cost == intake.pending * (1000 + OVERHEAD)
+            assert 0 < put_buffer.cost <= limit // 2 + 1000 + OVERHEAD
+            assert put_buffer.cost == put_buffer.pending * (1000 + OVERHEAD)
             with pytest.raises(aiodq.QueueFull):
                 jobs.put_nowait(bytes(1000))
             gate.open()
             await soon(asyncio.gather(*putting))
-            assert (intake.cost, intake.pending, jobs.depth) == (0, 0, 500)
+            assert (put_buffer.cost, put_buffer.pending, jobs.depth) == (0, 0, 500)
 
     async def test_what_is_not_body_counts_as_well(self, path: Path, tasks: Tasks) -> None:
         fs = SpyFileSystem()
@@ -390,5 +390,5 @@ class TestMemory:
             await soon(asyncio.gather(*running, return_exceptions=True))
             await soon(jobs.sync())
             assert fault.hits
-            intake = jobs._ioloop.intake
-            assert (intake.cost, intake.pending) == (0, 0)
+            put_buffer = jobs._engine.put_buffer
+            assert (put_buffer.cost, put_buffer.pending) == (0, 0)

@@ -450,10 +450,10 @@ class TestSyncInterval:
             await jobs.put(b"a")
             await until(lambda: jobs.durable_offset == 1)
             since, ticks = len(fs.calls), []
-            monkeypatch.setattr(jobs._ioloop.retainer, "retain", lambda: ticks.append(1))
+            monkeypatch.setattr(jobs._engine.retention, "retain", lambda: ticks.append(1))
             while len(ticks) < 5:
                 before = len(ticks)
-                jobs._ioloop.stir()
+                jobs._engine.stir()
                 await until(lambda: len(ticks) > before)
             assert log_syncs(fs, since) == 0
 
@@ -485,13 +485,13 @@ class TestSyncOs:
         fs = SpyFileSystem()
         async with queue(path, fs=fs, sync="os", sync_interval=0.001) as jobs:
             since, ticks = len(fs.calls), []
-            retain = jobs._ioloop.retainer.retain
+            retain = jobs._engine.retention.retain
 
             def counted() -> None:
                 ticks.append(1)
                 retain()
 
-            monkeypatch.setattr(jobs._ioloop.retainer, "retain", counted)
+            monkeypatch.setattr(jobs._engine.retention, "retain", counted)
             await fill(jobs, numbered(50))
             for _ in range(10):
                 await (await jobs.get()).ack()

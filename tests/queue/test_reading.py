@@ -146,10 +146,10 @@ class TestFarBehind:
             topic = opened.topic("t")
             stays, goes = topic.channel("stays"), topic.channel("goes")
             await topic.settle_in()
-            shelf = stays._outlet.source.shelf
-            assert shelf.limit == 1 << 17
+            read_ahead = stays._channel_engine.source.read_ahead
+            assert read_ahead.limit == 1 << 17
             await topic.delete_channel(goes.name)
-            assert shelf.limit == 1 << 18
+            assert read_ahead.limit == 1 << 18
 
     async def test_each_byte_is_read_about_once(self, path: Path) -> None:
         await self.backlog(path, 300)
@@ -287,7 +287,7 @@ class TestFailing:
             getting = [tasks.start(jobs.get()) for _ in range(3)]
             await asyncio.wait(getting, timeout=20)
             assert all(isinstance(outcome(task), aiodq.StorageError) for task in getting)
-            await until(lambda: not jobs._outlet.source.shelf.fetching)  # the last of them asked once more
+            await until(lambda: not jobs._channel_engine.source.read_ahead.fetching)  # the last of them asked once more
             fs.heal()
             assert bodies_of(await take(jobs, 3)) == numbered(3)
 

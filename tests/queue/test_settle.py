@@ -1,4 +1,4 @@
-"""Settling: ack, nack, release and the block; twice, too late, and after a restart."""
+"""Settlement: ack, nack, release and the block; twice, too late, and after a restart."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ class TestTwice:
         async with queue(path) as jobs:
             await jobs.put(b"a")
             old = await jobs.get()
-            jobs._outlet.ack(old.offset, old._delivery)  # behind the message's back
+            jobs._channel_engine.ack(old.offset, old._delivery)  # behind the message's back
             await jobs.put(b"b")
             with pytest.raises(aiodq.NotInFlightError):
                 await self.settle(old, how)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.engine import showing
-from aiodq.storage.figures import FIGURES, ChannelFigures, read_figures, write_figures
+from aiodq.engine.monitoring import stats_publisher as showing
+from aiodq.storage.state.owner_stats import FIGURES, ChannelFigures, read_figures, write_figures
 from tests.queue.support import SpyFileSystem, fill, numbered, soon, store, take, turns, until
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ async def test_it_follows_the_channels_and_is_gone_at_the_end(path: Path) -> Non
 
 async def test_nothing_is_written_while_nothing_changes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fs = SpyFileSystem()
-    look, looks = showing.Showing._look, 0
+    look, looks = showing.StatsPublisher._look, 0
 
-    def count(one: showing.Showing) -> object:
+    def count(one: showing.StatsPublisher) -> object:
         nonlocal looks
         looks += 1
         return look(one)
@@ -76,7 +76,7 @@ async def test_nothing_is_written_while_nothing_changes(path: Path, monkeypatch:
         await take(topic.channel("c"), 2)
         await until(lambda: counts(fs, path) == {"a": {"c": ChannelFigures(2, 0, 0)}})
         written = len(fs.named("write", match=FIGURES))
-        monkeypatch.setattr(showing.Showing, "_look", count)
+        monkeypatch.setattr(showing.StatsPublisher, "_look", count)
         await until(lambda: looks > 5)
         assert len(fs.named("write", match=FIGURES)) == written
         assert fs.named("sync", match=FIGURES) == []
@@ -133,8 +133,8 @@ def test_what_is_cut_off_or_changed_shows_nothing(path: Path) -> None:
 def test_what_an_owner_that_is_gone_left_behind_shows_nothing(path: Path) -> None:
     path.mkdir()
     program = (
-        "import sys; from aiodq.storage.figures import write_figures;"
-        "from aiodq.storage.filesystem import OsFileSystem; write_figures(OsFileSystem(), sys.argv[1], {})"
+        "import sys; from aiodq.storage.state.owner_stats import write_figures;"
+        "from aiodq.storage.io.filesystem import OsFileSystem; write_figures(OsFileSystem(), sys.argv[1], {})"
     )
     subprocess.run([sys.executable, "-c", program, str(path)], check=True)
     assert (path / FIGURES).exists()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 import aiodq
-from aiodq.storage.log import TopicLog
+from aiodq.storage.log.topic_log import TopicLog
 from tests.real.mounts import small_disk
 from tests.storage.faults import FaultyFileSystem
 from tests.system.support import bodies, descriptors_under, drain, until
@@ -85,7 +85,7 @@ class Cycle:
                 queue.extend(many)
         self.full += 1
         self.ballast.fill()
-        log = topic._ioloop.log
+        log = topic._engine.log
         assert isinstance(log, TopicLog)
         with pytest.raises(aiodq.DiskFullError):
             await topic.put(bytes(20_000))  # more than the write that failed half-way has left behind

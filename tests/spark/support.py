@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import aiodq
-from aiodq.format.arrow import COLUMNS
+from aiodq.format.vectorized.arrow import COLUMNS
 from aiodq.spark.options import read_options
 from aiodq.spark.planning import plan
 from aiodq.spark.reading import record_batches
-from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.io.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aiodq.storage.record import StoredMessage
+    from aiodq.storage.read.stored_message import StoredMessage
 
 KEEP = aiodq.Retention(consumed="keep")
 

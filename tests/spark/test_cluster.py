@@ -21,8 +21,8 @@ import pyspark
 import pytest
 
 from aiodq.spark.java import prepare
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.holds import read_holds
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.state.holds import read_holds
 from tests.spark.support import fill
 
 if TYPE_CHECKING:

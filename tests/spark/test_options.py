@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.format.arrow import COLUMNS
+from aiodq.format.vectorized.arrow import COLUMNS
 from aiodq.spark.options import batch_options, check_topic, read_options, stream_options
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import aiodq
 from aiodq.spark.pipelines import archive, audit, compact, query, replay, report
 from aiodq.spark.pipelines.pictures import Bars, page
 from aiodq.spark.pipelines.query import prepare_views
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.holds import read_holds, release_hold
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.state.holds import read_holds, release_hold
 from tests.spark.support import KEEP, fill, scanned
 from tests.storage.logs import flip, segments
 

@@ -15,8 +15,8 @@ from aiodq.spark import planning
 from aiodq.spark.options import read_options
 from aiodq.spark.planning import plan
 from aiodq.spark.reading import record_batches
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.repair import repair_store
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.offline.repair import repair_store
 from tests.spark.support import KEEP, fill, read, scanned
 from tests.storage.logs import SECOND, flip, open_log, put, put_each, segments
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from aiodq.storage.filesystem import File
+    from aiodq.storage.io.filesystem import File
 
 
 @pytest.fixture

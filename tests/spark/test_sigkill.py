@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.storage.commits import STAGING, read_commits
-from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.bulk.commits import STAGING, read_commits
+from aiodq.storage.io.filesystem import OsFileSystem
 from tests.spark.support import KEEP
 
 if TYPE_CHECKING:

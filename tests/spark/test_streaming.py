@@ -14,8 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 import aiodq
 from aiodq.spark.options import stream_options
 from aiodq.spark.streaming import StreamReader
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.holds import Hold, read_hold, release_hold
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.state.holds import Hold, read_hold, release_hold
 from tests.spark.support import KEEP, fill
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def test_a_query_that_is_stopped_and_goes_on(spark: SparkSession, tmp_path: Path
 
 
 async def test_what_a_hold_keeps_until_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiodq.engine.retainer._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("aiodq.engine.topic.retention._LOOK_EVERY", 0.0)
     reader = reader_of(tmp_path, hold="daily")
     async with aiodq.open(tmp_path, aiodq.StoreOptions(segment_bytes=1000)) as store:
         queue = store.queue("a")
@@ -266,10 +266,10 @@ async def test_what_a_hold_keeps_until_it_is_read(tmp_path: Path, monkeypatch: p
         end = reader.latestOffset(start, ReadMaxRows(20))
         assert read(reader, start, end) == [("a", number) for number in range(20)]
         reader.commit(end)
-        queue.topic._ioloop.retain_soon()
+        queue.topic._engine.retain_soon()
         while queue.begin_offset == 0:
             await queue.sync()
-            queue.topic._ioloop.retain_soon()
+            queue.topic._engine.retain_soon()
         again = reader_of(tmp_path, hold="daily")
         last = again.latestOffset(end, ReadAllAvailable())
         assert read(again, end, last) == [("a", number) for number in range(20, 41)]

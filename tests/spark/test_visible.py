@@ -14,8 +14,8 @@ from aiodq.spark.pipelines.audit import _check_each
 from aiodq.spark.pipelines.tally import Tally
 from aiodq.spark.planning import plan
 from aiodq.spark.reading import _rows, record_batches
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.holds import Hold, read_hold, write_hold
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.state.holds import Hold, read_hold, write_hold
 from tests.spark.support import fill, read
 from tests.storage.logs import flip, segments
 

@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 import aiodq
 from aiodq.spark.options import write_options
 from aiodq.spark.writing import BatchWriter, StagedByTask, StreamWriter, columns_by_topic
-from aiodq.storage.commits import COMMITS, STAGING, read_commits
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.verify import verify_store
+from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.offline.verify import verify_store
 from tests.spark.support import fill, scanned
 
 if TYPE_CHECKING:

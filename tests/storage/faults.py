@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.io.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiodq.format.layout import BytesLike
-    from aiodq.storage.filesystem import File, Lock
+    from aiodq.storage.io.filesystem import File, Lock
 
 KINDS = (
     "open",

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 from aiodq.format.codecs import CODEC_NONE
 from aiodq.format.columns import Columns
-from aiodq.storage.log import LogOptions, TopicLog
-from aiodq.storage.logreader import LogReader
-from aiodq.storage.reader import TopicReader
+from aiodq.storage.log.topic_log import LogOptions, TopicLog
+from aiodq.storage.offline.store_reader import TopicReader
+from aiodq.storage.read.log_reader import LogReader
 from tests.storage.faults import FaultyFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from aiodq.storage.damage import Damage
-    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.log.quarantine import Damage
 
 START = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from aiodq.format.journal import ChannelImage, Op, OpKind
 from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
-from aiodq.storage.journal import ChannelJournal
+from aiodq.storage.state.channel_journal import ChannelJournal
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import flip, open_log, overwrite, put, put_each, segments
 

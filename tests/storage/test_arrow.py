@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import aiodq
-from aiodq.format.arrow import COLUMNS, ArrowDecoder
-from aiodq.storage.framereader import FrameReader
-from aiodq.storage.reader import StoreReader
+from aiodq.format.vectorized.arrow import COLUMNS, ArrowDecoder
+from aiodq.storage.offline.store_reader import StoreReader
+from aiodq.storage.read.frame_reader import FrameReader
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import flip, open_log, put, put_each, segments
 from tests.storage.stores import BREAKS, LEFTOVERS, a_store
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from aiodq.storage.log import TopicLog
-    from aiodq.storage.reader import TopicReader
-    from aiodq.storage.record import StoredMessage
+    from aiodq.storage.log.topic_log import TopicLog
+    from aiodq.storage.offline.store_reader import TopicReader
+    from aiodq.storage.read.stored_message import StoredMessage
 
 
 @pytest.fixture
@@ -292,8 +292,8 @@ def test_columns_that_there_are_not(store: Path, columns: list[str]) -> None:
 
 def test_without_pyarrow_the_error_names_the_extra(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_log(store / "t").close()
-    monkeypatch.delitem(sys.modules, "aiodq.storage.arrow", raising=False)
-    monkeypatch.delattr(sys.modules["aiodq.storage"], "arrow", raising=False)
+    monkeypatch.delitem(sys.modules, "aiodq.storage.read.arrow_reader", raising=False)
+    monkeypatch.delattr(sys.modules["aiodq.storage.read"], "arrow_reader", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(aiodq.MissingExtraError, match=r"aiodq\[arrow\]"):
         topic_of(store).to_arrow()

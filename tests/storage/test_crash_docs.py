@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import aiodq.storage
-from aiodq.storage import recovery
+from aiodq.storage.log import recovery
 
 PACKAGE = Path(aiodq.storage.__file__).parents[1]
 POINT = re.compile(r"^(\d+)\. \*(.+?)\*(.*?)(?=^\d+\. |^$)", re.MULTILINE | re.DOTALL)

@@ -17,11 +17,11 @@ from aiodq.format.codecs import CODEC_ZSTD
 from aiodq.format.columns import Columns
 from aiodq.format.journal import ChannelImage, Op, OpKind
 from aiodq.format.layout import BATCH_HEADER, FRAME_PREFIX, KIND_BATCH, KIND_COMPACT, SEGMENT_HEADER
-from aiodq.storage.channels import applied
-from aiodq.storage.damage import Damage, quarantine, quarantined
-from aiodq.storage.journal import ChannelJournal
-from aiodq.storage.logreader import LogReader
-from aiodq.storage.reader import TopicReader
+from aiodq.storage.log.gap_assessment import applied
+from aiodq.storage.log.quarantine import Damage, quarantine, quarantined
+from aiodq.storage.offline.store_reader import TopicReader
+from aiodq.storage.read.log_reader import LogReader
+from aiodq.storage.state.channel_journal import ChannelJournal
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import (
     alike,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from aiodq.storage.log import TopicLog
+    from aiodq.storage.log.topic_log import TopicLog
 
 
 # --- every bit of a record (G8)

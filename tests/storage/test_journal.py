@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from aiodq.errors import AiodqError, CorruptionError, DiskFullError, StoreFailedError
 from aiodq.format.journal import JOURNAL_HEADER, ChannelImage, Op, OpKind, decode_checkpoint
-from aiodq.storage.atomic import TEMPORARY
-from aiodq.storage.channels import applied, unsettled
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.journal import ChannelJournal
+from aiodq.storage.io.durable_io import TEMPORARY
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.log.gap_assessment import applied, unsettled
+from aiodq.storage.state.channel_journal import ChannelJournal
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import copy, flip, open_log, set_aside
 from tests.system.support import WrappedFile
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiodq.format.layout import BytesLike
-    from aiodq.storage.filesystem import File
+    from aiodq.storage.io.filesystem import File
 
 BLOCK = 8 + 24
 BLOCKS_OF_THREE = JOURNAL_HEADER.size + 3 * BLOCK

@@ -20,8 +20,8 @@ import pytest
 from filelock import lock_descriptor
 
 from aiodq.errors import NotAStoreError, ReadOnlyError, StorageError, StoreLockedError
-from aiodq.storage import lock as lock_module
-from aiodq.storage.lock import LOCK_NAME, StoreLock
+from aiodq.storage.io import lock as lock_module
+from aiodq.storage.io.lock import LOCK_NAME, StoreLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,20 +30,20 @@ ROOT = Path(lock_module.__file__).parents[2]
 NOBODY = 65534
 OWNER = """
 import sys
-from aiodq.storage.lock import StoreLock
+from aiodq.storage.io.lock import StoreLock
 lock = StoreLock.acquire(sys.argv[1])
 print("owned", flush=True)
 sys.stdin.readline()
 """
 FORKING = """
 import gc, os, sys
-from aiodq.storage.lock import StoreLock
+from aiodq.storage.io.lock import StoreLock
 lock = StoreLock.acquire(sys.argv[1])
 pass
 child = os.fork()
 """
 # What a C extension that forks by itself comes to: the class's hook does nothing.
-UNHOOKED = "from aiodq.storage import lock as module; module._LIVE.clear()"
+UNHOOKED = "from aiodq.storage.io import lock as module; module._LIVE.clear()"
 ONLY_LINUX = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
 
 
@@ -302,7 +302,7 @@ def test_fork_in_the_middle_of_acquire(store: Path) -> None:
     """A child forked by another thread while the directory is being opened inherits no descriptor of it."""
     code = """
 import os, sys, threading
-from aiodq.storage.lock import StoreLock
+from aiodq.storage.io.lock import StoreLock
 real, forked, threads = os.open, threading.Event(), []
 def fork():
     if not os.fork():
@@ -614,7 +614,7 @@ def test_nothing_else_warns(store: Path) -> None:
     code = """
 import sys
 from aiodq.errors import StoreLockedError
-from aiodq.storage.lock import StoreLock
+from aiodq.storage.io.lock import StoreLock
 lock = StoreLock.acquire(sys.argv[1])
 try:
     StoreLock.acquire(sys.argv[1])

@@ -13,9 +13,9 @@ import pytest
 from aiodq.errors import AiodqError, DiskFullError, ReadOnlyError, StorageError, StoreFailedError
 from aiodq.format.columns import Columns
 from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
-from aiodq.storage.active import cuts
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.slots import WATERMARK, read_slot_file
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.log.active_segment import cuts
+from aiodq.storage.log.watermark import WATERMARK, read_slot_file
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import (
     CLOCK,
@@ -490,7 +490,7 @@ def test_opening_survives_any_call_that_fails_once(topic: Path, kind: str) -> No
         log.abandon()
         break
     assert not fault.hit
-    # Two were torn or lacked their footer when this began; nothing else may ever be set aside.
+    # Two were torn or lacked their footer when this began; nothing else may ever be quarantined.
     assert [path.name[:24] for path in set_aside(topic)] in ([], [segments(topic)[1].name])
 
 

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiodq.errors import StorageError
-from aiodq.format import frames
+from aiodq.format import frame as frames
 from aiodq.format.checksum import crc32
 from aiodq.format.columns import Columns
-from aiodq.format.frames import FrameContext
+from aiodq.format.frame import FrameContext
 from aiodq.format.layout import BATCH_HEADER, FRAME_PREFIX, KIND_COMPACT, SEGMENT_HEADER
-from aiodq.storage.logreader import LogReader, LogView
-from aiodq.storage.snapshot import LogSnapshot
+from aiodq.storage.read.log_reader import LogReader, LogView
+from aiodq.storage.read.snapshot import LogSnapshot
 from tests.format.support import control_frame
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import SECOND, START, contents, open_log, overwrite, put, put_each, segments
 
 if TYPE_CHECKING:
-    from aiodq.storage.log import TopicLog
+    from aiodq.storage.log.topic_log import TopicLog
 
 
 @pytest.fixture

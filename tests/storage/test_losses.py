@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from aiodq.storage.checked import decode_checked
-from aiodq.storage.losses import joined, total, without
-from aiodq.storage.meta import read_meta, save_meta
-from aiodq.storage.repair import repair_store
-from aiodq.storage.verify import verify_store
+from aiodq.storage.log.offset_ranges import joined, total, without
+from aiodq.storage.offline.repair import repair_store
+from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.state.json_file import decode_checked
+from aiodq.storage.state.topic_meta import read_meta, save_meta
 from aiodq.testing import Fault, SimulatedFileSystem
 from tests.channels.fixtures import machine
 from tests.channels.support import Machine, ready, until
@@ -38,7 +38,7 @@ async def filled(machine: Machine, acked: int = 0) -> list[int]:
             await jobs.put(b"%d" % number + bytes(100))
         for _ in range(acked):
             await (await soon(jobs.get())).ack()
-        return [*(segment.base for segment in store.topic("jobs")._ioloop.log.segments), COUNT]
+        return [*(segment.base for segment in store.topic("jobs")._engine.log.segments), COUNT]
 
 
 def found(machine: Machine) -> list[tuple[int, int]]:

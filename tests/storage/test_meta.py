@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 
 from aiodq.errors import AiodqError, CorruptionError, FormatVersionError, StoreFailedError
-from aiodq.storage.atomic import TEMPORARY, ensure_directory, read_file, replace_file, sweep_temporaries
-from aiodq.storage.meta import TopicMeta, describe, load_meta, read_meta, save_meta
+from aiodq.storage.io.durable_io import TEMPORARY, ensure_directory, read_file, replace_file, sweep_temporaries
+from aiodq.storage.state.topic_meta import TopicMeta, describe, load_meta, read_meta, save_meta
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import messages, open_log, overwrite, put_each, segments, set_aside, tree
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiodq.storage import pool
-from aiodq.storage.pool import PooledFile, PooledFileSystem, is_ready
+from aiodq.storage.io import file_pool as pool
+from aiodq.storage.io.file_pool import PooledFile, PooledFileSystem, is_ready
 from tests.queue.support import SpyFileSystem
 from tests.system.support import ROOT
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from aiodq.storage.filesystem import File
+    from aiodq.storage.io.filesystem import File
     from tests.queue.support import Gate
 
 

@@ -13,9 +13,9 @@ import aiodq
 from aiodq.errors import CorruptionError, InvalidNameError, NotAStoreError, StoreNotFoundError
 from aiodq.format.columns import Columns
 from aiodq.format.journal import ChannelImage, Op, OpKind
-from aiodq.storage.journal import ChannelJournal
-from aiodq.storage.layout import check_store_directory, delete_topic, list_topics
-from aiodq.storage.reader import StoreReader, TopicReader
+from aiodq.storage.offline.store_reader import StoreReader, TopicReader
+from aiodq.storage.state.channel_journal import ChannelJournal
+from aiodq.storage.state.store_layout import check_store_directory, delete_topic, list_topics
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import (
     copy,
@@ -32,7 +32,7 @@ from tests.storage.logs import (
 )
 
 if TYPE_CHECKING:
-    from aiodq.storage.log import TopicLog
+    from aiodq.storage.log.topic_log import TopicLog
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from aiodq.errors import FormatVersionError
 from aiodq.format.footer import SegmentIndex, encode_footer
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
-from aiodq.storage import contents as storage_contents
-from aiodq.storage.atomic import TEMPORARY
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.reader import TopicReader
-from aiodq.storage.slots import WATERMARK, SlotFile
+from aiodq.storage.io.durable_io import TEMPORARY
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.log import segment_contents as storage_contents
+from aiodq.storage.log.watermark import WATERMARK, WatermarkFile
+from aiodq.storage.offline.store_reader import TopicReader
 from aiodq.testing import SimulatedFileSystem, Wrote
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import (
@@ -316,13 +316,13 @@ def test_without_a_watermark_everything_is_there(synced: Path, noted: bytes | No
 
 
 def note(directory: Path, value: int) -> None:
-    slots = SlotFile(FaultyFileSystem(), str(directory / WATERMARK))
+    slots = WatermarkFile(FaultyFileSystem(), str(directory / WATERMARK))
     slots.write(value, 0)
     slots.close()
 
 
 def test_another_topic_s_watermark_promises_nothing_and_is_set_aside(synced: Path) -> None:
-    slots = SlotFile(FaultyFileSystem(), str(synced / WATERMARK))
+    slots = WatermarkFile(FaultyFileSystem(), str(synced / WATERMARK))
     slots.write(1000, 12345)
     slots.close()
     theirs = (synced / WATERMARK).read_bytes()
@@ -675,7 +675,7 @@ def test_whatever_was_not_promised_is_written_again(*, sealed: bool) -> None:
     log.abandon()
     for promised in range(1, 13):
         fs = SimulatedFileSystem(disk.image(), record=True)
-        slots = SlotFile(fs, f"/t/{WATERMARK}")
+        slots = WatermarkFile(fs, f"/t/{WATERMARK}")
         slots.write(promised, 0)
         slots.close()
         assert fs.trace is not None

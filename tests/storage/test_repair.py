@@ -11,12 +11,12 @@ import pytest
 
 from aiodq.errors import AiodqError, FormatVersionError, NotAStoreError, StoreLockedError, StoreNotFoundError
 from aiodq.format.segment import SegmentHeader
-from aiodq.storage.atomic import TEMPORARY
-from aiodq.storage.channels import applied
-from aiodq.storage.journal import read_channel
-from aiodq.storage.lock import StoreLock
-from aiodq.storage.repair import RepairAction, repair_store
-from aiodq.storage.verify import verify_store
+from aiodq.storage.io.durable_io import TEMPORARY
+from aiodq.storage.io.lock import StoreLock
+from aiodq.storage.log.gap_assessment import applied
+from aiodq.storage.offline.repair import RepairAction, repair_store
+from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.state.channel_journal import read_channel
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import alike, contents, copy, open_log, overwrite, put, read_topic, segments, set_aside, tree
 from tests.storage.stores import BREAKS, LEFTOVERS, a_store
@@ -47,7 +47,7 @@ def settled(store: Path) -> dict[str, object]:
 
 
 def gone(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
-    """Return the files of which some byte is neither where it was nor set aside."""
+    """Return the files of which some byte is neither where it was nor quarantined."""
     everything = b"\n".join(after.values())
     lost = []
     for name, data in before.items():

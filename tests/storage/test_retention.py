@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.format.checksum import CRC32, checksum_named
-from aiodq.format.frames import FrameContext
+from aiodq.format.frame import FrameContext
 from aiodq.options import Retention
-from aiodq.storage.retention import expired
-from aiodq.storage.segments import Segment
+from aiodq.storage.log.retention import expired
+from aiodq.storage.log.segment_files import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

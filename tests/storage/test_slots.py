@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiodq.errors import StorageError, StoreFailedError
-from aiodq.storage.slots import SLOT_FILE_BYTES, SlotFile, check_slots, noted_watermark, read_slot_file, read_slots
+from aiodq.storage.log.watermark import (
+    SLOT_FILE_BYTES,
+    WatermarkFile,
+    check_slots,
+    noted_watermark,
+    read_slot_file,
+    read_slots,
+)
 from tests.storage.faults import FaultyFileSystem
 
 if TYPE_CHECKING:
@@ -22,8 +29,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "watermark"
 
 
-def opened(path: Path, fs: FaultyFileSystem | None = None) -> SlotFile:
-    return SlotFile(fs or FaultyFileSystem(), str(path))
+def opened(path: Path, fs: FaultyFileSystem | None = None) -> WatermarkFile:
+    return WatermarkFile(fs or FaultyFileSystem(), str(path))
 
 
 def test_the_last_value_written_is_read(path: Path) -> None:

@@ -12,10 +12,11 @@ import pytest
 from aiodq.errors import FormatVersionError, NotAStoreError, StorageError, StoreNotFoundError
 from aiodq.format.journal import Op, OpKind
 from aiodq.format.segment import SegmentHeader
-from aiodq.storage import scan, verify_segment
-from aiodq.storage.journal import ChannelJournal
-from aiodq.storage.segments import list_segments
-from aiodq.storage.verify import StoreReport, verify_store
+from aiodq.storage.log.segment_files import list_segments
+from aiodq.storage.offline import verify_segment
+from aiodq.storage.offline.verify import StoreReport, verify_store
+from aiodq.storage.read import frame_scan as scan
+from aiodq.storage.state.channel_journal import ChannelJournal
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import copy, flip, open_log, overwrite, put, put_each, segments, tree
 from tests.storage.stores import BREAKS, COUNT, LEFTOVERS, a_store
@@ -23,7 +24,7 @@ from tests.storage.stores import BREAKS, COUNT, LEFTOVERS, a_store
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiodq.format.frames import Frame
+    from aiodq.format.frame import Frame
 
 
 def verified(store: Path, fs: FaultyFileSystem | None = None) -> StoreReport:

@@ -18,7 +18,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import aiodq
-from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.io.filesystem import OsFileSystem
 from tests.system.support import LOOPS, WrappedFile
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aiodq import Channel, Draft, Message, StoreOptions, Topic
     from aiodq.format.layout import BytesLike
     from aiodq.options import SyncPolicy
-    from aiodq.storage.filesystem import File
+    from aiodq.storage.io.filesystem import File
 
 TOPIC: Final = "t"
 CHANNELS: Final = ("a", "b")

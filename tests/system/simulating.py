@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 import aiodq
-from aiodq.storage.reader import StoreReader
+from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, run
 
 if TYPE_CHECKING:
@@ -205,8 +205,8 @@ class Simulation:
         message.ack_nowait()
         self.acked[message.body] += 1
         # What `ack` waits for.
-        assert message._outlet is not None
-        await message._outlet.committed()
+        assert message._channel_engine is not None
+        await message._channel_engine.committed()
 
     async def in_context(self, message: Message) -> None:
         async with message:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq import QueueEmpty
-from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.io.filesystem import OsFileSystem
 from tests.conftest import pytest_asyncio_loop_factories
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from aiodq import Channel, Message, Queue
     from aiodq.format.layout import BytesLike
-    from aiodq.storage.filesystem import File
+    from aiodq.storage.io.filesystem import File
 
 ROOT: Final = Path(__file__).parents[2]
 LOOPS: Final = pytest_asyncio_loop_factories()
@@ -149,7 +149,7 @@ def nothing_left() -> Iterator[None]:
 
 
 class InlineOffload:
-    """In the place of `aiodq.engine.offload.Offload`: the work is done on the loop, a step after it was asked for.
+    """In the place of `WorkerThreads`: the work is done on the loop, a step after it was asked for.
 
     So a run consists of the loop's steps and nothing else, and "cancelled after step n" means the same every time.
     """
@@ -179,7 +179,7 @@ class InlineOffload:
         result, error = None, None
         try:
             result = function()
-        except Exception as raised:  # noqa: BLE001 - handed on whatever it is, as `Offload` does
+        except Exception as raised:  # noqa: BLE001 - handed on whatever it is, as `WorkerThreads` does
             error = raised
         self._loop.call_soon(report, result, error)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 import aiodq
-from aiodq.engine import runtime
+from aiodq.engine import store_engine
 from aiodq.testing import SimulatedFileSystem
 from tests.system.cancelling import KINDS, MOST_STEPS, Case, Kind, opened_at_last
 from tests.system.support import InlineOffload, bodies, descriptors_under, drain, nothing_left, steps, until
@@ -966,7 +966,7 @@ async def test_cancelled_after_each_step(
     monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
 ) -> None:
-    monkeypatch.setattr(runtime, "Offload", InlineOffload)
+    monkeypatch.setattr(store_engine, "WorkerThreads", InlineOffload)
     for number in range(1, MOST_STEPS):
         with nothing_left():
             async with asyncio.timeout(30):

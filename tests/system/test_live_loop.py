@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq import Queue, Receipt
-    from aiodq.storage.filesystem import File
+    from aiodq.storage.io.filesystem import File
 
 TICKS = 2000
 MIB = 1 << 20

@@ -223,7 +223,7 @@ async def test_cell_of_a_notebook_run_twice(tmp_path: Path) -> None:
 async def test_collected_store_that_failed_lets_go(tmp_path: Path) -> None:
     with warnings.catch_warnings(action="error"):
         store = await aiodq.open(tmp_path)
-        store._runtime.fail(OSError("broken"))
+        store._store_engine.fail(OSError("broken"))
         del store
         gc.collect()
         async with aiodq.open(tmp_path):

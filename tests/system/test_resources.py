@@ -16,7 +16,7 @@ import pytest
 
 import aiodq
 from aiodq.names import is_ephemeral
-from aiodq.storage.checked import _crc
+from aiodq.storage.state.json_file import _crc
 from tests.storage.faults import KINDS, FaultyFileSystem
 from tests.system.support import (
     ROOT,

@@ -155,7 +155,7 @@ class Schedule:
         left = {message.offset: message.body for message in drain(queue)}
         left |= {offset: message.body for offset, message in self.held.items()}
         # What a consumer had in hand when it was cancelled is still in flight.
-        for offset in set(queue._outlet.state.in_flight if queue._outlet.state else ()) - left.keys():
+        for offset in set(queue._channel_engine.state.in_flight if queue._channel_engine.state else ()) - left.keys():
             left[offset] = (await queue.read(offset)).body
         assert queue.depth == len(left) == queue.in_flight()
         return [left[offset] for offset in sorted(left)]

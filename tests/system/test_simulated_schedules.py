@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aiodq.engine.outlet import Outlet
+from aiodq.engine.channel.channel_engine import ChannelEngine
 from tests.system.simulating import run_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiodq.format.frames import Batch
+    from aiodq.format.frame import Batch
 
 SAMPLE = 12
 EXHAUSTIVELY = 1_000
@@ -42,15 +42,15 @@ def test_a_failure_repeats_ten_times_out_of_ten(
     monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
     """With a fault in the engine that only some interleavings show."""
-    release = Outlet.release
+    release = ChannelEngine.release
 
-    def loses(self: Outlet[Any], batch: Batch, delivery: int, attempts: int) -> None:
-        if self._getters.line or self.state is None or self.state.ready != 1:
+    def loses(self: ChannelEngine[Any], batch: Batch, delivery: int, attempts: int) -> None:
+        if self._wait_queue.line or self.state is None or self.state.ready != 1:
             release(self, batch, delivery, attempts)
         else:
             self.ack(batch.first, delivery)
 
-    monkeypatch.setattr(Outlet, "release", loses)
+    monkeypatch.setattr(ChannelEngine, "release", loses)
     found = next((seed for seed in range(200) if verdict(seed) != "passed"), None)
     assert found is not None, "the fault is never seen"
     verdicts = [verdict(found) for _ in range(REPLAYS)]

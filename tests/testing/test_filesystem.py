@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 import aiodq
-from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.testing import CALLS, Call, Fault, FaultPlan, SimulatedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from aiodq.storage.filesystem import File
+    from aiodq.storage.io.filesystem import File
 
 ROOT = "/simulated"  # where no checkout lies: the simulated file system has the directories above the current one
 NAMES = st.sampled_from("ab")

@@ -10,10 +10,10 @@ import pytest
 import aiodq
 from aiodq.format.columns import Columns
 from aiodq.format.transactions import Commit, Puts
-from aiodq.storage.aside import ASIDE, read_owed
-from aiodq.storage.repair import repair_store
-from aiodq.storage.transactions import TransactionFile, read_transactions
-from aiodq.storage.verify import verify_store
+from aiodq.storage.offline.repair import repair_store
+from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.state.parked_transactions import ASIDE, read_owed
+from aiodq.storage.state.transaction_log import TransactionFile, read_transactions
 from aiodq.testing import Fault, FaultPlan, SimulatedFileSystem
 from tests.channels.support import Machine, counts, soon
 from tests.transactions.test_commit import transact
@@ -22,7 +22,7 @@ from tests.transactions.test_recovery import shown, started
 if TYPE_CHECKING:
     import logging
 
-    from aiodq.storage.verify import Finding
+    from aiodq.storage.offline.verify import Finding
 
 FOREIGN = b"not of aiodq"
 

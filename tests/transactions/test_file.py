@@ -9,9 +9,9 @@ import pytest
 import aiodq
 from aiodq.format.columns import Columns
 from aiodq.format.transactions import FIRST_BLOCK, Acks, Commit, Puts, decode_header
-from aiodq.storage.repair import repair_store
-from aiodq.storage.transactions import TRANSACTIONS, TransactionFile, read_transactions
-from aiodq.storage.verify import verify_store
+from aiodq.storage.offline.repair import repair_store
+from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.state.transaction_log import TRANSACTIONS, TransactionFile, read_transactions
 from aiodq.testing import Fault, FaultPlan, SimulatedFileSystem
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "v1" / "transactions"

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 import aiodq
-from aiodq.storage.transactions import TransactionFile
+from aiodq.storage.state.transaction_log import TransactionFile
 from tests.channels.support import Machine, counts, ready, soon, until
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ async def test_cancelled_while_it_is_committed_it_is_done_or_comes_again(*, full
                 tx.put("made", b"a")
 
         def late(file: TransactionFile, commits: Sequence[Commit], now_ns: int) -> list[int]:
-            store._runtime.loop.call_soon_threadsafe(working.cancel)
+            store._store_engine.loop.call_soon_threadsafe(working.cancel)
             if full:
                 raise aiodq.DiskFullError("no space")
             return append(file, commits, now_ns)

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 import aiodq
-from aiodq.storage.transactions import TRANSACTIONS, read_transactions
+from aiodq.storage.state.transaction_log import TRANSACTIONS, read_transactions
 from aiodq.testing import Fault, FaultPlan, SimulatedFileSystem
 from tests.channels.support import Machine, counts, ready, soon, until
 from tests.transactions.test_commit import transact

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.verify import verify_store
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.offline.verify import verify_store
 from tests.system.support import run_until_killed
 from tests.transactions.child import COPIES, STEPS, run
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pytest
 
     import aiodq
-    from aiodq.engine.events import Events
+    from aiodq.engine.monitoring.events import Events
 
 __all__ = ["at_hand", "flip", "kinds", "told"]
 

@@ -13,23 +13,23 @@ from tests.channels.support import Machine, soon, until
 from tests.watching.support import at_hand, told
 
 if TYPE_CHECKING:
-    from aiodq.engine.events import Events
+    from aiodq.engine.monitoring.events import Events
 
 
 async def looked(machine: Machine, store: aiodq.Store, seconds: float = 1.0) -> None:
     """Let time go by until alarms were looked at."""
     looks = 0
-    look = store._runtime.thresholds._look
+    look = store._store_engine.thresholds._look
 
     async def counted() -> None:
         nonlocal looks
         await look()
         looks += 1
 
-    store._runtime.thresholds._look = counted  # type: ignore[method-assign]  # the test waits for a look to end
+    store._store_engine.thresholds._look = counted  # type: ignore[method-assign]  # the test waits for a look to end
     machine.clock.advance(seconds)
     await until(lambda: looks)
-    store._runtime.thresholds._look = look  # type: ignore[method-assign]  # see above
+    store._store_engine.thresholds._look = look  # type: ignore[method-assign]  # see above
 
 
 def heard(events: Events) -> list[tuple[str, str | None, str | None]]:
@@ -73,8 +73,8 @@ class TestRaising:
             events = store.events()
             for free, expected in [(90, "alarm"), (110, None), (124, None), (126, "cleared"), (101, None)]:
                 machine.fs.capacity = free << 20
-                store._runtime._watch._sample()
-                await until(lambda: not store._runtime._watch._sampling)
+                store._store_engine._watch._sample()
+                await until(lambda: not store._store_engine._watch._sampling)
                 await looked(machine, store)
                 assert heard(events) == ([] if expected is None else [(expected, None, None)])
             assert "cleared" in told(lines, "aiodq.store", logging.INFO)[-1].getMessage()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.engine.events import Events
+from aiodq.engine.monitoring.events import Events
 from aiodq.testing import FakeClock, FaultPlan, SimulatedFileSystem
 from tests.channels.support import Machine, soon
 from tests.watching.support import at_hand, flip, kinds
@@ -190,7 +190,7 @@ class TestListening:
 
     async def test_nobody_listens_any_more_where_the_iterator_is_gone(self, machine: Machine) -> None:
         async with machine.store() as store:
-            listeners = store._runtime.reporter.listeners
+            listeners = store._store_engine.reporter.listeners
             assert not listeners
             events = store.events()
             assert listeners

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.engine.reporter import _QUIET
-from aiodq.engine.vitals import LEAST_FREE, SyncTimer
+from aiodq.engine.monitoring.metrics import LEAST_FREE, SyncTimer
+from aiodq.engine.monitoring.reporter import _QUIET
 from aiodq.testing import FakeClock, FaultPlan, SimulatedExecutor, SimulatedFileSystem, run
 from tests.channels.support import Machine, until
 from tests.queue.support import FakeClock as PlainClock
@@ -44,7 +44,7 @@ async def test_little_space_is_a_reason(machine: Machine) -> None:
     machine.fs.capacity = LEAST_FREE
     async with machine.store() as store:
         await store.topic("t").put(b"x")
-        store._runtime._watch._sample()
+        store._store_engine._watch._sample()
         await until(lambda: not store.health())
         assert "bytes are free" in store.health().reasons[0]
 
@@ -110,11 +110,11 @@ async def test_a_slow_disk_is_told_once_a_store_however_many_topics(
 ) -> None:
     topics = 20
     async with machine.store() as store:
-        vitals, reporter = store._runtime.vitals, store._runtime.reporter
+        metrics, reporter = store._store_engine.metrics, store._store_engine.reporter
         for number in range(topics):
-            vitals.began(timer := SyncTimer(vitals, f"t{number}"))
+            metrics.began(timer := SyncTimer(metrics, f"t{number}"))
             machine.clock.advance(1.5)
-            vitals.ended(timer)
+            metrics.ended(timer)
         (warned,) = told(lines, "aiodq.store", logging.WARNING)
         assert "topic 't0': a sync took 1.5 s" in warned.getMessage()
         assert warned.__dict__["topic"] == "t0"
@@ -135,7 +135,7 @@ async def test_a_sync_that_hangs_shows_before_it_ends(tmp_path: Path, lines: pyt
         putting = asyncio.ensure_future(topic.put(b"x"))
         await gate.wait()
         clock.move(7)
-        store._runtime.vitals.tick()
+        store._store_engine.metrics.tick()
         assert store.health().sync_latency == 7
         assert not store.health()
         assert "under way for 7.0 s" in told(lines, "aiodq.store", logging.WARNING)[0].getMessage()

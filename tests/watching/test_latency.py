@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.engine.latency import _SAMPLES, Histogram, LatencyMeter, latency
-from aiodq.storage.backlog import BacklogBytes, segment_at
+from aiodq.engine.monitoring.latency import _SAMPLES, Histogram, LatencyMeter, latency
+from aiodq.storage.log.backlog_bytes import BacklogBytes, segment_at
 from aiodq.testing import FakeClock
 from tests.channels.support import Machine, soon, until
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 import aiodq
-from aiodq.engine.reporter import _QUIET
+from aiodq.engine.monitoring.reporter import _QUIET
 from aiodq.testing import FaultPlan
 from tests.channels.support import Machine, soon
 from tests.watching.support import told
@@ -80,7 +80,7 @@ class TestDelivery:
             assert "for good" in first.getMessage()
             assert first.__dict__["attempt"] == 1
             for _ in range(3 * _QUIET):
-                store._runtime.reporter.tick()
+                store._store_engine.reporter.tick()
             assert [record.__dict__["count"] for record in told(lines, "aiodq.delivery", logging.WARNING)] == [1, 99]
             await jobs.put(b"b")
             await (await soon(jobs.get())).nack()

@@ -12,8 +12,8 @@ from aiodq.cli.demo.proof import Ledger, Verdict
 from aiodq.cli.demo.traffic import CHANNEL, TOPIC, channel_options, consume, produce, store_options
 from aiodq.cli.demo.wire import Acknowledged, Delivered, Settled, Unpacker
 from aiodq.cli.exits import WRONG, CommandError
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.verify import verify_store
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.offline.verify import verify_store
 from aiodq.store import open as open_store
 from aiodq.store import open_reader
 

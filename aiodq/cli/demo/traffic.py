@@ -6,7 +6,7 @@ import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.signals import QueueFull
+from aiodq.engine.queue_errors import QueueFull
 from aiodq.options import ChannelOptions, Retention, StoreOptions
 
 if TYPE_CHECKING:

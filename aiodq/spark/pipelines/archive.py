@@ -68,8 +68,8 @@ def archive(  # noqa: PLR0913 - what there is to say
     """Write messages to Parquet files, by topic and by the date they were put (UTC), each exactly once. Blocking.
 
     A run goes on where the last one with the same checkpoint ended, even one that was killed. What is still to be
-    archived is held (`aiodq.storage.holds`): retention deletes it only afterwards, and only where the messages that
-    were written are as many as the store holds. Read the directory with Spark, which
+    archived is held (`aiodq.storage.state.holds`): retention deletes it only afterwards, and only where the messages
+    that were written are as many as the store holds. Read the directory with Spark, which
     goes by its `_spark_metadata`; other readers may see files of a batch that did not come to its end.
 
     Args:

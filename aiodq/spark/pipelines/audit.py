@@ -14,8 +14,8 @@ import pyarrow as pa
 from aiodq.spark.options import read_options
 from aiodq.spark.planning import snapshot, topics_of
 from aiodq.spark.visible import require_seen
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.verify_segment import check_segment
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.offline.verify_segment import check_segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

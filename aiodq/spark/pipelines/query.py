@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from aiodq.spark.options import read_options
 from aiodq.spark.pipelines.session import load
 from aiodq.spark.planning import topics_of
-from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.io.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     import os

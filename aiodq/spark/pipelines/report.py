@@ -12,15 +12,15 @@ from pyspark.sql import functions as f
 
 from aiodq.spark.pipelines.pictures import Bars, page
 from aiodq.spark.pipelines.session import load
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.reader import StoreReader
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.offline.store_reader import StoreReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from aiodq.storage.summaries import ChannelSummary
+    from aiodq.storage.offline.summaries import ChannelSummary
 
 __all__ = ["ReportSummary", "report"]
 

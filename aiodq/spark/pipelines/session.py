@@ -11,7 +11,7 @@ from aiodq.spark.java import prepare
 from aiodq.spark.options import read_options
 from aiodq.spark.planning import topics_of
 from aiodq.spark.source import AiodqDataSource
-from aiodq.storage.filesystem import OsFileSystem
+from aiodq.storage.io.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

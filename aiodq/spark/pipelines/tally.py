@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import StorageError
 from aiodq.spark.planning import beside_its_owner, snapshot, topics_of
-from aiodq.storage.filesystem import OsFileSystem
-from aiodq.storage.holds import read_hold, write_hold
-from aiodq.storage.logreader import LogReader
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.read.log_reader import LogReader
+from aiodq.storage.state.holds import read_hold, write_hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = ["Tally"]
 

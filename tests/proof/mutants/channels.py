@@ -5,27 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from aiodq.engine.channel.ack_persister import AckPersister
 from aiodq.engine.opening import open_channel
-from aiodq.engine.persister import MetadataPersister
 from aiodq.format.journal import decode_blocks, decode_checkpoint, encode_checkpoint
-from aiodq.storage import journal as journals
-from aiodq.storage.atomic import replace_file, sync_directory, write_all
-from aiodq.storage.journal import ChannelJournal
-from aiodq.storage.log import TopicLog
+from aiodq.storage.io.durable_io import replace_file, sync_directory, write_all
+from aiodq.storage.log.topic_log import TopicLog
+from aiodq.storage.state import channel_journal as journals
+from aiodq.storage.state.channel_journal import ChannelJournal
 from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
-    from aiodq.engine.settling import Settling
+    from aiodq.engine.channel.settlement import Settlement
     from aiodq.format.journal import ChannelImage
-    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.io.filesystem import FileSystem
 
 
 @mutant("puts and acks", "checkpoints")
 def acks_are_told_before_the_sync() -> Patch:
-    async def unsynced(persister: MetadataPersister) -> None:
+    async def unsynced(persister: AckPersister) -> None:
         persister._unsynced = {}
 
-    return mock.patch.object(MetadataPersister, "_sync_journals", unsynced)
+    return mock.patch.object(AckPersister, "_sync_journals", unsynced)
 
 
 @mutant("checkpoints", "reopening")
@@ -38,7 +38,7 @@ def a_checkpoint_is_overwritten_in_place() -> Patch:
         file.close()
         sync_directory(fs, path.rpartition("/")[0])
 
-    return mock.patch("aiodq.storage.journal.replace_file", overwrite)
+    return mock.patch("aiodq.storage.state.channel_journal.replace_file", overwrite)
 
 
 @mutant("checkpoints", "reopening")
@@ -56,19 +56,19 @@ def the_journal_is_emptied_before_the_checkpoint_stands() -> Patch:
 
 @mutant("checkpoints")
 def what_is_acked_while_a_checkpoint_is_written_counts_as_in_it() -> Patch:
-    fold = MetadataPersister._fold
+    fold = AckPersister._fold
 
-    async def late(persister: MetadataPersister, outlet: Settling) -> None:
-        await fold(persister, outlet)
-        if outlet.state is not None:
-            outlet.state.take_ops()
+    async def late(persister: AckPersister, channel_engine: Settlement) -> None:
+        await fold(persister, channel_engine)
+        if channel_engine.state is not None:
+            channel_engine.state.take_ops()
 
-    return mock.patch.object(MetadataPersister, "_fold", late)
+    return mock.patch.object(AckPersister, "_fold", late)
 
 
 @mutant("a namesake")
 def a_channel_made_again_has_what_its_namesake_settled() -> Patch:
-    return mock.patch("aiodq.engine.channels.remove_channel_files")
+    return mock.patch("aiodq.engine.channel.management.remove_channel_files")
 
 
 change(

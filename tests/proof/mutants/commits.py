@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from aiodq.storage import adoption, commits
-from aiodq.storage.atomic import replace_file
-from aiodq.storage.log import TopicLog
+from aiodq.storage.bulk import adoption, commits
+from aiodq.storage.io.durable_io import replace_file
+from aiodq.storage.log.topic_log import TopicLog
 from aiodq.testing import SimulatedFileSystem
 from aiodq.testing.handles import SimulatedFile
 from tests.proof.mutants.registry import Patch, change, mutant
@@ -15,7 +15,7 @@ from tests.proof.mutants.registry import Patch, change, mutant
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiodq.storage.filesystem import FileSystem
+    from aiodq.storage.io.filesystem import FileSystem
 
 
 @mutant("bulk loads")
@@ -32,7 +32,7 @@ def staged_segments_are_moved_in_before_it_is_noted_where() -> Patch:
 
 @mutant("bulk loads")
 def what_was_staged_is_committed_before_it_is_synced() -> Patch:
-    return mock.patch("aiodq.storage.recovery.sync_file")
+    return mock.patch("aiodq.storage.log.recovery.sync_file")
 
 
 @mutant("bulk loads")
@@ -46,7 +46,7 @@ def a_commit_is_not_synced() -> Patch:
         with mock.patch.object(SimulatedFileSystem, "sync_directory"), mock.patch.object(SimulatedFile, "sync"):
             replace_file(fs, path, data)
 
-    return mock.patch("aiodq.storage.commits.replace_file", quick)
+    return mock.patch("aiodq.storage.bulk.commits.replace_file", quick)
 
 
 change("an adopted segment's header is not synced", adoption.place, "sync_file(file, path)", "None", "bulk loads")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from aiodq import requeue
-from aiodq.delivery.channel import ChannelState
-from aiodq.engine.burial import DeadLetterOffice
-from aiodq.engine.outlet import Outlet
+from aiodq.delivery.channel_state import ChannelState
+from aiodq.engine.channel.channel_engine import ChannelEngine
+from aiodq.engine.channel.dead_letters import DeadLetterOffice
 from aiodq.format.journal import OpKind
 from aiodq.transaction import Transaction
 from tests.proof.mutants.registry import Patch, change, mutant
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import aiodq
-    from aiodq.engine.burial import DeadLetter
-    from aiodq.engine.intake import Intake
+    from aiodq.engine.channel.dead_letters import DeadLetter
+    from aiodq.engine.topic.put_buffer import PutBuffer
     from aiodq.format.journal import ChannelImage, Op
 
 
@@ -70,10 +70,10 @@ def a_release_does_not_take_its_delivery_back() -> Patch:
 @mutant("dead letters")
 def a_dead_letter_is_settled_before_it_is_put() -> Patch:
     def hasty(
-        office: DeadLetterOffice, letter: DeadLetter, intake: Intake, done: Callable[[Exception | None], None]
+        office: DeadLetterOffice, letter: DeadLetter, put_buffer: PutBuffer, done: Callable[[Exception | None], None]
     ) -> None:
         done(None)
-        send(office, letter, intake, lambda _: None)
+        send(office, letter, put_buffer, lambda _: None)
 
     send = DeadLetterOffice.send
     return mock.patch.object(DeadLetterOffice, "send", hasty)
@@ -81,7 +81,7 @@ def a_dead_letter_is_settled_before_it_is_put() -> Patch:
 
 @mutant("requeued letters")
 def what_goes_back_to_one_channel_comes_to_all() -> Patch:
-    return mock.patch.multiple(Outlet, _is_for_others=lambda *_: False, pass_over=lambda *_: None)
+    return mock.patch.multiple(ChannelEngine, _is_for_others=lambda *_: False, pass_over=lambda *_: None)
 
 
 @mutant("requeued letters")

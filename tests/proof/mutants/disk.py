@@ -6,11 +6,12 @@ from unittest import mock
 
 from aiodq.format.decode import compact_stretch
 from aiodq.format.footer import FooterTail, SegmentIndex
-from aiodq.format.frames import check_frame
+from aiodq.format.frame import check_frame
 from aiodq.format.transactions import decode_commit
-from aiodq.storage import checked, damage
-from aiodq.storage.atomic import ensure_directory, replace_file, write_all
-from aiodq.storage.slots import SlotFile, noted_watermark, read_slots
+from aiodq.storage.io.durable_io import ensure_directory, replace_file, write_all
+from aiodq.storage.log import quarantine as damage
+from aiodq.storage.log.watermark import WatermarkFile, noted_watermark, read_slots
+from aiodq.storage.state import json_file as checked
 from aiodq.testing import SimulatedFileSystem
 from aiodq.testing.handles import SimulatedFile
 from tests.proof.mutants.registry import Patch, change, mutant
@@ -33,7 +34,7 @@ def checksums_are_ignored() -> Patch:
 
 @mutant("checkpoints", "reopening")
 def a_file_is_renamed_before_it_is_synced() -> Patch:
-    return mock.patch("aiodq.storage.atomic.sync_file", return_value=None)
+    return mock.patch("aiodq.storage.io.durable_io.sync_file", return_value=None)
 
 
 @mutant("the first message")
@@ -67,7 +68,7 @@ change(
 )
 change(
     "both slots of a watermark lie in one place",
-    SlotFile.write,
+    WatermarkFile.write,
     "(self._sequence % 2) * _STRIDE",
     "0",
     test="tests/storage/test_slots.py",

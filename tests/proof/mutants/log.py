@@ -5,12 +5,13 @@ from __future__ import annotations
 from unittest import mock
 
 from aiodq.engine.opening import open_store
-from aiodq.engine.publisher import Publisher
-from aiodq.engine.retainer import Retainer
-from aiodq.storage import contents, recovery
-from aiodq.storage.active import ActiveSegment
-from aiodq.storage.layout import delete_topic
-from aiodq.storage.log import TopicLog
+from aiodq.engine.topic.publisher import Publisher
+from aiodq.engine.topic.retention import TopicRetention
+from aiodq.storage.log import recovery
+from aiodq.storage.log import segment_contents as contents
+from aiodq.storage.log.active_segment import ActiveSegment
+from aiodq.storage.log.topic_log import TopicLog
+from aiodq.storage.state.store_layout import delete_topic
 from tests.proof.mutants.registry import Patch, change, mutant
 
 
@@ -48,22 +49,22 @@ def the_watermark_is_noted_before_the_sync() -> Patch:
 
 @mutant("roll and retention", "many producers")
 def the_next_segment_begins_before_the_last_is_synced() -> Patch:
-    return mock.patch("aiodq.storage.recovery.sync_file", return_value=None)
+    return mock.patch("aiodq.storage.log.recovery.sync_file", return_value=None)
 
 
 @mutant("a failed sync")
 def what_a_failed_sync_forgot_is_not_written_again() -> Patch:
-    return mock.patch("aiodq.storage.recovery.write_again", return_value=None)
+    return mock.patch("aiodq.storage.log.recovery.write_again", return_value=None)
 
 
 @mutant("the newest segment")
 def the_newest_segment_goes_though_not_all_of_it_is_acked() -> Patch:
-    return mock.patch.object(Retainer, "_consumed", return_value=True)
+    return mock.patch.object(TopicRetention, "_consumed", return_value=True)
 
 
 @mutant("the newest segment")
 def the_newest_segment_goes_before_the_next_one_is_durable() -> Patch:
-    return mock.patch("aiodq.storage.active.sync_directory", return_value=None)
+    return mock.patch("aiodq.storage.log.active_segment.sync_directory", return_value=None)
 
 
 change(

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from aiodq.engine.choosing import Choosing
+from aiodq.engine.effective_options import EffectiveOptions
 from aiodq.options import StoreOptions
-from aiodq.storage.log import TopicLog
-from aiodq.storage.meta import save_meta
+from aiodq.storage.log.topic_log import TopicLog
+from aiodq.storage.state.topic_meta import save_meta
 from aiodq.testing import SimulatedFileSystem
 from aiodq.testing.handles import SimulatedFile
 from tests.proof.mutants.registry import Patch, mutant
@@ -18,7 +18,7 @@ from tests.proof.mutants.registry import Patch, mutant
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiodq.storage.stored import StoredOptions
+    from aiodq.storage.state.stored_options import StoredOptions
 
 
 @mutant("stored options")
@@ -49,7 +49,7 @@ def a_topic_goes_by_what_open_was_given() -> Iterator[None]:
 
     always = property(lambda _: True, lambda _, __: None)
     with (
-        mock.patch("aiodq.engine.runtime.holding", forgetful),
-        mock.patch.object(Choosing, "acting", always, create=True),
+        mock.patch("aiodq.engine.store_engine.holding", forgetful),
+        mock.patch.object(EffectiveOptions, "acting", always, create=True),
     ):
         yield

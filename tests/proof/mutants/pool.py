@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiodq.storage.pool import PooledFile
+from aiodq.storage.io.file_pool import PooledFile
 from tests.proof.mutants.registry import change
 
 change(

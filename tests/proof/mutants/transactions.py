@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from aiodq.engine import opening
-from aiodq.engine.ioloop import IoLoop
-from aiodq.engine.joining import OpenTransactions
-from aiodq.engine.retainer import Retainer
-from aiodq.engine.transactions import Committer
-from aiodq.storage import transactions as stored
-from aiodq.storage.transactions import TransactionFile
+from aiodq.engine.topic.retention import TopicRetention
+from aiodq.engine.topic.topic_engine import TopicEngine
+from aiodq.engine.transactions.group_committer import Committer
+from aiodq.engine.transactions.task_transactions import OpenTransactions
+from aiodq.storage.state import transaction_log as stored
+from aiodq.storage.state.transaction_log import TransactionFile
 from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @mutant("transactions")
 def a_transaction_is_not_synced() -> Patch:
-    return mock.patch("aiodq.storage.transactions.sync_file")
+    return mock.patch("aiodq.storage.state.transaction_log.sync_file")
 
 
 @mutant("transactions")
@@ -31,7 +31,7 @@ def what_was_committed_is_put_again_without_looking_whether_it_is_there() -> Pat
 
 @mutant("transactions")
 def a_message_is_acked_before_it_is_durable() -> Patch:
-    return mock.patch.multiple(IoLoop, secure=_at_once, sync_log=_at_once)
+    return mock.patch.multiple(TopicEngine, wait_durable=_at_once, sync_log=_at_once)
 
 
 async def _at_once(_: object) -> None:
@@ -40,7 +40,7 @@ async def _at_once(_: object) -> None:
 
 @mutant("transactions")
 def transactions_are_forgotten_before_the_topics_hold_them() -> Patch:
-    return mock.patch.object(IoLoop, "sync", _at_once)
+    return mock.patch.object(TopicEngine, "sync", _at_once)
 
 
 @mutant("joined transactions")
@@ -54,12 +54,12 @@ def a_seek_does_not_wait_for_transactions() -> Patch:
     async def at_once(_: Committer) -> AsyncIterator[None]:
         yield
 
-    return mock.patch.object(Committer, "alone", at_once)
+    return mock.patch.object(Committer, "without_transactions", at_once)
 
 
 change(
     "transactions that are found are not synced",
-    TransactionFile._secure,
+    TransactionFile._wait_durable,
     "sync_file(file, self._path)",
     "None",
     "transactions",
@@ -68,7 +68,7 @@ change(
 )
 change(
     "transactions that are found are synced only where there are any",
-    TransactionFile._secure,
+    TransactionFile._wait_durable,
     "if found.header is not None:",
     "if found.blocks:",
     test="tests/proof/test_restarts.py"
@@ -105,7 +105,7 @@ change(
 )
 change(
     "messages are deleted that tell which transactions are there",
-    Retainer.pin,
+    TopicRetention.pin,
     "self.pinned = offset if self.pinned is None else min(self.pinned, offset)",
     "self.pinned = None",
     test="tests/transactions/test_recovery.py::test_consumed_and_gone_it_does_not_come_back",

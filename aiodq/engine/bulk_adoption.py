@@ -1,0 +1,191 @@
+"""Taking over what was written beside a store and committed (`aiodq.storage.bulk.commits`), at open and afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+
+from aiodq.engine.futures import settle
+from aiodq.engine.monitoring.reporter import STORE
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.errors import AiodqError, CorruptionError, DiskFullError, StoreFailedError, StoreNotFoundError
+from aiodq.storage.bulk.adoption import adopt, unadoptable
+from aiodq.storage.bulk.commits import finish_commit, read_commits, sweep_staged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from aiodq.clock import Clock
+    from aiodq.engine.monitoring.reporter import Reporter
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.engine.worker_threads import WorkerThreads
+    from aiodq.storage.bulk.commits import Commit, CommitKey
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.log.topic_log import TopicLog
+
+__all__ = ["Adopting", "AdoptingHost", "adopt_pending"]
+
+_INTERVAL: Final = 1.0
+_DAMAGED: Final = (CorruptionError, StoreNotFoundError)
+
+
+def adopt_pending(
+    fs: FileSystem, clock: Clock, store: str, log_of: Callable[[str], TopicLog], blocked: Iterable[CommitKey] = ()
+) -> None:
+    """Let a store that is being opened take over all that was committed. Blocking.
+
+    What the disk has no room for now, what is damaged, or cannot be for another reason, is left as it is: all of it, so
+    that a commit is there or not.
+
+    Args:
+        fs: the store's.
+        clock: likewise.
+        store: its directory.
+        log_of: opens a topic, or makes it.
+        blocked: commits that are to be left as they are.
+
+    Raises:
+        StoreFailedError: it has to be opened again.
+        StorageError: as mapped from the system's error.
+    """
+    waiting = {key.name for key in blocked}
+    for pending in read_commits(fs, store).pending:
+        commit = pending
+        if commit.key.name in waiting:
+            continue  # a stream's batches keep their order
+        try:
+            if not commit.bases and unadoptable(fs, store, commit):
+                continue
+            logs = {topic: log_of(topic) for topic in _left(commit)}
+            for topic, log in logs.items():
+                commit = adopt(log, store, commit, topic)
+            finish_commit(fs, store, commit)
+        except DiskFullError:
+            break  # what comes behind it may be of the same stream
+        except StoreFailedError:
+            raise
+        except AiodqError:
+            waiting.add(commit.key.name)  # nobody else has to suffer for it; it is tried again
+    sweep_staged(fs, store, clock.now_ns())
+
+
+def _left(commit: Commit) -> list[str]:
+    return sorted(commit.topics.keys() - commit.bases.keys())
+
+
+class AdoptingHost(Protocol):
+    """What is needed of the store around it."""
+
+    fs: FileSystem
+    threads: WorkerThreads
+    reporter: Reporter
+
+    def unnamed(self, name: str) -> TopicEngine:
+        """Return the ioLoop of a topic that nobody here has named, started if it is new."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Stop the whole store for this reason."""
+        ...
+
+
+class Adopting:
+    """One per store.
+
+    A commit that is damaged is left alone until the store is opened again; whatever else goes wrong is tried again.
+
+    Attributes:
+        blocked: commits that are to be left alone until then, too.
+        owing: topics that could not be made when the store was opened, and that something is owed; it is tried again.
+    """
+
+    def __init__(self, host: AdoptingHost, path: str) -> None:
+        """Adopt for the store at `path`; `run` does it."""
+        self._host = host
+        self._path = path
+        self.blocked: set[CommitKey] = set()
+        self.owing: set[str] = set()
+        self._told: set[CommitKey] = set()
+
+    async def run(self) -> None:
+        """Look about once a second for what was committed."""
+        while True:
+            await asyncio.sleep(_INTERVAL)
+            try:
+                await self._look()
+            except StoreFailedError as error:
+                self._host.fail(error)
+                return
+            except (AiodqError, QueueShutDown):
+                continue
+
+    async def _look(self) -> None:
+        for topic in sorted(self.owing):
+            await self._make(self._host.unnamed(topic))
+        found = await self._host.threads.call(read_commits, self._host.fs, self._path)
+        waiting: set[str] = set()
+        for commit in found.pending:
+            if commit.key in self.blocked or commit.key.name in waiting:
+                continue
+            try:
+                await self._adopt(commit)
+            except _DAMAGED:
+                self.blocked.add(commit.key)
+            except (DiskFullError, StoreFailedError):
+                raise
+            except AiodqError as error:
+                waiting.add(commit.key.name)
+                self._tell(commit, error)
+
+    def _warn(self, text: str) -> None:
+        self._host.reporter.warn(STORE, text)
+
+    async def _make(self, engine: TopicEngine) -> None:
+        """Try once more to make a topic; what it is owed is put in on the way."""
+        try:
+            await engine.creation.made()
+        except StoreFailedError:
+            raise
+        except AiodqError:
+            return
+        self.owing.discard(engine.name)
+
+    def _tell(self, commit: Commit, error: AiodqError) -> None:
+        """Say once that a commit has to wait."""
+        if commit.key not in self._told:
+            self._told.add(commit.key)
+            self._warn(f"the bulk load {commit.key.name!r} waits, and is tried again: {error}")
+
+    async def _adopt(self, commit: Commit) -> None:
+        if not commit.bases:
+            reasons = await self._host.threads.call(unadoptable, self._host.fs, self._path, commit)
+            if reasons:
+                self.blocked.add(commit.key)
+                self._warn(f"the bulk load {commit.key.name!r} cannot be taken over: {reasons[0]}")
+                return
+        for topic in _left(commit):
+            await self._host.unnamed(topic).creation.made()
+        for topic in _left(commit):
+            commit = await self._adopt_into(self._host.unnamed(topic), commit, topic)
+        await self._host.threads.call(finish_commit, self._host.fs, self._path, commit)
+
+    async def _adopt_into(self, engine: TopicEngine, commit: Commit, topic: str) -> Commit:
+        """Have a topic take its part over.
+
+        Cancellation: it does all the same.
+        """
+        done: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
+
+        def work() -> Commit:
+            log = engine.real_log()
+            engine.reader.forget([log.segments[-1].path])  # the first that is adopted takes its name if it is empty
+            return adopt(log, self._path, commit, topic)
+
+        def finish(adopted: Commit, error: Exception | None) -> None:
+            if error is None:
+                engine.publisher.adopted()
+            settle(done, adopted, error)
+
+        engine.creation.create()
+        engine.submit(work, finish)
+        return await done

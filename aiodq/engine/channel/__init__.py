@@ -1,0 +1,1 @@
+"""One channel of a topic: delivery, settlement, what is journaled of it."""

@@ -1,0 +1,286 @@
+"""The metadata persister: journals and checkpoints of channels, descriptions, deletions. One thing at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from aiodq.engine.futures import as_failure, settle, tell_all
+from aiodq.errors import AiodqError, DiskFullError, StorageError, StoreFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiodq.engine.channel.settlement import Settlement
+    from aiodq.engine.monitoring.metrics import SyncTimer
+    from aiodq.engine.worker_threads import WorkerThreads
+    from aiodq.format.journal import Op
+    from aiodq.storage.state.channel_journal import ChannelJournal
+
+__all__ = ["AckPersister", "Job", "fold_all"]
+
+_FOLD_AT: Final = 32_768
+_LULL: Final = 0.01
+"""Seconds that acks nobody waits for may gather before they are written."""
+
+_RETRY: Final = 0.25
+
+
+@dataclass(slots=True)
+class Job:
+    """Blocking work on a topic's files.
+
+    Attributes:
+        work: done in a thread.
+        report: called on the loop with the result, or with None and the error.
+        acks_first: everything settled so far has to be durable before.
+    """
+
+    work: Callable[[], object]
+    report: Callable[[object, Exception | None], None]
+    acks_first: bool = False
+
+
+class AckPersister:
+    """One per topic."""
+
+    def __init__(
+        self, threads: WorkerThreads, wait_durable: Callable[[], Awaitable[None]], timer: SyncTimer, *, durable: bool
+    ) -> None:
+        """Keep the files of a topic.
+
+        Args:
+            threads: the threads.
+            wait_durable: returns when every message that may be acked is durable.
+            timer: times the syncs.
+            durable: whether acks are synced as soon as they are written, or left to `sync_all`.
+        """
+        self._threads = threads
+        self._wait_durable = wait_durable
+        self._timer = timer
+        self.durable = durable
+        self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
+        self._dirty: dict[str, Settlement] = {}
+        self._unsynced: dict[str, Settlement] = {}
+        self._held: dict[str, list[Op]] = {}
+        self._flush_queued = False
+        self._over: Exception | None = None
+        self._urgent = asyncio.Event()
+        self.syncs: int = 0
+
+    def settled(self, channel_engine: Settlement) -> None:
+        """Note that a channel has something to write; soon if somebody waits for it."""
+        self._dirty[channel_engine.name] = channel_engine
+        if channel_engine.ack_waiters:
+            self._urgent.set()
+        if not self._flush_queued:
+            self._flush_queued = True
+            self._jobs.put_nowait(None)
+
+    def note(self, channel_engine: Settlement) -> None:
+        """Note that a channel has something to write whenever others do: it is durable elsewhere so far."""
+        self._dirty[channel_engine.name] = channel_engine
+
+    def write_now(self, channel_engine: Settlement) -> None:
+        """Write what a channel has to say, on the caller's time; it is synced when something else of it is.
+
+        Where that cannot be done (a full disk) it is tried again: consuming goes on, as that is what makes room. And
+        where a thread writes the journal this very moment, it is written right after: the loop waits for no thread.
+        """
+        if channel_engine.name in self._held:
+            return
+        error = self._write(channel_engine, wait=False)
+        if error is not None:
+            self._put_off(channel_engine, [], error)
+        elif channel_engine.name in self._held:
+            self.settled(channel_engine)
+        else:
+            self._unsynced[channel_engine.name] = channel_engine
+
+    def submit(self, job: Job) -> None:
+        """Do this after what was submitted before."""
+        if self._over is not None:
+            job.report(None, self._over)
+            return
+        self._urgent.set()
+        self._jobs.put_nowait(job)
+
+    async def run(self) -> None:
+        """Work."""
+        while True:
+            job = await self._jobs.get()
+            if job is None:
+                await self._lull()
+                await self.flush(sync=self.durable)
+                continue
+            await self._do(job)
+
+    async def _do(self, job: Job) -> None:
+        try:
+            if job.acks_first:
+                await self.flush(sync=True)
+            result = await self._threads.call(job.work)
+        except AiodqError as error:
+            job.report(None, error)
+            if isinstance(error, StoreFailedError):
+                raise
+        except Exception as error:
+            failure = as_failure(error)
+            job.report(None, failure)
+            raise failure from error
+        except BaseException:
+            job.report(None, self._over or StoreFailedError("the store's engine was stopped"))
+            raise
+        else:
+            job.report(result, None)
+
+    def fail(self, error: Exception) -> None:
+        """Tell whoever waits for what will not be done, and whoever asks for more."""
+        self._over = error
+        jobs = [self._jobs.get_nowait() for _ in range(self._jobs.qsize())]
+        tell_all(error, [partial(job.report, None) for job in jobs if job is not None])
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether something was written that is not synced, or is about to be."""
+        return bool(self._unsynced) or self._flush_queued
+
+    async def _lull(self) -> None:
+        if not self._urgent.is_set():
+            with anyio.move_on_after(_LULL):
+                await self._urgent.wait()
+
+    async def flush(self, *, sync: bool) -> None:
+        """Write what channels have to say, and have it synced where asked.
+
+        Raises:
+            StoreFailedError: a sync failed.
+        """
+        self._flush_queued = False
+        self._urgent.clear()
+        channel_engines, self._dirty = list(self._dirty.values()), {}
+        waiting: list[tuple[Settlement, list[asyncio.Future[None]]]] = []
+        try:
+            await self._wake(channel_engines)
+            for channel_engine in channel_engines:
+                waiters, channel_engine.ack_waiters = channel_engine.ack_waiters, []
+                waiting.append((channel_engine, waiters))
+                error = self._write(channel_engine)
+                if error is None:
+                    self._unsynced[channel_engine.name] = channel_engine
+                else:
+                    waiting.pop()
+                    self._put_off(channel_engine, waiters, error)
+            if sync:
+                await self._sync_journals()
+        except BaseException as raised:
+            self._not_written(waiting, raised)
+            raise
+        for _, waiters in waiting:
+            for waiter in waiters:
+                settle(waiter, None, None)
+        for channel_engine in channel_engines:
+            await self._keep_up(channel_engine)
+
+    def _not_written(self, waiting: list[tuple[Settlement, list[asyncio.Future[None]]]], raised: BaseException) -> None:
+        """Tell who waits for their acks, or, where the store is about to stop, let them wait to be told of that."""
+        error = self._over or (raised if isinstance(raised, AiodqError) else None)
+        for channel_engine, waiters in waiting:
+            if error is None:
+                channel_engine.ack_waiters[:0] = waiters
+            else:
+                for waiter in waiters:
+                    settle(waiter, None, error)
+
+    async def _wake(self, channel_engines: list[Settlement]) -> None:
+        """Have journals opened off the loop that were closed while they were idle."""
+        for channel_engine in channel_engines:
+            if channel_engine.journal is not None and not channel_engine.journal.ready:
+                # What cannot be opened says so when it is written.
+                with suppress(StorageError):
+                    await self._threads.call(channel_engine.journal.wake)
+
+    async def _keep_up(self, channel_engine: Settlement) -> None:
+        """Have room for the next acks. A reserve that stays scant is on a full disk, where only a fold makes room."""
+        journal = channel_engine.journal
+        if journal is None:
+            return
+        if journal.scant:
+            await self._threads.call(journal.top_up)
+        if journal.pending >= _FOLD_AT or (journal.scant and journal.pending):
+            await self._fold(channel_engine)
+
+    async def _sync_journals(self) -> None:
+        journals = [
+            channel_engine.journal for channel_engine in self._unsynced.values() if channel_engine.journal is not None
+        ]
+        self._unsynced = {}
+        if not journals:
+            return
+        # INVARIANT: no ack is durable of a message that is not. A transaction's may yet lie in its own file only,
+        # and come into the log under the same offset once more.
+        await self._wait_durable()
+        await self._threads.call(_sync_all, journals)
+        self.syncs += len(journals)
+
+    def _write(self, channel_engine: Settlement, *, wait: bool = True) -> AiodqError | None:
+        if channel_engine.state is None or channel_engine.journal is None:
+            return None
+        ops = [*self._held.pop(channel_engine.name, ()), *channel_engine.state.take_ops(*channel_engine.times())]
+        if not ops:
+            return None
+        try:
+            if not channel_engine.journal.append(ops, wait=wait):
+                self._held[channel_engine.name] = ops
+        except AiodqError as error:
+            self._held[channel_engine.name] = ops
+            return error
+        return None
+
+    def _put_off(self, channel_engine: Settlement, waiters: list[asyncio.Future[None]], error: AiodqError) -> None:
+        """Keep what could not be written for later. The settling stands; who waits learns that it is not durable."""
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+        # Whoever needs all acks to be durable, a close for one, does not wait for the timer.
+        self._dirty[channel_engine.name] = channel_engine
+        asyncio.get_running_loop().call_later(_RETRY, self.settled, channel_engine)
+
+    async def _fold(self, channel_engine: Settlement) -> None:
+        journal, state = channel_engine.journal, channel_engine.state
+        if journal is None or state is None or channel_engine.name in self._held:
+            return
+        await self._wait_durable()
+        image = state.image(*channel_engine.times())
+        state.take_ops()
+        journal.imaged()
+        try:
+            await self._threads.call(journal.fold, image)
+        except DiskFullError as error:
+            # The journal stands as it was; what the image adds to it is said again.
+            state.renote()
+            self._put_off(channel_engine, [], error)
+
+
+def _sync_all(journals: list[ChannelJournal]) -> None:
+    for journal in journals:
+        journal.sync()
+
+
+def fold_all(channel_engines: list[Settlement]) -> None:
+    """Leave checkpoints instead of journals, and close the files. Blocking; nothing else may use them."""
+    for channel_engine in channel_engines:
+        journal, state = channel_engine.journal, channel_engine.state
+        if journal is None or state is None:
+            continue
+        if journal.pending:
+            # On a full disk the journal stays as it is and holds the same.
+            with suppress(DiskFullError):
+                journal.fold(state.image(*channel_engine.times()))
+        channel_engine.journal = None
+        journal.close()

@@ -1,0 +1,64 @@
+"""Messages that are for one channel of their topic alone: dead letters that went back to where they came from.
+
+Such a message names its channel in a header of its own. The other channels settle it as soon as they see it, and who
+gets it does not see the header. A version that does not know it delivers the message to every channel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aiodq.format.columns import Flags
+from aiodq.storage.read.log_reader import LogReader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiodq.format.frame import Batch
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.log.topic_log import TopicLog
+
+__all__ = ["FOR", "addressed_in", "aimed_since", "shown"]
+
+FOR: Final = "aiodq-for"
+"""The header that names the channel."""
+
+_PIECE: Final = 1 << 20
+_FLAGS: Final = int(Flags.TRANSACTION | Flags.HEADERS)
+
+
+def addressed_in(batch: Batch) -> list[tuple[int, str]]:
+    """Return the offsets of such messages in a batch, each with its channel."""
+    headers = batch.columns.headers
+    if headers is None:
+        return []
+    return [(offset, own[FOR]) for offset, own in enumerate(headers, batch.first) if FOR in own]
+
+
+def aimed_since(fs: FileSystem, log: TopicLog, since: int) -> list[tuple[int, str]]:
+    """Return such messages of a log from an offset on, as `addressed_in`. Blocking.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    reader, view = LogReader(fs), log.view()
+    found: list[tuple[int, str]] = []
+    try:
+        for segment in log.segments:
+            # Only transactions put such messages.
+            at = max(segment.base, since) if segment.flags & _FLAGS == _FLAGS else segment.end
+            while at < segment.end:
+                result = reader.read(view, at, _PIECE)
+                for batch in result.batches:
+                    found += addressed_in(batch)
+                if result.next <= at:
+                    break
+                at = result.next
+    finally:
+        reader.close()
+    return found
+
+
+def shown(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a message's headers as whoever gets it sees them."""
+    return {name: text for name, text in headers.items() if name != FOR} if FOR in headers else headers

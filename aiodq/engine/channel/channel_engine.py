@@ -1,0 +1,429 @@
+"""A channel's end of a topic: its state, the messages at hand, and those who wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from aiodq.engine.channel.addressed import FOR
+from aiodq.engine.channel.held_by_task import HeldByTask
+from aiodq.engine.channel.settlement import SECOND, Settlement
+from aiodq.engine.futures import settle
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.format.frame import Batch
+from aiodq.options import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.clock import Clock
+    from aiodq.delivery.channel_state import ChannelState
+    from aiodq.engine.channel.settlement import ChannelEngineHost
+    from aiodq.engine.graceful_stop import Stoppable
+    from aiodq.format.columns import Columns
+    from aiodq.options import ChannelOptions
+
+__all__ = ["ChannelEngine"]
+
+M = TypeVar("M")
+
+_MOST_AT_ONCE: Final = 100
+"""So many messages that are dead or expired are settled in a turn of the loop."""
+
+_LONGEST_TURN: Final = 0.001
+"""Seconds after which a getter that always finds something gives way to others."""
+
+
+class ChannelEngine(Settlement, Generic[M]):
+    """One channel.
+
+    Attributes:
+        paused: nothing is delivered.
+        held: the options it is to go by might settle messages, and are not on disk yet.
+        shut: it ends once nothing is ready; `shut_now`: at once.
+        taken: which task holds what, as far as a `Queue` handed it out.
+        ending: set once it is to end.
+        consumers: those that work it off.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: ChannelEngineHost,
+        make: Callable[[ChannelEngine[M] | None, Batch, int, int, int], M],
+        clock: Clock,
+    ) -> None:
+        """Begin without a state; `attach` brings it.
+
+        Args:
+            name: the channel's.
+            host: the topic's engine.
+            make: builds a message of (channel engine, batch, number in it, attempts, delivery number).
+            clock: the store's.
+        """
+        super().__init__(name, host, clock)
+        self.paused: bool = host.paused
+        self.held: bool = False
+        self.shut: bool = False
+        self._shut_error = QueueShutDown("the queue was shut down")
+        self.shut_now: bool = False
+        self.held_by_task: HeldByTask[Any] = HeldByTask()
+        self.ending: asyncio.Event = asyncio.Event()
+        self.consumers: set[Stoppable] = set()
+        self._make = make
+        self._own_pause = False
+        self._fetch_error: Exception | None = None
+        self._tags: frozenset[str] | None = None
+        self._plain = True
+        self._looks_ahead = False
+        self._turn_began = 0.0
+        self._measure_at = 0
+        self.configure(self.options)
+
+    def configure(self, options: ChannelOptions) -> None:
+        """Deliver by these options from now on."""
+        self.options = options
+        timeout = options.visibility_timeout
+        self._timeout = None if timeout is None or options.auto_ack else int(seconds(timeout) * SECOND)
+        self._tags = None if options.tags is None else frozenset(options.tags)
+        self._plain = self._tags is None and options.max_attempts is None
+        self.counting: bool = options.max_attempts is not None and not options.auto_ack
+        if self.state is not None:
+            self.state.counting = self.counting
+            self.settle_ahead()
+            self.state.max_in_flight = options.max_in_flight
+            self.wake()
+
+    # --- getting
+
+    def take(self, *, cold: bool = False, now: float | None = None) -> M | None:
+        """Hand out the next message, or None when nothing may be or nothing is at hand.
+
+        Args:
+            cold: read a little from disk at once rather than leave it to the prefetching reader.
+            now: the clock's monotonic time, where the caller has just looked.
+        """
+        state = self.state
+        if state is None or self.shut_now or self.paused:
+            return None
+        while state.credit > 0:
+            found = self.source.next(state, cold=cold)
+            if found is None:
+                return None
+            batch, number = found
+            columns = batch.columns
+            if (
+                self._plain
+                and columns.dues is None
+                and columns.expiries is None
+                and (columns.headers is None or FOR not in columns.headers[number])
+            ):
+                return self._deliver(state, batch, number, now)
+            if self._wanted(state, batch, number):
+                return self._deliver(state, batch, number, now)
+        return None
+
+    def settle_ahead(self) -> None:
+        """Settle what is dead or expired in front of the next message that is to be delivered, nobody having asked.
+
+        So many in a turn, then others have theirs. What is not in memory is read by the prefetching reader, and looked
+        at when it comes. Where nothing can be dead or expire, nothing is looked at.
+        """
+        state = self.state
+        self._looks_ahead = False
+        if state is None or self._over is not None or not (self.options.max_attempts or self._host.mortal):
+            return
+        for _ in range(_MOST_AT_ONCE):
+            if not state.ready:
+                return
+            found = self.source.next(state, cold=False)
+            if found is None:
+                self._looks_ahead = True
+                return
+            batch, number = found
+            if self._wanted(state, batch, number):
+                self._watch(Batch(batch.first + number, batch.time_ns, batch.columns.slice(number, number + 1)))
+                return
+        self._looks_ahead = True
+        asyncio.get_running_loop().call_soon(self.settle_ahead)
+
+    def _wanted(self, state: ChannelState, batch: Batch, number: int) -> bool:
+        """Return whether the message is to be delivered now; what is not is settled, deferred or given up."""
+        columns, offset = batch.columns, batch.first + number
+        wall, now = self.times()
+        if columns.dues is not None and columns.dues[number] > wall and not state.passed(offset):
+            # A wall clock that was set back makes nothing wait for longer than it was to.
+            state.defer(offset, now + columns.dues[number] - max(wall, batch.time_ns))
+            self._set_alarm(state)
+        elif self._is_for_others(columns, number):
+            state.skip(offset, offset + 1)
+        elif self._is_over(batch, number, now):
+            if self.options.dead_letter is None:
+                state.expire(offset)
+            else:
+                state.counters.expired += 1
+                self._give_up(state, batch, number, "expired")
+        elif self.options.max_attempts is not None and state.attempts(offset) >= self.options.max_attempts:
+            self._give_up(state, batch, number, f"delivered {state.attempts(offset)} times")
+        else:
+            return True
+        self.source.requeue_cache.discard(offset)
+        self._changed()
+        return False
+
+    def _is_for_others(self, columns: Columns, number: int) -> bool:
+        """Return whether the message is for another channel, or has none of the tags that are wanted."""
+        if columns.headers is not None and columns.headers[number].get(FOR, self.name) != self.name:
+            return True
+        return self._tags is not None and (columns.tags is None or columns.tags[number] not in self._tags)
+
+    def _is_over(self, batch: Batch, number: int, now: int) -> bool:
+        """Return whether the message's time to live has ended."""
+        expiries = batch.columns.expiries
+        if expiries is None or not expiries[number]:
+            return False
+        put = batch.time_ns if batch.columns.times is None else batch.columns.times[number]
+        return self._host.lifetimes.end(batch.first + number, put, expiries[number]) <= now
+
+    def _deliver(self, state: ChannelState, batch: Batch, number: int, now: float | None) -> M:
+        offset = batch.first + number
+        deadline = None
+        if self._timeout is not None:
+            deadline = int((self._clock.monotonic() if now is None else now) * SECOND) + self._timeout
+            if self._alarm.at is None or self._alarm.at > deadline:
+                self._alarm.set(deadline)
+        attempts, delivery = state.deliver(offset, deadline)
+        if self.source.requeue_cache.batches:
+            self.source.requeue_cache.discard(offset)
+        if delivery >= self._measure_at:
+            self._measure_at = self.latency.delivered(delivery, _since(batch, number), attempts)
+        return self._make(self, batch, number, attempts, delivery)
+
+    def peek(self) -> M | None:
+        """Return the message that `take` would give, made without an channel engine, or None."""
+        state = self.state
+        if state is None or self.held:
+            return None
+        while (found := self.source.next(state, cold=True)) is not None and not self._wanted(state, *found):
+            pass
+        return None if found is None else self._make(None, *found, 0, 0)
+
+    def supplied(self, error: Exception | None) -> None:
+        """See `MessageSourceUser.supplied`."""
+        if error is not None and self._wait_queue.line:
+            # With nobody waiting it is dropped: the next who asks has it read again.
+            self._fetch_error = error
+        if error is None and self._looks_ahead:
+            self.settle_ahead()
+        self.wake(everybody=error is not None)
+
+    def pause(self, *, paused: bool | None = None) -> None:
+        """Deliver nothing, or go on; None for as before, where only the topic's own pause may have changed."""
+        self._own_pause = self._own_pause if paused is None else paused
+        self.paused = self._own_pause or self._host.paused or self.held
+        self.wake()
+
+    def hold_back(self, *, held: bool) -> None:
+        """Deliver nothing while options are written, or go on."""
+        if held != self.held:
+            self.held = held
+            self.pause()
+
+    def seek(self, offset: int) -> None:
+        """Go on from another offset."""
+        state = self.state
+        if state is not None:
+            state.seek(offset)
+            self.reset()
+            self._changed()
+
+    def reset(self) -> None:
+        """Forget what is at hand: the state was moved."""
+        self.source.reset()
+        self.wake()
+
+    @property
+    def position(self) -> int:
+        """The lowest offset that the log's tail is still needed for."""
+        state = self.state
+        if state is None:
+            return 0
+        return state.fresh()
+
+    async def get(self) -> M:
+        """Wait for the next message.
+
+        Raises:
+            QueueShutDown: shut down, and nothing is ready.
+            StorageError: it could not be read, or the channel's files could not be made.
+
+        Cancellation: nothing is taken, and the wake-up goes to the next who waits.
+        """
+        now = self._clock.monotonic()
+        if now - self._turn_began > _LONGEST_TURN:
+            # Before anything is taken, as a cancelled sleep would lose it.
+            await asyncio.sleep(0)
+            self._turn_began = now = self._clock.monotonic()
+        while True:
+            self._host.check()
+            item = self.take(now=now)
+            if item is not None:
+                return item
+            self._raise_if_over()
+            if self.state is None or self.held:
+                self._host.creation.again()
+            await self._wait_queue.wait()
+            self._turn_began = now = self._clock.monotonic()
+
+    def _raise_if_over(self) -> None:
+        if self._over is not None:
+            raise self._over
+        if self._fetch_error is not None:
+            error, self._fetch_error = self._fetch_error, None
+            raise error
+        if self.finished:
+            raise self._shut_error
+
+    @property
+    def finished(self) -> bool:
+        """Shut down, with nothing ready and nothing on its way."""
+        if not self.shut:
+            return False
+        return self.shut_now or not (self._host.pending or (self.state is not None and self.state.ready > 0))
+
+    def wake(self, *, everybody: bool = False) -> None:
+        """Wake as many getters as there are messages for them."""
+        state = self.state
+        number = len(self._wait_queue.line)
+        if not everybody and not self.shut:
+            number = 0 if state is None or self.paused else min(number, state.ready, state.credit)
+        self._wait_queue.wake(number)
+        if state is not None and self._joiners and self._is_through(state, deferred=False):
+            self._release_joiners()  # each looks for itself
+        if self._idlers:
+            self._release_idlers()  # likewise
+
+    def extend(self, batch: Batch) -> None:
+        """The log has grown by a batch."""
+        state = self.state
+        if state is None:
+            return
+        state.extend(batch.stop)
+        if batch.columns.expiries is not None:
+            self._watch(batch)
+        if batch.columns.dues is not None:
+            wall, now = self.times()
+            later = [(offset, due) for offset, due in enumerate(batch.columns.dues, batch.first) if due > wall]
+            for offset, due in later:
+                state.defer(offset, now + due - wall)
+            self.source.keep_of(batch, (offset for offset, _ in later))
+            self._set_alarm(state)
+        if self._wait_queue.line:
+            self.wake()
+
+    def pass_over(self, addressed: list[tuple[int, str]]) -> None:
+        """Settle what came that is for other channels."""
+        state = self.state
+        others = [offset for offset, name in addressed if name != self.name]
+        if state is not None and others:
+            for offset in others:
+                state.skip(offset, offset + 1)
+            self._changed()
+
+    # --- the end
+
+    async def join(self, *, deferred: bool = True) -> None:
+        """Wait until nothing is ready or in flight, and with `deferred` nothing deferred either.
+
+        Cancellation: nothing changes.
+        """
+        while not self.shut_now and (self.state is None or not self._is_through(self.state, deferred=deferred)):
+            self._host.check()
+            if self._over is not None:
+                raise self._over
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._joiners.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._joiners:
+                    self._joiners.remove(waiter)
+
+    @staticmethod
+    def _is_through(state: ChannelState, *, deferred: bool) -> bool:
+        return state.depth == 0 or (not deferred and state.depth == len(state.deferred))
+
+    def _release_joiners(self) -> None:
+        joiners, self._joiners = self._joiners, []
+        for waiter in joiners:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def idle(self, *, handlers_only: bool = False) -> None:
+        """Wait until nobody works on a message any more: no consumer, and nothing in flight.
+
+        Args:
+            handlers_only: no consumer.
+
+        Cancellation: nothing changes.
+        """
+        while self.consumers or (not handlers_only and self._over is None and self.state and self.state.in_flight):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idlers.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._idlers:
+                    self._idlers.remove(waiter)
+
+    def _release_idlers(self) -> None:
+        idlers, self._idlers = self._idlers, []
+        for waiter in idlers:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def shut_down(self, *, immediate: bool, over: QueueShutDown | None = None) -> None:
+        """Let getters go on until nothing is ready, or end them at once; what is not settled stays on disk."""
+        self._shut_error = over or self._shut_error
+        self.shut = True
+        self.shut_now = self.shut_now or immediate
+        self.ending.set()
+        if self.shut_now:
+            self._release_joiners()
+        self.wake()
+
+    @property
+    def error(self) -> Exception | None:
+        """Why the channel cannot be used any more, or None."""
+        return self._over
+
+    def end_getters(self, error: Exception) -> None:
+        """End everyone who waits for a message, or for there to be none."""
+        self._wait_queue.end(error)
+        for waiter in self._joiners:
+            settle(waiter, None, error)
+        self._joiners.clear()
+
+    def refuse(self, error: Exception) -> None:
+        """End the getters; from now on `error` goes to everyone who wants something of the channel.
+
+        Who waits for the commit of an ack goes on waiting.
+        """
+        self._over = error
+        self._alarm.stop()
+        self.end_getters(error)
+        self._release_idlers()
+
+    def end(self, error: Exception) -> None:
+        """As `refuse`, and end everyone who waits."""
+        self.refuse(error)
+        for waiter in self.ack_waiters:
+            settle(waiter, None, error)
+        self.ack_waiters.clear()
+
+
+def _since(batch: Batch, number: int) -> int:
+    """Return when a message was put, or was to be delivered where that is later; wall time."""
+    columns = batch.columns
+    put = batch.time_ns if columns.times is None else columns.times[number]
+    return put if columns.dues is None else max(put, columns.dues[number])

@@ -1,0 +1,93 @@
+"""Which messages each task has taken and not settled yet: what `task_done()` without a message means."""
+
+from __future__ import annotations
+
+from asyncio import current_task, get_running_loop
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from weakref import ref
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+__all__ = ["HeldByTask"]
+
+_SLACK: Final = 16
+"""So many messages that are its no longer may stand in a task's list before they are looked for."""
+
+
+class Takeable(Protocol):
+    """A message."""
+
+    _settled: bool
+
+    @property
+    def held(self) -> bool:
+        """Whether it is neither settled nor taken away."""
+        ...
+
+
+T = TypeVar("T", bound=Takeable)
+
+
+class _Taken(Generic[T]):
+    """What one task has taken: the last message, and older ones that were not settled when the next was taken."""
+
+    __slots__ = ("last", "most", "older", "whose")
+
+    def __init__(self, first: T, whose: ref[asyncio.Task[Any]]) -> None:
+        self.last: T = first
+        self.older: list[T] = []
+        self.most = _SLACK
+        self.whose = whose
+
+    def add(self, message: T) -> None:
+        """Add a message; now and then drop those that were settled in another order than they were taken in."""
+        self.older.append(self.last)
+        self.last = message
+        if len(self.older) > self.most:
+            self.older = [each for each in self.older if each.held]
+            self.most = 2 * len(self.older) + _SLACK
+
+
+class HeldByTask(Generic[T]):
+    """One per channel. A task that is gone is forgotten with what it took."""
+
+    __slots__ = ("_by_id", "_loop")
+
+    def __init__(self) -> None:
+        """Begin empty. Must be called on the loop of the tasks."""
+        # To name it to `current_task` saves most of what that takes.
+        self._loop = get_running_loop()
+        # Not a WeakKeyDictionary: looked into for each message, it would take a tenth of the time of a get.
+        self._by_id: dict[int, _Taken[T]] = {}
+
+    def __len__(self) -> int:
+        """Return how many tasks are known."""
+        return len(self._by_id)
+
+    def note(self, message: T) -> None:
+        """The running task has taken a message."""
+        task = current_task(self._loop)
+        taken = self._by_id.get(id(task))
+        if taken is None:
+            if task is not None:  # else a callback of the loop: who settles there has to name the message
+                self._by_id[id(task)] = _Taken(message, ref(task, self._forget(id(task))))
+        elif taken.last._settled:  # noqa: SLF001 - `settled` would cost a call for each message
+            taken.last = message
+        else:
+            taken.add(message)
+
+    def _forget(self, identity: int) -> Callable[[object], object]:
+        # INVARIANT: this runs before another task can have the same id.
+        by_id = self._by_id
+        return lambda _: by_id.pop(identity, None)
+
+    def last(self) -> T | None:
+        """Return what the running task took last and is still to be settled, or None."""
+        taken = self._by_id.get(id(current_task(self._loop)))
+        if taken is None:
+            return None
+        while taken.older and not taken.last.held:
+            taken.last = taken.older.pop()
+        return taken.last if taken.last.held else None

@@ -1,0 +1,155 @@
+"""Making channels and deleting them, while the topic goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from aiodq.engine.opening import open_channel
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.errors import AiodqError, StoreFailedError
+from aiodq.names import is_ephemeral
+from aiodq.storage.log.gap_assessment import channel_directory
+from aiodq.storage.read.delayed_index import delayed
+from aiodq.storage.state.store_layout import remove_channel_files
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from aiodq.delivery.channel_state import ChannelState
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.log.topic_log import TopicLog
+    from aiodq.storage.state.channel_journal import ChannelJournal
+
+__all__ = ["create_channel", "delete_channel", "pause_channel", "pause_topic"]
+
+
+def create_channel(
+    fs: FileSystem, engine: TopicEngine, channel_engine: ChannelEngine[Any], start: Callable[[TopicLog], int]
+) -> None:
+    """Make a new channel durable; it delivers from then on, and no later put returns before.
+
+    Where that fails, what is put meanwhile is refused, the next put tries again, and nothing that the
+    channel is to see is deleted.
+
+    Args:
+        fs: where the channel's files are to be; where not with the topic's, nothing of it is durable.
+        engine: the topic's.
+        channel_engine: the channel's, without a state.
+        start: tells the offset at which it begins.
+    """
+    engine.creation.create()
+    begin: int | None = None
+
+    def work() -> tuple[ChannelJournal, ChannelState]:
+        nonlocal begin
+        log = engine.real_log()
+        begin = start(log) if begin is None else max(begin, log.begin)
+        if channel_engine.name not in log.meta.channels:
+            # CRASH: of one that was deleted, or half made, the files may be there; what they say is not of this one.
+            remove_channel_files(fs, channel_directory(log.directory, channel_engine.name))
+        dues: Iterable[tuple[int, int, int]] = delayed(log.fs, log.view()) if begin < log.end else ()
+        journal, state = open_channel(fs, engine.clock, log, channel_engine.name, begin, dues)
+        try:
+            if fs is log.fs:
+                log.add_channel(
+                    channel_engine.name, begin, engine.effective_options.channel_record(channel_engine.name)
+                )
+        except BaseException:
+            journal.close()
+            raise
+        return journal, state
+
+    def finish(opened: tuple[ChannelJournal, ChannelState], error: Exception | None) -> None:
+        if error is None:
+            _attach(engine, channel_engine, *opened)
+        elif isinstance(error, AiodqError) and not isinstance(error, StoreFailedError):
+            channel_engine.end_getters(error)
+            engine.creation.put_off(channel_engine.name, again, error)
+        else:
+            engine.channel_engines.pop(channel_engine.name, None)
+            channel_engine.end(error)
+
+    def again() -> None:
+        if engine.channel_engines.get(channel_engine.name) is channel_engine:
+            engine.submit(work, finish, after=0)
+
+    engine.submit(work, finish)
+
+
+def _attach(
+    engine: TopicEngine, channel_engine: ChannelEngine[Any], journal: ChannelJournal, state: ChannelState
+) -> None:
+    if engine.abandoned:
+        journal.close()
+        return
+    try:
+        channel_engine.attach(journal, state)
+    except BaseException:
+        channel_engine.journal = None
+        journal.close()
+        raise
+    engine.effective_options.look_at(channel_engine)
+    engine.attached(channel_engine)
+    engine.reporter.channel_made(engine.name, channel_engine.name, state.floor)
+
+
+async def delete_channel(fs: FileSystem, engine: TopicEngine, name: str) -> None:
+    """End a channel and delete its files. What only it held back may go then. One that is not there is fine.
+
+    Raises:
+        StorageError: as mapped from the system's error. The channel is gone at the next open if not now.
+    """
+    channel_engine = engine.channel_engines.get(name)
+    if channel_engine is None:
+        return
+    await engine.operate(lambda: None)
+    engine.creation.forget(name)
+    engine.effective_options.forget_channel(name)
+    channel_engine.shut_down(immediate=True)
+    channel_engine.refuse(QueueShutDown(f"channel {name!r} was deleted"))
+
+    def work() -> None:
+        log, journal = engine.real_log(), channel_engine.journal
+        if fs is log.fs:
+            log.remove_channel(name)
+        if journal is not None:
+            channel_engine.journal = None
+            journal.close()
+        remove_channel_files(fs, channel_directory(log.directory, name))
+
+    try:
+        await engine.persist(work, acks_first=True)
+        engine.reporter.channel_deleted(engine.name, name)
+    finally:
+        engine.channel_engines.pop(name, None)
+        engine.put_buffer.freed()
+        # What only it held back may go.
+        engine.submit(lambda: None, lambda _, __: engine.retention.retain())
+
+
+def pause_topic(engine: TopicEngine, *, paused: bool) -> Awaitable[None]:
+    """Stop or resume all deliveries of a topic at once; the result ends when that is durable."""
+    engine.check()
+    engine.paused = paused
+    for channel_engine in engine.channel_engines.values():
+        channel_engine.pause()
+    engine.creation.create()
+    return _noted(engine, "", paused=paused)
+
+
+def pause_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], *, paused: bool) -> Awaitable[None]:
+    """Stop or resume the deliveries of a channel, likewise."""
+    engine.check()
+    channel_engine.pause(paused=paused)
+    return _noted(engine, channel_engine.name, paused=paused)
+
+
+def _noted(engine: TopicEngine, channel: str, *, paused: bool) -> Awaitable[None]:
+    def work() -> None:
+        if not is_ephemeral(channel):
+            engine.real_log().pause(channel, paused=paused)
+
+    return asyncio.ensure_future(engine.operate(work))

@@ -1,0 +1,149 @@
+"""Where a channel's messages come from: what comes again and is kept, what was read ahead, the log's tail, the disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from aiodq.engine.channel.read_ahead import ReadAhead
+from aiodq.engine.channel.requeue_cache import RequeueCache
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiodq.delivery.channel_state import ChannelState
+    from aiodq.engine.topic.prefetch_reader import PrefetchingReader
+    from aiodq.engine.topic.tail_cache import TailCache
+    from aiodq.format.frame import Batch
+    from aiodq.storage.read.log_reader import ReadResult
+
+__all__ = ["MessageSource", "MessageSourceUser"]
+
+_AT_ONCE: Final = 64
+"""So many messages that come again are read from the log at a time."""
+
+_SOON: Final = 1_000_000_000
+"""Nanoseconds: so far ahead messages are read that are not due yet."""
+
+
+class MessageSourceUser(Protocol):
+    """Who takes from a source."""
+
+    state: ChannelState | None
+
+    def lost(self, count: int, offset: int) -> None:
+        """So many messages turned out to be lost, from this one on, which is to be written down."""
+        ...
+
+    def supplied(self, error: Exception | None) -> None:
+        """Something was read, or could not be."""
+        ...
+
+
+class MessageSource:
+    """One per channel.
+
+    Attributes:
+        read_ahead: what is read ahead.
+        kept: what comes again, as far as it is in memory.
+        missing: what comes again and is being read, one by one.
+    """
+
+    def __init__(self, user: MessageSourceUser, tail: TailCache, reader: PrefetchingReader) -> None:
+        """Begin with nothing at hand."""
+        self.read_ahead: ReadAhead = ReadAhead(
+            tail, reader.read_now, lambda: reader.want(self), user.lost, reader.ahead
+        )
+        self.requeue_cache: RequeueCache = RequeueCache()
+        self.missing: list[int] = []
+        self._user = user
+        self._tail = tail
+        self._reader = reader
+        self._error: Exception | None = None
+
+    def next(self, state: ChannelState, *, cold: bool) -> tuple[Batch, int] | None:
+        """Return the next message that is at hand, as a batch and a place in it.
+
+        Args:
+            state: the channel's.
+            cold: read a little from disk at once rather than leave it to the prefetching reader.
+        """
+        while (offset := state.again()) is not None and offset <= state.fresh():
+            batch = self.at_hand(offset)
+            if batch is not None:
+                return batch, offset - batch.first
+            if not cold:
+                self._want_missing(state)
+                return None
+            self.brought(offset, self._reader.read_now(offset))
+        return self.read_ahead.fresh(state, cold=cold)
+
+    def at_hand(self, offset: int) -> Batch | None:
+        """Return the batch that holds a message, or None where it is not in memory."""
+        return self.requeue_cache.get(offset) or self._tail.find(offset)
+
+    def put_at(self, offset: int) -> int | None:
+        """Return when a message was put, nanoseconds since the epoch, or None where it is not in memory."""
+        batch = self.at_hand(offset)
+        if batch is None:
+            return None
+        times = batch.columns.times
+        return batch.time_ns if times is None else times[offset - batch.first]
+
+    def keep_of(self, batch: Batch, offsets: Iterable[int]) -> None:
+        """Keep those of a batch's messages, as far as there is room."""
+        self.requeue_cache.keep_of(batch, offsets, self.read_ahead.limit)
+
+    def keep(self, batch: Batch) -> None:
+        """Keep a message that comes again, if there is room."""
+        self.requeue_cache.keep(batch, self.read_ahead.limit)
+
+    def reset(self) -> None:
+        """Forget what is at hand."""
+        self.read_ahead.clear()
+        self.requeue_cache.clear()
+
+    # --- what the prefetching reader asks and brings
+
+    def fetch_offset(self) -> int | None:
+        """Return the offset to read from next, or None where nothing needs to be read."""
+        state = self._user.state
+        return None if state is None else self.read_ahead.fetch_offset(state)
+
+    def fetched(self, result: ReadResult | None, offset: int, epoch: int, error: Exception | None = None) -> None:
+        """Take what was read from `offset` on; an error goes to those who wait."""
+        self.read_ahead.fetching = False
+        state = self._user.state
+        if state is not None and result is not None and epoch == self.read_ahead.epoch:
+            self.read_ahead.feed(state, result, offset)
+        self._user.supplied(error)
+
+    def prepare(self, state: ChannelState) -> None:
+        """Have what is due, and what is due soon, read before somebody asks for it."""
+        if len(self.requeue_cache.batches) < _AT_ONCE:
+            self._want_missing(state)
+
+    def _want_missing(self, state: ChannelState) -> None:
+        if self.missing:
+            return
+        wanted = state.some_again(_AT_ONCE)
+        wanted += state.deferred.soon(_AT_ONCE - len(wanted), _SOON)
+        self.missing = [
+            offset for offset in wanted if offset not in self.requeue_cache and self._tail.find(offset) is None
+        ]
+        if self.missing:
+            self._reader.want(self)
+
+    def brought(self, offset: int, result: ReadResult) -> None:
+        """Take what was read for a missing offset."""
+        for batch in result.batches:
+            if batch.first <= offset < batch.stop:
+                self.requeue_cache.keep_of(batch, [offset])
+                return
+        state = self._user.state
+        if state is not None and state.lose(offset, offset + 1):
+            self._user.lost(1, offset)
+
+    def all_brought(self, error: Exception | None) -> None:
+        """Go on with what was read; an error goes to those who wait."""
+        self.missing = []
+        self._user.supplied(error)

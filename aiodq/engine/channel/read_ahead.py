@@ -1,0 +1,136 @@
+"""The messages a channel has at hand: what it reads now, what was read ahead, and the log's tail behind that."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from aiodq.engine.topic.tail_cache import batch_cost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.delivery.channel_state import ChannelState
+    from aiodq.engine.topic.tail_cache import TailCache
+    from aiodq.format.frame import Batch
+    from aiodq.storage.read.log_reader import ReadResult
+
+__all__ = ["ReadAhead"]
+
+
+class ReadAhead:
+    """One per channel.
+
+    Attributes:
+        cost: bytes of memory that it takes now.
+        epoch: changes whenever what is read ahead becomes void.
+        fetching: more was asked for and has not come yet.
+    """
+
+    def __init__(
+        self, tail: TailCache, read_now: Callable[[int], ReadResult], want: Callable[[], None],
+        lost: Callable[[int, int], None], limit: Callable[[], int],
+    ) -> None:  # fmt: skip
+        """Begin empty.
+
+        Args:
+            tail: the topic's newest messages.
+            read_now: reads a little from disk at once.
+            want: asks the prefetching reader to look at `fetch_offset`.
+            lost: told how many messages turned out to be lost, and from which offset on.
+            limit: tells the bytes of memory for what is read ahead.
+        """
+        self.cost: int = 0
+        self.epoch: int = 0
+        self.fetching: bool = False
+        self._tail = tail
+        self._read_now = read_now
+        self._want = want
+        self._lost = lost
+        self._limit = limit
+        self._current: Batch | None = None
+        self._ahead: deque[Batch] = deque()
+
+    @property
+    def limit(self) -> int:
+        """Bytes of memory for what is read ahead."""
+        return self._limit()
+
+    def fresh(self, state: ChannelState, *, cold: bool) -> tuple[Batch, int] | None:
+        """Return the next message never handed out, as a batch and a place in it, or None where none is at hand.
+
+        Args:
+            state: the channel's.
+            cold: read a little from disk at once rather than leave it to the prefetching reader.
+        """
+        while (offset := state.fresh()) < state.end:
+            batch = self._current
+            if batch is None or not batch.first <= offset < batch.stop:
+                batch = self._current = self._find(state, offset)
+            if batch is not None:
+                return batch, offset - batch.first
+            if state.fresh() != offset:
+                continue  # what was at hand begins behind a gap
+            if not cold:
+                self.request(state)
+                return None
+            self.feed(state, self._read_now(offset), offset)
+        self._current = None
+        return None
+
+    def _find(self, state: ChannelState, offset: int) -> Batch | None:
+        ahead = self._ahead
+        while ahead and ahead[0].stop <= offset:
+            self.cost -= batch_cost(ahead.popleft())
+        if not ahead:
+            return self._tail.find(offset)
+        batch = ahead[0]
+        if batch.first > offset:
+            self._lose(state, offset, batch.first)
+            return None
+        ahead.popleft()
+        self.cost -= batch_cost(batch)
+        if self.cost * 2 < self.limit:
+            self.request(state)
+        return batch
+
+    def request(self, state: ChannelState) -> None:
+        """Ask for more to be read ahead, where there is more and it is not in memory."""
+        if not self.fetching and self.fetch_offset(state) is not None:
+            self.fetching = True
+            self._want()
+
+    def fetch_offset(self, state: ChannelState) -> int | None:
+        """Return the offset to read from next, or None where nothing needs to be read."""
+        if self.cost >= self.limit:
+            return None
+        if self._ahead:
+            offset = self._ahead[-1].stop
+        else:
+            offset = state.fresh()
+            if self._current is not None and self._current.first <= offset < self._current.stop:
+                offset = self._current.stop
+        if offset >= state.end or self._tail.find(offset) is not None:
+            return None
+        return offset
+
+    def feed(self, state: ChannelState, result: ReadResult, offset: int) -> None:
+        """Put what was read from `offset` on behind what is at hand; what is missing in it is lost."""
+        for batch in result.batches:
+            self._lose(state, offset, batch.first)
+            offset = max(offset, batch.stop)
+            self._ahead.append(batch)
+            self.cost += batch_cost(batch)
+        self._lose(state, offset, result.next)
+
+    def _lose(self, state: ChannelState, start: int, stop: int) -> None:
+        lost = state.lose(start, stop)
+        if lost:
+            self._lost(lost, start)
+
+    def clear(self) -> None:
+        """Forget what is at hand."""
+        self.epoch += 1
+        self._current = None
+        self._ahead.clear()
+        self.cost = 0

@@ -1,0 +1,67 @@
+"""Messages that come again, in memory as far as there is room; the others are read from the log when they are due."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aiodq.engine.topic.tail_cache import batch_cost
+from aiodq.format.frame import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["RequeueCache"]
+
+_OVERHEAD: Final = 500
+"""Bytes that a batch of one message takes besides what it is counted with."""
+
+
+class RequeueCache:
+    """By offset, each as a batch of its own, so that it does not hold on to its neighbours' memory.
+
+    Attributes:
+        batches: them.
+    """
+
+    __slots__ = ("_cost", "batches")
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.batches: dict[int, Batch] = {}
+        self._cost = 0
+
+    def __contains__(self, offset: int) -> bool:
+        """Return whether the message is at hand."""
+        return offset in self.batches
+
+    def get(self, offset: int) -> Batch | None:
+        """Return a message, or None where it has to be read."""
+        return self.batches.get(offset)
+
+    def keep(self, batch: Batch, limit: int | None = None) -> None:
+        """Keep a batch of one message, if no more than `limit` bytes are kept."""
+        if limit is None or self._cost <= limit:
+            self.discard(batch.first)
+            self.batches[batch.first] = batch
+            self._cost += batch_cost(batch) + _OVERHEAD
+
+    def keep_of(self, batch: Batch, offsets: Iterable[int], limit: int | None = None) -> None:
+        """Keep those of a batch's messages; only if no more than `limit` bytes are kept."""
+        for offset in offsets:
+            if limit is not None and self._cost > limit:
+                return
+            number = offset - batch.first
+            columns = batch.columns.slice(number, number + 1)
+            time_ns = batch.time_ns if columns.times is None else columns.times[0]
+            self.keep(Batch(offset, time_ns, columns))
+
+    def discard(self, offset: int) -> None:
+        """Let go of a message."""
+        batch = self.batches.pop(offset, None)
+        if batch is not None:
+            self._cost -= batch_cost(batch) + _OVERHEAD
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        self.batches.clear()
+        self._cost = 0

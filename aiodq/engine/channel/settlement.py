@@ -1,0 +1,473 @@
+"""A channel as those see it who hold its messages: what they ack, requeue, give up, and when that is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final, Protocol
+
+from aiodq.engine.channel.dead_letters import DeadLetter, send_dead_letter
+from aiodq.engine.channel.failure_causes import NO_CAUSE, Cause, header_text
+from aiodq.engine.channel.message_source import MessageSource
+from aiodq.engine.channel.redelivery_timer import Alarm, monotonic_ns
+from aiodq.engine.channel.wait_queue import WaitQueue
+from aiodq.engine.monitoring.latency import LatencyMeter
+from aiodq.engine.store_refs import nobody
+from aiodq.errors import NotInFlightError, OffsetError
+from aiodq.format.frame import Batch
+from aiodq.options import ChannelOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiodq.clock import Clock
+    from aiodq.delivery.channel_state import ChannelState
+    from aiodq.engine.channel.crash_suspects import CrashSuspects
+    from aiodq.engine.monitoring.reporter import Reporter
+    from aiodq.engine.topic.creation import Creation
+    from aiodq.engine.topic.lifetimes import Lifetimes
+    from aiodq.engine.topic.prefetch_reader import PrefetchingReader
+    from aiodq.engine.topic.tail_cache import TailCache
+    from aiodq.engine.transactions.task_transactions import OpenTransactions
+    from aiodq.storage.state.channel_journal import ChannelJournal
+
+__all__ = ["SECOND", "ChannelEngineHost", "Settlement"]
+
+SECOND: Final = 1_000_000_000
+_PATIENCE: Final = 1.0
+"""Seconds after which a message is given up again for which the dead-letter topic had no room."""
+
+
+class ChannelEngineHost(Protocol):
+    """What an channel engine asks of its topic's engine."""
+
+    name: str
+    paused: bool
+    tail: TailCache
+    reader: PrefetchingReader
+    creation: Creation
+    reporter: Reporter
+    lifetimes: Lifetimes
+    transactions: OpenTransactions
+    crash_suspects: CrashSuspects
+
+    @property
+    def pending(self) -> int:
+        """Messages accepted and not yet visible to channels."""
+        ...
+
+    @property
+    def mortal(self) -> bool:
+        """Whether the log may hold messages with a time to live."""
+        ...
+
+    def check(self) -> None:
+        """Raise if the store has failed or is closed to this caller."""
+        ...
+
+    def check_context(self) -> None:
+        """Raise if the store belongs to another loop or process than the caller's."""
+        ...
+
+    def settled(self, channel_engine: Settlement) -> None:
+        """Something was settled or requeued that is not on disk yet."""
+        ...
+
+    def write_now(self, channel_engine: Settlement) -> None:
+        """Write what the channel has to say, without a sync."""
+        ...
+
+    def settled_elsewhere(self, channel_engine: Settlement) -> None:
+        """Something was settled that is durable though not yet in the channel's journal."""
+        ...
+
+    def fail_store(self, error: Exception) -> None:
+        """Stop the store for this reason."""
+        ...
+
+    def send_dead_letter(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
+        """Put a message into its dead-letter topic; `done` is told once it is durable there, or why it is not."""
+        ...
+
+
+class Settlement(ABC):
+    """One channel's state, and what changes it from outside.
+
+    Attributes:
+        name: the channel's.
+        options: how it delivers.
+        state: None until the channel's creation is durable.
+        journal: likewise.
+        preview: where it begins, while it is being made; None where that has to be read first.
+        source: where messages come from.
+        ack_waiters: who waits for the journal's next commit.
+        store_ref: returns what a handle is to hold, so that the store stays open.
+        latency: how long messages take.
+        transactions: those under way in the store.
+        crash_suspects: the store's.
+        counting: deliveries are written down before whoever asked has the message.
+    """
+
+    def __init__(self, name: str, host: ChannelEngineHost, clock: Clock) -> None:
+        """Begin without a state."""
+        self.name = name
+        self.options: ChannelOptions = ChannelOptions()
+        self.state: ChannelState | None = None
+        self.journal: ChannelJournal | None = None
+        self.preview: int | None = None
+        self.source: MessageSource = MessageSource(self, host.tail, host.reader)
+        self.ack_waiters: list[asyncio.Future[None]] = []
+        self.counting: bool = False
+        self.latency: LatencyMeter = LatencyMeter(clock)
+        self._measured = self.latency.open
+        self.transactions: OpenTransactions = host.transactions
+        self.crash_suspects: CrashSuspects = host.crash_suspects
+        self._host = host
+        self._clock = clock
+        self._alarm = Alarm(clock, self._rung)
+        self._over: Exception | None = None
+        self._timeout: int | None = None
+        self._wait_queue = WaitQueue(self.wake)
+        self.store_ref: Callable[[], object] = nobody
+        self._joiners: list[asyncio.Future[None]] = []
+        self._idlers: list[asyncio.Future[None]] = []
+        self._renewed: dict[int, int] = {}
+
+    @property
+    def place(self) -> str:
+        """Which channel of which topic this is, in words."""
+        return f"{self._host.name!r}, channel {self.name!r}"
+
+    def attach(self, journal: ChannelJournal, state: ChannelState) -> None:
+        """Begin to deliver."""
+        self.journal = journal
+        self.state = state
+        state.max_in_flight = self.options.max_in_flight
+        state.counting = self.counting
+        self._set_alarm(state)
+        self.settle_ahead()
+        self.wake()
+
+    @abstractmethod
+    def settle_ahead(self) -> None:
+        """Settle what is dead or expired in front of the next message that is to be delivered."""
+
+    @abstractmethod
+    def wake(self, *, everybody: bool = False) -> None:
+        """Wake those who wait for what the state has now."""
+
+    @abstractmethod
+    def supplied(self, error: Exception | None) -> None:
+        """See `MessageSourceUser.supplied`."""
+
+    def lost(self, count: int, offset: int) -> None:
+        """See `MessageSourceUser.lost`."""
+        self.noted()
+        self._host.reporter.lost(self._host.name, self.name, count, offset)
+
+    def noted(self) -> None:
+        """Something is to be written down."""
+        self._host.settled(self)
+
+    # --- time
+
+    def times(self) -> tuple[int, int]:
+        """Return wall time and the monotonic one, nanoseconds: what a state is noted with."""
+        return self._clock.now_ns(), monotonic_ns(self._clock)
+
+    def _set_alarm(self, state: ChannelState) -> None:
+        moment = state.next_moment()
+        if moment is not None and self._over is None:
+            self._alarm.set(moment)
+
+    def _rung(self) -> int | None:
+        """As `_ring`, as the event loop calls it: what it raises stops the store."""
+        try:
+            return self._ring()
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody is left waiting
+            self._host.fail_store(error)
+            return None
+
+    def _ring(self) -> int | None:
+        """Make ready what is due, and take back what was in flight for too long."""
+        state = self.state
+        if state is None or self._over is not None:
+            return None
+        late = [offset for offset in state.tick(monotonic_ns(self._clock)) if not self._kept_on(state, offset)]
+        for offset in late:
+            state.time_out(offset)
+        if late:
+            self.noted()
+            self._host.reporter.timed_out(self._host.name, self.name, late)
+        self.source.prepare(state)
+        self.settle_ahead()
+        self.wake()
+        return state.next_moment()
+
+    def _watch(self, batch: Batch) -> None:
+        """Ring when the first of a batch's times to live ends."""
+        first = min((expiry for expiry in batch.columns.expiries or () if expiry), default=0)
+        if first and self._over is None:
+            self._alarm.set(self._host.lifetimes.end(batch.first, batch.time_ns, first))
+
+    def note_deliveries(self) -> None:
+        """Write down what was handed out, before it is in anybody's hands: it counts even if that kills the process."""
+        self._host.write_now(self)
+
+    # --- settling
+
+    def ack(self, offset: int, delivery: int) -> None:
+        """Settle a message.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        state = self._in_flight(offset, delivery)
+        state.ack(offset)
+        if delivery in self._measured:
+            self.latency.acked(delivery)
+        self._changed()
+
+    def ack_many(self, deliveries: Sequence[tuple[int, int]]) -> None:
+        """Settle messages, by offset and delivery number: all of them, or, where one cannot be, none.
+
+        Raises:
+            NotInFlightError: one is not in flight under that delivery number.
+        """
+        for offset, delivery in deliveries:
+            self._in_flight(offset, delivery)
+        for offset, delivery in deliveries:
+            self._in_flight(offset, delivery).ack(offset)
+            if delivery in self._measured:
+                self.latency.acked(delivery)
+        if deliveries:
+            self._changed()
+
+    def cancel(self, offset: int) -> None:
+        """Settle a deferred message that nobody is to get.
+
+        Raises:
+            OffsetError: it is not deferred.
+        """
+        self._host.check_context()
+        if self._over is not None:
+            raise self._over
+        state = self.state
+        if state is None or offset not in state.deferred:
+            raise OffsetError(f"message {offset} is not deferred in {self.place}, but {_standing(state, offset)}")
+        state.cancel(offset)
+        self.source.requeue_cache.discard(offset)
+        self._changed()
+
+    def nack(
+        self, batch: Batch, delivery: int, attempts: int, delay: int | None = None, cause: Cause = NO_CAUSE
+    ) -> int | None:
+        """Make a message ready again, ahead of newer ones; after `delay` nanoseconds, or as the channel's backoff says.
+
+        Returns:
+            The nanoseconds until it is; None where it was its last attempt, and it was given up.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        offset, options = batch.first, self.options
+        state = self._in_flight(offset, delivery)
+        if options.max_attempts is not None and attempts >= options.max_attempts:
+            state.counters.requeued += 1
+            self._give_up(state, batch, 0, f"delivered {attempts} times{cause.note}", attempts, error=cause.error)
+            self._changed()
+            return None
+        if delay is None and options.backoff is not None:
+            wait = options.backoff.seconds(max(attempts, 1), random.random())  # noqa: S311 - no secret
+            delay = int(wait * SECOND)
+        due = monotonic_ns(self._clock) + delay if delay else None
+        state.nack(offset, attempts, due)
+        if due is None:
+            self.source.keep(batch)
+            self._watch(batch)
+        else:
+            self._alarm.set(due)
+        self._changed()
+        return delay or 0
+
+    def release(self, batch: Batch, delivery: int, attempts: int) -> None:
+        """Make a message ready again as if it had never been handed out.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        state = self._in_flight(batch.first, delivery)
+        state.release(batch.first, attempts)
+        self.source.keep(batch)
+        self._watch(batch)
+        self._changed()
+
+    def reject(
+        self, batch: Batch, delivery: int, attempts: int, reason: str, cause: Cause = NO_CAUSE
+    ) -> asyncio.Future[None]:
+        """Give a message up; the future ends once that is durable.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        state = self._in_flight(batch.first, delivery)
+        done = self._give_up(state, batch, 0, header_text(reason or "rejected"), attempts, error=cause.error)
+        self._changed()
+        return done
+
+    def touch(self, offset: int, delivery: int, extend: int | None) -> None:
+        """Begin a message's time anew, with `extend` nanoseconds or the channel's own timeout.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        state = self._in_flight(offset, delivery)
+        timeout = self._timeout if extend is None else extend
+        if timeout is not None:
+            deadline = monotonic_ns(self._clock) + timeout
+            state.touch(offset, deadline)
+            self._alarm.set(deadline)
+
+    # --- messages that do not time out
+
+    def renew(self, offset: int, delivery: int) -> None:
+        """Begin a message's time anew whenever it is up, until `renew_no_more` was called as often as this.
+
+        Nothing runs for that: what times messages out leaves this one alone. So nothing that holds up the loop, for
+        however long, takes a message away from whoever works on it.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        self._in_flight(offset, delivery)
+        self._renewed[delivery] = self._renewed.get(delivery, 0) + 1
+
+    def renew_no_more(self, offset: int, delivery: int) -> None:
+        """Let a message time out again, a whole time from now on."""
+        asked = self._renewed.pop(delivery, 1) - 1
+        if asked:
+            self._renewed[delivery] = asked
+        elif self._over is None and self.state is not None and self.state.in_flight.get(offset) == delivery:
+            self.touch(offset, delivery, None)
+
+    def _kept_on(self, state: ChannelState, offset: int) -> bool:
+        """Return whether a message whose time is up is renewed, and do so."""
+        delivery = state.in_flight[offset]
+        if delivery not in self._renewed:
+            return False
+        self.touch(offset, delivery, None)
+        return True
+
+    # --- for transactions
+
+    def check(self, offset: int, delivery: int) -> None:
+        """Raise unless the message is in flight under that delivery number.
+
+        Raises:
+            NotInFlightError: it is not.
+        """
+        self._in_flight(offset, delivery)
+
+    def hold(self, offset: int, delivery: int) -> int:
+        """Keep a message from timing out, until it is settled or not by the number that is returned.
+
+        Raises:
+            NotInFlightError: it is not in flight under that delivery number.
+        """
+        held = self._in_flight(offset, delivery).hold(offset)
+        self.latency.moved(delivery, held)
+        return held
+
+    def holds(self, offset: int, held: int) -> bool:
+        """Return whether a message is still held by that number."""
+        return self._over is None and self.state is not None and self.state.in_flight.get(offset) == held
+
+    def settle_held(self, offset: int, held: int) -> None:
+        """Settle a message whose settling is durable already; the journal may hear of it later."""
+        state = self.state
+        if state is not None and self.holds(offset, held):
+            state.ack(offset)
+            self.latency.acked(held)
+            if self._wait_queue.line or self._joiners or self._idlers:
+                self.wake()
+            self._host.settled_elsewhere(self)
+
+    def unhold(self, offset: int, held: int, delivery: int) -> None:
+        """Let a message be in flight as it was before it was held, its time beginning anew."""
+        state = self.state
+        if state is not None and self.holds(offset, held):
+            state.in_flight[offset] = delivery
+            self.latency.moved(held, delivery)
+            self.touch(offset, delivery, None)
+
+    def _give_up(
+        self,
+        state: ChannelState,
+        batch: Batch,
+        number: int,
+        reason: str,
+        attempts: int | None = None,
+        *,
+        error: str = "",
+    ) -> asyncio.Future[None]:
+        """Settle a message for good, once it is in the dead-letter topic if there is one."""
+        offset, target = batch.first + number, self.options.dead_letter
+        delivered = state.attempts(offset) if attempts is None else attempts
+        if target is None:
+            state.hold(offset)
+            state.send_dead_letter(offset)
+            self._host.reporter.dead(self._host.name, self.name, offset, delivered, reason, target=None)
+            buried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            buried.set_result(None)
+            return buried
+        columns = batch.columns.slice(number, number + 1)
+        time_ns = batch.time_ns if columns.times is None else columns.times[0]
+        alone = Batch(offset, time_ns, columns)
+        if attempts is not None:
+            # Killed before the letter is put, the message comes back, but no more often than it may.
+            state.count(offset, attempts)
+
+        def failed() -> None:
+            if self._over is None:
+                due = monotonic_ns(self._clock) + int(_PATIENCE * SECOND)
+                state.nack(offset, delivered, due)
+                self._alarm.set(due)
+
+        letter = DeadLetter(target, self._host.name, self.name, alone, delivered, reason, error)
+        return send_dead_letter(state, letter, self._host.send_dead_letter, failed, self._changed)
+
+    def _in_flight(self, offset: int, delivery: int) -> ChannelState:
+        self._host.check_context()
+        state = self.state
+        if self._over is not None:
+            raise self._over
+        if state is None or state.in_flight.get(offset) != delivery:
+            raise NotInFlightError(f"message {offset} is not in flight here any more")
+        return state
+
+    def _changed(self) -> None:
+        if self._wait_queue.line or self._joiners or self._idlers:
+            self.wake()
+        self._host.settled(self)
+
+    async def committed(self) -> None:
+        """Wait until everything settled before is as durable as the store's policy makes it.
+
+        Cancellation: it will be all the same.
+        """
+        if self._over is not None:
+            raise self._over
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ack_waiters.append(waiter)
+        self.noted()
+        await waiter
+
+
+def _standing(state: ChannelState | None, offset: int) -> str:
+    """Return what a message is that is not deferred."""
+    if state is None or offset >= state.end:
+        return "not written yet"
+    if offset in state.in_flight:
+        return "in flight: ack or reject it"
+    return "ready to be delivered" if state.is_ready(offset) else "settled already"

@@ -1,0 +1,64 @@
+"""Those who wait for a message, woken in the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from aiodq.engine.futures import settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["WaitQueue"]
+
+
+class WaitQueue:
+    """A line of waiting tasks.
+
+    Attributes:
+        line: a future each.
+    """
+
+    __slots__ = ("_passed_on", "line")
+
+    def __init__(self, passed_on: Callable[[], None]) -> None:
+        """Begin empty.
+
+        Args:
+            passed_on: called when one was cancelled that had been woken: its turn is another's.
+        """
+        self.line: deque[asyncio.Future[None]] = deque()
+        self._passed_on = passed_on
+
+    async def wait(self) -> None:
+        """Wait to be woken.
+
+        Cancellation: the turn goes to the next.
+        """
+        waiter = asyncio.get_running_loop().create_future()
+        self.line.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            waiter.cancel()
+            if waiter in self.line:
+                self.line.remove(waiter)
+            elif not waiter.cancelled():
+                self._passed_on()
+            raise
+
+    def wake(self, number: int) -> None:
+        """Wake up to so many."""
+        while number > 0 and self.line:
+            waiter = self.line.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                number -= 1
+
+    def end(self, error: Exception) -> None:
+        """Raise `error` in all of them."""
+        for waiter in self.line:
+            settle(waiter, None, error)
+        self.line.clear()

@@ -1,0 +1,331 @@
+"""Which options a topic and its channels go by, and that what is deleted by them is deleted by options on disk.
+
+What holds is the first of these that exists: named for the topic in this process; named for it before, and stored;
+given to `open`; stored as the defaults it was made with; the library's. Of a channel likewise, without the two defaults
+between.
+
+INVARIANT: nothing is deleted, dropped or skipped by options that are not durable. While those that hold differ from
+those on disk, retention rests, an overflowing topic drops nothing, and a channel whose change could settle messages
+delivers none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from aiodq.engine.channel.ack_persister import Job
+from aiodq.engine.futures import settle
+from aiodq.engine.monitoring.reporter import TOPIC
+from aiodq.engine.opening import written_by
+from aiodq.engine.topic.no_log import NoLog
+from aiodq.errors import AiodqError, InvalidOptionError, StoreFailedError
+from aiodq.format.codecs import codec_number
+from aiodq.names import is_ephemeral
+from aiodq.options import ChannelOptions, StoreOptions, ephemeral
+from aiodq.storage.state.stored_options import StoredOptions, differences, holding, kept, kept_channel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.engine.channel.ack_persister import AckPersister
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.engine_host import TopicEngineHost
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.storage.state.stored_options import Differences
+
+__all__ = ["EffectiveOptions"]
+
+_SETTLING: Final = frozenset({"tags", "max_attempts", "dead_letter", "auto_ack"})
+"""Fields by which a channel settles messages that nobody has acked."""
+
+_NONE: Final = ChannelOptions()
+
+
+class EffectiveOptions:
+    """One per topic, called on the loop.
+
+    Attributes:
+        named: for this topic in this process, or None.
+        acting: the options that hold are on disk, so that messages may be deleted by them.
+    """
+
+    def __init__(self, engine: TopicEngine, host: TopicEngineHost, persister: AckPersister) -> None:
+        """Choose for this topic, whose options are those that hold without anything being named."""
+        self.named: StoreOptions | None = None
+        self.acting: bool = False
+        self._engine = engine
+        self._host = host
+        self._persister = persister
+        self._asked = False
+        self._used = False
+        self._coming: StoredOptions | None = None
+        self._named_channels: dict[str, ChannelOptions] = {}
+        self._coming_channels: dict[str, ChannelOptions] = {}
+        self._failed: dict[str, Exception] = {}
+        self._compare()
+
+    # --- the topic
+
+    def ask(self) -> None:
+        """Somebody has named the topic, without options: once it is used, defaults may act."""
+        self._asked = True
+
+    def used(self) -> None:
+        """The topic is put into or settled in, where nothing acts yet."""
+        if self._asked and not self._used and not self._host.keeps:
+            self._used = True
+            self.look()
+
+    def name(self, options: StoreOptions) -> None:
+        """Go by these options from now on, as they were named for this topic.
+
+        Raises:
+            InvalidOptionError: other ones were named before, in this process.
+            MissingExtraError: a codec is not installed.
+        """
+        if self.named is not None:
+            how = "await topic.configure(options)"
+            _refuse_others(f"topic {self._engine.name!r}", differences(self.named, options), how)
+            return
+        self._take(options)
+        self.look()
+
+    async def configure(self, options: StoreOptions) -> None:
+        """Have these options made durable, and go by them then.
+
+        Raises:
+            MissingExtraError: a codec is not installed.
+            StorageError: they could not be written; those before hold.
+
+        Cancellation: it is done all the same.
+        """
+        codec_number(options.compression)
+        if isinstance(self._engine.log, NoLog) and not self._engine.creation.exists:
+            self._take(options)
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def finish(_: object, error: Exception | None) -> None:
+            if error is None:
+                self._take(options)
+            settle(done, None, error)
+
+        # A topic that is being made is there then, and so is a change that was under way.
+        await self._engine.operate(lambda: None)
+        self._write(StoredOptions(named=True, options=kept(self._shaped(options))), finish)
+        await done
+
+    def _shaped(self, options: StoreOptions) -> StoreOptions:
+        return ephemeral(options) if is_ephemeral(self._engine.name) else options
+
+    def _take(self, options: StoreOptions) -> None:
+        shaped = self._shaped(options)
+        codec_number(shaped.compression)
+        self._engine.configure(shaped, written_by(shaped))
+        self.named = options
+        self._compare()
+
+    @property
+    def record(self) -> StoredOptions:
+        """What is to be on disk of the options that hold, where the topic is being made."""
+        return StoredOptions(named=self.named is not None, options=kept(self._engine.options))
+
+    def _stored(self) -> StoredOptions | None:
+        log = self._engine.log
+        return None if isinstance(log, NoLog) else log.meta.options
+
+    def _compare(self) -> None:
+        """Let act what is on disk, and nothing else; a topic without files has nothing to lose."""
+        stored = self._stored()
+        self.acting = stored is not None and stored.options == kept(self._engine.options)
+        if self.acting:
+            self._engine.retain_soon()
+            self._engine.put_buffer.freed(anyhow=True)
+
+    def created(self) -> None:
+        """The topic's files were made by the options that held when that began, or they were there."""
+        if self.named is None:
+            options = holding(None, self._stored(), self._host.given)
+            self._engine.configure(self._shaped(options), written_by(options))
+        self._compare()
+        self.look()
+
+    def look(self) -> None:
+        """Have written what is to be on disk and is not."""
+        wanted = self._wanted()
+        if isinstance(self._engine.log, NoLog) or wanted is None or wanted in {self._stored(), self._coming}:
+            return
+        self._coming = wanted
+
+        def finish(_: object, error: Exception | None) -> None:
+            self._coming = None
+            if error is None:
+                self._compare()
+                self.look()  # others may have been named meanwhile
+
+        self._write(wanted, finish)
+
+    def _wanted(self) -> StoredOptions | None:
+        """Return what is to be on disk, or None where that is left as it is."""
+        stored = self._stored()
+        if self.named is not None:
+            return self.record
+        if stored is not None and stored.named:
+            return None
+        return self.record if self._used else None
+
+    def _write(self, record: StoredOptions, finish: Callable[[object, Exception | None], None]) -> None:
+        def work() -> Differences:
+            log = self._engine.real_log()
+            before = StoreOptions() if log.meta.options is None else log.meta.options.options
+            log.choose(record)
+            return differences(before, record.options)
+
+        def told(changed: Any, error: Exception | None) -> None:  # noqa: ANN401 - a job's result
+            self._told(f"topic {self._engine.name!r}", None, changed, error)
+            finish(changed, error)
+
+        self._persister.submit(Job(work, told))
+
+    def _told(self, what: str, channel: str | None, changed: Differences | None, error: Exception | None) -> None:
+        reporter, topic = self._host.reporter, self._engine.name
+        if isinstance(error, StoreFailedError):
+            self._host.fail(error)
+        elif isinstance(error, AiodqError):
+            text = f"{what}: its options cannot be stored ({error}); nothing is deleted by them before they are"
+            reporter.warn(TOPIC, text, topic, channel)
+        elif changed:
+            text = ", ".join(f"{name} from {old!r} to {new!r}" for name, (old, new) in changed.items())
+            reporter.note(TOPIC, f"{what}: options changed: {text}", topic, channel)
+
+    @property
+    def coming(self) -> bool:
+        """Whether options are being written."""
+        return self._coming is not None or bool(self._coming_channels)
+
+    def check(self, channel: str | None) -> None:
+        """Raise if this channel delivers nothing as its options could not be written; where none is named, if any.
+
+        Raises:
+            StorageError: as it was when that was tried last.
+        """
+        for name, error in self._failed.items():
+            if channel in {None, name}:
+                raise error
+
+    # --- its channels
+
+    def channel(self, channel_engine: ChannelEngine[Any], options: ChannelOptions) -> None:
+        """Let a channel go by these options from now on, as they were named for it.
+
+        Raises:
+            InvalidOptionError: other ones were named before, in this process.
+        """
+        named = self._named_channels.get(channel_engine.name)
+        if named is not None:
+            what = f"channel {channel_engine.name!r} of topic {self._engine.name!r}"
+            _refuse_others(what, differences(named, options), "await channel.configure(options)")
+            return
+        self._named_channels[channel_engine.name] = options
+        self.look_at(channel_engine)
+
+    async def configure_channel(self, channel_engine: ChannelEngine[Any], options: ChannelOptions) -> None:
+        """As `configure`, for a channel."""
+        if not self._keeps(channel_engine):
+            self._take_channel(channel_engine, options)
+            return
+        await self._engine.settle_in(channel_engine.name)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def finish(error: Exception | None) -> None:
+            if error is None:
+                self._take_channel(channel_engine, options)
+            settle(done, None, error)
+
+        self._write_channel(channel_engine.name, kept_channel(options), finish)
+        await done
+
+    def _take_channel(self, channel_engine: ChannelEngine[Any], options: ChannelOptions) -> None:
+        self._named_channels[channel_engine.name] = options
+        self._apply(channel_engine)
+
+    def _keeps(self, channel_engine: ChannelEngine[Any]) -> bool:
+        return not is_ephemeral(channel_engine.name) or is_ephemeral(self._engine.name)
+
+    def channel_record(self, name: str) -> ChannelOptions | None:
+        """Return what is to be on disk of a channel's options; None where none were named."""
+        named = self._named_channels.get(name)
+        return None if named is None else kept_channel(named)
+
+    def forget_channel(self, name: str) -> None:
+        """A channel is deleted; its namesake begins anew."""
+        self._named_channels.pop(name, None)
+        self._coming_channels.pop(name, None)
+        self._failed.pop(name, None)
+
+    def look_at(self, channel_engine: ChannelEngine[Any]) -> None:
+        """Have written what is to be on disk of a channel's options and is not; one that is being made comes again."""
+        self._apply(channel_engine)
+        name, wanted = channel_engine.name, self.channel_record(channel_engine.name)
+        if channel_engine.state is None or wanted is None or not self._keeps(channel_engine):
+            return
+        if wanted in (self._stored_channel(name), self._coming_channels.get(name)):
+            return
+        self._coming_channels[name] = wanted
+
+        def finish(error: Exception | None) -> None:
+            self._coming_channels.pop(name, None)
+            self._failed.pop(name, None)
+            if error is None:
+                self.look_at(channel_engine)  # others may have been named meanwhile
+            elif channel_engine.held:
+                self._failed[name] = error
+                channel_engine.end_getters(error)
+
+        self._write_channel(name, wanted, finish)
+
+    def _stored_channel(self, name: str) -> ChannelOptions | None:
+        log = self._engine.log
+        return None if isinstance(log, NoLog) else log.meta.channel_options.get(name)
+
+    def _apply(self, channel_engine: ChannelEngine[Any]) -> None:
+        """Have a channel go by what was named for it; hold it back while it would settle messages by that too early."""
+        named = self._named_channels.get(channel_engine.name)
+        if named is None:
+            return
+        early = False
+        if channel_engine.state is not None and self._keeps(channel_engine):
+            stored = self._stored_channel(channel_engine.name) or _NONE
+            early = not _SETTLING.isdisjoint(differences(stored, named))
+        if not early:
+            channel_engine.configure(named)
+        channel_engine.hold_back(held=early)
+
+    def _write_channel(self, name: str, record: ChannelOptions, finish: Callable[[Exception | None], None]) -> None:
+        def work() -> Differences:
+            log = self._engine.real_log()
+            before = log.meta.channel_options.get(name, _NONE)
+            log.choose_for_channel(name, record)
+            return differences(before, record)
+
+        def told(changed: Any, error: Exception | None) -> None:  # noqa: ANN401 - a job's result
+            self._told(f"channel {name!r} of topic {self._engine.name!r}", name, changed, error)
+            finish(error)
+
+        self._persister.submit(Job(work, told))
+
+    def again(self) -> None:
+        """Try once more what could not be written."""
+        self.look()
+        for channel_engine in self._engine.channel_engines.values():
+            if channel_engine.held:
+                self.look_at(channel_engine)
+
+
+def _refuse_others(what: str, differing: Differences, how: str) -> None:
+    for name, (old, new) in differing.items():
+        raise InvalidOptionError(
+            f"{what} was named with {name}={old!r} in this process, and now with {name}={new!r}: name the same "
+            f"everywhere, or none; {how} changes it"
+        )

@@ -1,0 +1,55 @@
+"""When the event loop goes away under a store: what was accepted is written at once, and everything is closed."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from aiodq.engine.topic.no_log import NoLog
+from aiodq.engine.topic.segment_writer import write_blocking
+
+if TYPE_CHECKING:
+    from aiodq.clock import Clock
+    from aiodq.engine.topic.topic_engine import TopicEngine
+
+__all__ = ["abandon", "rescue"]
+
+
+def rescue(engine: TopicEngine, clock: Clock) -> None:
+    """Write and sync what a topic accepted, and what was settled in it. Blocking.
+
+    Raises:
+        StorageError: it could not be.
+    """
+    engine.put_buffer.withdrawn()  # their tasks were cancelled with the loop
+    # INVARIANT: whoever is told nothing here, is told by the ioLoop's end.
+    parts = engine.in_writer = [*engine.in_writer, *engine.put_buffer.take_all()]
+    if isinstance(engine.log, NoLog) or engine.log.closed:
+        return  # it has no files, or was being closed and wrote them last
+    write_blocking(engine.log, parts, clock)
+    for part in (*(part for part, _ in engine.publisher.unsynced), *parts):
+        part.resolve()
+    engine.publisher.unsynced.clear()
+    for channel_engine in engine.channel_engines.values():
+        if (
+            channel_engine.journal is not None
+            and channel_engine.state is not None
+            and (ops := channel_engine.state.take_ops(*channel_engine.times()))
+        ):
+            channel_engine.journal.append(ops)
+            channel_engine.journal.sync()
+
+
+def abandon(engine: TopicEngine) -> None:
+    """Close a topic's files.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    engine.abandoned = True
+    with ExitStack() as closing:
+        closing.callback(engine.log.abandon)
+        for channel_engine in engine.channel_engines.values():
+            if channel_engine.journal is not None:
+                closing.callback(channel_engine.journal.close)
+        closing.callback(engine.reader.close)

@@ -1,0 +1,80 @@
+"""What an ioLoop needs of the store around it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from aiodq.clock import Clock
+    from aiodq.engine.channel.crash_suspects import CrashSuspects
+    from aiodq.engine.channel.dead_letters import DeadLetter
+    from aiodq.engine.monitoring.metrics import StoreMetrics
+    from aiodq.engine.monitoring.reporter import Reporter
+    from aiodq.engine.transactions.task_transactions import OpenTransactions
+    from aiodq.engine.worker_threads import WorkerThreads
+    from aiodq.options import StoreOptions
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.log.topic_log import TopicLog
+    from aiodq.storage.state.stored_options import StoredOptions
+
+__all__ = ["TopicEngineHost"]
+
+
+class TopicEngineHost(Protocol):
+    """What an ioLoop needs of its store.
+
+    Attributes:
+        clock, threads, reporter: the store's.
+        given: the options that `open` was given, or None.
+        keeps: defaults are never taken for a topic that has no options on disk: nothing is deleted from it.
+    """
+
+    clock: Clock
+    threads: WorkerThreads
+    reporter: Reporter
+    transactions: OpenTransactions
+    crash_suspects: CrashSuspects
+    metrics: StoreMetrics
+    given: StoreOptions | None
+    keeps: bool
+
+    @property
+    def path(self) -> str:
+        """The store's directory."""
+        ...
+
+    @property
+    def standing(self) -> str:
+        """What may be done with the store, in a word."""
+        ...
+
+    def fs_of(self, *names: str) -> FileSystem:
+        """Return where a topic's files are, or a channel's of it: in memory where one of the names is ephemeral."""
+        ...
+
+    def check(self) -> None:
+        """Raise if the store has failed, is closed, or belongs to another loop or process."""
+        ...
+
+    def check_context(self) -> None:
+        """Raise if the store belongs to another loop or process."""
+        ...
+
+    def make_log(self, name: str, record: StoredOptions) -> TopicLog:
+        """Make a topic's files, and keep in them what it is to go by. Blocking."""
+        ...
+
+    def send_dead_letter(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
+        """Put a dead letter into its topic, and tell how that ended."""
+        ...
+
+    def without_transactions(self) -> AbstractAsyncContextManager[None]:
+        """Return a block in which no transaction commits, and before which all that did are in their topics."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Stop the whole store for this reason."""
+        ...

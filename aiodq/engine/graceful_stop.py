@@ -1,0 +1,121 @@
+"""Ending deliveries gently: nothing new is handed out, and what is under way gets some time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection
+
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+
+__all__ = ["Stoppable", "handling", "stop_channels"]
+
+_LOG: Final = logging.getLogger("aiodq.delivery")
+_CLEANUP: Final = 5.0
+"""Seconds in which a handler that was cancelled is to end; nobody waits for one that does not let itself be."""
+
+_STOPS: Final[set[asyncio.Task[None]]] = set()
+
+
+class Stoppable(Protocol):
+    """A consumer under way."""
+
+    def cut(self) -> None:
+        """Cancel the handlers; their messages are released once they have ended."""
+        ...
+
+    def let_go(self) -> int:
+        """Release what handlers have that go on all the same; return how many those are."""
+        ...
+
+
+class _Handling(NamedTuple):
+    channel_engine: ChannelEngine[Any]
+    task: asyncio.Task[Any] | None
+
+
+_HANDLING: Final[ContextVar[_Handling | None]] = ContextVar("_HANDLING", default=None)
+
+
+def handling(channel_engine: ChannelEngine[Any]) -> None:
+    """Note that this task works off a message of the channel, and whatever it starts does so for it."""
+    _HANDLING.set(_Handling(channel_engine, asyncio.current_task()))
+
+
+def _within(channel_engines: Collection[ChannelEngine[Any]]) -> bool:
+    """Return whether the caller is a handler of one of these channels: it cannot wait for its own end."""
+    found = _HANDLING.get()
+    return (
+        found is not None
+        and found.channel_engine in channel_engines
+        and found.task is not None
+        and not found.task.done()
+    )
+
+
+async def stop_channels(
+    channel_engines: Collection[ChannelEngine[Any]], grace: float, then: Callable[[], Awaitable[None]] | None = None
+) -> None:
+    """Hand out nothing more, wait for what is under way, after `grace` seconds cancel it, and do `then`.
+
+    Within a handler of one of them nothing is waited for.
+
+    Cancellation: it goes on in a task of its own.
+    """
+    for channel_engine in channel_engines:
+        channel_engine.shut_down(immediate=True)
+    task = asyncio.get_running_loop().create_task(_stop(channel_engines, grace, then))
+    _STOPS.add(task)
+    task.add_done_callback(_STOPS.discard)
+    if _within(channel_engines):
+        task.add_done_callback(_complain)
+    else:
+        await asyncio.shield(task)
+
+
+def _complain(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _LOG.error("a stop that a handler had asked for failed", exc_info=error)
+
+
+async def _stop(
+    channel_engines: Collection[ChannelEngine[Any]], grace: float, then: Callable[[], Awaitable[None]] | None
+) -> None:  # fmt: skip
+    if not await _idle(channel_engines, grace):
+        await _cut(channel_engines, grace)
+    if then is not None:
+        await then()
+
+
+async def _cut(channel_engines: Collection[ChannelEngine[Any]], grace: float) -> None:
+    consumers = [
+        (channel_engine, consumer) for channel_engine in channel_engines for consumer in channel_engine.consumers
+    ]
+    for channel_engine, consumer in consumers:
+        _LOG.warning("%s: handlers are cancelled after a grace of %g s", channel_engine.place, grace)
+        consumer.cut()
+    await _idle([channel_engine for channel_engine, _ in consumers], _CLEANUP, handlers_only=True)
+    for channel_engine, consumer in consumers:
+        if count := consumer.let_go():
+            _LOG.error(
+                "%s: %d handlers go on though they were cancelled; their messages come again",
+                channel_engine.place,
+                count,
+            )
+
+
+async def _idle(
+    channel_engines: Collection[ChannelEngine[Any]], seconds: float, *, handlers_only: bool = False
+) -> bool:
+    """Wait until nobody works on anything; return whether that was within so many seconds."""
+    try:
+        async with asyncio.timeout(seconds):
+            for channel_engine in channel_engines:
+                await channel_engine.idle(handlers_only=handlers_only)
+    except TimeoutError:
+        return False
+    return True

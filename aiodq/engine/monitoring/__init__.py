@@ -1,0 +1,1 @@
+"""What an engine tells of itself: events, logs, metrics, alarms, health."""

@@ -1,0 +1,143 @@
+"""What happens in a store, for programs: events, and those who listen to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Event", "EventKind", "Events", "Listeners"]
+
+EventKind: TypeAlias = Literal["dead", "timeout", "dropped", "damage", "recovered", "failed", "alarm", "cleared"]
+
+_MOST_BUFFERED: Final = 10_000
+"""Events that wait for one listener; of what comes beyond that, the oldest go."""
+
+_MOST_KEPT: Final = 1000
+"""Events of the opening that are kept for listeners to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened in a store.
+
+    Attributes:
+        kind: `"dead"`: a message was given up, to the dead-letter topic or for good. `"timeout"`: a message was in
+            flight for too long and is ready again. `"dropped"`: messages were given up that nobody had acked, by an
+            overflow policy or by retention. `"damage"`: stored bytes cannot be read; they were quarantined.
+            `"recovered"`: an unfinished write was cut off at opening. `"failed"`: the store has stopped. `"alarm"`,
+            `"cleared"`: see `Alarm`.
+        topic: the topic's name, or None where it concerns the store.
+        channel: the channel's name, or None where it concerns the topic.
+        offset: the message's; of several, the first's. None where there is none.
+        text: what happened, in words.
+    """
+
+    kind: EventKind
+    topic: str | None = None
+    channel: str | None = None
+    offset: int | None = None
+    text: str = ""
+
+
+class Events(AsyncIterator[Event]):
+    """The events of a store from now on, behind those of its opening: `async for event in store.events()`.
+
+    It ends when the store is closed, once what happened before was seen. Who is slow loses the oldest events beyond
+    10,000; `dropped` counts them. Nothing needs to be closed: who is not referred to any more hears nothing.
+
+    Attributes:
+        dropped: events that were lost to this listener, as it did not take them in time.
+    """
+
+    def __init__(self, earlier: Iterable[Event], most: int = _MOST_BUFFERED) -> None:
+        """Made by `Store.events`."""
+        self.dropped: int = 0
+        self._buffer: deque[Event] = deque(earlier)
+        self._most = most
+        self._over = False
+        self._news = asyncio.Event()
+
+    def __repr__(self) -> str:
+        """Say how far the listener is behind."""
+        return f"<Events {'over' if self._over else 'open'}, {len(self._buffer)} to come, {self.dropped} dropped>"
+
+    def __aiter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __anext__(self) -> Event:
+        """Wait for the next event.
+
+        Raises:
+            StopAsyncIteration: the store is closed.
+
+        Cancellation: no event is lost.
+        """
+        while not self._buffer:
+            if self._over:
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        return self._buffer.popleft()
+
+    def add(self, event: Event) -> None:
+        """Called by the store."""
+        if len(self._buffer) >= self._most:
+            self._buffer.popleft()
+            self.dropped += 1
+        self._buffer.append(event)
+        self._news.set()
+
+    def end(self) -> None:
+        """Called by the store, at its end."""
+        self._over = True
+        self._news.set()
+
+
+class Listeners:
+    """Those who listen to one store. Used on its loop alone."""
+
+    def __init__(self) -> None:
+        """Begin with nobody, and with the opening ahead."""
+        self._streams: WeakSet[Events] = WeakSet()
+        self._kept: deque[Event] | None = deque(maxlen=_MOST_KEPT)
+        self._of_opening: tuple[Event, ...] = ()
+        self._over = False
+
+    def __bool__(self) -> bool:
+        """Return whether anybody would hear of an event."""
+        return self._kept is not None or bool(self._streams)
+
+    def add(self, event: Event) -> None:
+        """Hand an event to everybody who listens."""
+        if self._kept is not None:
+            self._kept.append(event)
+        for stream in self._streams:
+            stream.add(event)
+
+    def opened(self) -> None:
+        """The opening is over; what happened until now is what every listener begins with."""
+        if self._kept is not None:
+            self._of_opening, self._kept = tuple(self._kept), None
+
+    def listen(self) -> Events:
+        """Return a new listener's events."""
+        stream = Events(self._of_opening)
+        if self._over:
+            stream.end()
+        else:
+            self._streams.add(stream)
+        return stream
+
+    def end(self) -> None:
+        """Let everybody come to the end."""
+        self._over = True
+        for stream in self._streams:
+            stream.end()

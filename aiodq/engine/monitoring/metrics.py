@@ -1,0 +1,125 @@
+"""What is measured of a store while it runs: how long syncs take, room on disk, whether the event loop keeps up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import DiskFullError
+
+if TYPE_CHECKING:
+    from aiodq.clock import Clock
+    from aiodq.engine.monitoring.reporter import Reporter
+
+__all__ = ["LAGGING", "LEAST_FREE", "SLOW_SYNC", "StoreMetrics", "SyncTimer"]
+
+SLOW_SYNC: Final = 1.0
+"""Seconds after which a sync counts as slow."""
+
+LAGGING: Final = 0.5
+"""Seconds by which the loop may be late for a timer before that is told."""
+
+LEAST_FREE: Final = 32 << 20
+"""Bytes of free space below which a store is not well."""
+
+_WINDOW: Final = 30.0
+"""Seconds for which one of two maxima is kept; both together say what was in the last 30 to 60."""
+
+
+class StoreMetrics:
+    """One per store; used on its loop alone.
+
+    Attributes:
+        disk_free: bytes free where the store lies, as of about a second ago; None where it is not known yet.
+        refusing: why a write was refused for want of space, by topic, until one succeeds again.
+    """
+
+    def __init__(self, clock: Clock, reporter: Reporter) -> None:
+        """Begin with nothing measured."""
+        self.disk_free: int | None = None
+        self.refusing: dict[str, str] = {}
+        self._clock = clock
+        self._reporter = reporter
+        self._under_way: dict[SyncTimer, float] = {}
+        self._worst = self._worst_before = 0.0
+        self._since = clock.monotonic()
+
+    # --- syncs
+
+    def began(self, timer: SyncTimer) -> None:
+        """A sync has begun."""
+        self._under_way[timer] = self._clock.monotonic()
+
+    def ended(self, timer: SyncTimer) -> None:
+        """It has ended."""
+        now = self._clock.monotonic()
+        took = now - self._under_way.pop(timer, now)
+        self._turn(now)
+        self._worst = max(self._worst, took)
+        if took > SLOW_SYNC:
+            self._reporter.slow_sync(timer.topic, took, under_way=False)
+
+    def _turn(self, now: float) -> None:
+        if now - self._since >= _WINDOW:
+            self._worst_before = self._worst if now - self._since < 2 * _WINDOW else 0.0
+            self._worst, self._since = 0.0, now
+
+    @property
+    def sync_latency(self) -> float:
+        """Seconds that the longest sync of about the last minute took, or takes so far."""
+        now = self._clock.monotonic()
+        self._turn(now)
+        return max(self._worst, self._worst_before, *(now - began for began in self._under_way.values()))
+
+    def tick(self) -> None:
+        """About a second went by: tell of a sync that does not come to its end."""
+        now = self._clock.monotonic()
+        for timer, began in self._under_way.items():
+            if now - began > SLOW_SYNC:
+                self._reporter.slow_sync(timer.topic, now - began, under_way=True)
+
+    # --- the disk
+
+    def written(self, topic: str, error: Exception | None) -> None:
+        """A write of a topic has ended so."""
+        if isinstance(error, DiskFullError):
+            if topic not in self.refusing:
+                self._reporter.disk_full(topic, error)
+            self.refusing[topic] = str(error)
+        elif error is None and self.refusing:
+            self.refusing.pop(topic, None)
+
+    # --- the loop
+
+    def late(self, seconds: float) -> None:
+        """The loop was late for a timer by so much."""
+        if seconds > LAGGING:
+            self._reporter.lagging(seconds)
+
+
+class SyncTimer:
+    """Times the syncs of one who has one under way at most.
+
+    Attributes:
+        topic: the topic's name, or None where it is the store that syncs.
+    """
+
+    def __init__(self, metrics: StoreMetrics, topic: str | None) -> None:
+        """Begin with none under way."""
+        self.topic = topic
+        self._metrics = metrics
+
+    def began(self) -> None:
+        """A sync has begun."""
+        self._metrics.began(self)
+
+    def ended(self) -> None:
+        """It has ended, in whatever way."""
+        self._metrics.ended(self)
+
+    def __enter__(self) -> None:
+        """See `began`."""
+        self.began()
+
+    def __exit__(self, *_: object) -> None:
+        """See `ended`."""
+        self.ended()

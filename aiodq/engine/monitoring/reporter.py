@@ -1,0 +1,243 @@
+"""The one place through which everything is told that happens in a store: to logs, and to who listens to its events.
+
+Nothing here is on the way of a put, a get or an ack. What may come by the thousand (time-outs, dead messages, drops) is
+logged at once the first time; what follows is counted, and one line says how much that was.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from aiodq.engine.monitoring.events import Event, Listeners
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aiodq.engine.opening import OpenedTopic
+    from aiodq.storage.log.quarantine import Damage
+
+__all__ = ["DELIVERY", "STORE", "TOPIC", "Reporter"]
+
+STORE: Final = logging.getLogger("aiodq.store")
+TOPIC: Final = logging.getLogger("aiodq.topic")
+DELIVERY: Final = logging.getLogger("aiodq.delivery")
+
+_QUIET: Final = 5
+"""Ticks, of about a second each, for which more of the same is only counted."""
+
+
+@dataclass(slots=True)
+class _More:
+    """How much more of the same there was, and for how many ticks it was only counted."""
+
+    count: int = 0
+    ticks: int = 0
+
+
+class Reporter:
+    """One per store; all of it is called on the loop.
+
+    Attributes:
+        listeners: who hears of events.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Report of the store at `path`."""
+        self.listeners: Listeners = Listeners()
+        self._path = path
+        self._more: dict[tuple[logging.Logger, str, str | None, str | None], _More] = {}
+
+    # --- what everything is told with
+
+    def note(
+        self, logger: logging.Logger, text: str, topic: str | None = None, channel: str | None = None,
+        **extra: object,
+    ) -> None:  # fmt: skip
+        """Log one line at INFO: something was done that was asked for."""
+        logger.info("%s", text, extra=self._extra(topic, channel, extra))
+
+    def warn(
+        self, logger: logging.Logger, text: str, topic: str | None = None, channel: str | None = None,
+        **extra: object,
+    ) -> None:  # fmt: skip
+        """Log one line at WARNING."""
+        logger.warning("%s", text, extra=self._extra(topic, channel, extra))
+
+    def tell(self, event: Event) -> None:
+        """Hand an event to who listens; it is not logged."""
+        if self.listeners:
+            self.listeners.add(event)
+
+    def _extra(self, topic: str | None, channel: str | None, more: Mapping[str, object]) -> dict[str, object]:
+        return {"store": self._path, "topic": topic, "channel": channel, **more}
+
+    def _first(self, logger: logging.Logger, what: str, topic: str | None, channel: str | None, count: int = 1) -> bool:
+        """Return whether this is the first of its kind and is to be logged; what comes soon after `tick` sums up."""
+        more = self._more.get((logger, what, topic, channel))
+        if more is None:
+            self._more[logger, what, topic, channel] = _More()
+            return True
+        more.count += count
+        return False
+
+    def place(self, topic: str | None, channel: str | None) -> str:
+        """Return a topic or channel, or the store, as texts call it."""
+        if topic is None:
+            return self._path
+        return f"topic {topic!r}" if channel is None else f"channel {channel!r} of topic {topic!r}"
+
+    def tick(self) -> None:
+        """About a second went by: say how much more there was of what was only counted."""
+        for (logger, what, topic, channel), more in list(self._more.items()):
+            more.ticks += 1
+            if more.ticks < _QUIET:
+                continue
+            if not more.count:
+                del self._more[logger, what, topic, channel]
+                continue
+            self._say_more(logger, what, topic, channel, more.count)
+            more.count = more.ticks = 0
+
+    def _say_more(self, logger: logging.Logger, what: str, topic: str | None, channel: str | None, count: int) -> None:
+        self.warn(logger, f"{self.place(topic, channel)}: {count:,} more {what}", topic, channel, count=count)
+
+    def end(self) -> None:
+        """The store is closed: what was only counted is said."""
+        for (logger, what, topic, channel), more in self._more.items():
+            if more.count:
+                self._say_more(logger, what, topic, channel, more.count)
+        self._more.clear()
+        self.note(STORE, f"closed {self._path}")
+
+    # --- the store
+
+    def opened(self, seconds: float, topics: Mapping[str, OpenedTopic]) -> None:
+        """The store is open; what was found wrong is told, and what was recovered."""
+        for name, topic in topics.items():
+            for damage in topic.log.damages:
+                self.damaged(name, damage)
+            for journal, _ in topic.channels.values():
+                for damage in journal.damages:
+                    self.damaged(name, damage)
+            if topic.log.cut_bytes:
+                self.recovered(name, topic.log.cut_bytes)
+        found = {
+            "topic": len(topics),
+            "channel": sum(len(topic.channels) for topic in topics.values()),
+            "message": sum(topic.log.end - topic.log.begin for topic in topics.values()),
+        }
+        mended = {
+            "recovered byte": sum(topic.log.cut_bytes for topic in topics.values()),
+            "damage": sum(len(topic.log.damages) for topic in topics.values()),
+        }
+        counts = [*found.items(), *(item for item in mended.items() if item[1])]
+        text = f"opened {self._path} in {seconds:.3f} s: {', '.join(_counted(count, what) for what, count in counts)}"
+        extra = {f"{what.replace(' ', '_')}s": count for what, count in (found | mended).items()}
+        self.note(STORE, text, None, None, seconds=seconds, **extra)
+        self.listeners.opened()
+
+    def failed(self, error: Exception) -> None:
+        """The store has stopped."""
+        cause = error.__cause__ or error
+        STORE.error("%s has failed: %s", self._path, error, exc_info=cause, extra=self._extra(None, None, {}))
+        self.tell(Event("failed", text=str(error)))
+
+    def lagging(self, seconds: float) -> None:
+        """The event loop did not get round to a timer for so long: something on it does not let others go on."""
+        if self._first(STORE, "times the event loop was held up", None, None):
+            text = f"the event loop was held up for {seconds:.1f} s by something that ran without awaiting anything"
+            self.warn(STORE, text, seconds=seconds)
+
+    def slow_sync(self, topic: str | None, seconds: float, *, under_way: bool) -> None:
+        """The disk takes long: it does so for all topics alike, and one of them is named."""
+        if self._first(STORE, "slow syncs", None, None):
+            took = f"{'is under way for' if under_way else 'took'} {seconds:.1f} s"
+            self.warn(STORE, f"{self.place(topic, None)}: a sync {took}; the disk is slow", topic, seconds=seconds)
+
+    def disk_full(self, topic: str, error: Exception) -> None:
+        """A write was refused for want of space, the first since one succeeded."""
+        self.warn(TOPIC, f"topic {topic!r}: the disk is full: {error}", topic)
+
+    def alarm(self, topic: str | None, channel: str | None, text: str) -> None:
+        """A threshold is reached that was to be watched."""
+        self.warn(STORE, f"{self.place(topic, channel)}: {text}", topic, channel)
+        self.tell(Event("alarm", topic, channel, text=text))
+
+    def cleared(self, topic: str | None, channel: str | None, text: str) -> None:
+        """The value is well away from it again."""
+        self.note(STORE, f"{self.place(topic, channel)}: cleared: {text}", topic, channel)
+        self.tell(Event("cleared", topic, channel, text=text))
+
+    # --- topics
+
+    def damaged(self, topic: str, damage: Damage) -> None:
+        """Stored bytes cannot be read, and were quarantined."""
+        offset = damage.first if damage.stop > damage.first else None
+        text = f"{damage.path} at byte {damage.position}: {damage.reason}"
+        self.warn(TOPIC, f"topic {topic!r} is damaged: {text}", topic, offset=offset, path=damage.path)
+        self.tell(Event("damage", topic, None, offset, text))
+
+    def recovered(self, topic: str, cut_bytes: int) -> None:
+        """What a write had left unfinished was cut off at opening."""
+        text = f"{cut_bytes:,} bytes of an unfinished write were cut off; nothing of it was promised"
+        self.note(TOPIC, f"topic {topic!r}: {text}", topic, bytes=cut_bytes)
+        self.tell(Event("recovered", topic, text=text))
+
+    def topic_deleted(self, topic: str) -> None:
+        """A topic is gone."""
+        self.note(TOPIC, f"topic {topic!r} was deleted", topic)
+
+    def channel_made(self, topic: str, channel: str, floor: int) -> None:
+        """A channel was made."""
+        self.note(TOPIC, f"topic {topic!r}: channel {channel!r} was made; it begins at {floor:,}", topic, channel)
+
+    def channel_deleted(self, topic: str, channel: str) -> None:
+        """A channel is gone."""
+        self.note(TOPIC, f"topic {topic!r}: channel {channel!r} was deleted", topic, channel)
+
+    # --- deliveries
+
+    def timed_out(self, topic: str, channel: str, offsets: Sequence[int]) -> None:
+        """Messages were in flight for too long, and are ready again."""
+        number, first = len(offsets), offsets[0]
+        if self._first(DELIVERY, "timed out", topic, channel, number):
+            text = f"{self.place(topic, channel)}: {number:,} timed out, the first is message {first}"
+            self.warn(DELIVERY, text, topic, channel, offset=first, count=number)
+        if self.listeners:
+            for offset in offsets:
+                self.listeners.add(Event("timeout", topic, channel, offset, "in flight for too long; ready again"))
+
+    def dead(self, topic: str, channel: str, offset: int, attempts: int, reason: str, *, target: str | None) -> None:
+        """A message was given up: it is in the dead-letter topic `target`, or gone for good where there is none."""
+        new = self._first(DELIVERY, "dead", topic, channel)
+        if not new and not self.listeners:
+            return
+        fate = "dropped for good, as the channel has no dead_letter" if target is None else f"put into {target!r}"
+        if new:
+            text = f"{self.place(topic, channel)}: message {offset} is dead ({reason}); {fate}"
+            self.warn(DELIVERY, text, topic, channel, offset=offset, attempt=attempts, count=1, dead_letter=target)
+        self.tell(Event("dead", topic, channel, offset, f"{reason}; {fate}"))
+
+    def dropped(self, topic: str, channel: str | None, count: int, why: str, offset: int | None = None) -> None:
+        """Messages were given up that nobody had acked; the first of them may be known."""
+        new = self._first(TOPIC, "dropped", topic, channel, count)
+        if new:
+            text = f"{self.place(topic, channel)}: {_counted(count, 'message')} dropped: {why}"
+            self.warn(TOPIC, text, topic, channel, offset=offset, count=count)
+        if self.listeners:
+            self.listeners.add(Event("dropped", topic, channel, offset, f"{_counted(count, 'message')}: {why}"))
+
+    def lost(self, topic: str, channel: str, count: int, offset: int) -> None:
+        """A channel came to messages that cannot be read: their bytes are damaged."""
+        text = (
+            f"{_counted(count, 'message')} cannot be read, the first is {offset}: the file is damaged; see aiodq verify"
+        )
+        if self._first(TOPIC, "lost to damage", topic, channel, count):
+            self.warn(TOPIC, f"{self.place(topic, channel)}: {text}", topic, channel, offset=offset, count=count)
+        self.tell(Event("damage", topic, channel, offset, text))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

@@ -1,0 +1,134 @@
+"""A topic and a channel in numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiodq.delivery.channel_state import ChannelState
+from aiodq.engine.channel.preview import state_of
+from aiodq.stats import ChannelStats, TopicStats
+from aiodq.storage.log.backlog_bytes import segment_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.topic.topic_engine import TopicEngine
+
+__all__ = ["BacklogFigures", "backlogs", "channel_stats", "topic_stats"]
+
+
+class BacklogFigures(NamedTuple):
+    """What a channel has before it, or a topic that has none.
+
+    Attributes:
+        channel: its name, or None.
+        depth: messages.
+        oldest_age: seconds since the oldest of them was put, or None where there is none.
+    """
+
+    channel: str | None
+    depth: int
+    oldest_age: float | None
+
+
+def backlogs(engine: TopicEngine, now_ns: int) -> Iterator[BacklogFigures]:
+    """Yield what each channel of a topic has before it; of a topic without channels, all it holds counts."""
+    for channel_engine in list(engine.channel_engines.values()):
+        state = channel_engine.state
+        if state is not None:
+            oldest = _oldest(engine, channel_engine, state) if state.depth else None
+            yield BacklogFigures(channel_engine.name, state.depth, _age(oldest, now_ns))
+    if not engine.channel_engines:
+        depth = engine.visible - engine.log.begin
+        oldest = next((one.oldest_ns for one in engine.log.segments if one.records), None) if depth else None
+        yield BacklogFigures(None, depth, _age(oldest, now_ns))
+
+
+def _age(put_ns: int | None, now_ns: int) -> float | None:
+    return None if put_ns is None else max(now_ns - put_ns, 0) / 1_000_000_000
+
+
+def topic_stats(engine: TopicEngine) -> TopicStats:
+    """Return a topic's numbers."""
+    log = engine.log
+    return TopicStats(
+        engine.name,
+        log.begin,
+        log.end,
+        log.durable,
+        engine.put_buffer.pending,
+        len(log.segments),
+        sum(segment.size for segment in log.segments),
+        engine.syncer.count,
+        engine.reader.bytes_read,
+        engine.put_buffer.dropped,
+        len(log.damages),
+        log.cut_bytes,
+        {
+            name: channel_stats(engine, channel_engine)
+            for name, channel_engine in sorted(engine.channel_engines.items())
+        },
+        engine.retention.held(),
+        _failed(engine),
+        _backlog_bytes(engine),
+        log.lost,
+    )
+
+
+def _backlog_bytes(engine: TopicEngine) -> int:
+    log, states = (
+        engine.log,
+        [
+            channel_engine.state
+            for channel_engine in engine.channel_engines.values()
+            if channel_engine.state is not None
+        ],
+    )
+    if not states:
+        return engine.backlog_bytes.of(log.segments, log.begin, engine.visible - log.begin)
+    return max(engine.backlog_bytes.of(log.segments, state.floor, state.depth) for state in states)
+
+
+def _failed(engine: TopicEngine) -> str | None:
+    if engine.unusable is not None:
+        return str(engine.unusable)
+    return str(engine.creation.error) if engine.creation.failed else None
+
+
+def channel_stats(engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> ChannelStats:
+    """Return a channel's numbers; zeros where nothing is known of it yet."""
+    state = state_of(engine, channel_engine) or ChannelState(0, 0, 1)
+    counters = state.counters
+    return ChannelStats(
+        channel_engine.name,
+        state.ready,
+        len(state.in_flight),
+        len(state.deferred),
+        state.depth,
+        state.floor,
+        counters.delivered,
+        counters.redelivered,
+        counters.acked,
+        counters.requeued,
+        counters.timed_out,
+        counters.dead,
+        counters.expired,
+        counters.filtered,
+        counters.dropped,
+        counters.lost,
+        channel_engine.paused,
+        _oldest(engine, channel_engine, state) if state.depth else None,
+        engine.backlog_bytes.of(engine.log.segments, state.floor, state.depth),
+        channel_engine.latency.put_to_deliver(),
+        channel_engine.latency.put_to_ack(),
+        counters.cancelled,
+    )
+
+
+def _oldest(engine: TopicEngine, channel_engine: ChannelEngine[Any], state: ChannelState) -> int | None:
+    put = channel_engine.source.put_at(state.floor)
+    if put is None:
+        segment = segment_at(engine.log.segments, state.floor)
+        return None if segment is None else segment.oldest_ns
+    return put

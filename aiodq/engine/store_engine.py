@@ -1,0 +1,535 @@
+"""A store's engine: the lock, the threads, one ioLoop per topic, opening and ending."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import warnings
+import weakref
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import anyio
+
+from aiodq.engine.bulk_adoption import Adopting
+from aiodq.engine.channel.channel_engine import ChannelEngine
+from aiodq.engine.channel.crash_suspects import CrashSuspects
+from aiodq.engine.channel.dead_letters import DeadLetterOffice
+from aiodq.engine.channel.management import create_channel
+from aiodq.engine.deletions import Deletions
+from aiodq.engine.emergency_flush import abandon, rescue
+from aiodq.engine.futures import as_failure, tell_all
+from aiodq.engine.lock_wait import patiently, running_loop
+from aiodq.engine.monitoring.alarms import Thresholds
+from aiodq.engine.monitoring.metrics import StoreMetrics, SyncTimer
+from aiodq.engine.monitoring.reporter import STORE, Reporter
+from aiodq.engine.monitoring.stats_publisher import StatsPublisher
+from aiodq.engine.monitoring.watch import Watch
+from aiodq.engine.opening import make_log, open_store
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.store_refs import StoreRef
+from aiodq.engine.topic.topic_engine import TopicEngine
+from aiodq.engine.transactions.group_committer import Committer
+from aiodq.engine.transactions.task_transactions import OpenTransactions
+from aiodq.engine.worker_threads import WorkerThreads
+from aiodq.errors import AiodqError, InvalidNameError, StoreFailedError, WrongContextError
+from aiodq.format.codecs import codec_number
+from aiodq.names import check_topic_name, is_ephemeral
+from aiodq.options import StoreOptions, ephemeral
+from aiodq.storage.io.file_pool import PooledFileSystem
+from aiodq.storage.io.memory import MemoryFileSystem
+from aiodq.storage.log.watermark import WATERMARK
+from aiodq.storage.state.parked_transactions import drop_owed
+from aiodq.storage.state.stored_options import holding
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from concurrent.futures import Executor
+    from contextlib import AbstractAsyncContextManager
+
+    from aiodq.clock import Clock
+    from aiodq.engine.channel.dead_letters import DeadLetter
+    from aiodq.engine.opening import OpenedStore, OpenedTopic
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.log.topic_log import TopicLog
+    from aiodq.storage.state.stored_options import StoredOptions
+
+    MakeMessage = Callable[[str, ChannelEngine[Any] | None, Any, int, int, int], Any]
+
+__all__ = ["Seams", "StoreEngine"]
+
+_LIVE: Final[weakref.WeakSet[StoreEngine]] = weakref.WeakSet()
+
+
+class Seams(NamedTuple):
+    """Where a test's things go, and how a store is owned.
+
+    Attributes:
+        fs, clock: the file system, and the clocks.
+        executor: the threads; None: the store's own.
+        keeps: nothing is deleted from a topic that has no options on disk, whatever is done with it.
+    """
+
+    fs: FileSystem
+    clock: Clock
+    executor: Executor | None = None
+    keeps: bool = False
+
+
+class StoreEngine:
+    """What a `Store` stands on.
+
+    Attributes:
+        path: the store's directory.
+        given: the options that the store was opened with, or None.
+        options: those, or the library's: for what is not a topic's.
+        keeps: see `Seams`.
+        fs, clock, threads: the seams, and the threads.
+        reporter: tells what happens.
+        metrics: what is measured of the store.
+        thresholds: the alarms.
+        topics: running ioLoops by topic.
+        transactions: those whose blocks tasks are in.
+        deletions: of topics and channels.
+        failure: why the store stopped, or None.
+    """
+
+    def __init__(self, path: str, options: StoreOptions | None, seams: Seams) -> None:
+        """Prepare; `open` does it. Must be called on the loop that will use the store."""
+        self.path = path
+        self.given: StoreOptions | None = options
+        self.options: StoreOptions = options or StoreOptions()
+        self.keeps: bool = seams.keeps
+        self._files = PooledFileSystem(seams.fs, frozenset({WATERMARK}))
+        self.fs: FileSystem = self._files
+        self.clock: Clock = seams.clock
+        self.loop: asyncio.AbstractEventLoop = running_loop()
+        self.threads: WorkerThreads = WorkerThreads(self.loop, seams.executor, self.fail)
+        self.reporter: Reporter = Reporter(path)
+        self.metrics: StoreMetrics = StoreMetrics(self.clock, self.reporter)
+        self.topics: dict[str, TopicEngine] = {}
+        self.transactions: OpenTransactions = OpenTransactions(self)
+        self.crash_suspects: CrashSuspects = CrashSuspects()
+        self.failure: StoreFailedError | None = None
+        self.closing: bool = False
+        self.forked: bool = False
+        self._opening = threading.Lock()
+        self._opened: OpenedStore | None = None
+        self._committer: Committer | None = None
+        self._memory = MemoryFileSystem()
+        self._given_up = False
+        self._wanted: asyncio.Queue[TopicEngine | None] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._closed: asyncio.Task[None] | None = None
+        self._store_ref: weakref.ref[StoreRef] | None = None
+        self._dropped = False
+        self.deletions: Deletions = Deletions(self)
+        self._post = DeadLetterOffice(self.clock, self.fail)
+        self._adopting = Adopting(self, path)
+        self._showing = StatsPublisher(self.fs, path, self.topics, self.threads, self.clock)
+        self.thresholds: Thresholds = Thresholds(
+            self.options.alarms, self.topics, self.clock, self.metrics, self.reporter
+        )
+        self._watch = Watch(self.fs, path, self.threads, self.metrics, self.reporter)
+
+    # --- opening
+
+    async def open(self, make: MakeMessage, *, create: bool = True, wait: float = 0.0) -> None:
+        """Take the lock, recover every topic, start the engine.
+
+        Args:
+            make: makes messages.
+            create: a store that is not there is made.
+            wait: seconds to wait for another owner to let go.
+
+        Raises:
+            StoreLockedError: another owner has it.
+            StoreNotFoundError: there is none, and none is to be made.
+            NotAStoreError: the directory is something else.
+            StorageError: as mapped from the system's error.
+        """
+        if self.given is not None:
+            codec_number(self.given.compression)
+        began = self.clock.monotonic()
+        try:
+            # As where the cell of a notebook is run once more.
+            if going := [task for other in list(_LIVE) if (task := other.going(self.path)) is not None]:
+                await asyncio.wait(going)
+            opened = await patiently(partial(self.threads.call, self._open_unless_given_up, create=create), wait)
+            self.reporter.opened(self.clock.monotonic() - began, opened.topics)
+            self._start(opened, make)
+        except BaseException:
+            self._give_up_opening()
+            raise
+
+    def _start(self, opened: OpenedStore, make: MakeMessage) -> None:
+        timer = SyncTimer(self.metrics, None)
+        self._committer = Committer(opened.transactions, self.threads, self.clock, timer, self.fail)
+        for name, topic in opened.topics.items():
+            engine = self.start_topic(name, topic, make)
+            if name in opened.brought:
+                channels = {acks.channel for acks in opened.brought[name].acks}
+                channel_engines = [
+                    channel_engine
+                    for channel_engine in engine.channel_engines.values()
+                    if channel_engine.name in channels
+                ]
+                self._committer.recovered(engine, channel_engines, topic.left)
+        for name in opened.brought.keys() - opened.topics.keys():
+            engine = self.new_topic(name)
+            self._committer.recovered(engine, (), [puts.columns for _, puts in opened.brought[name].puts])
+        self._own_up(opened)
+        # What was brought is the engine's now; for the rest of the store's life it would only take memory.
+        self._opened = opened._replace(topics={}, brought={})
+        opened.transactions.found.clear()
+        self._task = self.loop.create_task(self._run(), name=f"aiodq {self.path}")
+        _LIVE.add(self)
+
+    def _own_up(self, opened: OpenedStore) -> None:
+        """Go on without the topics that cannot be used."""
+        for name, error in (*opened.unusable.items(), *opened.owing.items()):
+            text = f"topic {name!r} cannot be used, and what it is owed is kept: {error}"
+            self.reporter.warn(STORE, text, name)
+        for name, error in opened.unusable.items():
+            self._add(TopicEngine(name, self.options, self, None, unusable=error))
+        for name, error in opened.owing.items():
+            with suppress(InvalidNameError):  # of an older aiodq; no topic can be called so any more
+                self.new_topic(check_topic_name(name)).creation.refused(error)
+                self._adopting.owing.add(name)
+        self._adopting.blocked |= opened.blocked
+        if opened.taken:
+            self.committer.take_up(partial(drop_owed, self.fs, opened.taken))
+
+    @property
+    def committer(self) -> Committer:
+        """What commits transactions."""
+        if self._committer is None:
+            raise QueueShutDown("the store is not open")
+        return self._committer
+
+    def without_transactions(self) -> AbstractAsyncContextManager[None]:
+        """See `TopicEngineHost.alone`."""
+        return self.committer.without_transactions()
+
+    def _open_unless_given_up(self, *, create: bool) -> OpenedStore:
+        opened = open_store(self.fs, self.clock, self.path, self.given, create=create)
+        with self._opening:
+            self._opened = opened
+            if self._given_up:
+                opened.abandon()
+        return opened
+
+    def _give_up_opening(self) -> None:
+        """Nobody waits for the store any more: what was opened is closed, by the thread if it is still at it."""
+        self._files.retire()
+        with self._opening:
+            self._given_up = True
+            if self._opened is not None:
+                self._opened.abandon()
+        self.threads.shutdown(wait=False)
+
+    def start_topic(self, name: str, topic: OpenedTopic, make: MakeMessage) -> TopicEngine:
+        """Start a topic's ioLoop, with the channels found on disk, by the options found there."""
+        meta = topic.log.meta
+        engine = self._add(TopicEngine(name, holding(None, meta.options, self.given), self, topic.log))
+        paused = meta.paused
+        engine.paused = "" in paused
+        for channel, (journal, state) in topic.channels.items():
+            channel_engine = self.channel_engine(engine, channel, make)
+            channel_engine.configure(meta.channel_options.get(channel, channel_engine.options))
+            channel_engine.pause(paused=channel in paused)
+            channel_engine.attach(journal, state)
+            engine.attached(channel_engine)
+        return engine
+
+    def engine(self, name: str, options: StoreOptions | None = None) -> TopicEngine:
+        """Return the ioLoop of a topic that somebody names, started if it is new.
+
+        Raises:
+            InvalidOptionError: options are named, and others were before.
+            MissingExtraError: a codec is not installed.
+        """
+        engine = self.topics.get(name) or self.new_topic(name)
+        if options is None:
+            engine.effective_options.ask()
+        else:
+            engine.effective_options.name(options)
+        return engine
+
+    def new_topic(self, name: str) -> TopicEngine:
+        """Start an ioLoop for a topic whose files the first message or channel will make."""
+        options = holding(None, None, self.given)
+        return self._add(TopicEngine(name, ephemeral(options) if is_ephemeral(name) else options, self, None))
+
+    def unnamed(self, name: str) -> TopicEngine:
+        """Return the ioLoop of a topic that nobody here has named, started if it is new."""
+        return self.topics.get(name) or self.new_topic(name)
+
+    def _add(self, engine: TopicEngine) -> TopicEngine:
+        self.topics[engine.name] = engine
+        if engine.unusable is not None:
+            return engine
+        deletion = self.deletions.under_way(engine.name)
+        if deletion is None:
+            self._wanted.put_nowait(engine)
+        else:
+            # Its files must not be made in a directory that is about to go.
+            deletion.add_done_callback(lambda _: self._wanted.put_nowait(engine))
+        return engine
+
+    def fs_of(self, *names: str) -> FileSystem:
+        """See `TopicEngineHost.fs_of`."""
+        return self._memory if any(map(is_ephemeral, names)) else self.fs
+
+    async def delete_topic(self, name: str) -> None:
+        """See `Deletions.topic`.
+
+        Cancellation: it is done all the same.
+        """
+        await self.deletions.topic(name, self.topics.pop(name, None))
+
+    def make_log(self, name: str, record: StoredOptions) -> TopicLog:
+        """See `TopicEngineHost.make_log`."""
+        return make_log(self.fs_of(name), self.clock, self.path, name, record)
+
+    def channel_engine(self, engine: TopicEngine, channel: str, make: MakeMessage) -> ChannelEngine[Any]:
+        """Return a topic's channel, made without a state if it is new."""
+        found = engine.channel_engines.get(channel)
+        if found is None:
+            found = ChannelEngine(channel, engine, partial(make, engine.name), self.clock)
+            found.store_ref = self.store_ref
+            engine.channel_engines[channel] = found
+        return found
+
+    def create_channel(
+        self, engine: TopicEngine, channel_engine: ChannelEngine[Any], start: Callable[[TopicLog], int]
+    ) -> None:
+        """See `aiodq.engine.channel.management.create_channel`."""
+        create_channel(self.fs_of(engine.name, channel_engine.name), engine, channel_engine, start)
+
+    def send_dead_letter(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
+        """See `TopicEngineHost.send_dead_letter`."""
+
+        def told(error: Exception | None) -> None:
+            done(error)
+            if error is None:
+                offset = letter.batch.first
+                self.reporter.dead(
+                    letter.topic, letter.channel, offset, letter.attempts, letter.reason, target=letter.target
+                )
+
+        self._post.send(letter, self.engine(letter.target).put_buffer, told)
+
+    # --- running
+
+    def check(self) -> None:
+        """Raise if the store cannot be used from here and now.
+
+        Raises:
+            StoreFailedError: it has failed.
+            QueueShutDown: it is closed.
+            WrongContextError: see `check_context`.
+        """
+        if self.failure is not None:
+            raise self.failure.again()
+        self.check_context()
+        if self.closing:
+            raise QueueShutDown("the store is closed")
+
+    def check_context(self) -> None:
+        """Raise if the caller has no business with the store.
+
+        Raises:
+            WrongContextError: another loop, another thread, or a forked child.
+        """
+        if self.forked:
+            raise WrongContextError(
+                "this store was opened before a fork, and is the parent's: open one in the child after the fork, "
+                "once the parent has closed its own"
+            )
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            raise WrongContextError(
+                "this store is to be used on the event loop that opened it, not from another thread or without a loop: "
+                "from a thread, asyncio.run_coroutine_threadsafe(topic.put(body), loop).result()"
+            ) from None
+        if here is not self.loop:
+            raise WrongContextError(
+                "this store was opened on another event loop than the one that runs here: open it in the "
+                "asyncio.run(...) that uses it, and once for each"
+            )
+
+    def fail(self, error: Exception) -> None:
+        """Stop the store for this reason; everybody who waits is told."""
+        if self.failure is not None:
+            return
+        failure = self.failure = as_failure(error, self.path)
+        ioloops = [engine.fail for engine in (*self.topics.values(), *self.deletions.ending)]
+        committer = [] if self._committer is None else [self._committer.fail]
+        tell_all(failure, [*committer, *ioloops, lambda _: self.reporter.failed(failure)])
+
+    async def _run(self) -> None:
+        """Own the ioLoops until the store is closed. Cancelled (the loop is ending), save what was accepted."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                for run in (self.committer.run, self._adopting.run, self._showing.run, self._watch.run):
+                    tasks.start_soon(self._guarded, run)
+                if self.options.alarms:
+                    tasks.start_soon(self._guarded, self.thresholds.run)
+                while (engine := await self._wanted.get()) is not None:
+                    tasks.start_soon(self._guarded, engine.run)
+                tasks.cancel_scope.cancel()
+        except Exception as error:  # noqa: BLE001 - as in `_guarded`
+            self.fail(error)
+        finally:
+            self._end()
+
+    async def _guarded(self, run: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            self.fail(error)
+
+    def _end(self) -> None:
+        """Release everything, whatever state it is in. Blocking, as nobody is left to wait for."""
+        if self.forked:
+            return  # the files and the lock are the parent's
+        self.closing = True
+        self.threads.shutdown()
+        with ExitStack() as ending:
+            ending.callback(_LIVE.discard, self)
+            ending.callback(self._files.retire)
+            ending.callback(self._unlock)
+            ending.callback(self._showing.end)
+            for engine in (*self.topics.values(), *self.deletions.ending):
+                if not engine.closed:
+                    ending.callback(self._rescue, engine)
+        self.reporter.end()
+        if not self.loop.is_closed():  # on one that is, nobody can be woken any more
+            self.reporter.listeners.end()
+
+    def release_if_dead(self) -> None:
+        """Release everything if the event loop was closed under the store, so that its own tasks cannot."""
+        if self.loop.is_closed() and self in _LIVE:
+            self._end()
+
+    def _rescue(self, engine: TopicEngine) -> None:
+        error: Exception = self.failure or QueueShutDown("the event loop ended before the store was closed")
+        try:
+            if self.failure is None:
+                rescue(engine, self.clock)
+        except AiodqError as cause:
+            error = cause
+        except Exception as cause:  # noqa: BLE001 - whatever it is, nobody is left waiting
+            error = as_failure(cause, self.path)
+        engine.fail(error)
+        with suppress(AiodqError):
+            abandon(engine)
+
+    def _unlock(self) -> None:
+        if self._opened is not None:
+            self._opened.abandon()
+
+    # --- ending
+
+    def store_ref(self) -> object:
+        """Return what a handle is to hold, so that the store stays open; None where it is being let go already."""
+        if self._store_ref is None:
+            store_ref = StoreRef(self)
+            self._store_ref = weakref.ref(store_ref)
+            return store_ref
+        return self._store_ref()
+
+    def dropped(self) -> None:
+        """Nobody has a handle any more: warn, and let the directory go, having done what was accepted."""
+        if self.close_asked or self.forked:
+            return
+        self._dropped = True
+        try:
+            self.loop.call_soon_threadsafe(self._let_go)
+        except RuntimeError:  # the loop is closed
+            self.release_if_dead()
+        if self.failure is None:
+            warnings.warn(f"store was never closed [{self.path}]", ResourceWarning, 3, source=self)
+
+    def _let_go(self) -> None:
+        if self._closed is None and self in _LIVE:
+            self.closing = True
+            self._closed = self.loop.create_task(self._close())
+            self._closed.add_done_callback(self._gone)
+
+    def _gone(self, closed: asyncio.Task[None]) -> None:
+        error = None if closed.cancelled() else closed.exception()
+        if error is not None:
+            text = f"a store that was never closed could not be closed as it should [{self.path}]"
+            self.loop.call_exception_handler({"message": text, "exception": error})
+
+    def going(self, path: str) -> asyncio.Task[None] | None:
+        """Return the task that closes the store of this directory, if it was dropped on the loop that runs here."""
+        if self.path == path and self._dropped and self.loop is asyncio.get_running_loop():
+            self._let_go()
+            return self._closed
+        return None
+
+    async def close(self) -> None:
+        """Finish what was accepted, make it durable, release everything. Repeating it waits for the same end.
+
+        Raises:
+            StoreFailedError: it could not be made durable.
+
+        Cancellation: it goes on in the store's own task.
+        """
+        self.check_context()
+        if self._closed is None:
+            self.closing = True
+            self._closed = self.loop.create_task(self._close())
+        await asyncio.shield(self._closed)
+
+    @property
+    def standing(self) -> str:
+        """What may be done with the store, in a word, for those who look at it."""
+        if self.failure is not None:
+            return "failed"
+        if self.forked:
+            return "of the parent process"
+        if self._closed is not None and self._closed.done():
+            return "closed"
+        return "closing" if self.closing else "open"
+
+    @property
+    def close_asked(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed is not None
+
+    async def _close(self) -> None:
+        results: list[BaseException | None] = []
+        results += await asyncio.gather(self.deletions.end(), return_exceptions=True)
+        results += await asyncio.gather(self._post.close(), return_exceptions=True)
+        if self.failure is None:
+            results += await asyncio.gather(self.committer.close(), return_exceptions=True)
+        if self.failure is None:
+            closings = [engine.close() for engine in list(self.topics.values())]
+            results += await asyncio.gather(*closings, return_exceptions=True)
+        self._wanted.put_nowait(None)
+        if self._task is not None:
+            await asyncio.wait([self._task])
+            results.append(None if self._task.cancelled() else self._task.exception())
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result if isinstance(result, AiodqError) else as_failure(result, self.path)
+
+    def after_fork(self) -> None:
+        """In the child: nothing of this store may be used here."""
+        self.forked = True
+
+
+def _mark_children() -> None:
+    for store_engine in list(_LIVE):
+        store_engine.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_children)

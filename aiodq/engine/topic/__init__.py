@@ -1,0 +1,1 @@
+"""One topic: accepting messages, group commit, retention."""

@@ -1,0 +1,81 @@
+"""Work that needs a topic's log for itself, one thing after the other."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiodq.engine.futures import as_failure, tell_all
+from aiodq.engine.topic.requests import BatchOpen
+from aiodq.errors import AiodqError, StoreFailedError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from aiodq.engine.engine_host import TopicEngineHost
+    from aiodq.engine.topic.requests import Operation, Request
+
+__all__ = ["ExclusiveWork"]
+
+
+class ExclusiveWork:
+    """The operations of one ioLoop.
+
+    Attributes:
+        running: one is; nothing else may touch the log.
+    """
+
+    def __init__(self, host: TopicEngineHost, requests: asyncio.Queue[Request]) -> None:
+        """Begin empty; the ioLoop hears of the end of an operation through `requests`."""
+        self.running: bool = False
+        self._host = host
+        self._requests = requests
+        self._waiting: deque[Operation] = deque()
+
+    def add(self, operation: Operation) -> None:
+        """Queue an operation."""
+        self._waiting.append(operation)
+
+    def waits_for(self, taken: int) -> bool:
+        """Return whether an operation is next once what was taken from the open batch so far is written."""
+        return bool(self._waiting) and taken >= self._waiting[0].after
+
+    def wake(self, taken: int) -> None:
+        """Have the ioLoop look again where an operation is next: a batch that no sync follows brings no event."""
+        if self.waits_for(taken):
+            self._requests.put_nowait(BatchOpen())
+
+    def may_start(self, written: int) -> bool:
+        """Return whether what has to come before the next operation is written."""
+        return bool(self._waiting) and written >= self._waiting[0].after
+
+    def start_next(self, written: int) -> bool:
+        """Start the next operation if what has to come before it is written; the log is at rest."""
+        if not self.may_start(written):
+            return False
+        self.running = True
+        operation = self._waiting.popleft()
+        try:
+            self._host.threads.start(operation.work, lambda result, error: self._ended(operation, result, error))
+        except Exception:
+            self._waiting.appendleft(operation)
+            raise
+        return True
+
+    def _ended(self, operation: Operation, result: object, error: BaseException | None) -> None:
+        self.running = False
+        told = error if error is None or isinstance(error, AiodqError) else as_failure(error)
+        try:
+            operation.finish(result, told)
+        except Exception as raised:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            told = as_failure(raised)
+            tell_all(told, [partial(operation.finish, None)])
+        if isinstance(told, StoreFailedError):
+            self._host.fail(told)
+        self._requests.put_nowait(BatchOpen())
+
+    def fail(self, error: Exception) -> None:
+        """Tell whoever waits."""
+        waiting, self._waiting = self._waiting, deque()
+        tell_all(error, [partial(operation.finish, None) for operation in waiting])

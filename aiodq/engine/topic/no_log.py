@@ -1,0 +1,32 @@
+"""A topic that was named and has no files yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.storage.read.log_reader import LogView
+
+if TYPE_CHECKING:
+    from aiodq.storage.log.quarantine import Damage
+    from aiodq.storage.log.segment_files import Segment
+
+__all__ = ["NoLog"]
+
+
+class NoLog:
+    """What a topic without files looks like."""
+
+    begin = end = durable = cut_bytes = lost = 0
+    closed = True
+    segments: tuple[Segment, ...] = ()
+    damages: tuple[Damage, ...] = ()
+
+    def view(self, stop: int | None = None) -> LogView:
+        """Return an empty view."""
+        return LogView((), stop or 0, 0)
+
+    def close(self) -> None:
+        """Do nothing, as there is nothing."""
+
+    def abandon(self) -> None:
+        """Do nothing, as there is nothing."""

@@ -1,0 +1,174 @@
+"""The prefetching reader: reads ahead from disk for channels that are behind, in bounded pieces, off the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from aiodq.errors import AiodqError
+from aiodq.storage.read.log_reader import LogReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiodq.engine.channel.message_source import MessageSource
+    from aiodq.engine.worker_threads import WorkerThreads
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.read.log_reader import LogView, ReadResult
+
+__all__ = ["PrefetchingReader", "SharedReader"]
+
+T = TypeVar("T")
+
+_PIECE: Final = 256 * 1024
+_LITTLE: Final = 64 * 1024
+
+
+class SharedReader:
+    """A log reader for several threads, of whom none waits for another: the loop is one of them."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        """Read through `fs`."""
+        self._fs = fs
+        self._reader = LogReader(fs)
+        self._mutex = threading.Lock()
+        self._busy = False
+        self._put_off: list[Callable[[LogReader], None]] = []
+
+    def use(self, function: Callable[[LogReader], T]) -> T:
+        """Return what `function` reads; beside somebody else, through files of its own. Blocking."""
+        if self._take():
+            try:
+                return function(self._reader)
+            finally:
+                self._give_back()
+        reader = LogReader(self._fs)
+        try:
+            return function(reader)
+        finally:
+            reader.close()
+
+    def release(self, function: Callable[[LogReader], None]) -> None:
+        """Have `function` close files: now, or once whoever reads is through."""
+        if self._take(function):
+            try:
+                function(self._reader)
+            finally:
+                self._give_back()
+
+    def _take(self, otherwise: Callable[[LogReader], None] | None = None) -> bool:
+        with self._mutex:
+            if self._busy:
+                if otherwise is not None:
+                    self._put_off.append(otherwise)
+                return False
+            self._busy = True
+            return True
+
+    def _give_back(self) -> None:
+        while True:
+            with self._mutex:
+                if not self._put_off:
+                    self._busy = False
+                    return
+                function = self._put_off.pop(0)
+            # What was only read loses nothing where closing fails, and the read succeeded.
+            with suppress(OSError):
+                function(self._reader)
+
+
+class PrefetchingReader:
+    """One per topic.
+
+    Attributes:
+        bytes_read: from disk for channels, so far.
+        ahead: tells how many bytes of memory each channel may take for what is read ahead.
+    """
+
+    def __init__(
+        self, fs: FileSystem, threads: WorkerThreads, view: Callable[[], LogView], ahead: Callable[[], int]
+    ) -> None:
+        """Read what `view` shows."""
+        self.ahead: Callable[[], int] = ahead
+        self._threads = threads
+        self._view = view
+        # Apart, so that each finds the files open that it read last.
+        self._ahead, self._inline, self._lookup = SharedReader(fs), SharedReader(fs), SharedReader(fs)
+        self._wanted: asyncio.Queue[MessageSource] = asyncio.Queue()
+        self.bytes_read: int = 0
+
+    def want(self, source: MessageSource) -> None:
+        """Queue a source; it is asked what it needs when its turn comes."""
+        self._wanted.put_nowait(source)
+
+    async def run(self) -> None:
+        """Serve the sources in turn, one piece each."""
+        while True:
+            source = await self._wanted.get()
+            if source.missing:
+                await self._fetch_missing(source)
+            await self._fetch_ahead(source)
+
+    async def _fetch_ahead(self, source: MessageSource) -> None:
+        read_ahead, offset = source.read_ahead, source.fetch_offset()
+        epoch = read_ahead.epoch
+        if offset is None:
+            source.fetched(None, 0, epoch)
+            return
+        size = max(min(_PIECE, read_ahead.limit - read_ahead.cost), _LITTLE)
+        read = partial(LogReader.read, view=self._view(), offset=offset, max_bytes=size)
+        try:
+            result = await self._threads.call(self._ahead.use, read)
+        except AiodqError as error:
+            source.fetched(None, offset, epoch, error)
+            return
+        self.bytes_read += result.bytes_read
+        source.fetched(result, offset, epoch)
+
+    async def _fetch_missing(self, source: MessageSource) -> None:
+        """Read messages that come again, from wherever they are."""
+        offsets = source.missing
+        try:
+            results = await self._threads.call(self._ahead.use, partial(_read_each, view=self._view(), offsets=offsets))
+        except AiodqError as error:
+            source.all_brought(error)
+            return
+        for offset, result in zip(offsets, results, strict=True):
+            self.bytes_read += result.bytes_read
+            source.brought(offset, result)
+        source.all_brought(None)
+
+    def read_now(self, offset: int) -> ReadResult:
+        """Read a little at once, on the caller's time."""
+        result = self._inline.use(partial(LogReader.read, view=self._view(), offset=offset, max_bytes=_LITTLE))
+        self.bytes_read += result.bytes_read
+        return result
+
+    def bytes_from(self, offset: int) -> int:
+        """Return about how many bytes lie at `offset` and behind it."""
+        return self._inline.use(partial(LogReader.bytes_from, view=self._view(), offset=offset))
+
+    async def look(self, function: Callable[[LogReader], T]) -> T:
+        """Have something looked up off the loop.
+
+        Cancellation: nothing changes.
+        """
+        return await self._threads.call(self._lookup.use, function)
+
+    def forget(self, paths: Sequence[str]) -> None:
+        """Let go of files that are about to be deleted, so that their space comes back. Blocking."""
+        for shared in (self._ahead, self._inline, self._lookup):
+            shared.release(partial(LogReader.forget, paths=paths))
+
+    def close(self) -> None:
+        """Close the files, each once whoever reads it is through."""
+        for shared in (self._ahead, self._inline, self._lookup):
+            shared.release(LogReader.close)
+
+
+def _read_each(reader: LogReader, view: LogView, offsets: Sequence[int]) -> list[ReadResult]:
+    """Read one message at each of these offsets. Blocking."""
+    return [reader.read(view, offset, 1) for offset in offsets]

@@ -1,0 +1,105 @@
+"""Showing channels what was written, as soon as it may be seen, and telling those who put it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from aiodq.engine.channel.addressed import addressed_in
+from aiodq.errors import StoreFailedError
+from aiodq.format.frame import Batch
+
+if TYPE_CHECKING:
+    from aiodq.engine.topic.put_batch import Part
+    from aiodq.engine.topic.requests import Written
+    from aiodq.engine.topic.topic_engine import TopicEngine
+
+__all__ = ["Publisher"]
+
+
+class Publisher:
+    """One per topic.
+
+    What a transaction put is durable before it is in the log, so that it need not wait for the log's sync, only for
+    what stands before it.
+
+    Attributes:
+        unsynced: what is written and waits for a sync, oldest first.
+    """
+
+    def __init__(self, engine: TopicEngine) -> None:
+        """Publish for this topic."""
+        self.unsynced: deque[tuple[Part, Batch]] = deque()
+        self._engine = engine
+
+    def written(self, serial: int, result: Written, *, durably: bool) -> None:
+        """The segment writer is done with a batch; `durably`: it may be seen once it is synced.
+
+        Raises:
+            StoreFailedError: that is how it ended.
+        """
+        engine = self._engine
+        pressing = False
+        for part in result.parts:
+            batch = Batch(part.first, part.time_ns, part.columns)
+            if durably:
+                pressing = pressing or part.columns.transaction is None
+                self.unsynced.append((part, batch))
+            else:
+                self._publish(part, batch)
+        engine.metrics.written(engine.name, result.error)
+        engine.syncer.wrote(serial, sum(len(part.columns.bodies) for part in result.parts), pressing=pressing)
+        for part in result.failed:
+            part.fail(result.error or StoreFailedError("the batch was not written"))
+            engine.put_buffer.done(part)
+        if isinstance(result.error, StoreFailedError):
+            raise result.error
+        if durably and engine.log.durable >= engine.log.end:
+            engine.syncer.nothing_to_sync()
+        self.synced()
+
+    def synced(self) -> None:
+        """Show what a sync has made durable, and what needed none."""
+        durable = self._engine.log.durable
+        while self.unsynced:
+            part, batch = self.unsynced[0]
+            if batch.stop > durable and part.columns.transaction is None:
+                return
+            self._publish(part, batch)
+            self.unsynced.popleft()
+
+    def _publish(self, part: Part, batch: Batch) -> None:
+        engine = self._engine
+        engine.visible = batch.stop
+        if batch.columns.expiries is not None:
+            engine.lifetimes.note(batch.first, engine.log.begin)
+        if engine.channel_engines:
+            tail = engine.tail
+            tail.append(batch)
+            addressed = addressed_in(batch)
+            for channel_engine in engine.channel_engines.values():
+                channel_engine.extend(batch)
+                if addressed:
+                    channel_engine.pass_over(addressed)
+            if len(engine.channel_engines) == 1 or tail.cost * 2 > tail.limit:
+                tail.trim(min(channel_engine.position for channel_engine in engine.channel_engines.values()))
+        part.resolve()
+        engine.put_buffer.done(part)
+
+    def adopted(self) -> None:
+        """Show what the log holds now that did not come through here: channels read it from disk."""
+        engine = self._engine
+        engine.lifetimes.note(engine.visible, engine.log.begin)
+        engine.visible = engine.log.end
+        engine.tail.clear()  # it is one stretch without a gap
+        for channel_engine in engine.channel_engines.values():
+            if channel_engine.state is not None:
+                channel_engine.state.extend(engine.visible)
+                channel_engine.wake()
+        engine.retain_soon()
+
+    def fail(self, error: Exception) -> None:
+        """Tell everybody who waits."""
+        for part, _ in self.unsynced:
+            part.fail(error)
+        self.unsynced.clear()

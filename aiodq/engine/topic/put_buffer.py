@@ -1,0 +1,407 @@
+"""Accepting messages: checks, the open batch, backpressure, and the three answers to a full backlog."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from aiodq.engine.queue_errors import QueueFull, QueueShutDown
+from aiodq.engine.topic.put_batch import (
+    OVERHEAD,
+    PLAIN,
+    Accepted,
+    Draft,
+    OpenBatch,
+    Part,
+    accepted_cost,
+    atomic_part,
+    columns_cost,
+)
+from aiodq.engine.validation import check_bodies, checked, no_body
+from aiodq.errors import InvalidMessageTypeError, MessageSizeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.format.columns import Columns
+
+__all__ = ["PutBuffer"]
+
+T = TypeVar("T")
+
+_MOST_WAITING: Final = 100_000
+
+
+class _BufferFull(QueueFull):
+    """It is the write buffer that has no room, not the backlog."""
+
+
+class PutBuffer:
+    """The way into a topic.
+
+    Attributes:
+        batch: what was accepted and not yet taken by the writer.
+        pending: messages accepted and not yet visible to channels.
+        cost: their bytes of memory.
+        shut: no more is accepted.
+    """
+
+    def __init__(self, engine: TopicEngine) -> None:
+        """Accept for this topic."""
+        self.batch: OpenBatch = OpenBatch()
+        self._closed: deque[OpenBatch] = deque()
+        self.pending: int = 0
+        self.cost: int = 0
+        self.shut: bool = False
+        self.dropped: int = 0
+        self._over = QueueShutDown("the queue was shut down, or its store closed")
+        self._engine = engine
+        self.configure()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._turn = False
+        self._bytes_known = (-1, -1, 0)
+
+    def configure(self) -> None:
+        """Take over the topic's options."""
+        self._options = self._engine.options
+        self._limit = self._options.memory_bytes // 2
+        self._bounded = self._options.max_messages is not None or self._options.max_bytes is not None
+
+    # --- checks
+
+    def body(self, body: bytes | bytearray | memoryview) -> bytes:
+        """Return the body as bytes.
+
+        Raises:
+            MessageSizeError: outside the topic's bounds.
+            InvalidMessageError: not bytes-like; a `TypeError` too.
+        """
+        if type(body) is not bytes:
+            if not isinstance(body, (bytes, bytearray, memoryview)):
+                raise InvalidMessageTypeError(no_body(body))
+            body = bytes(body)
+        size, options = len(body), self._options
+        if not options.min_message_bytes <= size <= options.max_message_bytes:
+            raise MessageSizeError(
+                f"a message of {size} bytes; this topic takes {options.min_message_bytes} to "
+                f"{options.max_message_bytes} (min_message_bytes, max_message_bytes)"
+            )
+        return body
+
+    def accepted(self, draft: Draft) -> Accepted:
+        """Return what is to be stored of a draft besides its body.
+
+        Raises:
+            InvalidMessageError: it cannot be.
+        """
+        return checked(draft, self._engine.clock)
+
+    def accepted_many(
+        self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
+    ) -> list[tuple[Accepted, bytes]]:
+        """Return what is to be stored of several messages; what is no draft has what `common` says besides its body.
+
+        Raises:
+            MessageSizeError, InvalidMessageError: one cannot be stored.
+        """
+        check_bodies(bodies)
+        shared = self.accepted(common)
+        return [
+            (self.accepted(item), self.body(item.body)) if isinstance(item, Draft) else (shared, self.body(item))
+            for item in bodies
+        ]
+
+    # --- accepting
+
+    def accept(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
+        """Take a message in; the future gives its offset once it is as durable as the policy says.
+
+        Raises:
+            QueueFull: no room now.
+            QueueShutDown: no more is accepted.
+        """
+        cost = accepted_cost(message, body)
+        self._make_room(1, cost)
+        return self._add(message, body, cost)
+
+    def _add(self, message: Accepted, body: bytes, cost: int) -> asyncio.Future[int]:
+        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if not self.batch.count:
+            self._engine.opened()
+        self.batch.add(message, body, waiter, cost)
+        self.pending += 1
+        self.cost += cost
+        return waiter
+
+    def accept_at_once(self, message: Accepted, body: bytes) -> asyncio.Future[int] | None:
+        """As `accept`, or None where somebody waits already or there is no room: what a put tries first."""
+        cost = len(body) + OVERHEAD if message is PLAIN else accepted_cost(message, body)
+        if self.shut or self._waiting or self._turn or not self._has_room(1, cost):
+            return None
+        return self._add(message, body, cost)
+
+    def accept_many(self, messages: list[tuple[Accepted, bytes]]) -> asyncio.Future[range]:
+        """Take messages in that are stored all or not at all; the future gives their offsets.
+
+        Raises:
+            QueueFull: no room now.
+            QueueShutDown: no more is accepted.
+        """
+        waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
+        part = atomic_part(messages, waiter)
+        self._make_room(len(messages), part.cost)
+        self._add_part(part)
+        return waiter
+
+    def _add_part(self, part: Part) -> None:
+        if not self.batch.count:
+            self._engine.opened()
+        self.batch.add_part(part)
+        self.pending += len(part.columns.bodies)
+        self.cost += part.cost
+
+    def reserve(self, messages: int, cost: int, *, pressing: bool) -> None:
+        """Count messages of a transaction before they come; `unreserve` ends it.
+
+        Args:
+            messages: how many.
+            cost: their bytes of memory.
+            pressing: also where no more is accepted from outside.
+
+        Raises:
+            QueueFull: no room now.
+            QueueShutDown: no more is accepted.
+        """
+        if not (self.shut and pressing):
+            self._make_room(messages, cost)
+        self.pending += messages
+        self.cost += cost
+
+    def unreserve(self, messages: int, cost: int) -> None:
+        """Count them no longer, as they come now, or will not."""
+        self.pending -= messages
+        self.cost -= cost
+        self.freed()
+
+    def accept_committed(self, columns: Columns) -> asyncio.Future[range]:
+        """Take in what a transaction has committed, whether there is room or not; the future gives the offsets."""
+        waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
+        self._add_part(Part(columns, [waiter], atomic=True, cost=columns_cost(columns)))
+        return waiter
+
+    def close_batch(self) -> None:
+        """Let what is accepted from now on be a batch of its own, behind what is about to be asked of the ioLoop."""
+        if self.batch.count:
+            self._closed.append(self.batch)
+            self.batch = OpenBatch()
+
+    def next_batch(self) -> OpenBatch | None:
+        """Return the batch that `take` would give, or None where nothing waits to be written."""
+        if self._closed:
+            return self._closed[0]
+        return self.batch if self.batch.count else None
+
+    def take(self) -> list[Part]:
+        """Give the oldest batch to the writer."""
+        if not self._closed:
+            self.close_batch()
+        if not self._closed:
+            return []
+        # INVARIANT: what is not returned stays here, where `fail` finds it.
+        batch = self._closed[0]
+        parts = batch.take()
+        self._closed.popleft()
+        withdrawn = batch.count - sum(len(part.columns.bodies) for part in parts)
+        if withdrawn:
+            self.pending -= withdrawn
+            self.cost -= batch.cost - sum(part.cost for part in parts)
+            self.freed()
+        return parts
+
+    def take_all(self) -> list[Part]:
+        """Give all there is."""
+        parts: list[Part] = []
+        while self.next_batch() is not None:
+            parts += self.take()
+        return parts
+
+    def withdrawn(self) -> None:
+        """Somebody who waited was cancelled: what was not taken yet is looked through for it when it is."""
+        for batch in (*self._closed, self.batch):
+            batch.cancelled = True
+
+    def done(self, part: Part) -> None:
+        """A part is visible, or failed."""
+        self.pending -= len(part.columns.bodies)
+        self.cost -= columns_cost(part.columns)
+        if self._waiting:
+            self.freed()
+        if self.shut and not self.pending:
+            for channel_engine in self._engine.channel_engines.values():
+                channel_engine.wake()
+
+    # --- room
+
+    async def enter(self, accept: Callable[[], T]) -> T:
+        """Have a message accepted as soon as there is room, after those who came before.
+
+        Raises:
+            QueueFull: the backlog's bound is reached and the policy is `"reject"`.
+            QueueShutDown, StoreFailedError: it is over.
+
+        Cancellation: nothing was accepted, and the turn goes to the next who waits.
+        """
+        turn = False
+        while True:
+            self._engine.check()
+            if turn or not (self._waiting or self._turn) or self.shut:
+                try:
+                    accepted = accept()
+                except _BufferFull:
+                    pass  # that passes by itself
+                except QueueFull:
+                    if self._options.overflow == "reject":
+                        raise
+                else:
+                    self.freed()
+                    return accepted
+            await self._wait_for_room(first=turn)
+            turn = True
+
+    async def _wait_for_room(self, *, first: bool) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if first:
+            self._waiting.appendleft(waiter)
+        else:
+            self._waiting.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._turn = False
+                self.freed()
+            raise
+        self._turn = False
+
+    def freed(self, *, anyhow: bool = False) -> None:
+        """Give the turn to the first who waits, as there may be room: to one at a time, so that the order is kept.
+
+        Args:
+            anyhow: also where there seems to be none: what is in the way may be dropped from now on.
+        """
+        while self._waiting and not self._turn and (anyhow or self._has_room(1, 0)):
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                self._turn = True
+                waiter.set_result(None)
+
+    def full(self) -> bool:
+        """Return whether a message of no bytes would be refused now."""
+        return not self._has_room(1, 0)
+
+    def backlog(self) -> int:
+        """Return how many messages the slowest channel has before it, with those not yet visible."""
+        states = [
+            channel_engine.state
+            for channel_engine in self._engine.retention.holding()
+            if channel_engine.state is not None
+        ]
+        log = self._engine.log
+        kept = max(state.depth for state in states) if states else self._engine.visible - log.begin
+        return kept + self.pending
+
+    def accept_letter(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
+        """Take a dead letter in, also where no more is accepted from outside.
+
+        Raises:
+            QueueFull: no room now.
+        """
+        cost = accepted_cost(message, body)
+        if not self.shut:
+            self._make_room(1, cost)
+        return self._add(message, body, cost)
+
+    def _make_room(self, messages: int, cost: int) -> None:
+        if self.shut:
+            raise self._over
+        if self._has_room(messages, cost):
+            return
+        if self._bounded and self._options.overflow == "drop_oldest" and not self._buffer_full(cost):
+            self._drop_oldest(messages, cost)
+            return
+        if self._bounded and not self._within_bounds(messages, cost):
+            raise QueueFull("the backlog's bound is reached (max_messages, max_bytes)")
+        raise _BufferFull("the write buffer's bound is reached (memory_bytes)")
+
+    def _has_room(self, messages: int, cost: int) -> bool:
+        return not self._buffer_full(cost) and (not self._bounded or self._within_bounds(messages, cost))
+
+    def _buffer_full(self, cost: int) -> bool:
+        return bool(self.pending) and (self.cost + cost > self._limit or self.pending >= _MOST_WAITING)
+
+    def _within_bounds(self, messages: int, cost: int) -> bool:
+        backlog = self.backlog()
+        if not backlog:
+            return True
+        options = self._options
+        if options.max_messages is not None and backlog + messages > options.max_messages:
+            return False
+        return options.max_bytes is None or self.backlog_bytes() + cost <= options.max_bytes
+
+    def backlog_bytes(self) -> int:
+        """Return about how many bytes the slowest channel's backlog takes, with what is not yet visible."""
+        engine = self._engine
+        floors = [
+            channel_engine.state.floor
+            for channel_engine in engine.retention.holding()
+            if channel_engine.state is not None
+        ]
+        floor = min(floors, default=engine.log.begin)
+        known_floor, known_end, total = self._bytes_known
+        if (known_floor, known_end) != (floor, engine.visible):
+            total = engine.reader.bytes_from(floor)
+            self._bytes_known = (floor, engine.visible, total)
+        return total + self.cost
+
+    def _drop_oldest(self, messages: int, cost: int) -> None:
+        """Settle the oldest ready messages of every channel that is over the bound, until there is room."""
+        step = messages
+        while not self._within_bounds(messages, cost):
+            dropped = self._engine.retention.drop_oldest(step)
+            self.dropped += dropped
+            if not dropped:
+                raise QueueFull("the backlog is full of messages in flight or not yet written")
+            step *= 2
+
+    # --- ending
+
+    def refuse_batch(self, error: Exception) -> None:
+        """Fail what is in the open batch, and go on accepting."""
+        for part in self.take_all():
+            part.fail(error)
+            self.done(part)
+
+    def shut_down(self, over: QueueShutDown | None = None) -> None:
+        """Accept no more; who waits for room is told."""
+        self.shut = True
+        self._over = over or self._over
+        self._fail_waiting(self._over)
+
+    def fail(self, error: Exception) -> None:
+        """Tell everyone that nothing comes of it."""
+        self.shut = True
+        self.close_batch()
+        while self._closed:
+            for part in self._closed.popleft().parts:
+                part.fail(error)
+        self._fail_waiting(error)
+
+    def _fail_waiting(self, error: Exception) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_exception(error)

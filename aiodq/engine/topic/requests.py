@@ -1,0 +1,101 @@
+"""What reaches an ioLoop through its queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from aiodq.engine.topic.put_batch import Part
+    from aiodq.errors import AiodqError
+
+__all__ = [
+    "BatchOpen",
+    "BatchWritten",
+    "Operation",
+    "Request",
+    "Retain",
+    "Stop",
+    "SyncWanted",
+    "Synced",
+    "Tick",
+    "Written",
+]
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of a batch.
+
+    Attributes:
+        parts: what is in the log now, in order.
+        failed: what is not.
+        error: why not.
+    """
+
+    parts: list[Part] = field(default_factory=list)
+    failed: list[Part] = field(default_factory=list)
+    error: AiodqError | None = None
+
+
+@dataclass(slots=True)
+class BatchOpen:
+    """The open batch is no longer empty."""
+
+
+@dataclass(slots=True)
+class BatchWritten:
+    """The segment writer is done with a batch."""
+
+    serial: int
+    result: Written
+
+
+@dataclass(slots=True)
+class Synced:
+    """A sync has ended."""
+
+    error: BaseException | None
+
+
+@dataclass(slots=True)
+class SyncWanted:
+    """Everything accepted before is to be made durable."""
+
+    done: asyncio.Future[None]
+
+
+@dataclass(slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(slots=True)
+class Retain:
+    """Something was consumed; segments may have become free."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """Work that needs the log for itself: nothing is being written or synced meanwhile.
+
+    Attributes:
+        work: done in a thread.
+        finish: called on the loop with the result or the error, before anything else happens.
+        after: the batch that has to be durable first, by its serial number.
+    """
+
+    work: Callable[[], object]
+    finish: Callable[[object, Exception | None], None]
+    after: int = field(default=0)
+
+
+@dataclass(slots=True)
+class Stop:
+    """The ioLoop is to end."""
+
+
+Request = BatchOpen | BatchWritten | Synced | SyncWanted | Tick | Retain | Operation | Stop

@@ -1,0 +1,347 @@
+"""Giving up messages: consumed segments, purges, and what an overflowing backlog drops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Final
+
+from aiodq.engine.channel.ack_persister import Job
+from aiodq.engine.futures import settle
+from aiodq.engine.topic.no_log import NoLog
+from aiodq.errors import StoreFailedError
+from aiodq.names import is_ephemeral
+from aiodq.options import seconds
+from aiodq.stats import HeldSegment
+from aiodq.storage.log.retention import Verdict, expired, gone_ns, outgrown_ns
+from aiodq.storage.state.holds import held_by, read_holds
+
+if TYPE_CHECKING:
+    from aiodq.engine.channel.ack_persister import AckPersister
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.channel.settlement import Settlement
+    from aiodq.engine.engine_host import TopicEngineHost
+    from aiodq.engine.topic.prefetch_reader import PrefetchingReader
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.storage.log.segment_files import Segment
+
+__all__ = ["TopicRetention"]
+
+_LOOK_EVERY: Final = 1.0
+"""Seconds between two looks for holds where they keep all that might go."""
+
+_OVERFLOW: Final = "the backlog is at its bound, and overflow is 'drop_oldest'"
+
+_IDLE: Final = 10.0
+"""Seconds without a put after which a last segment that is consumed goes as the others do: short for who wants the disk
+back, or the messages gone, and long enough that a topic in use fills its segments."""
+
+_WATCH: Final = 30
+"""Sync intervals between two looks at what may go by time alone: a wall clock may be set at any moment."""
+
+_FRESH: Final = 0.5
+"""Seconds from the beginning of a look in which something may be deleted by it. Who makes a hold waits for longer."""
+
+
+class TopicRetention:
+    """One per topic; called on the loop, by the ioLoop, while nothing else changes the list of segments.
+
+    Attributes:
+        pinned: what is stored from this offset on must stay: the file of transactions still speaks of it. Or None.
+        holds: by name, the first offset that one keeps, when something was last to be deleted.
+    """
+
+    def __init__(
+        self, engine: TopicEngine, reader: PrefetchingReader, persister: AckPersister, host: TopicEngineHost
+    ) -> None:
+        """Give up what is in this topic."""
+        self._engine = engine
+        self._reader = reader
+        self._persister = persister
+        self._host = host
+        self.pinned: int | None = None
+        self.holds: dict[str, int] = {}
+        self._looking = self._known = self._rolling = False
+        self._look_at = self._known_until = 0.0
+        self._written_at = host.clock.monotonic()
+        self._newest = -1
+        self._passed: dict[str, int] = {}
+
+    def holding(self) -> list[ChannelEngine[Any]]:
+        """Return the channels for which messages are kept: not those that end with the store, unless the topic does."""
+        channel_engines = list(self._engine.channel_engines.values())
+        return (
+            channel_engines
+            if is_ephemeral(self._engine.name)
+            else [one for one in channel_engines if not is_ephemeral(one.name)]
+        )
+
+    # --- when to look
+
+    def wrote(self) -> bool:
+        """Something was put; return whether a segment was begun since the last time, so that others may go."""
+        self._written_at = self._host.clock.monotonic()
+        newest, before = self._engine.log.segments[-1].base, self._newest
+        self._newest = newest
+        return newest != before
+
+    def passed(self, channel_engine: Settlement) -> bool:
+        """Return whether a channel has settled all up to the end of the oldest segment, for the first time."""
+        segments = self._engine.log.segments
+        if len(segments) < 2 or channel_engine.state is None:  # noqa: PLR2004 - the last one does not go
+            return False
+        end = segments[0].end
+        if channel_engine.state.floor < end or self._passed.get(channel_engine.name) == end:
+            return False
+        self._passed[channel_engine.name] = end
+        return True
+
+    def next_look(self) -> float | None:
+        """Return in how many seconds something may go though nothing happens, or None where nothing will."""
+        engine, soon = self._engine, seconds(self._engine.options.sync_interval)
+        segments, policy = engine.log.segments, engine.options.retention
+        if not engine.effective_options.acting or not segments or (len(segments) == 1 and segments[0].empty):
+            return None
+        if self._looking or self._known or self._rolling or self._going({}) is not None:
+            return soon
+        times: list[float] = []
+        last = segments[-1]
+        if policy.consumed == "delete" and not last.empty and self._consumed(last):
+            times.append(self._written_at + _IDLE - self._host.clock.monotonic())
+        now_ns = self._host.clock.now_ns()
+        bounds = (outgrown_ns(last, policy), gone_ns(segments[0], policy) if len(segments) > 1 else None)
+        times += [(bound - now_ns) / 1e9 for bound in bounds if bound is not None]
+        return min(max(min(times), soon), _WATCH * soon) if times else None
+
+    # --- what may go
+
+    def retain(self) -> None:
+        """Delete the segments that may go, once it is known what holds say."""
+        engine = self._engine
+        # INVARIANT: nothing goes by options that are not on disk.
+        if engine.stopped or self._looking or not engine.effective_options.acting or isinstance(engine.log, NoLog):
+            return
+        now = self._host.clock.monotonic()
+        if self._known and now <= self._known_until:
+            self._known = False
+            self._retain(self._going(self.holds))
+            if self._may_close(self.holds):
+                self._close_last()
+        elif now >= self._look_at and (self._going({}) is not None or self._may_close({})):
+            self._looking, self._known = True, False
+            self._persister.submit(Job(self._look, self._looked))
+
+    def _look(self) -> tuple[float, dict[str, int]]:
+        """Return when it looked, and by hold the first offset of this topic that it keeps. Blocking."""
+        began = self._host.clock.monotonic()
+        holds = read_holds(self._host.fs_of(self._engine.name), os.path.dirname(self._engine.real_log().directory))
+        found = {name: hold.first(self._engine.name) for name, hold in holds.items()}
+        return began, {name: first for name, first in found.items() if first is not None}
+
+    def _looked(self, found: Any, error: Exception | None) -> None:  # noqa: ANN401 - a job's result
+        """Go on as soon as the log's segments are at rest; what cannot be known now is looked for again."""
+        self._looking = False
+        self._look_at = self._host.clock.monotonic() + _LOOK_EVERY
+        if error is not None:
+            self.ignore(None, error)
+            return
+        began, self.holds = found
+        if self._going(self.holds) is not None or self._may_close(self.holds):
+            self._known, self._known_until = True, began + _FRESH
+            self._look_at = 0.0
+            self._engine.retain_soon()
+
+    def _going(self, holds: dict[str, int]) -> Verdict | None:
+        """Return which segments may go now, or None for none."""
+        engine, policy = self._engine, self._engine.options.retention
+
+        def consumed(segment: Segment) -> bool:
+            return self._consumed(segment) and all(segment.end <= first for first in holds.values())
+
+        verdict = expired(engine.log.segments, policy, self._host.clock.now_ns(), consumed)
+        segments = self._unpinned(verdict.segments)
+        if not segments or (verdict.forced_to and segments != verdict.segments):
+            return None
+        return Verdict(segments, verdict.forced_to)
+
+    def _may_close(self, holds: dict[str, int]) -> bool:
+        """Return whether the segment being written is to be sealed, so that it can go: it is consumed, or old."""
+        engine, policy, last = self._engine, self._engine.options.retention, self._engine.log.segments[-1]
+        if self._rolling or last.empty or engine.visible < last.end:
+            return False
+        if self.pinned is not None and last.end > self.pinned:
+            return False
+        outgrown = outgrown_ns(last, policy)
+        if outgrown is not None and self._host.clock.now_ns() >= outgrown:
+            return True
+        idle = self._host.clock.monotonic() >= self._written_at + _IDLE
+        held = any(last.end > first for first in holds.values())
+        return policy.consumed == "delete" and idle and not held and self._consumed(last)
+
+    def _close_last(self) -> None:
+        """Seal the segment being written; it goes, where it may, as soon as the next one is there."""
+        self._rolling = True
+
+        def finish(_: object, error: Exception | None) -> None:
+            self._rolling = False
+            if error is None:
+                self._look_at = 0.0
+                self._engine.retain_soon()
+            else:
+                # On a full disk, for one: it is tried again after as long a time.
+                self._written_at = self._host.clock.monotonic()
+
+        # CRASH: 4. The log goes on behind the same offset: the next segment, though empty, is durable before this one
+        # is deleted, and says by its name how far there were messages.
+        self._engine.submit(self._engine.real_log().roll, finish, after=0)
+
+    def _retain(self, verdict: Verdict | None) -> None:
+        if verdict is None:
+            return
+        if verdict.forced_to:
+            for channel_engine in self._engine.channel_engines.values():
+                missed = 0 if channel_engine.state is None else channel_engine.state.miss(0, verdict.forced_to)
+                if missed:
+                    self._missed(channel_engine, missed)
+        self._drop(verdict.segments, verdict.forced_to)
+
+    def _missed(self, channel_engine: ChannelEngine[Any], count: int) -> None:
+        """A channel loses messages that are deleted before it had them."""
+        self._engine.settled(channel_engine)
+        self._engine.reporter.dropped(
+            self._engine.name, channel_engine.name, count, "deleted by retention before it had them"
+        )
+        channel_engine.wake()
+
+    def pin(self, offset: int) -> None:
+        """Keep what is stored from this offset on, until `unpin`."""
+        self.pinned = offset if self.pinned is None else min(self.pinned, offset)
+
+    def unpin(self) -> None:
+        """Let go what was kept so."""
+        self.pinned = None
+        self._engine.retain_soon()
+
+    def _unpinned(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+        pinned = self.pinned
+        return segments if pinned is None else tuple(segment for segment in segments if segment.end <= pinned)
+
+    def held(self) -> tuple[HeldSegment, ...]:
+        """Return the full segments that channels hold back, with the names of those channels."""
+        found: list[HeldSegment] = []
+        for segment in self._engine.log.segments[:-1]:
+            base, end = segment.base, segment.end
+            by = [one.name for one in self.holding() if one.state and not one.state.settled_all(base, end)]
+            by += [held_by(name) for name, first in self.holds.items() if end > first]
+            if by:
+                found.append(HeldSegment(base, end, segment.size, tuple(sorted(by))))
+        return tuple(found)
+
+    def _consumed(self, segment: Segment) -> bool:
+        channel_engines = self.holding()
+        return bool(channel_engines) and all(
+            channel_engine.state is not None and channel_engine.state.settled_all(segment.base, segment.end)
+            for channel_engine in channel_engines
+        )
+
+    def _drop(self, segments: tuple[Segment, ...], begin: int) -> None:
+        """Take segments out of sight and delete their files, once what allows it is durable."""
+        log = self._engine.real_log()
+        log.hide(segments)
+        for channel_engine in self._engine.channel_engines.values():
+            state = channel_engine.state
+            missed = 0 if state is None else sum(state.miss(segment.base, segment.end) for segment in segments)
+            if missed:
+                self._missed(channel_engine, missed)
+
+        def work() -> None:
+            log.give_up(begin)
+            log.note_deleted(segments)
+            self._reader.forget([segment.path for segment in segments])
+            log.remove(segments)
+
+        self._persister.submit(Job(work, self.ignore, acks_first=True))
+
+    def ignore(self, _: object, error: Exception | None) -> None:
+        """Note the end of work nobody waits for. A file that is still there is found again at the next open."""
+        if isinstance(error, StoreFailedError):
+            self._host.fail(error)
+
+    async def purge(self) -> int:
+        """Drop everything accepted so far; return how many messages that were.
+
+        Cancellation: it is done all the same.
+        """
+        if not self._engine.creation.exists:
+            return 0
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def finish(end: int, error: Exception | None) -> None:
+            settle(done, None if error is not None else self._purged(end), error)
+
+        self._engine.submit(self._purge_files, finish)
+        return await done
+
+    def _purge_files(self) -> int:
+        """Make durable that everything written is given up; return the offset behind it. Blocking."""
+        log = self._engine.real_log()
+        log.roll()
+        log.give_up(log.end)
+        return log.end
+
+    def _purged(self, end: int) -> int:
+        """Let everything below `end` go; return how many messages that were."""
+        engine = self._engine
+        channel_engines = list(engine.channel_engines.values())
+        counts = [
+            channel_engine.state.purge() for channel_engine in channel_engines if channel_engine.state is not None
+        ]
+        for channel_engine in channel_engines:
+            channel_engine.reset()
+            self._persister.settled(channel_engine)
+        engine.tail.clear()
+        gone = tuple(segment for segment in engine.log.segments if segment.end <= end and segment.sealed)
+        if gone:
+            self._drop(gone, 0)
+        engine.put_buffer.freed()
+        return max(counts) if counts else sum(segment.records for segment in gone)
+
+    def drop_oldest(self, count: int) -> int:
+        """Settle up to `count` of the oldest ready messages of the channels with the deepest backlog."""
+        if not self._engine.effective_options.acting:
+            self._engine.effective_options.used()
+            return 0  # who waits for room is told as soon as the options are on disk
+        channel_engines = self.holding()
+        if not channel_engines:
+            return self._skip(count)
+        deepest = max(
+            (channel_engine.state.depth for channel_engine in channel_engines if channel_engine.state is not None),
+            default=0,
+        )
+        dropped = 0
+        for channel_engine in channel_engines:
+            state = channel_engine.state
+            if state is None or state.depth < deepest:
+                continue
+            before, oldest = state.depth, state.floor
+            state.drop(count)
+            gone = before - state.depth
+            dropped = max(dropped, gone)
+            if gone:
+                self._engine.reporter.dropped(self._engine.name, channel_engine.name, gone, _OVERFLOW, oldest)
+            self._engine.settled(channel_engine)
+            channel_engine.wake()
+        return dropped
+
+    def _skip(self, count: int) -> int:
+        """Give up the oldest messages of a topic without channels."""
+        log = self._engine.real_log()
+        before = log.begin
+        log.skip_to(min(before + count, self._engine.visible))
+        gone = self._unpinned(tuple(takewhile(lambda segment: segment.end <= log.begin, log.segments[:-1])))
+        if gone:
+            self._drop(gone, log.begin)
+        if log.begin > before:
+            self._engine.reporter.dropped(self._engine.name, None, log.begin - before, _OVERFLOW, before)
+        return log.begin - before

@@ -1,0 +1,187 @@
+"""The segment writer: encodes what the ioLoop hands it, writes it inline, rolls segments off the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aiodq.engine.topic.put_batch import Part
+from aiodq.engine.topic.requests import BatchWritten, Written
+from aiodq.errors import AiodqError, StorageError, StoreFailedError
+from aiodq.storage.log.active_segment import WRITE_BYTES, cuts
+
+if TYPE_CHECKING:
+    from aiodq.clock import Clock
+    from aiodq.engine.topic.requests import Request
+    from aiodq.engine.worker_threads import WorkerThreads
+    from aiodq.format.columns import Columns
+    from aiodq.storage.log.topic_log import TopicLog
+
+__all__ = ["SegmentWriter", "write_blocking"]
+
+
+class SegmentWriter:
+    """Writes one batch at a time.
+
+    Attributes:
+        log: where to.
+        batches: what to write, with serial numbers.
+        rolling: the log is being rolled; nothing else may touch its segments, nor sync them.
+    """
+
+    def __init__(
+        self, log: TopicLog | None, clock: Clock, threads: WorkerThreads, requests: asyncio.Queue[Request]
+    ) -> None:
+        """Write to `log`; where it is None it has to be set before the first batch."""
+        self.log = log
+        self.batches: asyncio.Queue[tuple[int, list[Part]]] = asyncio.Queue()
+        self._requests = requests
+        self._clock = clock
+        self._threads = threads
+        self._may_roll = asyncio.Event()
+        self._may_roll.set()
+        self.rolling: bool = False
+
+    def syncing(self, *, busy: bool) -> None:
+        """Tell the writer whether a sync is in flight: a segment is not rolled meanwhile."""
+        if busy:
+            self._may_roll.clear()
+        else:
+            self._may_roll.set()
+
+    async def run(self) -> None:
+        """Write what comes, and report."""
+        while True:
+            serial, parts = await self.batches.get()
+            self._requests.put_nowait(BatchWritten(serial, await self.write(parts)))
+
+    def write_at_once(self, parts: list[Part]) -> Written | None:
+        """Write a small batch without leaving the caller's step; None where that takes longer.
+
+        It does where the batch is long, the segment has to roll, or its file to be opened again.
+        """
+        log = self._opened()
+        if not log.ready or sum(part.cost for part in parts) > WRITE_BYTES:
+            return None
+        try:
+            if not all(self._stage(log, part) for part in parts):
+                log.rollback()
+                return None
+            log.flush()
+            log.commit()
+        except AiodqError as error:
+            log.rollback()
+            return Written(failed=parts, error=error)
+        return Written(parts)
+
+    def _stage(self, log: TopicLog, part: Part) -> bool:
+        time_ns = self._clock.now_ns()
+        part.first = -1
+        for columns in cuts(part.columns, atomic=part.atomic):
+            span = log.stage(columns, time_ns, atomic=part.atomic)
+            if span is None:
+                part.first = -1
+                return False
+            if part.first < 0:
+                part.first, part.time_ns = span[0], time_ns
+        return True
+
+    async def write(self, parts: list[Part]) -> Written:
+        """Write a batch, part by part.
+
+        A call of the loop writes at most about 256 KiB before others get their turn.
+        """
+        log = self._opened()
+        try:
+            if not log.ready:
+                await self._threads.call(log.wake)
+            for part in parts:
+                await self._write_part(part)
+            log.flush()
+            log.commit()
+        except (AiodqError, ValueError) as error:
+            log.rollback()
+            self.rolling = False
+            cause = error if isinstance(error, AiodqError) else StorageError(str(error), log.directory)
+            return _split(parts, log.end, cause)
+        return Written(parts)
+
+    def _opened(self) -> TopicLog:
+        if self.log is None:
+            raise StoreFailedError("a batch came before the topic's files were made")
+        return self.log
+
+    async def _write_part(self, part: Part) -> None:
+        log, time_ns = self._opened(), self._clock.now_ns()
+        part.first = -1
+        for columns in cuts(part.columns, atomic=part.atomic):
+            span = log.stage(columns, time_ns, atomic=part.atomic)
+            if span is None:
+                span = await self._roll_and_stage(columns, time_ns, atomic=part.atomic)
+            if part.first < 0:
+                part.first, part.time_ns = span[0], time_ns
+            if log.staged_bytes >= WRITE_BYTES:
+                log.flush()
+                await asyncio.sleep(0)
+
+    async def _roll_and_stage(self, columns: Columns, time_ns: int, *, atomic: bool) -> tuple[int, int]:
+        log = self._opened()
+        log.flush()
+        log.commit()
+        self.rolling = True
+        await self._may_roll.wait()
+        await self._threads.call(log.roll)
+        self.rolling = False
+        span = log.stage(columns, time_ns, atomic=atomic)
+        if span is None:
+            raise StorageError("a fresh segment has no room for the message", log.directory)
+        return span
+
+
+def _split(parts: list[Part], end: int, error: AiodqError) -> Written:
+    """Tell what was committed before the failure from what was not."""
+    result = Written(error=error)
+    for part in parts:
+        count = len(part.columns.bodies)
+        kept = min(max(end - part.first, 0), count) if part.first >= 0 else 0
+        if kept == count:
+            result.parts.append(part)
+        elif kept == 0 or part.atomic:
+            result.failed.append(part)
+        else:
+            columns = part.columns
+            result.parts.append(
+                Part(columns.slice(0, kept), part.waiters[:kept], atomic=False, first=part.first, time_ns=part.time_ns)
+            )
+            result.failed.append(Part(columns.slice(kept, count), part.waiters[kept:], atomic=False))
+    return result
+
+
+def write_blocking(log: TopicLog, parts: list[Part], clock: Clock) -> None:
+    """Write and sync batches without a loop, whatever became of them in the writer before. Blocking.
+
+    Raises:
+        StorageError: it could not be done.
+    """
+    log.rollback()
+    for part in parts:
+        count = len(part.columns.bodies)
+        kept = min(log.end - part.first, count) if 0 <= part.first < log.end else 0
+        if kept == count:
+            continue
+        if not kept:
+            part.first = -1
+        rest = part.columns.slice(kept, count) if kept else part.columns
+        for columns in cuts(rest, atomic=part.atomic):
+            time_ns = clock.now_ns()
+            span = log.stage(columns, time_ns, atomic=part.atomic)
+            if span is None:
+                log.flush()
+                log.commit()
+                log.roll()
+                span = log.stage(columns, time_ns, atomic=part.atomic)
+            if part.first < 0 and span is not None:
+                part.first = span[0]
+    log.flush()
+    log.commit()
+    log.sync()

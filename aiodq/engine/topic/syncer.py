@@ -1,0 +1,124 @@
+"""When the log is synced, and who waits for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.engine.futures import settle
+from aiodq.engine.topic.requests import Synced
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from aiodq.engine.monitoring.metrics import SyncTimer
+    from aiodq.engine.topic.requests import Request
+    from aiodq.engine.worker_threads import WorkerThreads
+    from aiodq.options import StoreOptions
+
+__all__ = ["Syncer"]
+
+
+class Syncer:
+    """Keeps count of batches by their serial numbers: which were written, and which of those are on the device.
+
+    One sync is in flight at most; what is written meanwhile waits for the next.
+
+    Attributes:
+        busy: a sync is in flight.
+        due: under `"interval"`, time is up.
+        written: the last batch written.
+        count: syncs so far.
+        options: the topic's.
+    """
+
+    def __init__(
+        self, options: StoreOptions, threads: WorkerThreads, requests: asyncio.Queue[Request], timer: SyncTimer
+    ) -> None:
+        """Begin with nothing written; the ioLoop hears of the end of a sync through `requests`."""
+        self.busy: bool = False
+        self.due: bool = False
+        self.written: int = 0
+        self.count: int = 0
+        self.options = options
+        self._threads = threads
+        self._requests = requests
+        self._timer = timer
+        self._synced = 0
+        self._target = 0
+        self._pressing = 0
+        self._messages = 0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def wrote(self, serial: int, messages: int, *, pressing: bool = True) -> None:
+        """A batch is in the file; `pressing`: under `"always"` it is to be synced at once."""
+        self.written = serial
+        self._messages += messages
+        if pressing:
+            self._pressing = serial
+
+    @property
+    def lagging(self) -> bool:
+        """Whether something was written that is not on the device."""
+        return self.written > self._synced
+
+    def sync_now(self) -> None:
+        """Let everything written be synced at once, whatever the policy."""
+        self.due = True
+
+    def nothing_to_sync(self) -> None:
+        """What was written last added no bytes."""
+        if not self.busy:
+            self._synced = self.written
+
+    def needed(self) -> bool:
+        """Return whether a sync is to be started now."""
+        if self.busy or self.written <= self._synced:
+            self.due = self.due and self.written > self._synced
+            return False
+        if self._waiting or self.due or (self.options.sync == "always" and self._pressing > self._synced):
+            return True
+        return self.options.sync == "interval" and self._messages >= self.options.sync_every
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Have everything written so far synced, off the loop."""
+        self.busy = True
+        self.due = False
+        self._target = self.written
+        self._messages = 0
+        self._timer.began()
+        self._threads.start(work, lambda _, error: self._requests.put_nowait(Synced(error)))
+
+    def ended(self, error: BaseException | None) -> None:
+        """The sync in flight has ended.
+
+        Raises:
+            StoreFailedError: it failed.
+        """
+        self.busy = False
+        self._timer.ended()
+        if error is not None:
+            raise error
+        self.count += 1
+        self._synced = max(self._synced, self._target)
+
+    def wait(self, serial: int, done: asyncio.Future[None]) -> None:
+        """Decide `done` once this batch is on the device."""
+        self._waiting.append((serial, done))
+
+    def resolve(self) -> None:
+        """Tell those whose batch is on the device."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        for serial, done in waiting:
+            if serial <= self._synced:
+                settle(done, None, None)
+            else:
+                self._waiting.append((serial, done))
+
+    def fail(self, error: Exception) -> None:
+        """Tell everyone who waits."""
+        for _, done in self._waiting:
+            settle(done, None, error)
+        self._waiting.clear()

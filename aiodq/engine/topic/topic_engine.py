@@ -1,0 +1,555 @@
+"""A topic's ioLoop: the one task that changes the log's positions."""
+
+from __future__ import annotations
+
+import asyncio
+from copy import copy
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+
+import anyio
+
+from aiodq.engine.channel.ack_persister import AckPersister, Job, fold_all
+from aiodq.engine.effective_options import EffectiveOptions
+from aiodq.engine.futures import settle, tell_all
+from aiodq.engine.monitoring.metrics import SyncTimer
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.topic.creation import Creation
+from aiodq.engine.topic.exclusive_work import ExclusiveWork
+from aiodq.engine.topic.lifetimes import Lifetimes
+from aiodq.engine.topic.no_log import NoLog
+from aiodq.engine.topic.prefetch_reader import PrefetchingReader
+from aiodq.engine.topic.publisher import Publisher
+from aiodq.engine.topic.put_buffer import PutBuffer
+from aiodq.engine.topic.request_queue import RequestQueue
+from aiodq.engine.topic.requests import (
+    BatchOpen,
+    BatchWritten,
+    Operation,
+    Request,
+    Retain,
+    Stop,
+    Synced,
+    SyncWanted,
+    Tick,
+)
+from aiodq.engine.topic.retention import TopicRetention
+from aiodq.engine.topic.segment_writer import SegmentWriter
+from aiodq.engine.topic.syncer import Syncer
+from aiodq.engine.topic.tail_cache import TailCache
+from aiodq.engine.topic.ticker import Ticker
+from aiodq.errors import WrongContextError
+from aiodq.format.columns import Flags
+from aiodq.options import seconds
+from aiodq.storage.log.backlog_bytes import BacklogBytes
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from aiodq.clock import Clock
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.channel.crash_suspects import CrashSuspects
+    from aiodq.engine.channel.dead_letters import DeadLetter
+    from aiodq.engine.channel.settlement import Settlement
+    from aiodq.engine.engine_host import TopicEngineHost
+    from aiodq.engine.monitoring.metrics import StoreMetrics
+    from aiodq.engine.monitoring.reporter import Reporter
+    from aiodq.engine.topic.put_batch import OpenBatch, Part
+    from aiodq.engine.transactions.task_transactions import OpenTransactions
+    from aiodq.errors import StorageError
+    from aiodq.options import StoreOptions
+    from aiodq.storage.log.topic_log import LogOptions, TopicLog
+    from aiodq.storage.read.log_reader import LogReader, LogView
+
+__all__ = ["TopicEngine"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_LEAST_AHEAD: Final = 1 << 16
+_OVERLAP: Final = 1 << 20
+"""With so much waiting, the next batch is written beside a sync instead of after it."""
+
+
+class TopicEngine:
+    """One topic's engine.
+
+    Attributes:
+        name: the topic's.
+        log: its files; an empty stand-in until the first message or channel makes them.
+        retention: gives up segments and messages.
+        creation: makes its files and its channels.
+        put_buffer: the open batch and those who wait for room.
+        channel_engines: its channels, by name.
+        tail: the newest messages in memory.
+        syncer: when the log is synced, and how often it was.
+        visible: the offset up to which channels may deliver.
+        paused: none of them delivers.
+        in_writer: what the segment writer has in hand.
+        abandoned: its files were closed, and what a thread opens after that is to be closed at once.
+        publisher: shows what is written once it may be seen.
+        reporter: tells what happens.
+        metrics: what is measured.
+        backlog_bytes: tells how many bytes lie before a channel.
+        lifetimes: when times to live end.
+        unusable: why the topic cannot be used until the store is opened again, though it has files; else None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: StoreOptions,
+        host: TopicEngineHost,
+        log: TopicLog | None,
+        *,
+        unusable: StorageError | None = None,
+    ) -> None:
+        """Serve an opened log, or one that does not exist before it is needed; `run` does the work."""
+        self.unusable = unusable
+        self.name = name
+        self.options: StoreOptions = options
+        self.log: TopicLog | NoLog = NoLog() if log is None else log
+        self.visible: int = self.log.end
+        self.channel_engines: dict[str, ChannelEngine[Any]] = {}
+        self.tail: TailCache = TailCache(self._quarter)
+        self.stopped: bool = False
+        self.closed: bool = False
+        self.abandoned: bool = False
+        self.clock: Clock = host.clock
+        self.lifetimes: Lifetimes = Lifetimes(host.clock)
+        self._mortal = any(segment.flags & Flags.EXPIRIES for segment in self.log.segments)
+        self.reporter: Reporter = host.reporter
+        self.metrics: StoreMetrics = host.metrics
+        self.check_context: Callable[[], None] = host.check_context
+        self.without_transactions: Callable[[], AbstractAsyncContextManager[None]] = host.without_transactions
+        self.fail_store: Callable[[Exception], None] = host.fail
+        self.send_dead_letter: Callable[[DeadLetter, Callable[[Exception | None], None]], None] = host.send_dead_letter
+        self.transactions: OpenTransactions = host.transactions
+        self.crash_suspects: CrashSuspects = host.crash_suspects
+        self.paused: bool = False
+        self._host = host
+        self._durably = options.sync == "always"
+        self._requests = RequestQueue()
+        self._writer = SegmentWriter(log, host.clock, host.threads, self._requests)
+        self.creation: Creation = Creation(
+            self,
+            lambda: host.make_log(name, self.effective_options.record),
+            exists=log is not None or unusable is not None,
+        )
+        self.reader: PrefetchingReader = PrefetchingReader(host.fs_of(name), host.threads, self.view, self._ahead)
+        self._persister = AckPersister(
+            host.threads, self.wait_durable, SyncTimer(host.metrics, name), durable=self._durably
+        )
+        self.put_buffer: PutBuffer = PutBuffer(self)
+        self.retention: TopicRetention = TopicRetention(self, self.reader, self._persister, host)
+        self.publisher: Publisher = Publisher(self)
+        self.backlog_bytes: BacklogBytes = BacklogBytes()
+        self.syncer: Syncer = Syncer(options, host.threads, self._requests, SyncTimer(host.metrics, name))
+        self._exclusive_work = ExclusiveWork(host, self._requests)
+        self._writing = self._retain_queued = self._in_turn = self._stirred = False
+        self._ticker = Ticker(lambda: self._requests.put_nowait(Tick()))
+        self.effective_options: EffectiveOptions = EffectiveOptions(self, host, self._persister)
+        self._serial = self._taken = 0
+        self.in_writer: list[Part] = []
+
+    # --- what handles call, on the loop
+
+    def check(self) -> None:
+        """Raise if the topic cannot be used (see `TopicEngineHost.check`).
+
+        Raises:
+            StorageError: why its files cannot be.
+        """
+        self._host.check()
+        if self.unusable is not None:
+            raise copy(self.unusable) from self.unusable
+        self._requests.check()
+
+    @property
+    def store(self) -> str:
+        """The store's directory."""
+        return self._host.path
+
+    @property
+    def standing(self) -> str:
+        """What may be done with the topic, in a word, for those who look at it."""
+        standing = self._host.standing
+        if standing != "open":
+            return standing
+        if self.stopped:
+            return "deleted"
+        return "paused" if self.paused else "shut down" if self.put_buffer.shut else "open"
+
+    def view(self) -> LogView:
+        """Return the log as far as channels may see it."""
+        return self.log.view(self.visible)
+
+    def opened(self) -> None:
+        """The open batch is no longer empty."""
+        self._serial += 1
+        self.put_buffer.batch.serial = self._serial
+        self.creation.create()
+        self.creation.again()
+        self._requests.put_nowait(BatchOpen())
+
+    def retain_soon(self) -> None:
+        """Look for segments that may go, when nothing else is under way."""
+        if not self._retain_queued:
+            self._retain_queued = True
+            self._requests.put_nowait(Retain())
+        self.stir()
+
+    def stir(self) -> None:
+        """Something has changed that the next tick looks at."""
+        if not self._stirred:
+            self._stirred = True
+            self._ticker.within(seconds(self.options.sync_interval))
+
+    def created(self, log: TopicLog) -> None:
+        """The topic has files now."""
+        if self.abandoned:
+            log.abandon()
+            return
+        self.log = log
+        self.visible = log.end
+        self._writer.log = log
+        self.effective_options.created()
+
+    def refuse(self, error: Exception) -> None:
+        """Refuse what was accepted and is not written yet."""
+        self._taken = self._serial
+        self.syncer.wrote(self._serial, 0, pressing=False)
+        if isinstance(self.log, NoLog):
+            self.syncer.nothing_to_sync()
+        self.put_buffer.refuse_batch(error)
+
+    def real_log(self) -> TopicLog:
+        """Return the log for work on its files.
+
+        Raises:
+            StorageError: why the topic's files could not be made.
+        """
+        if isinstance(self.log, NoLog):
+            raise self.creation.error
+        return self.log
+
+    async def settle_in(self, channel: str | None = None) -> None:
+        """Wait until everything accepted before is visible to channels, and new channels and options are there.
+
+        Raises:
+            StorageError: this channel could not be made, or its options not written; where none is named, some channel.
+
+        Cancellation: nothing changes.
+        """
+        self.creation.again()
+        await self.operate(lambda: None)
+        if self.effective_options.coming:
+            await self.persist(lambda: None)
+        self.creation.check(channel)
+        self.effective_options.check(channel)
+
+    def catch_up(self) -> None:
+        """Do at once what the task would do at its next turn, for who looks for what was accepted in this one.
+
+        It is one small write at most. Nothing is done under `"always"`, where what was accepted is there once it is
+        synced, nor for another thread, which may only look.
+        """
+        if self._durably or self._in_turn or not self.put_buffer.pending:
+            return
+        try:
+            self.check_context()
+            self._turn()
+        except WrongContextError:
+            return
+        except Exception as error:  # noqa: BLE001 - as in `_guarded`
+            self._host.fail(error)
+
+    @property
+    def pending(self) -> int:
+        """See `ChannelEngineHost.pending`."""
+        return self.put_buffer.pending
+
+    @property
+    def mortal(self) -> bool:
+        """See `ChannelEngineHost.mortal`."""
+        return self._mortal or self.lifetimes.seen
+
+    def configure(self, options: StoreOptions, log: LogOptions) -> None:
+        """Go on with other options."""
+        self.options = options
+        self._durably = self._persister.durable = options.sync == "always"
+        self.syncer.options = options
+        self.tail.limit = self._quarter
+        self.put_buffer.configure()
+        if not isinstance(self.log, NoLog):
+            self.log.options = log
+            self.stir()
+
+    @property
+    def _quarter(self) -> int:
+        """Half of the memory beside the write buffer: for the log's tail, and as much for what channels read ahead."""
+        return self.options.memory_bytes // 4
+
+    def _ahead(self) -> int:
+        """Return what one of the channels may read ahead, however many there are by now."""
+        return max(self._quarter // max(len(self.channel_engines), 1), _LEAST_AHEAD)
+
+    async def look(self, function: Callable[[LogReader], T]) -> T:
+        """Have something looked up in the log, off the loop.
+
+        Cancellation: nothing changes.
+        """
+        return await self.reader.look(function)
+
+    def settled(self, channel_engine: Settlement) -> None:
+        """See `ChannelEngineHost.settled`."""
+        self._use()
+        self.attached(channel_engine)
+
+    def _use(self) -> None:
+        if not self.effective_options.acting:
+            self.effective_options.used()
+
+    def attached(self, channel_engine: Settlement) -> None:
+        """A channel's state is there, or something in it was settled."""
+        self._persister.settled(channel_engine)
+        self.put_buffer.freed()
+        self._look_behind(channel_engine)
+
+    def write_now(self, channel_engine: Settlement) -> None:
+        """See `ChannelEngineHost.write_now`."""
+        self._persister.write_now(channel_engine)
+
+    def settled_elsewhere(self, channel_engine: Settlement) -> None:
+        """See `ChannelEngineHost.settled_elsewhere`."""
+        self._use()
+        self._persister.note(channel_engine)
+        self.put_buffer.freed()
+        self._look_behind(channel_engine)
+
+    def _look_behind(self, channel_engine: Settlement) -> None:
+        """A channel has settled something: the oldest segment may go by that at once, any other at the next tick."""
+        if self.retention.passed(channel_engine):
+            self.retain_soon()
+        self.stir()
+
+    async def sync(self) -> None:
+        """Wait until everything accepted before is on disk, and everything settled before.
+
+        Cancellation: it will be all the same.
+        """
+        await self.sync_log()
+        await self.persist(lambda: None, acks_first=True)
+
+    async def wait_durable(self) -> None:
+        """Wait until every message that channels see is durable, as far as the policy makes messages durable.
+
+        Cancellation: it will be all the same.
+        """
+        if self.log.durable < self.visible and (self._durably or self.retention.pinned is not None):
+            await self.sync_log()
+
+    async def sync_log(self) -> None:
+        """Wait until everything accepted before is on disk.
+
+        Cancellation: it will be all the same.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._requests.ask(SyncWanted(done))
+        await done
+
+    async def operate(self, work: Callable[[], T]) -> T:
+        """Have `work` done with the log at rest, everything accepted before being durable.
+
+        Cancellation: it is done all the same.
+        """
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.submit(work, lambda result, error: settle(done, result, error))
+        return await done
+
+    def submit(
+        self, work: Callable[[], T], finish: Callable[[T, Exception | None], None], after: int | None = None
+    ) -> None:
+        """As `operate`, for who does not wait; `finish` gets the result, or an error beside no result."""
+        if after is None:
+            self.put_buffer.close_batch()
+        told = cast("Callable[[object, Exception | None], None]", finish)
+        self._requests.ask(Operation(work, told, self._serial if after is None else after))
+
+    async def persist(self, work: Callable[[], T], *, acks_first: bool = False) -> T:
+        """Have the metadata persister do something.
+
+        Cancellation: it is done all the same.
+        """
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._persister.submit(Job(work, lambda result, error: settle(done, result, error), acks_first))
+        return await done
+
+    async def close(self, over: QueueShutDown | None = None) -> None:
+        """Finish what was accepted, make everything durable, close the files and end.
+
+        Args:
+            over: what everybody is told who wants something later.
+        """
+        if self.unusable is not None:
+            self.closed = True
+            return
+        over = over or QueueShutDown("the store is closed")
+        self.put_buffer.shut_down(over)
+        for channel_engine in self.channel_engines.values():
+            channel_engine.end_getters(over)
+        await self.operate(lambda: None)
+        for channel_engine in self.channel_engines.values():
+            channel_engine.refuse(over)
+        await self.persist(lambda: fold_all(list(self.channel_engines.values())), acks_first=True)
+        await self.operate(lambda: self.log.close())  # noqa: PLW0108 - the log may be born until then
+        self.reader.close()
+        self.closed = True
+        self.fail(over)
+
+    def fail(self, error: Exception) -> None:
+        """End: `error` goes to everybody who waits, and to everybody who wants something later."""
+        self.stopped = True
+        self._ticker.end()
+        parts = [part.fail for part in self.in_writer]
+        own = [
+            self.put_buffer.fail,
+            self.publisher.fail,
+            self.syncer.fail,
+            self._exclusive_work.fail,
+            self._persister.fail,
+        ]
+        channel_engines = [channel_engine.end for channel_engine in self.channel_engines.values()]
+        tell_all(error, [*parts, *own, *channel_engines, self._requests.close])
+        self._requests.put_nowait(Stop())
+
+    # --- the task
+
+    async def run(self) -> None:
+        """Serve until stopped."""
+        async with anyio.create_task_group() as tasks:
+            self.stir()
+            for coroutine in (self._writer.run, self.reader.run, self._persister.run):
+                tasks.start_soon(self._guarded, coroutine)
+            await self._guarded(self._serve)
+            tasks.cancel_scope.cancel()
+
+    async def _guarded(self, coroutine: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await coroutine()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            self._host.fail(error)
+
+    def guarded(self, function: Callable[P, object]) -> Callable[P, None]:
+        """Return `function` for a callback of the event loop's: what it raises stops the store."""
+
+        def callback(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                function(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._host.fail(error)
+
+        return callback
+
+    async def _serve(self) -> None:
+        while not self.stopped:
+            request = await self._requests.get()
+            self._turn(request)
+
+    def _turn(self, request: Request | None = None) -> None:
+        self._in_turn = True
+        try:
+            if request is not None:
+                self._handle(request)
+            while not self._requests.empty() and not self.stopped:
+                self._handle(self._requests.get_nowait())
+            if not self.stopped:
+                self._advance()
+        finally:
+            self._in_turn = False
+
+    def _handle(self, request: Request) -> None:
+        match request:
+            case BatchWritten():
+                self._batch_written(request)
+            case Synced():
+                self._sync_ended(request.error)
+            case SyncWanted():
+                self.syncer.wait(self._serial, request.done)
+            case Operation():
+                self._exclusive_work.add(request)
+            case Tick():
+                self._ticked()
+            case Retain():
+                self._retain_queued = False
+                self._retain_if_idle()
+            case BatchOpen() | Stop():
+                pass  # `_advance` looks at the batch; the loop's condition at the stop
+
+    def _advance(self) -> None:
+        """Start whatever may start now. Every decision of the ioLoop is made here."""
+        if self._exclusive_work.running:
+            return
+        at_rest = not self._writing and not self.syncer.busy and not self.publisher.unsynced
+        if at_rest and self._durably and self.syncer.lagging and self._exclusive_work.may_start(self.syncer.written):
+            self.syncer.sync_now()
+        elif at_rest and self._exclusive_work.start_next(self.syncer.written):
+            return
+        batch = self.put_buffer.next_batch()
+        if batch is not None and not self._writing and self._may_write(batch):
+            self._start_write(batch)
+        if not self._writer.rolling and self.syncer.needed():
+            self._writer.syncing(busy=True)
+            self.syncer.start(self.real_log().sync)
+        self.syncer.resolve()
+
+    def _may_write(self, batch: OpenBatch) -> bool:
+        if self._exclusive_work.waits_for(self._taken):
+            return False
+        return not (self._durably and self.syncer.busy) or batch.cost >= _OVERLAP
+
+    # --- writing
+
+    def _start_write(self, batch: OpenBatch) -> None:
+        self._writing = True
+        self._taken = batch.serial
+        self.in_writer = self.put_buffer.take()
+        written = self._writer.write_at_once(self.in_writer)
+        if written is None:
+            self._writer.batches.put_nowait((self._taken, self.in_writer))
+        else:
+            self._batch_written(BatchWritten(self._taken, written))
+            self._exclusive_work.wake(self._taken)
+
+    def _batch_written(self, request: BatchWritten) -> None:
+        self._writing = False
+        self.publisher.written(request.serial, request.result, durably=self._durably)
+        self.in_writer = []
+        self._use()
+        if self.retention.wrote():
+            self._retain_if_idle()
+        self.stir()
+
+    def _retain_if_idle(self) -> None:
+        # A roll or an operation changes the list of segments in a thread.
+        if not self._writer.rolling and not self._exclusive_work.running:
+            self.retention.retain()
+
+    # --- syncing
+
+    def _sync_ended(self, error: BaseException | None) -> None:
+        self._writer.syncing(busy=False)
+        self.syncer.ended(error)
+        self.publisher.synced()
+
+    def _ticked(self) -> None:
+        self._stirred = False
+        if self.options.sync == "interval":
+            self.syncer.due = True
+            if self._persister.unsynced:
+                self._persister.submit(Job(lambda: None, self.retention.ignore, acks_first=True))
+                self.stir()
+        self._retain_if_idle()
+        again = self.retention.next_look()
+        if again is not None:
+            self._ticker.within(again)

@@ -1,0 +1,1 @@
+"""Transactions: committed in groups, then appended to their topics."""

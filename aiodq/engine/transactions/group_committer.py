@@ -1,0 +1,409 @@
+"""Committing transactions: in groups, each group with one sync of one file, then into the topics.
+
+What a transaction settles and puts is written to the file of transactions first (`aiodq.format.transactions`), and
+synced there: that is the commit. Then its puts are appended to the topics' logs and its acks entered in the channels'
+states, where nobody waits for a sync: the file says it all once more, should they be lost. About once a second, when a
+channel is to go back, or something is to be deleted, logs and journals are synced and the file is emptied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from aiodq.engine.futures import settle, tell_all
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.topic.put_batch import atomic_part
+from aiodq.engine.transactions.topic_appender import TopicAppender
+from aiodq.errors import AiodqError, DiskFullError, NotInFlightError, StoreFailedError
+from aiodq.format.transactions import Acks, Commit, Puts
+from aiodq.names import is_ephemeral
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+
+    from aiodq.clock import Clock
+    from aiodq.engine.channel.settlement import Settlement
+    from aiodq.engine.monitoring.metrics import SyncTimer
+    from aiodq.engine.topic.put_batch import Accepted
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.engine.worker_threads import WorkerThreads
+    from aiodq.format.columns import Columns
+    from aiodq.storage.state.transaction_log import TransactionFile
+
+__all__ = ["Committer", "HeldAck"]
+
+_PERIOD: Final = 1.0
+"""Seconds for which the file of transactions stands in for topics and channels."""
+
+_LIMIT: Final = 1 << 22
+"""Bytes of that file that end the period early."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAck:
+    """A message that a transaction settles.
+
+    Attributes:
+        engine, channel_engine: where it came from.
+        offset, delivery: which it is.
+    """
+
+    engine: TopicEngine
+    channel_engine: Settlement
+    offset: int
+    delivery: int
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A transaction that is to be committed.
+
+    Attributes:
+        settlements: what it settles, each with the number by which it is held.
+        puts: what it puts, by topic, with its memory.
+        done: for who waits.
+        reserved: room for the puts, as (topic, messages, memory).
+    """
+
+    settlements: list[tuple[HeldAck, int]]
+    puts: list[tuple[TopicEngine, Columns, int]]
+    done: asyncio.Future[None]
+    reserved: list[tuple[TopicEngine, int, int]] = field(default_factory=list)
+
+    def holds(self) -> bool:
+        """Return whether nobody took a message away meanwhile."""
+        return all(settlement.channel_engine.holds(settlement.offset, held) for settlement, held in self.settlements)
+
+    def release(self) -> None:
+        """Let everything be as it was before."""
+        for settlement, held in self.settlements:
+            settlement.channel_engine.unhold(settlement.offset, held, settlement.delivery)
+        self.unreserve()
+
+    def unreserve(self) -> None:
+        """Give the room back that the puts had."""
+        for engine, messages, cost in self.reserved:
+            engine.put_buffer.unreserve(messages, cost)
+        self.reserved.clear()
+
+    def settle(self) -> None:
+        """Enter the acks, and tell who waits: whoever sees a message acked can see what came of it."""
+        for settlement, held in self.settlements:
+            settlement.channel_engine.settle_held(settlement.offset, held)
+        settle(self.done, None, None)
+
+    def commit(self) -> Commit:
+        """Return what is to be written of it."""
+        by_channel: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        for settlement, _ in self.settlements:
+            if is_ephemeral(settlement.engine.name) or is_ephemeral(settlement.channel_engine.name):
+                continue
+            ranges = by_channel.setdefault((settlement.engine.name, settlement.channel_engine.name), [])
+            ranges.append((settlement.offset, settlement.offset + 1))
+        acks = [Acks(topic, channel, sorted(ranges)) for (topic, channel), ranges in by_channel.items()]
+        # What is durable now stays where it is; the messages come behind it.
+        puts = [Puts(i.name, i.log.durable, columns) for i, columns, _ in self.puts if not is_ephemeral(i.name)]
+        return Commit(acks, puts)
+
+
+class Committer:
+    """One per store."""
+
+    def __init__(
+        self,
+        file: TransactionFile,
+        threads: WorkerThreads,
+        clock: Clock,
+        timer: SyncTimer,
+        fail: Callable[[Exception], None],
+    ) -> None:
+        """Commit to this file, its syncs being timed; `fail` stops the store."""
+        self.committed: int = 0
+        self._file = file
+        self._threads = threads
+        self._clock = clock
+        self._sync_timer = timer
+        self._fail = fail
+        self._waiting: deque[_Entry] = deque()
+        self._undecided: dict[asyncio.Future[None], _Entry] = {}
+        self._appenders: dict[TopicEngine, TopicAppender] = {}
+        self._settled: dict[Settlement, TopicEngine] = {}
+        self._turn = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._over: Exception | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = False
+        self._drop: Callable[[], None] | None = None
+        if file.stale:
+            self._arm()
+
+    # --- recovery
+
+    def recovered(self, engine: TopicEngine, channel_engines: Iterable[Settlement], left: Sequence[Columns]) -> None:
+        """A topic was opened that transactions in the file speak of.
+
+        Args:
+            engine: the topic's.
+            channel_engines: its channels in which they settle something.
+            left: what could not be put into it at open.
+        """
+        engine.retention.pin(0)
+        self._settled.update(dict.fromkeys(channel_engines, engine))
+        appender = self._appenders[engine] = TopicAppender(engine)
+        for columns in left:
+            appender.add(columns)
+
+    def take_up(self, drop: Callable[[], None]) -> None:
+        """What was owed to topics is theirs now; `drop` forgets it once they hold it durably. Blocking."""
+        self._drop = drop
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_PERIOD, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._due = True
+        self._wake.set()
+
+    # --- what a transaction calls
+
+    async def commit(
+        self,
+        settlements: Sequence[HeldAck],
+        puts: Sequence[tuple[TopicEngine, list[tuple[Accepted, bytes]]]],
+        late: Callable[[BaseException | None], None],
+    ) -> None:
+        """Commit: return when all of it is durable, and can be seen unless the disk is full.
+
+        Args:
+            settlements: what it settles.
+            puts: what it puts.
+            late: told how it ended where the caller is cancelled while the commit is under way.
+
+        Raises:
+            NotInFlightError: a message was taken away meanwhile; nothing was done.
+            QueueFull: a topic's bound is reached and its policy is `"reject"`; nothing was done.
+            QueueShutDown: the store is closed; nothing was done.
+            DiskFullError: nothing was done, and it may be tried again.
+            StorageError: a topic that is put into cannot be made, or not be used; nothing was done.
+            StoreFailedError: the store has stopped.
+
+        Cancellation: nothing was done, or it is committed and only the caller does not know.
+        """
+        entry = _Entry([], [], asyncio.get_running_loop().create_future())
+        for engine, _ in puts:
+            # INVARIANT: what is committed can be put where it belongs, as soon as there is room.
+            with suppress(DiskFullError):
+                await engine.creation.made()
+        try:
+            await self._reserve(entry, puts, pressing=bool(settlements))
+            self._hold(entry, settlements)
+        except BaseException:
+            entry.release()
+            raise
+        self._undecided[entry.done] = entry
+        entry.done.add_done_callback(lambda done: self._undecided.pop(done, None))
+        self._waiting.append(entry)
+        self._wake.set()
+        try:
+            await asyncio.shield(entry.done)
+        except asyncio.CancelledError:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+                entry.release()
+            else:
+                entry.done.add_done_callback(lambda done: late(done.exception()))
+            raise
+
+    def _hold(self, entry: _Entry, settlements: Sequence[HeldAck]) -> None:
+        if self._over is not None:
+            raise self._over
+        for settlement in settlements:
+            settlement.channel_engine.check(settlement.offset, settlement.delivery)
+        for settlement in settlements:
+            held = settlement.channel_engine.hold(settlement.offset, settlement.delivery)
+            entry.settlements.append((settlement, held))
+
+    async def _reserve(
+        self, entry: _Entry, puts: Sequence[tuple[TopicEngine, list[tuple[Accepted, bytes]]]], *, pressing: bool
+    ) -> None:
+        # In one order for all, so that two transactions never wait for each other.
+        for engine, messages in sorted(puts, key=lambda put: put[0].name):
+            part = atomic_part(messages, entry.done)
+
+            def room(engine: TopicEngine = engine, count: int = len(messages), cost: int = part.cost) -> None:
+                engine.put_buffer.reserve(count, cost, pressing=pressing)
+
+            await engine.put_buffer.enter(room)
+            entry.reserved.append((engine, len(messages), part.cost))
+            entry.puts.append((engine, part.columns, part.cost))
+
+    @asynccontextmanager
+    async def without_transactions(self) -> AsyncIterator[None]:
+        """See `TopicEngineHost.alone`.
+
+        Raises:
+            StorageError: what was committed could not be put into a topic yet.
+        """
+        async with self._turn:
+            await self._empty()
+            yield
+
+    def forget(self, engine: TopicEngine) -> None:
+        """A topic is being deleted: what waits for room in it never comes."""
+        if engine in self._appenders:
+            self._appenders[engine].forget()
+
+    # --- the task
+
+    async def run(self) -> None:
+        """Commit what comes, until the store stops."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                async with self._turn:
+                    await self._work()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            self._fail(error)
+
+    async def _work(self) -> None:
+        hindrance = None
+        if self._due or self._file.stale or self._file.size > _LIMIT:
+            self._due = False
+            try:
+                await self._empty()
+            except StoreFailedError:
+                raise
+            except AiodqError as error:
+                hindrance = error
+                self._arm()
+        entries = self._taken()
+        if hindrance is not None and (self._file.stale or self._file.size > _LIMIT):
+            _refuse(entries, hindrance)
+        elif entries:
+            await self._commit(entries)
+
+    def _taken(self) -> list[_Entry]:
+        """Return what waits to be committed, and refuse what cannot be any more."""
+        taken, self._waiting = list(self._waiting), deque()
+        entries: list[_Entry] = []
+        for entry in taken:
+            if any(engine.closed for engine, _, _ in entry.puts):
+                _refuse([entry], QueueShutDown("a topic of the transaction was deleted"))
+            elif not entry.holds():
+                _refuse([entry], NotInFlightError("a message of the transaction is not in flight any more"))
+            else:
+                entries.append(entry)
+        return entries
+
+    async def _commit(self, entries: list[_Entry]) -> None:
+        try:
+            await self._wait_durable(entries)
+            commits = [entry.commit() for entry in entries]
+            for entry in entries:
+                for engine, _, _ in entry.puts:
+                    engine.retention.pin(engine.log.durable)
+            with self._sync_timer:
+                numbers = await self._threads.call(self._file.append, commits, self._clock.now_ns())
+        except StoreFailedError as error:
+            _refuse(entries, error)
+            raise
+        except AiodqError as error:
+            _refuse(entries, error)
+            return
+        except BaseException:
+            _refuse(entries, self._over or StoreFailedError("the store's engine was stopped"))
+            raise
+        for number, entry in zip(numbers, entries, strict=True):
+            self._enter(entry, number)
+        self._arm()
+
+    async def _wait_durable(self, entries: list[_Entry]) -> None:
+        """Wait until every message that is settled here is durable."""
+        sources = {settlement.engine for entry in entries for settlement, _ in entry.settlements}
+        for engine in sources:
+            last = max(s.offset for entry in entries for s, _ in entry.settlements if s.engine is engine)
+            if engine.log.durable <= last:
+                await engine.sync_log()
+
+    def _enter(self, entry: _Entry, number: int) -> None:
+        """A transaction is committed: its puts come into their topics, and then its acks are entered."""
+        self.committed += 1
+        for settlement, _ in entry.settlements:
+            self._settled[settlement.channel_engine] = settlement.engine
+        entry.unreserve()
+        left = len(entry.puts)
+
+        def tried() -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                entry.settle()
+
+        if not entry.puts:
+            tried()
+        for engine, columns, _ in entry.puts:
+            columns.transaction = number
+            if engine not in self._appenders:
+                self._appenders[engine] = TopicAppender(engine)
+            self._appenders[engine].add(columns, tried)
+
+    async def _empty(self) -> None:
+        """Have topics and channels hold durably what was committed, and forget it."""
+        if not (self._appenders or self._settled or self._file.stale or self._file.size or self._drop):
+            return
+        for appender in self._appenders.values():
+            await appender.idle()
+        touched = {*self._appenders, *self._settled.values()}
+        await asyncio.gather(*(channel_engine.committed() for channel_engine in self._settled))
+        await asyncio.gather(*(engine.sync() for engine in touched))
+        await self._threads.call(self._file.reset, self._clock.now_ns())
+        if self._drop is not None:
+            await self._threads.call(self._drop)
+            self._drop = None
+        self._appenders.clear()
+        self._settled.clear()
+        for engine in touched:
+            engine.retention.unpin()
+
+    # --- the end
+
+    async def close(self) -> None:
+        """Commit what waits, and leave nothing in the file that its topics can hold.
+
+        Raises:
+            StoreFailedError: the store has stopped.
+        """
+        async with self._turn:
+            await self._work()
+            self._due = True
+            await self._work()
+            self._over = QueueShutDown("the store is closed")
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def fail(self, error: Exception) -> None:
+        """Tell who waits, and who comes."""
+        self._over = error
+        self._waiting.clear()
+        # Of one that is on disk already only who waits for it does not know.
+        entries = list(self._undecided.values())
+        told = [partial(_refuse, [entry]) for entry in entries]
+        tell_all(error, [*told, *(appender.fail for appender in self._appenders.values())])
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _refuse(entries: Sequence[_Entry], error: Exception) -> None:
+    for entry in entries:
+        settle(entry.done, None, error)
+        entry.done.exception()  # who was cancelled does not ask
+        entry.release()

@@ -1,0 +1,129 @@
+"""What may be put, and what not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from aiodq.engine.topic.put_batch import PLAIN, Accepted
+from aiodq.errors import InvalidMessageError, InvalidMessageTypeError, InvalidOptionError, InvalidOptionTypeError
+from aiodq.values import span_seconds
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from aiodq.clock import Clock
+    from aiodq.engine.topic.put_batch import Draft
+    from aiodq.format.layout import BytesLike
+
+__all__ = ["check_bodies", "check_headers", "check_labels", "checked", "no_body", "span_ns"]
+
+_LONGEST_TAG: Final = 1 << 16
+_LONGEST_KEY: Final = 1 << 20
+_MOST_HEADERS: Final = 1 << 16
+
+
+def checked(draft: Draft, clock: Clock) -> Accepted:
+    """Return what is to be stored of a draft besides its body.
+
+    Raises:
+        InvalidMessageError: it cannot be.
+    """
+    tag, key, headers = draft.tag, draft.key, draft.headers
+    if tag is None and key is None and not headers and draft.delay is None and draft.ttl is None:
+        return PLAIN
+    check_labels(tag, key)
+    key = None if key is None else bytes(key)
+    if headers:
+        headers = check_headers(headers)
+    wait, life = span_ns(draft.delay, "delay"), span_ns(draft.ttl, "ttl")
+    now = clock.now_ns() if wait or life is not None else 0
+    return Accepted(tag, key, headers, now + wait if wait else 0, 0 if life is None else now + life)
+
+
+def check_labels(tag: str | None, key: BytesLike | None) -> None:
+    """Make sure that a message may have these.
+
+    Raises:
+        InvalidMessageError: of another type, or too long.
+    """
+    if tag is not None and (not isinstance(tag, str) or len(_utf8(tag)) > _LONGEST_TAG):
+        _refuse("tag", f"a tag is text of up to {_LONGEST_TAG} bytes, or None", tag, str, "tag='red'")
+    if key is not None and (not isinstance(key, (bytes, bytearray, memoryview)) or len(key) > _LONGEST_KEY):
+        expected = f"a key is up to {_LONGEST_KEY} bytes, or None"
+        _refuse("key", expected, key, (bytes, bytearray, memoryview), "key=b'customer-17', key=text.encode()")
+
+
+def _refuse(what: str, expected: str, given: object, kind: type | tuple[type, ...], example: str) -> NoReturn:
+    if isinstance(given, kind):
+        raise InvalidMessageError(f"{expected}; this {what} is longer")
+    raise InvalidMessageTypeError(f"{expected}, not {given!r:.100} ({type(given).__name__}): write {example}")
+
+
+def no_body(given: object) -> str:
+    """Return why something can be no message's body, and how to write it."""
+    example = "put(json.dumps(value).encode())"
+    if isinstance(given, str):
+        example = "put(text.encode())"
+    elif given is None:
+        example = "put(b'') for a message of nothing"
+    return f"a message's body is bytes-like, not {given!r:.100} ({type(given).__name__}): write {example}"
+
+
+def check_bodies(bodies: object) -> None:
+    """Make sure that these are several, and not one body, whose bytes would be several, too.
+
+    Raises:
+        InvalidMessageError: they are not; a `TypeError` too.
+    """
+    if isinstance(bodies, (str, bytes, bytearray, memoryview)) or not isinstance(bodies, Iterable):
+        raise InvalidMessageTypeError(
+            f"put_many takes a list of bodies, not {bodies!r:.100} ({type(bodies).__name__}): "
+            "write put_many([body, ...])"
+        )
+
+
+def span_ns(span: float | timedelta | None, what: str) -> int | None:
+    """Return seconds, or a `timedelta`, as nanoseconds; None for None.
+
+    Raises:
+        InvalidMessageError: negative, endless, or no number; a `TypeError` too where it is of another type.
+    """
+    if span is None:
+        return None
+    try:
+        return int(span_seconds(what, span) * 1_000_000_000)
+    except InvalidOptionTypeError as error:
+        raise InvalidMessageTypeError(str(error)) from None
+    except InvalidOptionError as error:
+        raise InvalidMessageError(str(error)) from None
+
+
+def _utf8(text: object) -> bytes:
+    if not isinstance(text, str):
+        raise InvalidMessageTypeError(
+            f"headers are a mapping of text to text, not {text!r:.100} ({type(text).__name__}): "
+            "write headers={'attempt': str(3)}"
+        )
+    try:
+        return text.encode()
+    except UnicodeEncodeError as cause:
+        raise InvalidMessageError(f"text that is not Unicode: {cause}") from cause
+
+
+def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a copy of headers that a message may have.
+
+    Raises:
+        InvalidMessageError: of another type, or too many, or too long.
+    """
+    if not isinstance(headers, Mapping):
+        raise InvalidMessageTypeError(
+            f"headers are a mapping of text to text, not {headers!r:.100} ({type(headers).__name__}): "
+            "write headers={'trace': 'a1b2'}"
+        )
+    if len(headers) >= _MOST_HEADERS:
+        raise InvalidMessageError(f"up to {_MOST_HEADERS - 1} headers, not {len(headers)}")
+    if sum(len(_utf8(name)) + len(_utf8(value)) for name, value in headers.items()) > _LONGEST_KEY:
+        raise InvalidMessageError(f"headers of up to {_LONGEST_KEY} bytes in all")
+    return dict(headers)

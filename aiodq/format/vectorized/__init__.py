@@ -1,0 +1,1 @@
+"""Frames as numpy and Arrow arrays; only here does the format import the extra `arrow`."""

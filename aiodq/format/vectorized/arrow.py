@@ -1,0 +1,310 @@
+"""Frames as Arrow arrays, without a Python loop over messages except where they have headers.
+
+What `aiodq.format.decode` is for tuples of messages: the same frames are believed and the same are refused, but for
+what `frame_arrays` says of damages that cancel each other out. A batch's bodies are not copied; its lengths
+become the array's offsets.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from aiodq.errors import CorruptionError
+from aiodq.format.columns import column_places, decode_headers
+from aiodq.format.decode import whole_frame
+from aiodq.format.frame import check_frame, decode_frame, frame_payload
+from aiodq.format.layout import KIND_BATCH, NULL_LENGTH
+from aiodq.format.vectorized.frame_arrays import COMPACT, OTHER, PLAIN, FrameArrays, leading
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from aiodq.format.frame import Frame, FrameContext
+    from aiodq.format.layout import BytesLike
+
+__all__ = ["COLUMNS", "ArrowDecoder", "ArrowRows", "joined", "schema_of"]
+
+_TYPES: Final[dict[str, Any]] = {
+    "topic": pa.string(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "tag": pa.string(),
+    "key": pa.binary(),
+    "headers": pa.map_(pa.string(), pa.string()),
+    "body": pa.binary(),
+}
+COLUMNS: Final[tuple[str, ...]] = tuple(_TYPES)
+"""What a message is shown as; `timestamp` is when it was put."""
+
+_FEW: Final = 4
+"""So many frames are decoded together in less time than one by one."""
+_SMALL: Final = 64
+"""Of batches with fewer messages on average, the messages are gathered one by one, not batch by batch."""
+_LARGEST: Final = 2**31 - 1
+"""The bytes that one array of `binary` can hold."""
+
+
+def schema_of(columns: Collection[str] = COLUMNS) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """Return the schema of these columns, in their own order.
+
+    Returns:
+        A `pyarrow.Schema`. As Spark wants it, every column may be null; only `tag`, `key` and `headers` ever are.
+    """
+    return pa.schema([(name, kind) for name, kind in _TYPES.items() if name in columns])
+
+
+@dataclass(slots=True)
+class ArrowRows:
+    """Records with consecutive offsets.
+
+    Attributes:
+        first: the first record's offset.
+        stop: the offset behind the last record.
+        position: the first frame's place in its segment, bytes.
+        length: the frames' bytes.
+        size: about the bytes of the rows, decompressed.
+        flags: the frame's, `aiodq.format.columns.Flags`; of several only the first one's `CONTINUES` and the last one's
+            `CONTINUED`, between which no run begins or ends that is not whole.
+        times: when each was put, nanoseconds since the epoch: an array of int64, or one number for all.
+        arrays: `tag`, `key`, `headers` and `body` as far as they are wanted, in one piece or in several; None where
+            none of the records has any.
+    """
+
+    first: int
+    stop: int
+    position: int
+    length: int
+    size: int
+    flags: int
+    times: Any
+    arrays: dict[str, Any]
+
+    def cut(self, start: int, stop: int) -> ArrowRows:
+        """Return the part between two offsets."""
+        if self.first >= start and self.stop <= stop:
+            return self
+        low, high = max(start - self.first, 0), min(stop, self.stop) - self.first
+        times = self.times if isinstance(self.times, int) else self.times[low:high]
+        arrays = {name: None if one is None else one.slice(low, high - low) for name, one in self.arrays.items()}
+        size = self.size * (high - low) // (self.stop - self.first)
+        first, stop = self.first + low, self.first + high
+        return replace(self, first=first, stop=stop, size=size, times=times, arrays=arrays)
+
+
+def joined(rows: Sequence[ArrowRows], name: str, topic: str) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """Return a column of `COLUMNS` of all these rows as one array."""
+    count = sum(one.stop - one.first for one in rows)
+    if name == "topic":
+        return _same(topic, _at_least(count)).slice(0, count)
+    if name == "offset":
+        return _numbers(name, np.concatenate([np.arange(one.first, one.stop, dtype=np.int64) for one in rows]))
+    if name == "timestamp":
+        times = [
+            np.full(one.stop - one.first, one.times, np.int64) if isinstance(one.times, int) else one.times
+            for one in rows
+        ]
+        return _numbers(name, np.concatenate(times) // 1000)
+    arrays = [one.arrays[name] for one in rows]
+    if all(array is None for array in arrays):
+        return _nulls(name, _at_least(count)).slice(0, count)
+    pieces: list[Any] = []
+    for one, array in zip(rows, arrays, strict=True):
+        if isinstance(array, pa.ChunkedArray):
+            pieces += array.chunks
+        else:
+            pieces.append(pa.nulls(one.stop - one.first, _TYPES[name]) if array is None else array)
+    return pa.concat_arrays(pieces)
+
+
+def _at_least(count: int) -> int:
+    """Return a power of two, so that batches of nearly one size share arrays in which every value is the same."""
+    return 1 << (count - 1).bit_length()
+
+
+@lru_cache(maxsize=8)
+def _same(topic: str, count: int) -> Any:  # noqa: ANN401 - pyarrow has no types
+    return pa.repeat(topic, count)
+
+
+@lru_cache(maxsize=8)
+def _nulls(name: str, count: int) -> Any:  # noqa: ANN401 - likewise
+    return pa.nulls(count, _TYPES[name])
+
+
+def _numbers(name: str, values: Any) -> Any:  # noqa: ANN401 - numpy's, pyarrow's
+    """Return numbers as an array; `pyarrow.array` would look for pandas each time."""
+    return pa.Array.from_buffers(_TYPES[name], len(values), [None, pa.py_buffer(values)])
+
+
+class ArrowDecoder:
+    """Like `aiodq.format.decode.decode_stretch`, of `ArrowRows`."""
+
+    def __init__(self, columns: Collection[str] = COLUMNS, *, verify: bool = True) -> None:
+        """Decode these columns.
+
+        Args:
+            columns: of `COLUMNS`; the lengths of the others are held against the frame all the same.
+            verify: compare every frame's checksum.
+        """
+        self._wanted = frozenset(columns)
+        self._verify = verify
+
+    def __call__(
+        self, data: bytes, context: FrameContext, *, position: int, limit: int, skip_below: int = 0, path: str = ""
+    ) -> tuple[list[ArrowRows], int, CorruptionError | None]:
+        """Decode whole frames from the start of `data`. Parameters and result as those of `decode_stretch`."""
+        found: list[ArrowRows] = []
+        end = min(len(data), limit - position)
+        frames = FrameArrays(data, end)
+        at = 0
+        try:
+            for low, high in frames.groups():
+                while low < high:
+                    several, rows = self._several(frames, low, high, context, position)
+                    if rows is None:
+                        # One that is by itself, or that is not sound, of which this tells why.
+                        at = int(frames.starts[low])
+                        frame = whole_frame(frames.view, at, context, position=position, limit=limit, path=path)
+                        if frame is None:
+                            return found, at, None
+                        low += 1  # noqa: PLW2901 - a group may end early
+                        if not frame.records or frame.stop <= skip_below:
+                            check_frame(frames.view, at, frame, context, path=path)
+                            at += frame.length
+                            continue
+                        rows = self._frame(frames.view, at, frame, context, path)
+                    low += several  # noqa: PLW2901 - likewise
+                    at = rows.position - position + rows.length
+                    if rows.stop > max(rows.first, skip_below):
+                        found.append(rows)
+            if at < end:
+                # Cut short, or no frame: this tells which.
+                whole_frame(frames.view, at, context, position=position, limit=limit, path=path)
+        except CorruptionError as error:
+            return found, at, error
+        return found, at, None
+
+    def _several(
+        self, frames: FrameArrays, low: int, high: int, context: FrameContext, position: int
+    ) -> tuple[int, ArrowRows | None]:
+        """Decode the frames of a group together, up to the first that is not sound. Return how many.
+
+        None where one by one is faster, or all that can be done.
+        """
+        kind = frames.kinds[low]
+        high = frames.together(low, high)
+        if kind == OTHER or (high - low < _FEW and (kind == PLAIN or self._verify)):
+            return 0, None
+        offsets, heads, sound = frames.bodies(low, high)
+        count = leading(sound)
+        if count and self._verify:
+            count = frames.unchanged(low, low + count, context)
+        if not count:
+            return 0, None
+        high = frames.together(low, low + count)
+        count = high - low
+        records = frames.records[low:high]
+        times = frames.times(low, high)
+        arrays: dict[str, Any] = dict.fromkeys(("tag", "key", "headers"))
+        if "body" in self._wanted:
+            offsets = offsets[: heads[count - 1] + records[-1] + 1]
+            arrays["body"] = _bodies(frames.view, offsets, heads[:count], None if kind == COMPACT else records)
+        first, at = context.base + frames.first(low), int(frames.starts[low])
+        stop, length = first + int(records.sum()), int(frames.ends[high - 1]) - at
+        times = times if kind == COMPACT else np.repeat(times, records)
+        return count, ArrowRows(first, stop, position + at, length, length, frames.run_flags(low, high), times, arrays)
+
+    def _frame(self, view: memoryview, at: int, frame: Frame, context: FrameContext, path: str) -> ArrowRows:
+        times: Any = frame.time_ns
+        if frame.kind != KIND_BATCH:
+            batch = decode_frame(view, at, frame, context, path=path)
+            arrays: dict[str, Any] = dict.fromkeys(("tag", "key", "headers"))
+            if "body" in self._wanted:
+                arrays["body"] = pa.array(batch.columns.bodies, _TYPES["body"])
+            return ArrowRows(
+                frame.first, batch.stop, frame.position, frame.length, frame.length, frame.flags, times, arrays
+            )
+        if self._verify:
+            check_frame(view, at, frame, context, path=path)
+        payload = frame_payload(view, at, frame, path=path)
+        try:
+            own, arrays = _columns(self._wanted, payload, frame.records, frame.flags)
+        except (ValueError, struct.error) as cause:
+            message = f"the batch's columns do not add up: {cause}"
+            raise CorruptionError(message, path, frame.position) from cause
+        times = frame.time_ns if own is None else own
+        size = len(payload)
+        return ArrowRows(frame.first, frame.stop, frame.position, frame.length, size, frame.flags, times, arrays)
+
+
+def _bodies(view: memoryview, offsets: Any, heads: Any, counts: Any) -> Any:  # noqa: ANN401 - numpy's, pyarrow's
+    """Return bodies as an array, in pieces where several stand together.
+
+    They and what lies between them are one array without a copy.
+
+    Args:
+        view: what they lie in.
+        offsets: where in it each begins, which is where the one before it ends or what lies behind that.
+        heads: the first body's place among the offsets, for each frame.
+        counts: how many a frame has; None for one each.
+    """
+    places = pa.py_buffer(offsets.astype(np.int32))
+    all_of_it = pa.Array.from_buffers(_TYPES["body"], len(offsets) - 1, [None, places, pa.py_buffer(view)])
+    if counts is None:
+        return all_of_it.take(_numbers("offset", heads))
+    if len(offsets) < _SMALL * len(heads):
+        bodies = np.ones(len(offsets) - 1, np.bool_)
+        bodies[heads[1:] - 1] = False
+        return all_of_it.take(_numbers("offset", np.flatnonzero(bodies)))
+    return pa.chunked_array(map(all_of_it.slice, heads.tolist(), counts.tolist()), _TYPES["body"])
+
+
+def _columns(wanted: frozenset[str], payload: BytesLike, count: int, flags: int) -> tuple[Any, dict[str, Any]]:
+    """Return the times, if records have their own, and the arrays."""
+    places = column_places(len(payload), count, flags)
+    times = None if places.times is None else np.frombuffer(payload, "<i8", count, places.times)
+    arrays: dict[str, Any] = {}
+    cursor = places.values
+    for name, at in (("tag", places.tags), ("key", places.keys), ("headers", places.headers), ("body", places.bodies)):
+        if at is None:
+            arrays[name] = None
+            continue
+        lengths = np.frombuffer(payload, "<u4", count, at)
+        missing = None if name == "body" else lengths == NULL_LENGTH
+        if missing is not None:
+            lengths = np.where(missing, 0, lengths)
+        offsets = np.empty(count + 1, np.int64)
+        offsets[0] = 0
+        lengths.cumsum(dtype=np.int64, out=offsets[1:])
+        offsets += cursor
+        cursor = int(offsets[-1])
+        if cursor > min(len(payload), _LARGEST):
+            message = f"values that end at byte {cursor} of {len(payload)}"
+            raise ValueError(message)
+        if name in wanted:
+            arrays[name] = _values(name, payload, offsets, missing)
+    if cursor != len(payload):
+        message = f"columns of {cursor} bytes in {len(payload)}"
+        raise ValueError(message)
+    return times, arrays
+
+
+def _values(name: str, payload: BytesLike, offsets: Any, missing: Any) -> Any:  # noqa: ANN401 - numpy's, pyarrow's
+    nulls = 0 if missing is None else int(missing.sum())
+    valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if nulls else None
+    buffers = [valid, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(payload)]
+    if name != "headers":
+        found = pa.Array.from_buffers(_TYPES[name], len(offsets) - 1, buffers, nulls)
+        if name == "tag":
+            found.validate(full=True)  # UTF-8
+        return found
+    blobs = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers, nulls)
+    return pa.array(
+        [None if blob is None else list(decode_headers(blob).items()) for blob in blobs.to_pylist()], _TYPES[name]
+    )

@@ -1,0 +1,286 @@
+"""Frames as numpy arrays: where they lie in some data, which of them are alike, and whether they are sound."""
+
+from __future__ import annotations
+
+from itertools import pairwise, repeat
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from aiodq.format.checksum import crc32, crc32_link
+from aiodq.format.columns import CONTINUED, CONTINUES
+from aiodq.format.footer import IndexEntry
+from aiodq.format.layout import (
+    ALIGNMENT,
+    BATCH_HEADER,
+    BATCH_MIN,
+    COMPACT_MIN,
+    FRAME_PREFIX,
+    FRAME_START,
+    INDEX_STRIDE,
+    KIND_BATCH,
+    KIND_COMPACT,
+    MAX_RECORDS,
+    TRAILER,
+    words,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.format.footer import SegmentIndex
+    from aiodq.format.frame import FrameContext
+
+__all__ = ["COMPACT", "OTHER", "PLAIN", "FrameArrays", "index_singles", "leading"]
+
+OTHER: Final = 0
+COMPACT: Final = 1
+"""A plain compact record."""
+PLAIN: Final = 2
+"""A batch of nothing but bodies, not compressed; it may be part of a run."""
+
+_PREFIX: Final = FRAME_PREFIX.size
+_START: Final = FRAME_START.size
+_WORD: Final = 4
+_BATCH: Final = BATCH_HEADER.size
+_COUNT_AT, _STORED_AT, _RAW_AT = 7, 8, 9
+_ANY_FLAGS: Final = 0xFFFF00FF
+"""The bits of a frame's third word that tell its kind and its flags, of which a plain compact record has none."""
+_RUN_FLAGS: Final = 0xFFFFFFFF ^ (CONTINUES | CONTINUED) << 16
+"""The bits of a frame's third word that tell a plain batch: its kind, its codec, and the flags but those of a run."""
+_LARGEST: Final = 2**31 - 1
+"""The bytes that one array of `binary` can hold."""
+_ALL_BITS: Final = 0xFFFFFFFF
+_SHORT: Final = 2048
+"""Frames of fewer bytes on average are copied to have one checksum in less time than each has its own."""
+
+
+class FrameArrays:
+    """The frames in some data, found by their lengths alone; nothing of them is believed yet.
+
+    Behind something that is no frame there may be more that are none; going through them in order, one meets it first.
+    Wherever frames are asked for by number, `low` is the first and `high` is behind the last.
+
+    Attributes:
+        view: what they lie in.
+        starts: where each begins, int64.
+        ends: where each ends, int64.
+        kinds: `COMPACT`, `PLAIN` or `OTHER`.
+        records: how many records each has, if it is `COMPACT` or `PLAIN`.
+    """
+
+    def __init__(self, data: bytes, end: int) -> None:
+        """Find those that begin before `end`, as far as even the smallest would have room there."""
+        self.view: memoryview = memoryview(data)
+        self._table = np.frombuffer(data, "<u4", len(data) // _WORD)
+        self.starts: Any = _starts(data, self._table, end)
+        self._word = self.starts >> 2
+        lengths = self._table[self._word].astype(np.int64)
+        self.ends: Any = self.starts + lengths
+        self._third = self._table[self._word + 2]
+        self._continues = (self._third & CONTINUES << 16) != 0
+        self._continued = (self._third & CONTINUED << 16) != 0
+        fits = (lengths % ALIGNMENT == 0) & (self.ends <= min(end, _LARGEST))
+        plain = fits & (self._third & _RUN_FLAGS == KIND_BATCH) & (lengths >= BATCH_MIN)
+        self.kinds: Any = np.where(
+            plain, PLAIN, np.where(fits & (self._third & _ANY_FLAGS == KIND_COMPACT), COMPACT, OTHER)
+        )
+        self.records: Any = np.ones(len(lengths), np.int64)
+        self.records[plain] = self._table[self._word[plain] + _COUNT_AT]
+        self._relative = self._table[self._word + 3].astype(np.int64)
+
+    def groups(self) -> Iterator[tuple[int, int]]:
+        """Yield from which and up to which frames are of one kind and each goes on where the one before ended."""
+        going_on = self._continued[:-1] == self._continues[1:]
+        adjacent = (self._relative + self.records)[:-1] == self._relative[1:]
+        linked = going_on & adjacent & (self.kinds[:-1] == self.kinds[1:]) & (self.kinds[1:] != OTHER)
+        breaks = (0, *(np.flatnonzero(~linked) + 1).tolist(), len(self.starts))
+        return ((low, high) for low, high in pairwise(breaks) if low < high)
+
+    def together(self, low: int, high: int) -> int:
+        """Return up to where a group's frames make whole runs, or a part of one and nothing else.
+
+        Of those, the first frame's `CONTINUES` and the last one's `CONTINUED` tell what a frame's own tell of it.
+        """
+        inside = self._continued[low:high]
+        if inside.all():
+            return high
+        if self._continues[low]:
+            return low + int(inside.argmin()) + 1
+        return high - int(inside[::-1].argmin())
+
+    def run_flags(self, low: int, high: int) -> int:
+        """Return what is known of the runs of a group: the first frame's `CONTINUES` and the last one's `CONTINUED`."""
+        return int(self._third[low]) >> 16 & CONTINUES | int(self._third[high - 1]) >> 16 & CONTINUED
+
+    def first(self, low: int) -> int:
+        """Return the relative offset of a frame's first record."""
+        return int(self._relative[low])
+
+    def times(self, low: int, high: int) -> Any:  # noqa: ANN401 - numpy has types that say nothing
+        """Return when each frame was put, nanoseconds since the epoch."""
+        word = self._word[low:high]
+        return self._table[word + 5].astype(np.int64) | self._table[word + 6].astype(np.int64) << 32
+
+    def bodies(self, low: int, high: int) -> tuple[Any, Any, Any]:
+        """Return where the bodies of a group's frames lie.
+
+        Returns:
+            Offsets in `view`, int64: each body ends where the next one begins, or where there is something else. For
+            each frame the number of its first body's offset. And for each whether it can be sound; behind the first
+            that cannot, nothing else is true.
+        """
+        offsets, heads, sound = (self._compact_bodies if self.kinds[low] == COMPACT else self._plain_bodies)(low, high)
+        return offsets, heads, sound & self._framed(low, high)
+
+    def _compact_bodies(self, low: int, high: int) -> tuple[Any, Any, Any]:
+        padding = (self._third[low:high] >> 8 & 0xFF).astype(np.int64)
+        offsets = np.empty(2 * (high - low), np.int64)
+        starts, ends = offsets[0::2], offsets[1::2]
+        np.add(self.starts[low:high], _PREFIX, out=starts)
+        np.subtract(self.ends[low:high] - TRAILER.size, padding, out=ends)
+        sound = (padding < ALIGNMENT) & (ends >= starts)
+        return offsets, np.arange(0, len(offsets), 2), sound
+
+    def _plain_bodies(self, low: int, high: int) -> tuple[Any, Any, Any]:
+        word, counts = self._word[low:high], self.records[low:high]
+        stored, raw = (self._table[word + at].astype(np.int64) for at in (_STORED_AT, _RAW_AT))
+        unused = self.ends[low:high] - self.starts[low:high] - _BATCH - TRAILER.size - stored
+        sound = (raw == stored) & (unused >= 0) & (unused < ALIGNMENT)
+        sound &= (counts > 0) & (counts <= np.minimum(raw // _WORD, MAX_RECORDS))
+        known = leading(sound)
+        word, counts, raw = word[:known], counts[:known], raw[:known]
+        # With the word before the lengths, which makes room for the step from the batch before to the first body.
+        lengths = (self._table[at + _RAW_AT : at + _RAW_AT + 1 + n] for at, n in zip(word, counts, strict=True))
+        offsets = np.concatenate((np.empty(0, np.uint32), *lengths)).astype(np.int64)
+        behind = np.cumsum(counts + 1)
+        heads = behind - counts - 1
+        starts = self.starts[low : low + known] + _BATCH + _WORD * counts
+        ends = self.starts[low : low + known] + _BATCH + raw
+        offsets[heads] = starts - np.append(0, ends)[:known]
+        np.cumsum(offsets, out=offsets)
+        sound[:known] &= offsets[behind - 1] == ends
+        return offsets, heads, sound
+
+    def _framed(self, low: int, high: int) -> Any:  # noqa: ANN401 - likewise
+        """Return for each frame whether the lengths at its two ends are the same."""
+        trailing = self._table[self.ends[low:high] - TRAILER.size >> 2]
+        return trailing == self._table[self._word[low:high]]
+
+    def unchanged(self, low: int, high: int, context: FrameContext) -> int:
+        """Return how many frames from `low` on, one behind the other, have the checksum that they say.
+
+        Of small ones that is only told where not all of them have: see `_unchanged_together`.
+        """
+        short = (high - low) * _SHORT > self.ends[high - 1] - self.starts[low]
+        if context.checksum is crc32 and short and self._unchanged_together(low, high, context):
+            return high - low
+        view, checksum, salt = self.view, context.checksum, context.salt
+        places = map(slice, (self.starts[low:high] + _START).tolist(), self.ends[low:high].tolist())
+        covered = map(view.__getitem__, places)
+        found = np.fromiter(map(checksum, covered, repeat(salt)), np.uint32, high - low)
+        return leading(self._table[self._word[low:high] + 1] == found)
+
+    def _unchanged_together(self, low: int, high: int, context: FrameContext) -> bool:
+        """Return whether all checksums are right, by one over all the frames.
+
+        Where a frame's own length and checksum stand, which it does not cover, a copy has what brings the checksum of
+        the frame before to the next one's starting value. Damage within one frame is found as by its own checksum;
+        damages of several would have to cancel each other out in 32 bits.
+        """
+        begin, end = int(self.starts[low]) >> 2, int(self.ends[high - 1]) >> 2
+        copy: Any = self._table[begin:end].copy()
+        crcs = self._table[self._word[low:high] + 1]
+        at = self._word[low + 1 : high] - begin
+        copy[at] = crcs[:-1] ^ _ALL_BITS
+        copy[at + 1] = crc32_link(context.salt)
+        return crc32(copy[_START // _WORD :], context.salt) == int(crcs[-1])
+
+
+def index_singles(
+    index: SegmentIndex, data: bytes, at: int, context: FrameContext, *, position: int, first: int
+) -> tuple[int, int]:
+    """Do what `aiodq.format.decode.index_singles` does, in a tenth of the time."""
+    frames = FrameArrays(data[at:], len(data) - at)
+    low, high = next(frames.groups(), (0, 0))
+    if low == high or frames.kinds[low] != COMPACT or frames.first(low) != first:
+        return 0, 0
+    offsets, _, sound = frames.bodies(low, high)
+    count = frames.unchanged(low, leading(sound), context)
+    if not count:
+        return 0, 0
+    raw = int(np.diff(offsets)[: 2 * count : 2].sum())
+    _add_to(index, frames.starts[:count] + position, frames.times(low, count), first, raw)
+    return count, int(frames.ends[count - 1])
+
+
+def _add_to(index: SegmentIndex, starts: Any, times: Any, first: int, raw: int) -> None:  # noqa: ANN401 - arrays
+    """Add frames of one record each to an index, as one after the other would be."""
+    count, at = len(starts), 0
+    if index.positions:
+        at = int(np.searchsorted(starts, index.positions[-1] + INDEX_STRIDE))
+    if at:
+        joined = IndexEntry(int(starts[0]), first, at, at, int(times[:at].max()))
+        index.add(joined, joined=True, flags=0, raw_bytes=0)
+    following = np.searchsorted(starts, starts + INDEX_STRIDE).tolist()
+    begins: list[int] = []
+    while at < count:
+        begins.append(at)
+        at = following[at]
+    begun = np.array(begins, np.int64)
+    numbers = np.diff(begun, append=count).tolist()
+    newest = (np.maximum.reduceat(times, begun) if begins else begun).tolist()
+    firsts = (begun + first).tolist()
+    entries = list(map(IndexEntry, starts[begun].tolist(), firsts, numbers, numbers, newest))
+    index.extend(entries, raw_bytes=raw, oldest_ns=int(times.min()))
+
+
+def leading(sound: Any) -> int:  # noqa: ANN401 - an array of bool
+    """Return how many are true before the first that is not."""
+    return len(sound) if sound.all() else int(sound.argmin())
+
+
+def _starts(data: bytes, table: Any, end: int) -> Any:  # noqa: ANN401 - arrays of numpy
+    """Return where frames start that lie one behind the other, by their lengths."""
+    numbers = words(memoryview(data)[: len(data) // _WORD * _WORD], "I")
+    found: list[Any] = []
+    single: list[int] = []
+    linked: _Linked | None = None
+    at, last = 0, end - COMPACT_MIN
+    while at <= last:
+        length = numbers[at >> 2]
+        if numbers[(at >> 2) + 2] & _ANY_FLAGS == KIND_COMPACT:
+            linked = linked or _Linked(table, at, end)
+            several, behind = linked.following(at)
+            if behind > at:
+                found += (np.array(single, np.int64), several)
+                single, at = [], behind
+                continue
+        single.append(at)
+        if length < COMPACT_MIN:
+            break
+        at += length
+    return np.concatenate((*found, np.array(single, np.int64)))
+
+
+class _Linked:
+    """What looks like compact records anywhere in some data, and which of them ends where the next one begins."""
+
+    def __init__(self, table: Any, start: int, end: int) -> None:  # noqa: ANN401 - likewise
+        """Look for them from `start` on; in half the time of going from one to the next."""
+        third = table[(start >> 2) + 2 : max(end - COMPACT_MIN, 0) // _WORD + 3 : ALIGNMENT // _WORD]
+        word = (np.flatnonzero(third & _ANY_FLAGS == KIND_COMPACT) << 1) + (start >> 2)
+        lengths = table[word].astype(np.int64)
+        starts = word << 2
+        possible = (lengths >= COMPACT_MIN) & (lengths % ALIGNMENT == 0) & (lengths <= end - starts)
+        self._starts = starts[possible]
+        self._ends = self._starts + lengths[possible]
+        self._breaks = np.append(np.flatnonzero(self._ends[:-1] != self._starts[1:]), len(self._starts) - 1)
+
+    def following(self, at: int) -> tuple[Any, int]:
+        """Return where those begin that follow each other from `at` on, and where they end; `at` where none does."""
+        number = int(np.searchsorted(self._starts, at))
+        if number == len(self._starts) or self._starts[number] != at:
+            return self._starts[:0], at
+        last = int(self._breaks[np.searchsorted(self._breaks, number)])
+        return self._starts[number : last + 1], int(self._ends[last])

@@ -1,0 +1,1 @@
+"""Segments written beside a store and taken over by its owner."""

@@ -1,0 +1,67 @@
+"""Who may commit bulk loads, and how an owner and a committer wait for each other (`aiodq.storage.bulk.commits`)."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import StoreLockedError
+from aiodq.storage.io.durable_io import ensure_directory
+from aiodq.storage.io.os_errors import storage_error
+
+if TYPE_CHECKING:
+    from aiodq.storage.io.filesystem import FileSystem, Lock
+
+__all__ = ["COMMITS", "lock_commits", "lock_store"]
+
+COMMITS: Final = "#commits"
+"""Where the records are, and their lock. No topic may be called so."""
+
+_PAUSES: Final = (0.01,) * 100 + (0.05,) * 200
+"""Seconds between two attempts to have a lock."""
+
+
+def lock_commits(fs: FileSystem, store: str) -> Lock:
+    """Return a lock that one committer at a time has, waiting for others for some seconds. Blocking.
+
+    Raises:
+        StoreLockedError: they are not through yet.
+        StorageError: as mapped from the system's error.
+    """
+    directory = os.path.join(store, COMMITS)
+    ensure_directory(fs, directory)
+    for pause in _PAUSES:
+        with suppress(StoreLockedError):
+            return fs.lock(directory)
+        time.sleep(pause)
+    return fs.lock(directory)
+
+
+def lock_store(fs: FileSystem, store: str) -> Lock:
+    """Return the lock of a store's owner, waiting for a committer that is its owner for a moment. Blocking.
+
+    Raises:
+        StoreLockedError: another owner has it.
+        StorageError: as mapped from the system's error.
+    """
+    for pause in _PAUSES:
+        with suppress(StoreLockedError):
+            return fs.lock(store)
+        if not _is_committing(fs, store):
+            break
+        time.sleep(pause)
+    return fs.lock(store)
+
+
+def _is_committing(fs: FileSystem, store: str) -> bool:
+    try:
+        directory = os.path.join(store, COMMITS)
+        if fs.is_directory(directory):
+            fs.lock(directory).release()
+    except StoreLockedError:
+        return True
+    except OSError as cause:
+        raise storage_error(cause, store) from cause
+    return False

@@ -1,0 +1,357 @@
+"""What was written beside a store for its owner to take over: staged segments, and the commits that say which count.
+
+A bulk writer, Spark for one, does not own the store. Its tasks write whole segments below `#staging`, with offsets that
+begin at 0, and sync them. Then its driver writes one record, `#commits/KEY.json`: that is the commit. Whoever owns the
+store, or comes to own it, adopts them (`aiodq.storage.bulk.adoption`): it decides at which offset each topic takes them
+in, notes that in the record, and moves the files into place.
+
+A key that was committed once adds nothing again, so the record of a key that can be repeated stays, without its files:
+for a stream, whose batches are numbered, only the last one's. What is staged and in no record was left behind by a
+writer that is gone; it is swept after a day, or by the next commit of the same writer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from aiodq.errors import (
+    AiodqError,
+    CorruptionError,
+    InvalidNameError,
+    InvalidOptionError,
+    StorageError,
+)
+from aiodq.names import check_name, is_ephemeral
+from aiodq.storage.bulk.commit_lock import COMMITS, lock_commits
+from aiodq.storage.io.durable_io import LARGEST_FILE, TEMPORARY, read_file, replace_file
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.log.quarantine import Damage, quarantined
+from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiodq.storage.io.filesystem import FileSystem
+
+__all__ = [
+    "COMMITS",
+    "STAGING",
+    "Commit",
+    "CommitKey",
+    "FoundCommits",
+    "Staged",
+    "commit_staged",
+    "decode_commit",
+    "discard_staged",
+    "finish_commit",
+    "read_commits",
+    "staging_directory",
+    "sweep_staged",
+    "write_commit",
+]
+
+STAGING: Final = "#staging"
+"""Where writers stage. No topic may be called so, either."""
+
+_VERSION: Final = 1
+_LONGEST: Final = 150
+_SUFFIX: Final = ".json"
+_STAGED: Final = re.compile(r"([0-9]{20})-[0-9a-f]{32}\.seg")
+_KEY: Final = re.compile(r"([^,]+)(?:,([0-9]{20}))?\.json")
+_DAY: Final = 86_400 * 10**9
+
+
+class Staged(NamedTuple):
+    """A staged segment: its file's name in the writer's directory, and how many messages it holds."""
+
+    file: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitKey:
+    """What tells one commit from another, and from itself.
+
+    Attributes:
+        name: the writer's: of a stream, or of a single write that may be repeated.
+        number: of a stream's batch; they count up.
+        once: the name is made up for this commit, so that nobody can repeat it.
+    """
+
+    name: str
+    number: int | None = None
+    once: bool = False
+
+    @property
+    def file(self) -> str:
+        """The record's name."""
+        return quote(self.name, safe="") + ("" if self.number is None else f",{self.number:020d}") + _SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit's record.
+
+    Attributes:
+        key: its own.
+        topics: the staged segments of each topic, in their order.
+        time_ns: wall time of the commit, nanoseconds since the epoch.
+        bases: the offset at which a topic takes them in, for those where that is decided.
+        done: everything is in its place.
+    """
+
+    key: CommitKey
+    topics: Mapping[str, tuple[Staged, ...]] = field(default_factory=dict)
+    time_ns: int = 0
+    bases: Mapping[str, int] = field(default_factory=dict)
+    done: bool = False
+
+    def placed(self, topic: str) -> list[tuple[str, int]]:
+        """Return the name of each staged segment of a topic, and the offset it has or is to have."""
+        found: list[tuple[str, int]] = []
+        base = self.bases[topic]
+        for staged in self.topics[topic]:
+            found.append((staged.file, base))
+            base += staged.records
+        return found
+
+    def at(self, topic: str, base: int) -> Commit:
+        """Return the record with a topic's offset decided."""
+        return replace(self, bases={**self.bases, topic: base})
+
+
+class FoundCommits(NamedTuple):
+    """The commits of a store, in the order of their times, and the records that cannot be read."""
+
+    commits: list[Commit]
+    damages: list[Damage]
+
+    @property
+    def pending(self) -> list[Commit]:
+        """Those of which something is not in its place yet."""
+        return [commit for commit in self.commits if not commit.done]
+
+
+def staging_directory(store: str, name: str) -> str:
+    """Return where a writer of that name stages.
+
+    Raises:
+        InvalidOptionError: the name is empty or too long.
+    """
+    quoted = quote(name, safe="")
+    if not 0 < len(quoted) <= _LONGEST or quoted in {".", ".."}:
+        raise InvalidOptionError(f"{name!r:.80} is no name for a writer: 1 to {_LONGEST} characters")
+    return os.path.join(store, STAGING, quoted)
+
+
+def decode_commit(data: bytes, path: str) -> Commit:
+    """Return what a record says.
+
+    Raises:
+        CorruptionError: not what was written.
+        FormatVersionError: a newer version.
+    """
+    found = decode_checked(data, "commit", _VERSION, path, "the commit's record")
+    with taking_apart(path, "the commit's record"):
+        name, number, once = found["key"]
+        topics = {
+            _durable_name(topic): tuple(Staged(str(file), int(records)) for file, records in files)
+            for topic, files in found["topics"].items()
+        }
+        bases = {str(topic): int(base) for topic, base in found["bases"].items()}
+        key = CommitKey(str(name), None if number is None else int(number), bool(once))
+        commit = Commit(key, topics, int(found["time_ns"]), bases)
+        sound = all(_STAGED.fullmatch(one.file) and one.records > 0 for files in topics.values() for one in files)
+        if not sound or not bases.keys() <= topics.keys() or min(bases.values(), default=0) < 0:
+            raise CorruptionError("the commit's record makes no sense", path, 0)
+        return replace(commit, done=bool(found["done"]))
+
+
+def _durable_name(topic: str) -> str:
+    if is_ephemeral(check_name(topic)):
+        raise InvalidNameError(f"the topic {topic!r} is not on disk")
+    return topic
+
+
+def write_commit(fs: FileSystem, store: str, commit: Commit) -> None:
+    """Write a commit's record, durably, over the one there is. Blocking.
+
+    Raises:
+        StorageError: what was there stands.
+        StoreFailedError: nobody knows which of the two stands.
+    """
+    key = commit.key
+    content: dict[str, object] = {
+        "key": [key.name, key.number, key.once],
+        "topics": commit.topics,
+        "time_ns": commit.time_ns,
+        "bases": commit.bases,
+        "done": commit.done,
+    }
+    path, data = os.path.join(store, COMMITS, key.file), encode_checked("commit", _VERSION, content)
+    if len(data) > LARGEST_FILE:
+        number = sum(map(len, commit.topics.values()))
+        raise StorageError(f"{number} staged segments are more than one commit may name: write fewer partitions", path)
+    replace_file(fs, path, data)
+
+
+def read_commits(fs: FileSystem, store: str) -> FoundCommits:
+    """Return the commits of a store. Blocking.
+
+    Raises:
+        FormatVersionError: a record is of a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    directory = os.path.join(store, COMMITS)
+    found = FoundCommits([], [])
+    for name in _names(fs, directory):
+        path = os.path.join(directory, name)
+        data = read_file(fs, path)
+        if data is None:
+            continue
+        try:
+            found.commits.append(decode_commit(data, path))
+        except CorruptionError as error:
+            found.damages.append(Damage(path, 0, len(data), error.message))
+    return FoundCommits(_in_order(found.commits), found.damages)
+
+
+def _in_order(commits: list[Commit]) -> list[Commit]:
+    """Sort by time, but never one of a stream before an earlier one: clocks may be set back."""
+    latest: dict[str, int] = {}
+    times: dict[CommitKey, int] = {}
+    for commit in sorted(commits, key=lambda commit: commit.key.number or 0):
+        name = commit.key.name
+        latest[name] = times[commit.key] = max(latest.get(name, commit.time_ns), commit.time_ns)
+    return sorted(commits, key=lambda commit: (times[commit.key], commit.key.name, commit.key.number or 0))
+
+
+def _names(fs: FileSystem, directory: str) -> list[str]:
+    try:
+        if not fs.is_directory(directory):
+            return []
+        return [name for name in fs.listdir(directory) if _KEY.fullmatch(name) and not name.endswith(TEMPORARY)]
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause
+
+
+def commit_staged(fs: FileSystem, store: str, commit: Commit) -> bool:
+    """Commit what was staged; return whether it counts: not if its key was committed before. Blocking.
+
+    Whatever else its writer staged is removed.
+
+    Raises:
+        StoreLockedError: others were committing for many seconds.
+        StorageError: nothing was committed.
+        StoreFailedError: nobody knows whether it was; repeating it is safe.
+    """
+    lock = lock_commits(fs, store)
+    try:
+        # INVARIANT: two writers with one key never both find it new.
+        new = not _is_known(fs, store, commit.key)
+        if new and commit.topics:
+            _require_staged(fs, store, commit)
+            # CRASH: 10. Up to here nothing that was staged is anybody's; from here on all of it will be there.
+            write_commit(fs, store, commit)
+    finally:
+        lock.release()
+    with suppress(AiodqError, OSError):  # it is committed, whatever cannot be tidied up now
+        discard_staged(fs, store, commit.key.name)
+    return new
+
+
+def _require_staged(fs: FileSystem, store: str, commit: Commit) -> None:
+    """Make sure that nobody has swept away what is to be committed: another writer of the same name, or the time."""
+    directory = staging_directory(store, commit.key.name)
+    try:
+        there = set(fs.listdir(directory)) if fs.is_directory(directory) else set()
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause
+    for staged in (staged for files in commit.topics.values() for staged in files):
+        if staged.file not in there:
+            path = os.path.join(directory, staged.file)
+            raise StorageError("what was staged is gone: another writer had the same name, or it was a day ago", path)
+
+
+def _is_known(fs: FileSystem, store: str, key: CommitKey) -> bool:
+    """Return whether this key was committed, or a later one of its stream."""
+    for name in _names(fs, os.path.join(store, COMMITS)):
+        match = _KEY.fullmatch(name)
+        if match is None or unquote(match[1]) != key.name:
+            continue
+        if key.number is None or match[2] is None or int(match[2]) >= key.number:
+            return True
+    return False
+
+
+def discard_staged(fs: FileSystem, store: str, name: str) -> None:
+    """Remove what a writer staged and did not commit, as far as the system lets it. Blocking.
+
+    Raises:
+        StorageError: the commits cannot be read.
+    """
+    _remove_staged(fs, store, quote(name, safe=""), before_ns=None)
+
+
+def sweep_staged(fs: FileSystem, store: str, now_ns: int) -> None:
+    """Remove what writers staged more than a day ago and did not commit, as far as the system lets it. Blocking.
+
+    Raises:
+        StorageError: the commits cannot be read.
+    """
+    try:
+        directory = os.path.join(store, STAGING)
+        writers = fs.listdir(directory) if fs.is_directory(directory) else []
+    except OSError as cause:
+        raise storage_error(cause, store) from cause
+    for writer in writers:
+        _remove_staged(fs, store, writer, before_ns=now_ns - _DAY)
+
+
+def _remove_staged(fs: FileSystem, store: str, writer: str, before_ns: int | None) -> None:
+    found = read_commits(fs, store)
+    commits = os.path.join(store, COMMITS)
+    if found.damages or (fs.is_directory(commits) and quarantined(fs, commits)):
+        return  # any of it may be what a record that cannot be read speaks of
+    used = {staged.file for commit in found.pending for files in commit.topics.values() for staged in files}
+    moving = any(quote(commit.key.name, safe="") == writer for commit in found.pending)
+    directory = os.path.join(store, STAGING, writer)
+    with suppress(OSError):  # what stays is swept another time
+        for name in fs.listdir(directory):
+            match = _STAGED.fullmatch(name)
+            if match is None or name in used or (before_ns is not None and int(match[1]) >= before_ns):
+                continue
+            with suppress(FileNotFoundError):
+                fs.remove(os.path.join(directory, name))
+        if not moving and not fs.listdir(directory):
+            fs.remove_directory(directory)
+
+
+def finish_commit(fs: FileSystem, store: str, commit: Commit) -> None:
+    """Note that everything a commit brought is in its place. Blocking.
+
+    Raises:
+        StorageError: it was not noted; it may be repeated.
+        StoreFailedError: nobody knows.
+    """
+    directory = os.path.join(store, COMMITS)
+    try:
+        if commit.key.once:
+            # CRASH: 12. It may come back, and then finds nothing that is not in its place.
+            fs.remove(os.path.join(directory, commit.key.file))
+        else:
+            write_commit(fs, store, Commit(commit.key, time_ns=commit.time_ns, done=True))
+            for earlier in read_commits(fs, store).commits:
+                key = earlier.key
+                if earlier.done and key.name == commit.key.name and (key.number or 0) < (commit.key.number or 0):
+                    fs.remove(os.path.join(directory, key.file))
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause
+    if commit.key.number is None:
+        with suppress(OSError):  # what else is there is swept another time
+            fs.remove_directory(staging_directory(store, commit.key.name))

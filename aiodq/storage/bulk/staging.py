@@ -1,0 +1,122 @@
+"""Writing segments beside a store, for its owner to take over (`aiodq.storage.bulk.commits`). Blocking."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+from uuid import UUID, uuid4
+
+from aiodq.errors import CorruptionError
+from aiodq.format.codecs import CODEC_NONE
+from aiodq.format.segment import SegmentHeader, topic_salt
+from aiodq.storage.bulk.commits import STAGING, Staged, staging_directory
+from aiodq.storage.io.durable_io import ensure_directory
+from aiodq.storage.log.active_segment import WRITE_BYTES, ActiveSegment, cuts
+
+if TYPE_CHECKING:
+    from aiodq.clock import Clock
+    from aiodq.format.columns import Columns
+    from aiodq.storage.io.filesystem import FileSystem
+
+__all__ = ["StagingWriter"]
+
+_NOBODY: Final = UUID(int=0)
+"""The topic of a segment that no topic has taken over."""
+
+_MOST_OPEN: Final = 100
+"""Segments open at a time: each has a file, of which a process has perhaps a thousand, and what it holds back."""
+
+
+class StagingWriter:
+    """What one task of a bulk writer stages, for any number of topics.
+
+    Attributes:
+        staged: the segments that are finished, by topic.
+    """
+
+    def __init__(
+        self, fs: FileSystem, clock: Clock, store: str, name: str, *, segment_bytes: int, codec: int = CODEC_NONE
+    ) -> None:
+        """Stage for the writer of this name.
+
+        Raises:
+            InvalidOptionError: the name is empty or too long.
+            StorageError: as mapped from the system's error.
+        """
+        self._fs = fs
+        self._clock = clock
+        self._directory = staging_directory(store, name)
+        self._segment_bytes = segment_bytes
+        self._codec = codec
+        self._open: dict[str, ActiveSegment] = {}
+        self._paths: list[str] = []
+        self.staged: dict[str, list[Staged]] = {}
+        ensure_directory(fs, os.path.join(store, STAGING))
+        ensure_directory(fs, self._directory)
+
+    def put(self, topic: str, columns: Columns) -> None:
+        """Stage records, in their order.
+
+        Raises:
+            StorageError: as mapped from the system's error; `discard`.
+        """
+        for part in cuts(columns, atomic=False) if columns.bodies else ():
+            active = self._open.pop(topic, None) or self._begin(topic)
+            self._open[topic] = active  # behind all that were not put to since
+            if not self._stage(active, part):
+                self._end(topic)
+                active = self._begin(topic)
+                if not self._stage(active, part):
+                    raise CorruptionError("a fresh segment has no room for the message", active.segment.path)
+            if active.staged_bytes >= WRITE_BYTES:
+                active.flush()
+
+    def _stage(self, active: ActiveSegment, part: Columns) -> bool:
+        time_ns = self._clock.now_ns()
+        return bool(
+            active.stage(part, self._segment_bytes, watermark=0, time_ns=time_ns, codec=self._codec, atomic=False)
+        )
+
+    def finish(self) -> dict[str, list[Staged]]:
+        """Make everything durable; return `staged`.
+
+        Raises:
+            StorageError: as mapped from the system's error; `discard`.
+        """
+        for topic in list(self._open):
+            self._end(topic)
+        return self.staged
+
+    def discard(self) -> None:
+        """Remove what was staged.
+
+        Raises:
+            OSError: as the system gave it; what stays is swept another time.
+        """
+        for active in self._open.values():
+            active.close()
+        self._open.clear()
+        for path in self._paths:
+            if self._fs.exists(path):
+                self._fs.remove(path)
+        self.staged.clear()
+
+    def _begin(self, topic: str) -> ActiveSegment:
+        if len(self._open) >= _MOST_OPEN:
+            self._end(next(iter(self._open)))
+        identity, now_ns = uuid4(), self._clock.now_ns()
+        # The time is for who sweeps; the rest makes two tasks' files two files.
+        path = os.path.join(self._directory, f"{max(now_ns, 0):020d}-{identity.hex}.seg")
+        self._paths.append(path)
+        header = SegmentHeader(0, _NOBODY, now_ns, topic_salt(identity))
+        active = self._open[topic] = ActiveSegment.create(self._fs, path, header)
+        return active
+
+    def _end(self, topic: str) -> None:
+        active = self._open[topic]
+        active.flush()
+        active.commit()
+        active.seal()
+        active.close()
+        del self._open[topic]
+        self.staged.setdefault(topic, []).append(Staged(os.path.basename(active.segment.path), active.segment.records))

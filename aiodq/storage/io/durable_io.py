@@ -1,0 +1,215 @@
+"""Small files that change seldom: written beside, synced, renamed over, and the directory synced.
+
+A power cut leaves the old content or the new one. What it may also leave is the temporary file, which the next owner
+sweeps away.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import StoreFailedError
+from aiodq.storage.io.os_errors import storage_error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiodq.format.layout import BytesLike
+    from aiodq.storage.io.filesystem import File, FileSystem
+
+__all__ = [
+    "LARGEST_FILE",
+    "TEMPORARY",
+    "ensure_directory",
+    "read_file",
+    "replace_file",
+    "sweep_temporaries",
+    "sync_directory",
+    "sync_file",
+    "sync_names",
+    "write_again",
+    "write_all",
+]
+
+TEMPORARY: Final = ".aiodq-tmp"
+"""How the name of a file ends that is not finished and that nobody relies on."""
+
+LARGEST_FILE: Final = 1 << 24
+"""Bytes that `read_file` reads, unless it is told otherwise."""
+
+_AGAIN: Final = 1 << 20
+_OF_A_SYNC: Final = frozenset({errno.EIO, errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EROFS})
+
+
+def write_all(file: File, buffers: Sequence[BytesLike], position: int) -> int:
+    """Write all of the buffers from `position` on, however often the system takes too little; return the end.
+
+    Raises:
+        OSError: as the system gave it; what lies behind `position` is then undefined.
+    """
+    pending = list(buffers)
+    while pending:
+        taken = file.write_at(pending, position)
+        if not taken and any(pending):
+            raise OSError(errno.EIO, "a write took nothing")
+        position += taken
+        while pending and taken >= len(pending[0]):
+            taken -= len(pending.pop(0))
+        if taken:
+            pending[0] = memoryview(pending[0])[taken:]
+    return position
+
+
+def write_again(file: File, start: int, end: int) -> None:
+    """Write the bytes that a file shows from `start` to `end` once more, so that the next sync takes them along.
+
+    Where a sync failed, Linux shows what it then did not write as if it had, and never writes it by itself: the next
+    sync succeeds without it (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020).
+
+    Raises:
+        OSError: as the system gave it; the bytes are as before.
+    """
+    while start < end:
+        data = file.read_at(min(end - start, _AGAIN), start)
+        if not data:
+            return
+        start = write_all(file, [data], start)
+
+
+def sync_file(file: File, path: str) -> None:
+    """Return when the file's bytes are on the device.
+
+    Raises:
+        StoreFailedError: nobody knows what is there: the system may have dropped the bytes and succeed next time.
+    """
+    try:
+        file.sync()
+    except OSError as cause:
+        raise _sync_failure(cause, path) from cause
+
+
+def sync_directory(fs: FileSystem, path: str) -> None:
+    """Return when the names in a directory are on the device.
+
+    Raises:
+        StoreFailedError: nobody knows what is there.
+    """
+    try:
+        fs.sync_directory(path)
+    except OSError as cause:
+        raise _sync_failure(cause, path) from cause
+
+
+def sync_names(fs: FileSystem, path: str) -> None:
+    """As `sync_directory`, for who does it again at the next attempt: a directory that could not be opened may wait.
+
+    Raises:
+        StoreFailedError: nobody knows what is there.
+        OSError: no sync was tried.
+    """
+    try:
+        fs.sync_directory(path)
+    except OSError as cause:
+        if cause.errno in _OF_A_SYNC:
+            raise _sync_failure(cause, path) from cause
+        raise
+
+
+def _sync_failure(cause: OSError, path: str) -> StoreFailedError:
+    return StoreFailedError(f"fsync failed: {cause.strerror}; open the store again", path, errno=cause.errno)
+
+
+def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
+    """Make `data` the file's content, durably, or leave it as it was.
+
+    Raises:
+        StorageError: as mapped from the system's error; the old content stands.
+        StoreFailedError: a sync failed. If it was the directory's, nobody knows which of the two a power cut leaves.
+    """
+    temporary = path + TEMPORARY
+    try:
+        if fs.exists(temporary):
+            fs.remove(temporary)
+        file = fs.open(temporary, create=True)
+        try:
+            write_all(file, [data], 0)
+            sync_file(file, temporary)
+        finally:
+            file.close()
+        # CRASH: 6. Before the rename the old content stands; after it, either, until the directory is synced.
+        fs.rename(temporary, path)
+        sync_directory(fs, os.path.dirname(path))
+    except OSError as cause:
+        # On a full disk half a file is space that others need; where removing fails, the next owner does it.
+        with suppress(OSError):
+            fs.remove(temporary)
+        raise storage_error(cause, path) from cause
+
+
+def read_file(fs: FileSystem, path: str, limit: int = LARGEST_FILE) -> bytes | None:
+    """Return the file's bytes, at most `limit`, or None when there is no file.
+
+    Raises:
+        StorageError: it is there and cannot be read.
+    """
+    try:
+        if not fs.exists(path):
+            return None
+        file = fs.open(path)
+    except FileNotFoundError:
+        return None  # somebody deleted it just now
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+    try:
+        try:
+            return file.read_at(min(file.size(), limit), 0)
+        finally:
+            file.close()
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+
+
+def sweep_temporaries(fs: FileSystem, directory: str) -> int:
+    """Remove what unfinished replacements left in a directory; return how many there were.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        paths = [os.path.join(directory, name) for name in fs.listdir(directory) if name.endswith(TEMPORARY)]
+        files = [path for path in paths if not fs.is_directory(path)]
+        for path in files:
+            fs.remove(path)
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause
+    return len(files)
+
+
+def ensure_directory(fs: FileSystem, path: str) -> bool:
+    """Make a directory, durably, unless it is there; return whether it was made.
+
+    Raises:
+        StorageError: something else has that name, or the system refused.
+    """
+    try:
+        if fs.is_directory(path):
+            # An owner that was killed may have made it and not synced its name. Where a parent may not be opened, it
+            # was not aiodq that made the directory.
+            with suppress(PermissionError):
+                sync_names(fs, os.path.dirname(path) or ".")
+            return False
+        try:
+            fs.make_directory(path)
+            made = True
+        except FileExistsError:
+            # Another process that stages beside this one was faster; its sync may be still to come.
+            if not fs.is_directory(path):
+                raise
+            made = False
+        sync_directory(fs, os.path.dirname(path) or ".")
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+    return made

@@ -1,0 +1,218 @@
+"""The seam between storage and the operating system.
+
+Everything that reaches a disk goes through a `FileSystem`, so that a test's can count, fail and lose power. Its methods
+raise `OSError` as the system does; `aiodq.storage.io.os_errors` translates further up.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING, Final, Protocol
+
+from aiodq.storage.io.lock import StoreLock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiodq.format.layout import BytesLike
+
+__all__ = ["File", "FileSystem", "Lock", "OsFileSystem"]
+
+
+class Lock(Protocol):
+    """The ownership of a directory."""
+
+    def release(self) -> None:
+        """Give it up; repeating it does nothing."""
+        ...
+
+
+class File(Protocol):
+    """An open file. Positions and sizes are bytes."""
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """Return up to `size` bytes from `position`; fewer only at the end of the file."""
+        ...
+
+    def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
+        """Write the buffers one behind the other; return how many bytes were taken, which may be too few."""
+        ...
+
+    def size(self) -> int:
+        """Return the file's size."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend the file."""
+        ...
+
+    def sync(self) -> None:
+        """Return when data, and the metadata needed to read it, are on the device."""
+        ...
+
+    def close(self) -> None:
+        """Close; repeating it does nothing."""
+        ...
+
+
+class FileSystem(Protocol):
+    """What storage needs of an operating system. Paths are text."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        """Open a file. `create` makes it, with mode 0600, and refuses one that is there. Links are not followed."""
+        ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the names in a directory, sorted."""
+        ...
+
+    def is_directory(self, path: str) -> bool:
+        """Return whether there is a directory, not a link to one."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is anything under that name."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory with mode 0700."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name, replacing what has it, atomically."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        ...
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Return when the names in a directory are on the device."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Become the owner of a directory, or raise `StoreLockedError`."""
+        ...
+
+
+# Without O_NONBLOCK a FIFO that somebody planted under a segment's name would hang the open.
+_SAFE: Final = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_READ: Final = os.O_RDONLY | _SAFE
+_WRITE: Final = os.O_RDWR | _SAFE
+_BUFFERS_AT_ONCE: Final = 512
+_FULL_FSYNC: Final = 51
+
+
+class OsFile:
+    """A descriptor."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        """Take over an open descriptor."""
+        self._fd = fd
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """See `File.read_at`."""
+        data = os.pread(self._fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (data := os.pread(self._fd, size - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
+        """See `File.write_at`."""
+        if len(buffers) == 1:
+            return os.pwrite(self._fd, buffers[0], position)
+        return os.pwritev(self._fd, buffers[:_BUFFERS_AT_ONCE], position)
+
+    def size(self) -> int:
+        """See `File.size`."""
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        """See `File.truncate`."""
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        """See `File.sync`."""
+        if sys.platform == "darwin":
+            # fsync there stops at the drive's cache.
+            import fcntl  # noqa: PLC0415 - not on Windows
+
+            fcntl.fcntl(self._fd, _FULL_FSYNC)
+        else:
+            os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """See `File.close`."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class OsFileSystem:
+    """The machine's own."""
+
+    __slots__ = ()
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        """See `FileSystem.open`."""
+        flags = _WRITE if write or create else _READ
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        return OsFile(os.open(path, flags, 0o600))
+
+    def listdir(self, path: str) -> list[str]:
+        """See `FileSystem.listdir`."""
+        return sorted(os.listdir(path))
+
+    def is_directory(self, path: str) -> bool:
+        """See `FileSystem.is_directory`."""
+        return os.path.isdir(path) and not os.path.islink(path)
+
+    def exists(self, path: str) -> bool:
+        """See `FileSystem.exists`."""
+        return os.path.lexists(path)
+
+    def make_directory(self, path: str) -> None:
+        """See `FileSystem.make_directory`."""
+        os.mkdir(path, 0o700)
+
+    def rename(self, source: str, target: str) -> None:
+        """See `FileSystem.rename`."""
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        """See `FileSystem.remove`."""
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        """See `FileSystem.remove_directory`."""
+        os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        """See `FileSystem.sync_directory`."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_space(self, path: str) -> int:
+        """See `aiodq.storage.io.free_space`: what an ordinary user may still write."""
+        return shutil.disk_usage(path).free
+
+    def lock(self, path: str) -> Lock:
+        """See `FileSystem.lock`."""
+        return StoreLock.acquire(path)

@@ -1,0 +1,254 @@
+"""One owner per store directory.
+
+Two locks of the operating system stand for the ownership: one on the file `LOCK`, which says who the owner is, and on
+POSIX one on the directory itself, which deleting or replacing `LOCK` does not undo. Both die with the process, so a
+`LOCK` left behind by a killed owner blocks nobody.
+
+`filelock` is used at its lowest level, `lock_descriptor`, on descriptors opened here: its lock objects know neither
+directories nor a second lock, and reopen by path.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import threading
+import warnings
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
+
+from filelock import lock_descriptor, unlock_descriptor
+
+from aiodq.errors import NotAStoreError, StoreLockedError
+from aiodq.storage.io.os_errors import storage_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["LOCK_NAME", "StoreLock"]
+
+LOCK_NAME: Final = "LOCK"
+
+_HERE: Final = "which is this one: use that object, or close it first (await store.aclose())"
+_ELSEWHERE: Final = (
+    "which must let go of it first: wait for that with aiodq.open(path, wait=seconds), "
+    "stop that process, or run one process (one worker) for each store"
+)
+_MODE: Final = 0o600
+_RECORD_LIMIT: Final = 1024
+_DIRECTORY: Final[int] = getattr(os, "O_DIRECTORY", 0)
+# Without O_NONBLOCK a FIFO swapped in for LOCK would hang the open; without O_BINARY Windows translates line ends.
+_SAFE: Final[int] = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+# What file systems answer that cannot lock a directory, NFS for one: its locks need a descriptor open for writing.
+_NO_DIRECTORY_LOCK: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
+
+
+class StoreLock:
+    """The ownership of a store directory by this process.
+
+    Made by `acquire`. A child made by fork does not share it: there, `held_here` is False and nothing it does to the
+    object touches the parent's lock.
+
+    Attributes:
+        directory: the directory as it was given.
+        pid: the process that owns, or owned, the directory through this object.
+    """
+
+    def __init__(self, directory: str) -> None:
+        """Make an object that holds nothing; `acquire` is what callers want."""
+        self.directory = directory
+        self.pid: int = os.getpid()
+        self._held = False
+        self._directory_fd: int | None = None
+        self._file_fd: int | None = None
+        self._path = os.path.join(directory, LOCK_NAME)
+
+    @classmethod
+    def acquire(cls, directory: str) -> StoreLock:
+        """Become the owner of the directory, or fail at once.
+
+        Args:
+            directory: an existing directory; symbolic links to it and relative paths are fine.
+
+        Raises:
+            StoreLockedError: someone owns it, this process perhaps; `pid` tells who, where that could be read.
+            NotAStoreError: `LOCK` is not a plain file of one name, and was left untouched.
+            StorageError: the operating system refused, as mapped by `storage_error`.
+        """
+        lock = cls(directory)
+        with _GUARD:
+            _LIVE.add(lock)
+            try:
+                lock._take_directory()
+                lock._take_file()
+            except BaseException:
+                lock.release()
+                raise
+        return lock
+
+    def held_here(self) -> bool:
+        """Return whether this very process holds the lock through this object."""
+        return self._held and self.pid == os.getpid()
+
+    def release(self) -> None:
+        """Give the directory up. Repeating it does nothing; in a forked child the parent's lock stays."""
+        with _GUARD:
+            if self.pid == os.getpid():
+                self._unlock()
+            self._close()
+
+    def __del__(self) -> None:
+        """Release, and warn where that was forgotten."""
+        forgotten = self.held_here()
+        self.release()
+        if forgotten:
+            warnings.warn(f"store lock was never released [{self.directory}]", ResourceWarning, 2, source=self)
+
+    def _take_directory(self) -> None:
+        if not _DIRECTORY:
+            return
+        with _os_errors(self.directory):
+            self._directory_fd = os.open(self.directory, os.O_RDONLY | _DIRECTORY)
+            if not _lock_directory(self._directory_fd):
+                raise self._refusal()
+
+    def _take_file(self) -> None:
+        with _os_errors(self._path):
+            # O_NOFOLLOW is not everywhere, and stops only links: looking first also keeps devices from being opened.
+            with suppress(FileNotFoundError):
+                self._check(os.stat(self._name(), dir_fd=self._directory_fd, follow_symlinks=False))
+            self._file_fd = os.open(self._name(), os.O_RDWR | os.O_CREAT | _SAFE, _MODE, dir_fd=self._directory_fd)
+            found = os.fstat(self._file_fd)
+            self._check(found)
+            if not lock_descriptor(self._file_fd, blocking=False):
+                raise self._refusal()
+            _make_private(self._file_fd, found)
+            _write_owner(self._file_fd, str(self.pid))
+            self._held = True
+
+    def _name(self) -> str:
+        # Through the descriptor, a directory renamed meanwhile cannot put the two locks in different places.
+        return self._path if self._directory_fd is None else LOCK_NAME
+
+    def _check(self, found: os.stat_result) -> None:
+        """Refuse what may be someone else's file under another name, into which the pid must not be written."""
+        if not stat.S_ISREG(found.st_mode):
+            kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "no regular file"
+        elif found.st_nlink > 1:
+            kind = "a file with a second hard link"
+        else:
+            return
+        msg = f"the store's lock is {kind}; remove it if no one owns the store"
+        raise NotAStoreError(msg, self._path)
+
+    def _refusal(self) -> StoreLockedError:
+        pid, host = _read_owner(self._name(), self._directory_fd)
+        owner = "an unknown process" if pid is None else f"process {pid} on {host}"
+        here = self._held_by_another_here()
+        text = f"the store is open in {owner}, {_HERE if here else _ELSEWHERE}"
+        return StoreLockedError(text, self.directory, pid=pid)
+
+    def _held_by_another_here(self) -> bool:
+        """Return whether this process owns the directory through another object: a pid alone may be a container's."""
+        with suppress(OSError):
+            mine = os.stat(self.directory)
+            others = [lock for lock in _LIVE if lock is not self and lock.held_here()]
+            return any(os.path.samestat(mine, os.stat(lock.directory)) for lock in others)
+        return False
+
+    def _unlock(self) -> None:
+        # Closing alone would not do: a program another thread is starting has copies of the descriptors until exec.
+        if self._file_fd is not None:
+            with suppress(OSError):
+                if self._held:
+                    _write_owner(self._file_fd, "-")
+            with suppress(OSError):
+                unlock_descriptor(self._file_fd)
+        if self._directory_fd is not None:
+            with suppress(OSError):
+                unlock_descriptor(self._directory_fd)
+
+    def _close(self) -> None:
+        self._held = False
+        descriptors = self._file_fd, self._directory_fd
+        self._file_fd = self._directory_fd = None
+        for fd in descriptors:
+            if fd is not None:
+                with suppress(OSError):
+                    os.close(fd)
+
+
+def _lock_directory(fd: int) -> bool:
+    try:
+        return lock_descriptor(fd, blocking=False)
+    except OSError as exc:
+        if exc.errno in _NO_DIRECTORY_LOCK:
+            return True
+        raise
+
+
+def _make_private(fd: int, found: os.stat_result) -> None:
+    if stat.S_IMODE(found.st_mode) != _MODE and hasattr(os, "fchmod"):
+        # FAT and some network mounts have one fixed mode for every file and refuse to change it.
+        with suppress(PermissionError):
+            os.fchmod(fd, _MODE)
+
+
+def _write_owner(fd: int, pid: str) -> None:
+    """Write pid and host over what is there, so that a full disk needs no new block for it."""
+    # On Windows the first byte is the locked one, which nobody else can read.
+    record = f" {pid}\n{socket.gethostname()}\n".encode("utf-8", "replace")
+    try:
+        os.lseek(fd, 0, os.SEEK_SET)
+        os.write(fd, record)
+        os.ftruncate(fd, len(record))
+    except OSError as exc:
+        if exc.errno not in _NO_SPACE:
+            raise
+        # The pid is a courtesy, and consuming from a full store is what frees space. No pid beats a wrong one.
+        os.ftruncate(fd, 0)
+
+
+def _read_owner(name: str, directory_fd: int | None) -> tuple[int | None, str]:
+    """Return the owner's pid and host as written, None if there is nothing sensible to read."""
+    try:
+        fd = os.open(name, os.O_RDONLY | _SAFE, dir_fd=directory_fd)
+    except OSError:
+        return None, ""
+    try:
+        os.lseek(fd, 1, os.SEEK_SET)
+        pid, _, host = os.read(fd, _RECORD_LIMIT).partition(b"\n")
+    except OSError:
+        return None, ""
+    finally:
+        os.close(fd)
+    known = pid.isdigit() and len(pid) <= len(str(2**64))
+    return (int(pid) if known else None), host.decode("utf-8", "replace").strip()
+
+
+@contextmanager
+def _os_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise storage_error(exc, path) from exc
+
+
+# A fork waits for whoever is between opening a descriptor and noting it; the child could not know of that one.
+_GUARD: Final = threading.RLock()
+_LIVE: Final[WeakSet[StoreLock]] = WeakSet()
+
+
+def _forget_in_child() -> None:
+    """Close the inherited descriptors, and no more: unlocking would unlock the parent's, which are the same locks."""
+    for lock in list(_LIVE):
+        lock._close()  # noqa: SLF001 - the same module
+    _GUARD.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_GUARD.acquire, after_in_parent=_GUARD.release, after_in_child=_forget_in_child)

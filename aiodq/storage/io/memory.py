@@ -1,0 +1,124 @@
+"""Files that live in memory and end with the process: where `#ephemeral` topics and channels keep what they have."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiodq.format.layout import BytesLike
+    from aiodq.storage.io.filesystem import File, Lock
+
+__all__ = ["MemoryFileSystem"]
+
+
+class _MemoryFile:
+    """One opening of a file. Its bytes outlive its name, as on POSIX."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytearray) -> None:
+        """Open these bytes."""
+        self._data = data
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """See `File.read_at`."""
+        return bytes(self._data[position : position + size])
+
+    def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
+        """See `File.write_at`."""
+        data = b"".join(buffers)
+        if position > len(self._data):
+            self._data.extend(bytes(position - len(self._data)))
+        self._data[position : position + len(data)] = data
+        return len(data)
+
+    def size(self) -> int:
+        """See `File.size`."""
+        return len(self._data)
+
+    def truncate(self, size: int) -> None:
+        """See `File.truncate`."""
+        if size < len(self._data):
+            del self._data[size:]
+        else:
+            self._data.extend(bytes(size - len(self._data)))
+
+    def sync(self) -> None:
+        """Do nothing: no medium is more durable than this one."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class MemoryFileSystem:
+    """See `FileSystem`. Directories need no parents."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._nodes: dict[str, bytearray | None] = {}
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:  # noqa: ARG002 - all are writable
+        """See `FileSystem.open`."""
+        if create:
+            if path in self._nodes:
+                raise _error(errno.EEXIST, path)
+            self._nodes[path] = bytearray()
+        data = self._nodes.get(path)
+        if data is None:
+            raise _error(errno.EISDIR if path in self._nodes else errno.ENOENT, path)
+        return _MemoryFile(data)
+
+    def listdir(self, path: str) -> list[str]:
+        """See `FileSystem.listdir`."""
+        if not self.is_directory(path):
+            raise _error(errno.ENOENT, path)
+        return sorted(os.path.basename(node) for node in list(self._nodes) if os.path.dirname(node) == path)
+
+    def is_directory(self, path: str) -> bool:
+        """See `FileSystem.is_directory`."""
+        return path in self._nodes and self._nodes[path] is None
+
+    def exists(self, path: str) -> bool:
+        """See `FileSystem.exists`."""
+        return path in self._nodes
+
+    def make_directory(self, path: str) -> None:
+        """See `FileSystem.make_directory`."""
+        if path in self._nodes:
+            raise _error(errno.EEXIST, path)
+        self._nodes[path] = None
+
+    def rename(self, source: str, target: str) -> None:
+        """See `FileSystem.rename`."""
+        if source not in self._nodes:
+            raise _error(errno.ENOENT, source)
+        below = [node for node in self._nodes if node == source or node.startswith(source + "/")]
+        for node in below:
+            self._nodes[target + node[len(source) :]] = self._nodes.pop(node)
+
+    def remove(self, path: str) -> None:
+        """See `FileSystem.remove`."""
+        if self._nodes.get(path) is None:
+            raise _error(errno.ENOENT, path)
+        del self._nodes[path]
+
+    def remove_directory(self, path: str) -> None:
+        """See `FileSystem.remove_directory`."""
+        if self.listdir(path):
+            raise _error(errno.ENOTEMPTY, path)
+        del self._nodes[path]
+
+    def sync_directory(self, path: str) -> None:
+        """Do nothing."""
+
+    def lock(self, path: str) -> Lock:
+        """Refuse: no store lives here, only parts of one."""
+        raise _error(errno.ENOTSUP, path)
+
+
+def _error(code: int, path: str) -> OSError:
+    return OSError(code, os.strerror(code), path)

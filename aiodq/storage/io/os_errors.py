@@ -1,0 +1,90 @@
+"""The one place where an `OSError` becomes an error of aiodq."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import CorruptionError, DiskFullError, ReadOnlyError, StorageError, StoreNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from os import PathLike
+
+    from aiodq.storage.io.filesystem import File, FileSystem
+
+__all__ = ["close_file", "is_lasting", "opened", "storage_error"]
+
+_FULL: Final = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG})
+_REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN, errno.ENOMEM, errno.EBUSY})
+_LASTING: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+)
+_ADVICE: Final = {
+    errno.EMFILE: "this process has too many open files; raise its limit or open fewer stores",
+    errno.ENFILE: "the system has too many open files",
+    errno.EFBIG: "the file may not grow further (ulimit -f)",
+    errno.EEXIST: "File exists: something lies there that aiodq did not make; move it away",
+    errno.EIO: "the device reported an error; check it before trusting it further",
+}
+
+
+def storage_error(cause: OSError, path: str | PathLike[str], position: int | None = None) -> StorageError:
+    """Return the error to raise for what the operating system refused.
+
+    None of these says that data is damaged: an errno is never read as damage.
+
+    Args:
+        cause: what the call raised.
+        path: the file or directory in question.
+        position: the byte, where the call was about one.
+    """
+    number = cause.errno
+    reason = _ADVICE.get(number or 0) or cause.strerror or str(cause)
+    if number in _FULL:
+        return DiskFullError(f"no space left: {reason}", path, position, errno=number, retriable=True)
+    if number in _REFUSED:
+        return ReadOnlyError(f"not permitted: {reason}", path, position, errno=number)
+    if number in {errno.ENOENT, errno.ENOTDIR}:
+        return StoreNotFoundError(f"not there: {reason}", path, position, errno=number)
+    return StorageError(f"the system refused: {reason}", path, position, errno=number, retriable=number in _PASSING)
+
+
+def is_lasting(error: StorageError) -> bool:
+    """Return whether an error is about one place, and stays until somebody puts that right.
+
+    Such a one costs the topic that lies there, and no other. One that may pass, or that says something of the whole
+    device, is none of these: who opens a store is told.
+    """
+    return error.errno in _LASTING or (isinstance(error, CorruptionError) and error.errno is None)
+
+
+def close_file(file: File, path: str) -> None:
+    """Close a file.
+
+    Raises:
+        StorageError: the system reported an error that it had kept for this moment; the file is closed all the same.
+    """
+    try:
+        file.close()
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+
+
+@contextmanager
+def opened(fs: FileSystem, path: str, *, write: bool = False) -> Iterator[File]:
+    """Open a file that is there, for as long as it is needed.
+
+    Raises:
+        StorageError: what the system refuses within, too, as mapped by `storage_error`.
+    """
+    try:
+        file = fs.open(path, write=write)
+        try:
+            yield file
+        finally:
+            file.close()
+    except OSError as cause:
+        raise storage_error(cause, path) from cause

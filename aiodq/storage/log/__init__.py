@@ -1,0 +1,1 @@
+"""A topic's log for its owner: append, roll, sync, recover, delete."""

@@ -1,0 +1,248 @@
+"""The segment being written: frames are staged, written, and only then shown to readers."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from aiodq.format.footer import IndexEntry, SegmentIndex, begins_entry, footer_bytes
+from aiodq.format.frame import encode_frames, read_prefix, slice_frames
+from aiodq.format.layout import INDEX_STRIDE, MAX_RELATIVE, SEGMENT_HEADER
+from aiodq.storage.io.durable_io import sync_directory, sync_file, write_all
+from aiodq.storage.io.file_pool import is_ready, make_ready
+from aiodq.storage.io.os_errors import close_file, storage_error
+from aiodq.storage.log.recovery import seal_file
+from aiodq.storage.log.segment_contents import Contents
+from aiodq.storage.log.segment_files import scanned_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.format.columns import Columns
+    from aiodq.format.segment import SegmentHeader
+    from aiodq.storage.io.filesystem import File, FileSystem
+    from aiodq.storage.log.segment_files import Segment
+
+__all__ = ["WRITE_BYTES", "ActiveSegment", "cuts"]
+
+WRITE_BYTES: Final = 256 * 1024
+"""What is staged goes to the file in pieces of about this size, so that no single call holds the caller up for long."""
+
+
+def cuts(columns: Columns, *, atomic: bool) -> Iterator[Columns]:
+    """Yield the parts of `columns` that may lie in different segments."""
+    slices = list(slice_frames(columns))
+    if atomic or len(slices) == 1:
+        yield columns
+        return
+    for start, stop in slices:
+        yield columns.slice(start, stop)
+
+
+class ActiveSegment:
+    """The last segment of a log, open for its owner.
+
+    Attributes:
+        segment: what readers may see; it grows with `commit`.
+        next: the offset of the next record.
+    """
+
+    def __init__(self, file: File, segment: Segment, index: SegmentIndex) -> None:
+        """Go on behind the segment's last frame."""
+        self._file = file
+        self.segment = segment
+        self._index = index
+        segment.index = index
+        self.next: int = segment.end
+        self._position = segment.data_end
+        self._staged: list[bytes] = []
+        self._staged_bytes = 0
+        self._entries: list[tuple[IndexEntry, bool, int, int]] = []
+        self._torn = False
+        self._count_entries()
+
+    def _count_entries(self) -> None:
+        """Let the footer be as large as what readers may see makes it."""
+        positions = self._index.positions
+        self._indexed = len(positions)
+        self._last_indexed = positions[-1] if positions else -INDEX_STRIDE
+
+    @classmethod
+    def create(cls, fs: FileSystem, path: str, header: SegmentHeader) -> ActiveSegment:
+        """Make a new segment file, durably.
+
+        Raises:
+            StorageError: as mapped from the system's error; what was made of the file is removed.
+        """
+        try:
+            file = fs.open(path, create=True)
+            try:
+                write_all(file, [header.encode()], 0)
+                sync_file(file, path)
+                # CRASH: 1. Without its name in the directory the segment never was; nothing was promised in it.
+                sync_directory(fs, os.path.dirname(path))
+            except BaseException:
+                file.close()
+                fs.remove(path)
+                raise
+        except OSError as cause:
+            raise storage_error(cause, path) from cause
+        return cls(file, scanned_segment(path, Contents(header.base), header.context), SegmentIndex())
+
+    @property
+    def ready(self) -> bool:
+        """Whether `flush` opens no file: one that was idle may be closed."""
+        return is_ready(self._file)
+
+    def wake(self) -> None:
+        """Open the file if it was closed while it was idle. Blocking.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        try:
+            make_ready(self._file)
+        except OSError as cause:
+            raise storage_error(cause, self.segment.path) from cause
+
+    @property
+    def position(self) -> int:
+        """Where the next frame goes, bytes, counting what is staged."""
+        return self._position + self._staged_bytes
+
+    def stage(
+        self, columns: Columns, limit: int, *, watermark: int, time_ns: int, codec: int, atomic: bool
+    ) -> tuple[int, int] | None:
+        """Encode records to be written next.
+
+        Args:
+            columns: the records; with `atomic` they become one put.
+            limit: the segment's size, with its footer; a segment without frames takes any.
+            watermark: everything below this offset is durable.
+            time_ns: the batch's time.
+            codec: see `aiodq.format.codecs`.
+            atomic: all or nothing.
+
+        Returns:
+            The first offset and the one behind the last, or None where the segment has to roll first.
+        """
+        # A roll that failed half-way may have left it sealed: frames over the footer would be lost behind it.
+        if self.segment.sealed or self.next + len(columns.bodies) - self.segment.base > MAX_RELATIVE:
+            return None
+        first = self.next
+        frames = encode_frames(
+            columns, self.segment.context, first=first, watermark=watermark, time_ns=time_ns, codec=codec, atomic=atomic
+        )
+        size = sum(map(len, frames))
+        # What is staged at once is one run, which an index never divides.
+        opens = begins_entry(self.position, self._last_indexed)
+        footer = footer_bytes(self._indexed + opens)
+        if self.position + size + footer > limit and self.position > SEGMENT_HEADER.size:
+            return None
+        if opens:
+            self._indexed, self._last_indexed = self._indexed + 1, self.position
+        self._note(frames, columns, first, time_ns)
+        self._staged += frames
+        self._staged_bytes += size
+        self.next = first + len(columns.bodies)
+        return first, self.next
+
+    def _note(self, frames: list[bytes], columns: Columns, first: int, time_ns: int) -> None:
+        position, base = self.position, self.segment.base
+        counts = [stop - start for start, stop in slice_frames(columns)] if len(frames) > 1 else None
+        for number, frame in enumerate(frames):
+            count = len(columns.bodies) if counts is None else counts[number]
+            entry = IndexEntry(position, first - base, count, 1, time_ns)
+            prefix = read_prefix(frame, 0, self.segment.context, position=0, limit=len(frame))
+            self._entries.append((entry, number > 0, prefix.flags, prefix.raw))
+            position += len(frame)
+            first += count
+
+    @property
+    def staged_bytes(self) -> int:
+        """What waits to be written."""
+        return self._staged_bytes
+
+    def flush(self) -> None:
+        """Write what is staged.
+
+        Raises:
+            StorageError: call `rollback`.
+        """
+        if not self._staged:
+            return
+        try:
+            if self._torn:
+                self._file.truncate(self._position)
+                self._torn = False
+            self._torn = True
+            # CRASH: 2. Until the next sync any part of these bytes may be missing.
+            self._position = write_all(self._file, self._staged, self._position)
+            self._torn = False
+        except OSError as cause:
+            raise storage_error(cause, self.segment.path, self._position) from cause
+        self._staged.clear()
+        self._staged_bytes = 0
+
+    def commit(self) -> None:
+        """Show readers what was written."""
+        segment = self.segment
+        if segment.sealed:
+            return  # nothing was, and its size is that of the footer, too
+        for entry, joined, flags, raw_bytes in self._entries:
+            self._index.add(entry, joined=joined, flags=flags, raw_bytes=raw_bytes)
+            segment.records += entry.records
+            segment.raw_bytes += raw_bytes
+            segment.flags |= flags
+            segment.newest_ns = max(segment.newest_ns, entry.newest_ns)
+        self._entries.clear()
+        segment.oldest_ns = self._index.oldest_ns
+        segment.data_end = segment.size = self._position
+        segment.end = self.next
+
+    def rollback(self) -> None:
+        """Forget what was staged or written since the last commit; it is cut off before anything else is written."""
+        self._staged.clear()
+        self._staged_bytes = 0
+        self._entries.clear()
+        self._torn = self._torn or self._position > self.segment.data_end
+        self._position = self.segment.data_end
+        self.next = self.segment.end
+        self._count_entries()
+
+    def sync(self) -> None:
+        """Return when all that was written before is on the device.
+
+        Raises:
+            StoreFailedError: nobody knows what is there.
+        """
+        sync_file(self._file, self.segment.path)
+
+    def seal(self) -> None:
+        """Write the footer, durably. The segment never changes again.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        # INVARIANT: with part of a footer behind the frames, nothing is appended before that is cut off.
+        self._torn = True
+        try:
+            seal_file(self._file, self.segment, self._index)
+        except OSError as cause:
+            raise storage_error(cause, self.segment.path, self.segment.data_end) from cause
+        self._torn = False
+        self.segment.index = None
+
+    def close(self) -> None:
+        """Cut off what a failed write left, if that still works, and close the file.
+
+        Raises:
+            StorageError: one of these could not be done; the file is closed all the same.
+        """
+        try:
+            if self._torn:
+                self._file.truncate(self.segment.data_end)
+        except OSError as cause:
+            raise storage_error(cause, self.segment.path, self.segment.data_end) from cause
+        finally:
+            close_file(self._file, self.segment.path)

@@ -1,0 +1,72 @@
+"""How many bytes lie before a channel, from what is in memory of a log's segments."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from aiodq.format.layout import SEGMENT_HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiodq.storage.log.segment_files import Segment
+
+__all__ = ["BacklogBytes", "segment_at"]
+
+
+def segment_at(segments: Sequence[Segment], offset: int) -> Segment | None:
+    """Return the segment that holds an offset, or would if damage had not taken it; None where none does."""
+    at = bisect_right(segments, offset, key=lambda segment: segment.base) - 1
+    return segments[at] if at >= 0 and offset < segments[at].end else None
+
+
+class BacklogBytes:
+    """Sums of one log's segments, made anew only when the list of them changes."""
+
+    def __init__(self) -> None:
+        """Begin without segments."""
+        self._segments: Sequence[Segment] = ()
+        self._before: list[int] = []
+
+    def of(self, segments: Sequence[Segment], floor: int, depth: int) -> int:
+        """Return about how many bytes so many messages take, of those from `floor` on: the payloads, uncompressed.
+
+        Those that are settled among them are taken for as large as the others.
+
+        Args:
+            segments: the log's, in order.
+            floor: the first offset that counts.
+            depth: how many messages count.
+        """
+        if not segments or depth <= 0:
+            return 0
+        end = segments[-1].end
+        return self._from(segments, floor) * depth // max(end - max(floor, segments[0].base), depth)
+
+    def _from(self, segments: Sequence[Segment], offset: int) -> int:
+        if segments is not self._segments:
+            # All but the last are full: what they hold does not change any more.
+            self._before = list(accumulate((segment.raw_bytes for segment in segments[:-1]), initial=0))
+            self._segments = segments
+        at = max(bisect_right(segments, offset, key=lambda segment: segment.base) - 1, 0)
+        return self._before[-1] + segments[-1].raw_bytes - self._before[at] - _below(segments[at], offset)
+
+
+def _below(segment: Segment, offset: int) -> int:
+    """Return about how many of a segment's bytes lie below an offset."""
+    if offset <= segment.base:
+        return 0
+    if offset >= segment.end:
+        return segment.raw_bytes
+    share = (offset - segment.base) / (segment.end - segment.base)
+    index, size = segment.index, segment.data_end - SEGMENT_HEADER.size
+    if index is not None and len(index) and size > 0:
+        entry = bisect_right(index.firsts, offset - segment.base) - 1
+        if entry >= 0:
+            position = index.positions[entry]
+            following = index.positions[entry + 1] if entry + 1 < len(index) else segment.data_end
+            within = (offset - segment.base - index.firsts[entry]) / max(index.records[entry], 1)
+            share = (position + (following - position) * min(within, 1.0) - SEGMENT_HEADER.size) / size
+    return round(segment.raw_bytes * min(max(share, 0.0), 1.0))

@@ -1,0 +1,132 @@
+"""What was found wrong, and quarantining it."""
+
+from __future__ import annotations
+
+import os
+from itertools import count
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.storage.io.durable_io import TEMPORARY, sync_directory, sync_file, write_all
+from aiodq.storage.io.os_errors import storage_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.storage.io.filesystem import File, FileSystem
+
+__all__ = ["Damage", "is_quarantined", "quarantine", "quarantine_path", "quarantined", "set_aside"]
+
+_MARK: Final = ".damaged-"
+_CHUNK: Final = 1 << 20
+
+
+class Damage(NamedTuple):
+    """A stretch of a file that does not hold what was written there.
+
+    Attributes:
+        path: the file.
+        position: its first bad byte.
+        end: the byte behind its last.
+        reason: in words.
+        first, stop: the offsets that are missing for it, as far as known; equal where none is.
+    """
+
+    path: str
+    position: int
+    end: int
+    reason: str
+    first: int = 0
+    stop: int = 0
+
+
+def quarantine_path(path: str, position: int) -> str:
+    """Return where the bytes of `path` from `position` on are quarantined."""
+    return f"{path}{_MARK}{position:012d}"
+
+
+def is_quarantined(name: str) -> bool:
+    """Return whether a file of that name is something quarantined."""
+    return _MARK in name and not name.endswith(TEMPORARY)
+
+
+def quarantined(fs: FileSystem, directory: str) -> list[str]:
+    """Return the names of what has been quarantined in a directory."""
+    try:
+        return [name for name in fs.listdir(directory) if is_quarantined(name)]
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause
+
+
+def quarantine(fs: FileSystem, path: str, position: int, end: int) -> str:
+    """Copy the bytes `position` to `end` of a file beside it, durably, before anything is done to them.
+
+    A copy of the same bytes that is there already will do: found again, damage is not copied again. A copy of other
+    bytes is left alone.
+
+    Returns:
+        The copy's path.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        source = fs.open(path)
+        try:
+            for target in _names(quarantine_path(path, position)):
+                if not fs.exists(target):
+                    _copy(fs, source, target, position, end)
+                    return target
+                if _holds(fs, target, source, position, end):
+                    return target
+        finally:
+            source.close()
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+    raise AssertionError("there is always a free name")  # pragma: no cover
+
+
+def set_aside(fs: FileSystem, path: str) -> str:
+    """Take a whole file out of the way under a quarantine name, durably; return that name.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        target = next(name for name in _names(quarantine_path(path, 0)) if not fs.exists(name))
+        # CRASH: 7. The file is there under one of its two names.
+        fs.rename(path, target)
+        sync_directory(fs, os.path.dirname(path))
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+    return target
+
+
+def _names(wanted: str) -> Iterator[str]:
+    yield wanted
+    yield from (f"{wanted}.{number}" for number in count(1))
+
+
+def _holds(fs: FileSystem, target: str, source: File, position: int, end: int) -> bool:
+    """Return whether `target` begins with the bytes `position` to `end` of `source`."""
+    copy = fs.open(target)
+    try:
+        sizes = ((at, min(_CHUNK, end - at)) for at in range(position, end, _CHUNK))
+        return all(copy.read_at(size, at - position) == source.read_at(size, at) for at, size in sizes)
+    finally:
+        copy.close()
+
+
+def _copy(fs: FileSystem, source: File, target: str, position: int, end: int) -> None:
+    temporary = target + TEMPORARY
+    if fs.exists(temporary):
+        fs.remove(temporary)
+    copy = fs.open(temporary, create=True)
+    try:
+        for at in range(position, end, _CHUNK):
+            write_all(copy, [source.read_at(min(_CHUNK, end - at), at)], at - position)
+        sync_file(copy, temporary)
+    finally:
+        copy.close()
+    fs.rename(temporary, target)
+    # CRASH: 7. The copy is durable, and whole, before the caller touches the original.
+    sync_directory(fs, os.path.dirname(target))

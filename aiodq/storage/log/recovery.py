@@ -1,0 +1,277 @@
+"""Finding out, at open, what a topic's files really hold.
+
+The crash model. Between two syncs of a file, any subset of what was written to it since may reach the disk, in any
+order and torn at any sector; a name may be there or not until its directory is synced. Nothing else is assumed. The
+commit points, in the order in which an owner passes them:
+
+1. *A segment begins*: file made, header written, directory synced. Before: no file, an empty one, or a torn header;
+   nothing was promised in it, and it is made anew. (`ActiveSegment.create`, `recover`)
+2. *A batch is durable*: its bytes synced. Before: absent, torn, or whole; a torn one is cut away here, and the cut
+   synced before anything is appended. (`ActiveSegment.flush`, `_cut`)
+3. *The watermark is noted*: a slot in `watermark`, after 2 and never before, so that it never promises too much.
+   (`TopicLog._note`, `WatermarkFile.write`)
+4. *A segment is sealed*: footer written, file synced, only then the next segment begins. Before: a torn footer, which
+   is cut away as any tail, or a whole one behind frames that are not; those are looked through, and it goes with what
+   is cut. (`seal_file`, `_settle_sealed`)
+5. *A segment is given up*: what says so (a journal, a checkpoint, `topic.json`) is durable first, then the file is
+   unlinked. Before: the file is still there and is given up again. (`TopicLog.give_up`)
+6. *Small files*: synced beside, renamed over, directory synced: old or new. (`replace_file`)
+7. *A cut*: what was promised is copied to quarantine, durably, before the original is touched. (`_copy`, `set_aside`,
+   `_cut`)
+8. *A topic is deleted*: its directory renamed, the parent synced, then emptied. Before: the topic is there, whole;
+   after: what is left of it is swept. (`delete_topic`)
+9. *A channel is deleted*: `topic.json` does not name it any more, durably; then its files go. Before: the channel is
+   there, whole; after: what is left of the files goes when a channel of that name is made. (`TopicLog.remove_channel`)
+10. *A bulk load is committed*: the staged segments synced, with their names, then the commit's record (as 6). Before:
+   nobody's files, to be swept; after: an owner will adopt them. (`commit_staged`)
+11. *Staged segments are adopted*: their headers written and synced, then the offset noted in the record, then the files
+   moved, both directories synced. Before the note: still to be adopted; after: moved by the next owner, before it opens
+   the topic. Nothing is appended to the topic in between. (`adopt`, `move_in`)
+12. *A commit is done with*: its record says so, or goes. Before: it is done with once more. (`finish_commit`)
+13. *What is owed to a topic that cannot be used is kept aside*: in a file of its own (as 6), before the file of
+   transactions forgets it, and until the topic holds it durably; then the file goes, its directory synced, before
+   anything of it may be deleted from the topic. Before each: it is in both places, and the transactions' numbers tell
+   that it is one. (`keep_owed`, `drop_owed`)
+14. *Messages are found to be missing*: `topic.json` says which (as 6), before a segment is made behind them or a
+   channel passes them. Before: they are found to be missing once more. (`TopicLog._note_losses`)
+
+Whether bytes that do not check are an unfinished write or damage is decided by what was promised: the watermark noted
+in 3, the watermark each later frame carries, and, for any but the last segment, the existence of the next one, which
+begins only after the one before it was synced. Beyond the promise, the log is cut so that what remains is a prefix.
+Below it, the bytes are quarantined and reported, and what follows is still delivered.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.format.footer import SegmentIndex, encode_footer
+from aiodq.format.layout import SEGMENT_HEADER
+from aiodq.storage.io.durable_io import sync_directory, sync_file, write_again, write_all
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.log.quarantine import Damage, quarantine, set_aside
+from aiodq.storage.log.segment_contents import Contents, examine, index_unit
+from aiodq.storage.log.segment_files import (
+    Inspection,
+    Segment,
+    own_segments,
+    scanned_segment,
+    sealed_segment,
+)
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from aiodq.storage.io.filesystem import File, FileSystem
+
+__all__ = ["Recovery", "index_unit", "recover", "seal_file"]
+
+_MANY: Final = 8
+"""More bad stretches than this in one file, and the whole file is quarantined rather than each of them."""
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What was found.
+
+    Attributes:
+        segments: in order; all but the last sealed, the last perhaps.
+        damages: what is wrong.
+        gaps: offsets between segments that none of them holds. Retention leaves such gaps too: it deletes what every
+            channel has settled.
+        cut_bytes: unfinished writes taken off the end.
+    """
+
+    segments: list[Segment] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
+    gaps: list[Damage] = field(default_factory=list)
+    cut_bytes: int = 0
+
+
+class _Task(NamedTuple):
+    """One segment's file while it is being looked into.
+
+    `promised` is the offset below which everything was durable, as far as this segment could hold it; `copied`, that
+    nobody noted any.
+    """
+
+    fs: FileSystem
+    path: str
+    found: Inspection
+    promised: int
+    last: bool
+    copied: bool
+    result: Recovery
+
+
+def recover(fs: FileSystem, directory: str, topic: UUID, promised: int, *, copied: bool = False) -> Recovery:
+    """Bring a topic's segments into a state that can be read and appended to.
+
+    Only the last segment is scanned, and any other that has lost its footer; of the rest only header and footer tail
+    are read. Doing it twice finds the same.
+
+    Args:
+        fs: the file system.
+        directory: the topic's.
+        topic: its uuid.
+        promised: the noted watermark, or 0.
+        copied: there was no watermark, not even one of 0.
+
+    Raises:
+        FormatVersionError: a segment is of a newer version; nothing was touched.
+        StorageError: the system refused; never taken for damage.
+    """
+    result = Recovery()
+    # All are looked at before any is touched: one of a newer version may come last.
+    own, foreign = own_segments(fs, directory, topic, promised)
+    for path, found in foreign:
+        _take_out(fs, path, found, result)
+    for number, (_, path, found) in enumerate(own):
+        last = number == len(own) - 1
+        limit = promised if last else own[number + 1][0]
+        try:
+            segment = _recover_file(_Task(fs, path, found, limit, last, copied, result))
+        except OSError as cause:
+            raise storage_error(cause, path) from cause
+        if segment is not None:
+            _append(result, segment, fs)
+    # CRASH: 1. An owner that was killed may have made a file whose name is not durable yet; from here on all are.
+    sync_directory(fs, directory)
+    return result
+
+
+def _append(result: Recovery, segment: Segment, fs: FileSystem) -> None:
+    """Add a segment behind the others; note what is missing between them."""
+    if result.segments:
+        end = result.segments[-1].end
+        if segment.base < end:
+            target = set_aside(fs, segment.path)
+            reason = f"the segment repeats offsets before {end}"
+            result.damages.append(Damage(target, 0, segment.size, reason))
+            return
+        if segment.base > end:
+            reason = f"no segment holds the offsets {end} to {segment.base - 1}"
+            result.gaps.append(Damage(segment.path, 0, 0, reason, end, segment.base))
+    result.segments.append(segment)
+
+
+def _recover_file(task: _Task) -> Segment | None:
+    found = task.found
+    if found.header_error is None and found.tail is not None:
+        segment = sealed_segment(task.path, found, found.tail)
+        if not task.last or _settle_sealed(task, segment):
+            return segment
+    file = task.fs.open(task.path, write=True)
+    try:
+        if found.header_error is not None and found.tail is not None:
+            _report_header(task)
+            return sealed_segment(task.path, found, found.tail)
+        contents = examine(file, found.header.context, task.path, limit=found.size, promised=task.promised)
+        if found.header_error is not None and not found.torn(task.promised, last=task.last):
+            if not len(contents.index):
+                _take_out(task.fs, task.path, found, task.result)
+                return None
+            _report_header(task)
+        _report_lost(task, contents)
+        return _cut(task, file, contents)
+    finally:
+        file.close()
+
+
+def _settle_sealed(task: _Task, segment: Segment) -> bool:
+    """Make a last segment durable of which only its footer says that it is; return False where it is not whole."""
+    # Without any watermark it is a copy or a backup, not what an owner left that was killed while it sealed.
+    believed = task.copied or task.promised >= segment.end
+    file = task.fs.open(task.path, write=True)
+    try:
+        # CRASH: 4. Footer and last frames go to the device with one sync, and the footer may get there alone.
+        if not believed and not _is_whole(task, segment, file):
+            return False
+        write_again(file, segment.data_end if believed else 0, task.found.size)
+        # CRASH: 4. Before, the footer may be gone again, whatever was promised of the frames; then the segment is
+        # scanned, as long as none follows it.
+        sync_file(file, task.path)
+    finally:
+        file.close()
+    return True
+
+
+def _is_whole(task: _Task, segment: Segment, file: File) -> bool:
+    contents = examine(file, segment.context, task.path, limit=segment.data_end, promised=task.promised)
+    return contents.end == segment.end and contents.data_end == segment.data_end
+
+
+def _take_out(fs: FileSystem, path: str, found: Inspection, result: Recovery) -> None:
+    """Set aside a file in which there is nothing of this log that could be read."""
+    target = set_aside(fs, path)
+    reason = "" if found.header_error is None else found.header_error.message
+    result.damages.append(Damage(target, 0, found.size, reason))
+
+
+def _report_header(task: _Task) -> None:
+    error, end = task.found.header_error, min(SEGMENT_HEADER.size, task.found.size)
+    if error is not None:
+        quarantine(task.fs, task.path, 0, end)
+        task.result.damages.append(Damage(task.path, 0, end, error.message))
+
+
+def _report_lost(task: _Task, contents: Contents) -> None:
+    """Report what had been promised and is not there, having set the bytes aside."""
+    lost = [Damage(task.path, *item) for item in contents.lost]
+    if contents.unfinished and not task.last:
+        # The next segment began only after this one's footer was durable.
+        reason = "the footer is not what was written; it was made again"
+        lost.append(Damage(task.path, contents.data_end, task.found.size, reason, contents.end, contents.end))
+    stretches = [(item.position, item.end) for item in lost if item.position < item.end]
+    for position, end in stretches if len(stretches) <= _MANY else [(0, task.found.size)]:
+        quarantine(task.fs, task.path, position, end)
+    task.result.damages += lost
+
+
+def _cut(task: _Task, file: File, contents: Contents) -> Segment:
+    """Leave a file that can go on or be sealed."""
+    found = task.found
+    if found.header_error is not None:
+        write_all(file, [found.header.encode()], 0)
+    if found.size > contents.data_end:
+        # CRASH: 7. Whatever of this had been promised was quarantined before.
+        file.truncate(contents.data_end)
+        if contents.unfinished and task.last:
+            task.result.cut_bytes += found.size - contents.data_end
+    if task.last:
+        write_again(file, _unpromised(task, contents), contents.data_end)
+    # CRASH: 2. What was found is made durable before anyone is told of it; else a second crash could take it back.
+    sync_file(file, task.path)
+    segment = scanned_segment(task.path, contents, found.header.context)
+    if not task.last:
+        seal_file(file, segment, contents.index)
+    return segment
+
+
+def _unpromised(task: _Task, contents: Contents) -> int:
+    """Return from which byte on a segment may hold what is shown, but was never synced."""
+    index, base = contents.index, task.found.header.context.base
+    if task.promised <= base or not len(index):
+        return 0
+    if task.promised >= contents.end:
+        return contents.data_end
+    return index.positions[bisect_right(index.firsts, task.promised - base) - 1]
+
+
+def seal_file(file: File, segment: Segment, index: SegmentIndex) -> None:
+    """Write the footer behind a segment's frames, sync, and mark the segment as sealed.
+
+    Raises:
+        OSError: as the system gave it; the file still counts as unsealed.
+    """
+    relative_end = segment.end - segment.base
+    tail, footer = encode_footer(index, data_end=segment.data_end, end=relative_end, salt=segment.context.salt)
+    end = write_all(file, [footer], segment.data_end)
+    file.truncate(end)
+    # CRASH: 4. A footer that is not whole is cut away as an unfinished write, and written again.
+    sync_file(file, segment.path)
+    segment.size = end
+    segment.oldest_ns, segment.newest_ns = tail.oldest_ns, tail.newest_ns
+    segment.sealed = True

@@ -1,0 +1,154 @@
+"""What a segment's frames come to: which count, which are lost, and where the unfinished part begins. It only reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.format.columns import CONTINUED
+from aiodq.format.decode import index_singles
+from aiodq.format.footer import IndexEntry, SegmentIndex
+from aiodq.format.layout import SEGMENT_HEADER
+from aiodq.storage.read.frame_scan import Bad, Unit, Window, scan_units
+
+if TYPE_CHECKING:
+    from aiodq.format.decode import IndexSingles
+    from aiodq.format.frame import FrameContext
+    from aiodq.storage.io.filesystem import File
+
+__all__ = ["Contents", "Lost", "examine", "index_unit"]
+
+_WINDOW: Final = 1 << 20
+_AHEAD: Final = 128 * 1024
+
+
+class Lost(NamedTuple):
+    """What had been promised and is not there.
+
+    Attributes:
+        position, end: the bytes that do not check; equal for a gap between good ones.
+        reason: in words.
+        first, stop: the offsets it cost; equal where they are not known or none.
+    """
+
+    position: int
+    end: int
+    reason: str
+    first: int
+    stop: int
+
+
+@dataclass(slots=True)
+class Contents:
+    """What was found.
+
+    Attributes:
+        end: the offset behind the last record that counts.
+        data_end: the byte behind the last frame that counts.
+        index: of the frames that count.
+        lost: promised, and gone.
+        unfinished: why what lies behind `data_end` does not count and never did; empty where nothing lies there.
+    """
+
+    end: int
+    data_end: int = SEGMENT_HEADER.size
+    index: SegmentIndex = field(default_factory=SegmentIndex, repr=False)
+    lost: list[Lost] = field(default_factory=list)
+    unfinished: str = ""
+
+    @property
+    def records(self) -> int:
+        """How many records count."""
+        return sum(self.index.records)
+
+
+def examine(
+    file: File,
+    context: FrameContext,
+    path: str,
+    *,
+    limit: int,
+    promised: int,
+    found: Contents | None = None,
+    singles: IndexSingles = index_singles,
+) -> Contents:
+    """Walk a segment's frames, and tell damage from what was never finished.
+
+    Bytes that do not check are damage if the offset they stand for was promised: by `promised`, or by the watermark in
+    any good frame behind them. Otherwise they are an unfinished write, or a hole that a power cut left in one, and the
+    log ends before them.
+
+    Args:
+        file: the segment's file.
+        context: the segment's.
+        path: for errors.
+        limit: where its frames must end, bytes.
+        promised: the offset below which everything is known to have been durable.
+        found: what an earlier call found; it is continued.
+        singles: how what was put one by one is counted.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
+    found = found or Contents(context.base)
+    found.unfinished = ""
+    found.lost = [lost for lost in found.lost if lost.position < found.data_end]
+    window = Window(file, path, limit, _WINDOW)
+    _take_singles(found, window, context, singles)
+    pending: Bad | None = None
+    asked = False
+    items = scan_units(file, context, path, limit=limit, start=found.data_end, expected=found.end, window=window)
+    for item in items:
+        if isinstance(item, Unit):
+            _take(found, item, pending, context.base)
+            pending = None
+            continue
+        if promised <= found.end and not item.cut_short and not asked:
+            # Once: a later mark would have been seen from here, too.
+            promised, asked = max(promised, _marks(file, context, path, item.end, limit)), True
+        if promised <= found.end:
+            found.unfinished = item.reason
+            break
+        pending = pending or item
+        # A run that lost a frame shows only what is left of it: readers have to be wary as if its flags had been seen.
+        found.index.flags |= CONTINUED
+        if item.cut_short:
+            found.lost.append(Lost(pending.position, limit, pending.reason, found.end, found.end))
+    return found
+
+
+def _take_singles(found: Contents, window: Window, context: FrameContext, singles: IndexSingles) -> None:
+    """Count what was put one by one, up to the first frame that is anything else: in a tenth of the time."""
+    while found.data_end < window.limit:
+        at = window.at(found.data_end, min(_AHEAD, window.limit - found.data_end))
+        first = found.end - context.base
+        records, length = singles(found.index, window.data, at, context, position=found.data_end, first=first)
+        if not records:
+            return
+        found.end += records
+        found.data_end += length
+
+
+def _take(found: Contents, unit: Unit, bad: Bad | None, base: int) -> None:
+    """Count a put; what lies between it and the one before is lost."""
+    position = unit.frames[0].position
+    if bad is not None:
+        found.lost.append(Lost(bad.position, position, bad.reason, found.end, unit.first))
+    elif unit.first > found.end:
+        reason = f"the offsets {found.end} to {unit.first - 1} are missing"
+        found.lost.append(Lost(position, position, reason, found.end, unit.first))
+    index_unit(found.index, unit, base)
+    found.end, found.data_end = unit.stop, unit.end
+
+
+def _marks(file: File, context: FrameContext, path: str, start: int, limit: int) -> int:
+    """Return the highest watermark that the good frames from `start` on carry."""
+    items = scan_units(file, context, path, limit=limit, start=start)
+    return max((frame.watermark for item in items if isinstance(item, Unit) for frame in item.frames), default=0)
+
+
+def index_unit(index: SegmentIndex, unit: Unit, base: int) -> None:
+    """Add the frames of one put to an index."""
+    for number, frame in enumerate(unit.frames):
+        entry = IndexEntry(frame.position, frame.first - base, frame.records, 1, frame.time_ns)
+        index.add(entry, joined=number > 0, flags=frame.flags, raw_bytes=frame.raw)

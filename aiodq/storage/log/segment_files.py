@@ -1,0 +1,297 @@
+"""Segment files by name, and what is known of one without reading its frames."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.errors import CorruptionError, StoreNotFoundError
+from aiodq.format.footer import FooterTail, SegmentIndex
+from aiodq.format.layout import FOOTER_TAIL, INDEX_ENTRY, MAX_RELATIVE, SEGMENT_HEADER
+from aiodq.format.segment import SegmentHeader, topic_salt
+from aiodq.storage.io.os_errors import storage_error
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from aiodq.format.frame import FrameContext
+    from aiodq.storage.io.filesystem import File, FileSystem
+    from aiodq.storage.log.segment_contents import Contents
+
+__all__ = [
+    "Inspection",
+    "Segment",
+    "inspect",
+    "inspect_file",
+    "list_segments",
+    "load_index",
+    "own_segments",
+    "scanned_segment",
+    "sealed_segment",
+    "segment_base",
+    "segment_path",
+]
+
+_NAME: Final = re.compile(r"([0-9]{20})\.seg")
+_OFFSETS: Final = 1 << 63
+
+
+@dataclass(slots=True)
+class Segment:
+    """One segment of a log. Offsets are absolute, positions and sizes bytes.
+
+    Only the last of a log grows; `records`, `end` and `data_end` of the others never change.
+
+    Attributes:
+        path: the file.
+        base: the first record's offset.
+        end: the offset behind the last record.
+        data_end: where its frames end.
+        size: the file's size.
+        records: how many it holds; fewer than `end - base` where damage left a gap.
+        raw_bytes: their payloads' size.
+        sealed: it has a footer and never changes again.
+        oldest_ns, newest_ns: the range of batch times; zeros while empty.
+        context: what its frames have in common.
+        flags: all frames' flags together.
+        index: in memory for a segment that was scanned or is being written, None until it is needed otherwise.
+    """
+
+    path: str
+    base: int
+    end: int
+    data_end: int
+    size: int
+    records: int
+    raw_bytes: int
+    sealed: bool
+    oldest_ns: int
+    newest_ns: int
+    context: FrameContext
+    flags: int
+    index: SegmentIndex | None = field(default=None, repr=False)
+
+    @property
+    def empty(self) -> bool:
+        """True when it has no frames."""
+        return self.data_end <= SEGMENT_HEADER.size
+
+
+class Inspection(NamedTuple):
+    """What the two ends of a segment's file say.
+
+    Attributes:
+        size: the file's, bytes.
+        header: as read, or as it must have been where it is damaged.
+        header_error: what is wrong with it.
+        tail: None where there is none, or a damaged one.
+        tail_error: what is wrong with it.
+    """
+
+    size: int
+    header: SegmentHeader
+    header_error: CorruptionError | None
+    tail: FooterTail | None
+    tail_error: CorruptionError | None
+
+    @property
+    def foreign(self) -> bool:
+        """True when the header is whole, but another topic's, or another segment's of this one."""
+        return self.header_error is not None and bool(self.header_error.position)
+
+    def torn(self, promised: int, *, last: bool) -> bool:
+        """Return whether this is what a power cut leaves of a segment that had just begun: no file but its name."""
+        return last and self.blank and promised <= self.header.base
+
+    @property
+    def blank(self) -> bool:
+        """True when there is no more than a part of a header, or anything else in its place.
+
+        A power cut may leave a new file's size with zeros in it, or with what the disk held there before.
+        """
+        return self.header_error is not None and not self.foreign and self.size <= SEGMENT_HEADER.size
+
+    def astray(self, before: Inspection, promised: int) -> bool:
+        """Return whether only the file's name says that it follows `before`, and no segment would have that name.
+
+        By the word of such a name, all offsets up to it would be missing.
+        """
+        base, start = self.header.base, before.header.base
+        if self.blank:
+            # A segment begins where the one before it was sealed, or behind all that was promised.
+            return base > promised and (before.tail is None or base != start + before.tail.end)
+        return self.header_error is not None and base - start > MAX_RELATIVE
+
+
+def segment_base(path: str) -> int | None:
+    """Return the offset that a file's name says a segment begins at, or None where it is no segment's name."""
+    match = _NAME.fullmatch(os.path.basename(path))
+    return None if match is None else int(match[1])
+
+
+def segment_path(directory: str, base: int) -> str:
+    """Return the path of the segment whose first record has offset `base`."""
+    return os.path.join(directory, f"{base:020d}.seg")
+
+
+def list_segments(fs: FileSystem, directory: str) -> list[tuple[int, str]]:
+    """Return (base offset, path) of the segments in a directory, in order.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        names = fs.listdir(directory)
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause
+    matches = [match for name in names if (match := _NAME.fullmatch(name)) and int(match[1]) < _OFFSETS]
+    return sorted((int(match[1]), os.path.join(directory, match[0])) for match in matches)
+
+
+def inspect_file(fs: FileSystem, path: str, base: int, topic: UUID) -> Inspection:
+    """Open a segment for `inspect`, and close it.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        file = fs.open(path)
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+    try:
+        return inspect(file, path, base, topic)
+    finally:
+        file.close()
+
+
+def own_segments(
+    fs: FileSystem, directory: str, topic: UUID, promised: int
+) -> tuple[list[tuple[int, str, Inspection]], list[tuple[str, Inspection]]]:
+    """Return (base offset, path, both ends) of a topic's segments, and (path, both ends) of files that are not its own.
+
+    One that its owner deletes meanwhile is left out.
+
+    Args:
+        fs: the file system.
+        directory: the topic's.
+        topic: its uuid.
+        promised: the noted watermark, or 0.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    own: list[tuple[int, str, Inspection]] = []
+    foreign: list[tuple[str, Inspection]] = []
+    for base, path in list_segments(fs, directory):
+        with suppress(StoreNotFoundError):
+            found = inspect_file(fs, path, base, topic)
+            if found.foreign or (own and found.astray(own[-1][2], promised)):
+                foreign.append((path, found))
+            else:
+                own.append((base, path, found))
+    return own, foreign
+
+
+def inspect(file: File, path: str, base: int, topic: UUID) -> Inspection:
+    """Read header and footer tail of an open segment, and nothing in between.
+
+    A header that is damaged can be told from the file's name, the topic and the footer.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        size = file.size()
+        head = file.read_at(SEGMENT_HEADER.size, 0)
+        end = file.read_at(FOOTER_TAIL.size, size - FOOTER_TAIL.size) if size >= FOOTER_TAIL.size else b""
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+    tail = header_error = tail_error = None
+    try:
+        tail = FooterTail.decode(end, size, path)
+    except CorruptionError as error:
+        tail_error = error
+    try:
+        header = SegmentHeader.decode(head, path)
+        _check_identity(header, path, base, topic)
+    except CorruptionError as error:
+        header_error = error if any(head) else CorruptionError("the segment's header is all zeros", path, 0)
+        header = SegmentHeader(base, topic, 0, topic_salt(topic) if tail is None else tail.salt)
+    if tail is not None and tail.salt != header.salt:
+        tail, tail_error = None, CorruptionError("the footer is another segment's", path, size - FOOTER_TAIL.size)
+    return Inspection(size, header, header_error, tail, tail_error)
+
+
+def _check_identity(header: SegmentHeader, path: str, base: int, topic: UUID) -> None:
+    if header.topic != topic:
+        message = f"the segment belongs to another topic ({header.topic})"
+        raise CorruptionError(message, path, 24)
+    if header.base != base:
+        message = f"the segment says it begins at offset {header.base}, its name says {base}"
+        raise CorruptionError(message, path, 16)
+
+
+def sealed_segment(path: str, found: Inspection, tail: FooterTail) -> Segment:
+    """Return the segment that a footer describes."""
+    base = found.header.base
+    return Segment(
+        path,
+        base,
+        base + tail.end,
+        tail.data_end,
+        found.size,
+        tail.records,
+        tail.raw_bytes,
+        sealed=True,
+        oldest_ns=tail.oldest_ns,
+        newest_ns=tail.newest_ns,
+        context=found.header.context,
+        flags=tail.flags,
+    )
+
+
+def scanned_segment(path: str, contents: Contents, context: FrameContext) -> Segment:
+    """Return the segment, without a footer, that a walk through its frames describes."""
+    index = contents.index
+    return Segment(
+        path,
+        context.base,
+        contents.end,
+        contents.data_end,
+        contents.data_end,
+        contents.records,
+        index.raw_bytes,
+        sealed=False,
+        oldest_ns=index.oldest_ns,
+        newest_ns=index.newest_ns,
+        context=context,
+        flags=index.flags,
+        index=index,
+    )
+
+
+def load_index(file: File, segment: Segment) -> SegmentIndex:
+    """Return the segment's index, read from its footer where it is not in memory.
+
+    Raises:
+        CorruptionError: the footer is not what was written.
+        StorageError: as mapped from the system's error.
+    """
+    index = segment.index
+    if index is not None:
+        return index
+    try:
+        data = file.read_at(segment.size - segment.data_end, segment.data_end)
+    except OSError as cause:
+        raise storage_error(cause, segment.path, segment.data_end) from cause
+    tail = FooterTail.decode(data, segment.size, segment.path)
+    if tail is None:
+        message = "the footer is gone"
+        raise CorruptionError(message, segment.path, segment.data_end)
+    return SegmentIndex.decode(data[: tail.entries * INDEX_ENTRY.size], tail, segment.path)

@@ -1,0 +1,162 @@
+"""A small value that changes at every sync: two checksummed slots, written in turn and in place.
+
+Writing one costs a single small write. A torn write spoils the slot it was meant for; the other one still holds the
+value before.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING, Final, Literal
+
+from aiodq.storage.io.durable_io import sync_file, write_all
+from aiodq.storage.io.os_errors import close_file, storage_error
+
+if TYPE_CHECKING:
+    from aiodq.storage.io.filesystem import File, FileSystem
+
+__all__ = [
+    "SLOT_FILE_BYTES",
+    "WATERMARK",
+    "WatermarkFile",
+    "check_slots",
+    "noted_watermark",
+    "read_slot_file",
+    "read_slots",
+]
+
+WATERMARK: Final = "watermark"
+"""The name of the file that notes up to where a topic is durable, and the topic's salt."""
+
+_MAGIC: Final = b"AIODQWM1"
+_SLOT: Final = struct.Struct("<8sQQQI")
+_STRIDE: Final = 4096
+_NUMBERS: Final = 1 << 63
+"""Every sequence number and every offset is below this."""
+
+"""Slots lie this many bytes apart, so that no sector holds parts of both."""
+
+SLOT_FILE_BYTES: Final = 2 * _STRIDE
+
+
+def read_slots(data: bytes) -> tuple[int, int, int]:
+    """Return the newest valid slot as (sequence, first value, second value); zeros where none is valid."""
+    best = (0, 0, 0)
+    for at in (0, _STRIDE):
+        if len(data) < at + _SLOT.size:
+            continue
+        magic, sequence, first, second, crc = _SLOT.unpack_from(data, at)
+        if max(sequence, first) < _NUMBERS and magic == _MAGIC and crc == zlib.crc32(data[at : at + _SLOT.size - 4]):
+            best = max(best, (sequence, first, second))
+    return best
+
+
+def check_slots(data: bytes | None) -> list[tuple[Literal["damage", "note"], int, str]]:
+    """Return what is to be said about a slot file's bytes, or about its absence: (severity, position, reason)."""
+    if data is None:
+        return [("note", 0, "the file is missing; its owner makes it again")]
+    found: list[tuple[Literal["damage", "note"], int, str]] = []
+    for at in (0, _STRIDE):
+        slot = data[at : at + _SLOT.size]
+        if any(slot) and read_slots(slot) == (0, 0, 0):
+            found.append(("note", at, "unfinished: the slot is not whole, and the other one counts"))
+    if read_slots(data) == (0, 0, 0) and any(data):
+        return [("damage", at, "neither slot is what was written") for _, at, _ in found[:1]]
+    return found
+
+
+def noted_watermark(values: tuple[int, int], salt: int) -> int:
+    """Return the offset that a watermark's values promise; 0 where they are another topic's."""
+    return values[0] if values[1] in {0, salt} else 0
+
+
+def read_slot_file(fs: FileSystem, path: str) -> tuple[int, int]:
+    """Return the values of a slot file, beside its owner perhaps; zeros where there is none or no slot is valid.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        if not fs.exists(path):
+            return 0, 0
+        file = fs.open(path)
+        try:
+            slots = (file.read_at(_SLOT.size, at) for at in (0, _STRIDE))
+            _, first, second = max(read_slots(slot) for slot in slots)
+        finally:
+            file.close()
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+    return first, second
+
+
+class WatermarkFile:
+    """The pair of slots, open for its owner.
+
+    Attributes:
+        values: the two numbers last written or read, each u64.
+    """
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        """Open the file, or make it with its full size, so that a later write needs no new space.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        self._path = path
+        try:
+            self._file = _open(fs, path)
+            try:
+                self._sequence, *values = read_slots(self._file.read_at(2 * _STRIDE, 0))
+            except BaseException:
+                self._file.close()
+                raise
+        except OSError as cause:
+            raise storage_error(cause, path) from cause
+        self.values: tuple[int, int] = (values[0], values[1])
+
+    def write(self, first: int, second: int) -> None:
+        """Put both values into the older slot. Not synced: it reaches the disk whenever the system writes it.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        self._sequence += 1
+        head = _SLOT.pack(_MAGIC, self._sequence, first, second, 0)[:-4]
+        try:
+            # CRASH: 3. A torn slot fails its checksum and the other one counts.
+            write_all(self._file, [head + zlib.crc32(head).to_bytes(4, "little")], (self._sequence % 2) * _STRIDE)
+        except OSError as cause:
+            raise storage_error(cause, self._path) from cause
+        self.values = (first, second)
+
+    def sync(self) -> None:
+        """Return when the slots are on the device.
+
+        Raises:
+            StoreFailedError: nobody knows what is there.
+        """
+        sync_file(self._file, self._path)
+
+    def close(self) -> None:
+        """Close the file.
+
+        Raises:
+            StorageError: as `close_file`.
+        """
+        close_file(self._file, self._path)
+
+
+def _open(fs: FileSystem, path: str) -> File:
+    exists = fs.exists(path)
+    file = fs.open(path, write=True, create=not exists)
+    try:
+        size = file.size()
+        if size < 2 * _STRIDE:
+            write_all(file, [bytes(2 * _STRIDE - size)], size)
+            sync_file(file, path)
+    except BaseException:
+        file.close()
+        raise
+    return file

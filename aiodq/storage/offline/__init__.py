@@ -1,0 +1,1 @@
+"""A store looked at, verified or repaired without an engine."""

@@ -1,0 +1,285 @@
+"""Settling what `verify` calls damage, for the owner of a store that nobody has open.
+
+Nothing that cannot be read is destroyed: its bytes are quarantined, durably, before the original is touched. What is
+lost stays lost, but from then on the files say so themselves: a segment's footer covers the offsets that are missing
+behind its last frame, so that the log has no gap that nobody accounts for.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from aiodq.errors import CorruptionError, ReadOnlyError
+from aiodq.format.segment import topic_salt
+from aiodq.storage.bulk.adoption import unadoptable
+from aiodq.storage.bulk.commits import COMMITS, read_commits
+from aiodq.storage.io.durable_io import TEMPORARY, read_file, replace_file, sweep_temporaries
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.log.gap_assessment import CHANNELS, applied, channel_directory, is_loss, is_loss_in_front
+from aiodq.storage.log.quarantine import quarantine, set_aside
+from aiodq.storage.log.segment_files import own_segments
+from aiodq.storage.log.watermark import WATERMARK, WatermarkFile, check_slots, noted_watermark, read_slot_file
+from aiodq.storage.offline.repair_segment import repair_segment
+from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.offline.verify_segment import check_segment
+from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL, ChannelJournal, read_channel, topic_of
+from aiodq.storage.state.holds import hold_path, read_hold, read_holds
+from aiodq.storage.state.parked_transactions import in_the_way, keep_owed, may_be_topic, read_owed
+from aiodq.storage.state.store_layout import check_store_directory, list_topics
+from aiodq.storage.state.topic_meta import TOPIC_FILE, TopicMeta, describe, save_meta
+from aiodq.storage.state.transaction_log import TRANSACTIONS, mended, read_transactions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.log.segment_contents import Contents
+    from aiodq.storage.offline.verify_segment import SegmentCheck
+
+__all__ = ["RepairAction", "repair_store"]
+
+
+@dataclass(frozen=True, slots=True)
+class RepairAction:
+    """One thing that was done.
+
+    Attributes:
+        path: the file.
+        what: in words.
+        kept: where the bytes are that were there before; empty where none were removed.
+    """
+
+    path: str
+    what: str
+    kept: str = ""
+
+
+def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
+    """Bring a store into a state that `verify_store` calls ok, and say what was done. A second run does nothing.
+
+    A topic that may not be read is left alone, and reported on.
+
+    Raises:
+        StoreNotFoundError: there is no such directory.
+        NotAStoreError: the directory holds something else.
+        StoreLockedError: somebody has it open.
+        FormatVersionError: a file is of a newer version; nothing was touched.
+        StorageError: as mapped from the system's error; what was done until then is whole, and another run goes on.
+    """
+    check_store_directory(fs, path)
+    lock = fs.lock(path)
+    try:
+        # Every file is looked at before any is touched: one of them may be of a newer version.
+        verify_store(path, fs)
+        actions = [*_in_the_way(fs, path), *_sweep(fs, path), *_transactions(fs, path), *_owed(fs, path)]
+        actions += [*_commits(fs, path), *_holds(fs, path)]
+        for topic in list_topics(fs, path):
+            with suppress(ReadOnlyError):
+                actions += _TopicRepair(fs, os.path.join(path, topic)).run()
+    finally:
+        lock.release()
+    return actions
+
+
+def _transactions(fs: FileSystem, store: str) -> Iterator[RepairAction]:
+    """Leave a file of transactions of which every block can be read."""
+    found, path = read_transactions(fs, store), os.path.join(store, TRANSACTIONS)
+    if found.damages and found.header is None:
+        yield RepairAction(path, "set the file aside: nothing can be read without its header", set_aside(fs, path))
+    elif found.damages:
+        kept = [quarantine(fs, path, 0, found.size)]
+        replace_file(fs, path, mended(found))
+        yield from (RepairAction(path, f"took out what cannot be read: {d.reason}", kept[0]) for d in found.damages)
+
+
+def _in_the_way(fs: FileSystem, store: str) -> Iterator[RepairAction]:
+    """Make way for topics for which something is committed."""
+    for topic, path in in_the_way(fs, store).items():
+        yield RepairAction(path, f"moved it out of the way of topic {topic!r}", set_aside(fs, path))
+
+
+def _owed(fs: FileSystem, store: str) -> Iterator[RepairAction]:
+    """Leave nothing aside that can never be put where it belongs, or that cannot be read."""
+    for one in (one for files in read_owed(fs, store).values() for one in files):
+        if not may_be_topic(fs, store, one.topic):
+            what = f"set the file aside: no topic can be called {one.topic!r}"
+            yield RepairAction(one.path, what, set_aside(fs, one.path))
+        elif one.damages:
+            kept = set_aside(fs, one.path)
+            if one.blocks:
+                keep_owed(fs, store, one.topic, one.blocks)
+            yield from (RepairAction(one.path, f"took out what cannot be read: {d.reason}", kept) for d in one.damages)
+
+
+def _commits(fs: FileSystem, store: str) -> Iterator[RepairAction]:
+    """Leave no record of a bulk load that cannot be read, or of one that cannot be adopted whole.
+
+    What is staged stays: nobody sweeps beside a record that was quarantined.
+    """
+    found = read_commits(fs, store)
+    for damage in found.damages:
+        yield RepairAction(damage.path, f"set the record aside: {damage.reason}", set_aside(fs, damage.path))
+    for commit in found.pending:
+        for reason in unadoptable(fs, store, commit)[:1]:
+            path = os.path.join(store, COMMITS, commit.key.file)
+            yield RepairAction(path, f"set the record aside: {reason}", set_aside(fs, path))
+
+
+def _holds(fs: FileSystem, store: str) -> Iterator[RepairAction]:
+    """Leave no hold that cannot be read: it would keep everything for ever."""
+    for name in read_holds(fs, store):
+        path = hold_path(store, name)
+        try:
+            read_hold(fs, store, name)
+        except CorruptionError as error:
+            yield RepairAction(path, f"set the hold aside: {error.message}", set_aside(fs, path))
+
+
+def _sweep(fs: FileSystem, directory: str) -> list[RepairAction]:
+    try:
+        paths = [os.path.join(directory, name) for name in fs.listdir(directory) if name.endswith(TEMPORARY)]
+        files = [path for path in paths if not fs.is_directory(path)]
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause
+    sweep_temporaries(fs, directory)
+    return [RepairAction(path, "removed an unfinished file") for path in files]
+
+
+class _TopicRepair:
+    """One topic."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._actions: list[RepairAction] = []
+
+    def run(self) -> list[RepairAction]:
+        self._actions += _sweep(self._fs, self._directory)
+        meta = self._description()
+        path = os.path.join(self._directory, WATERMARK)
+        salt = topic_salt(meta.uuid)
+        promised = noted_watermark(read_slot_file(self._fs, path), salt)
+        self._channels(meta)
+        end = self._segments(meta, promised)
+        self._watermark(path, max(end, promised), salt)
+        self._lost(meta)
+        return self._actions
+
+    def _did(self, path: str, what: str, kept: str = "") -> None:
+        self._actions.append(RepairAction(path, what, kept))
+
+    def _whole(self, path: str) -> str:
+        """Set aside a copy of a small file; return where, or nothing where there is nothing to keep."""
+        size = len(read_file(self._fs, path, 1 << 30) or b"")
+        return quarantine(self._fs, path, 0, size) if size else ""
+
+    def _description(self) -> TopicMeta:
+        path = os.path.join(self._directory, TOPIC_FILE)
+        meta, damages = describe(self._fs, self._directory)
+        for damage in damages:
+            kept = self._whole(path)
+            save_meta(self._fs, self._directory, meta)
+            self._did(path, f"{damage.reason}: made it again from the segments and the channels' directories", kept)
+        return meta
+
+    def _lost(self, meta: TopicMeta) -> None:
+        """Take it for known what was missing at an opening: from now on it is a loss that was settled."""
+        if not meta.lost:
+            return
+        path = os.path.join(self._directory, TOPIC_FILE)
+        now, _ = describe(self._fs, self._directory)
+        if now.lost:
+            save_meta(self._fs, self._directory, replace(now, lost=()))
+        for first, stop in meta.lost:
+            self._did(path, f"the messages {first} to {stop - 1} were missing at an opening: noted that this is known")
+
+    def _channel_names(self, meta: TopicMeta) -> list[str]:
+        directory = os.path.join(self._directory, CHANNELS)
+        try:
+            names = {*meta.channels, *(self._fs.listdir(directory) if self._fs.is_directory(directory) else ())}
+        except OSError as cause:
+            raise storage_error(cause, directory) from cause
+        return sorted(n for n in names if self._fs.is_directory(channel_directory(self._directory, n)))
+
+    def _channels(self, meta: TopicMeta) -> None:
+        topic = topic_of(self._fs, self._directory)
+        for name in self._channel_names(meta):
+            directory, start = channel_directory(self._directory, name), meta.channels.get(name, meta.begin)
+            self._actions += _sweep(self._fs, directory)
+            image, ops, _, end, damages = read_channel(self._fs, directory, start, topic)
+            path = os.path.join(directory, JOURNAL)
+            torn = end > 0 and any((read_file(self._fs, path, 1 << 30) or b"")[end:])
+            if not damages and not torn:
+                continue
+            kept = {file: self._whole(os.path.join(directory, file)) for file in (CHECKPOINT, JOURNAL)}
+            if torn:
+                self._did(path, "cut off operations that are not whole", kept[JOURNAL])
+            for damage in damages:
+                copy = kept[os.path.basename(damage.path)]
+                self._did(damage.path, f"{damage.reason}: made it again from what can be read", copy)
+            journal = ChannelJournal(self._fs, directory, start, topic)
+            try:
+                journal.fold(applied(image, ops))
+            finally:
+                journal.close()
+
+    def _segments(self, meta: TopicMeta, promised: int) -> int:
+        """Repair every segment; return the offset behind the last of them."""
+        kept = self._belonging(meta, promised)
+        for number, (path, check, contents) in enumerate(kept):
+            last = number == len(kept) - 1
+            end, behind = check.end, promised if last else kept[number + 1][1].base
+            if behind > end and is_loss(self._fs, self._directory, meta, end, behind):
+                end = behind
+            for what, where in repair_segment(self._fs, path, check, contents, end=end, last=last):
+                self._did(path, what, where)
+        if kept:
+            begin, end = kept[0][1].base, kept[-1][1].end
+            missing = is_loss_in_front(self._fs, self._directory, meta, begin)
+        else:
+            begin = end = promised
+            missing = is_loss(self._fs, self._directory, meta, meta.begin, begin)
+        if missing:
+            path = os.path.join(self._directory, TOPIC_FILE)
+            copy = self._whole(path)
+            save_meta(self._fs, self._directory, replace(meta, begin=begin))
+            reason = f"the messages {meta.begin} to {begin - 1} are missing: noted that the topic begins behind them"
+            self._did(path, reason, copy)
+        return end
+
+    def _belonging(self, meta: TopicMeta, promised: int) -> list[tuple[str, SegmentCheck, Contents]]:
+        """Return the segments of this log, having quarantined what only has the name of one."""
+        own, foreign = own_segments(self._fs, self._directory, meta.uuid, promised)
+        for path, found in foreign:
+            reason = "" if found.header_error is None else found.header_error.message
+            self._did(path, f"{reason}: set aside the file", set_aside(self._fs, path))
+        kept: list[tuple[str, SegmentCheck, Contents]] = []
+        for number, (base, path, _) in enumerate(own):
+            last = number == len(own) - 1
+            limit = promised if last else own[number + 1][0]
+            check = check_segment(self._fs, path, base, meta.uuid, limit, last=last)
+            if check.contents is None:
+                self._did(path, "nothing in it can be read: set aside the file", set_aside(self._fs, path))
+            elif kept and base < kept[-1][1].end:
+                self._did(path, "it repeats offsets: set aside the file", set_aside(self._fs, path))
+            else:
+                kept.append((path, check, check.contents))
+        return kept
+
+    def _watermark(self, path: str, end: int, salt: int) -> None:
+        data = read_file(self._fs, path)
+        foreign = read_slot_file(self._fs, path)[1] not in {0, salt}
+        if not foreign and not any(severity == "damage" for severity, _, _ in check_slots(data)):
+            return
+        kept = self._whole(path)
+        slots = WatermarkFile(self._fs, path)
+        try:
+            for _ in range(2):  # so that neither slot keeps what was there
+                slots.write(end, salt)
+            slots.sync()
+        finally:
+            slots.close()
+        self._did(path, "it was not this topic's, or not whole: noted what the segments hold", kept)

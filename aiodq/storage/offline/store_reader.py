@@ -1,0 +1,386 @@
+"""Looking into a store without owning it: no lock, nothing written, beside a live owner or on a copy.
+
+An owner only ever appends to one segment, seals it, begins the next, and deletes whole ones; and the frames say
+themselves how far they are whole. So a reader needs no word with the owner: what is unfinished is the end for now.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from aiodq.errors import CorruptionError, InvalidOptionError, MissingExtraError, StoreNotFoundError
+from aiodq.names import check_name
+from aiodq.stats import HeldSegment
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.log.backlog_bytes import BacklogBytes
+from aiodq.storage.log.gap_assessment import channel_images, unsettled
+from aiodq.storage.offline.summaries import ChannelSummary, StoreSummary, TopicSummary
+from aiodq.storage.read.delayed_index import delayed
+from aiodq.storage.read.frame_results import Rows
+from aiodq.storage.read.log_reader import LogReader
+from aiodq.storage.read.snapshot import LogSnapshot
+from aiodq.storage.read.stored_message import records_of
+from aiodq.storage.state.holds import held_by, read_holds
+from aiodq.storage.state.owner_stats import ChannelFigures, read_figures
+from aiodq.storage.state.store_layout import check_store_directory, list_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from types import ModuleType
+
+    from aiodq.format.journal import ChannelImage
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.log.quarantine import Damage
+    from aiodq.storage.log.segment_files import Segment
+    from aiodq.storage.read.frame_reader import FrameReader
+    from aiodq.storage.read.log_reader import LogView
+    from aiodq.storage.read.stored_message import StoredMessage
+
+__all__ = ["ChannelSummary", "StoreReader", "StoreSummary", "TopicReader", "TopicSummary"]
+
+R = TypeVar("R", bound=Rows)
+
+_CHUNK: Final = 1 << 20
+
+
+class TopicReader:
+    """One topic, read beside its owner.
+
+    Made by `StoreReader.topic`. It holds no files open between calls. Not for two threads at once.
+
+    Attributes:
+        name: the topic's.
+        damages: what was found wrong so far, each once.
+    """
+
+    def __init__(self, fs: FileSystem, directory: str, name: str) -> None:
+        """Look at the topic's files.
+
+        Raises:
+            FormatVersionError: written by a newer aiodq.
+            StorageError: as mapped from the system's error.
+        """
+        self.name = name
+        self._fs = fs
+        self._log = LogSnapshot(fs, directory)
+        self._noted: dict[tuple[str, int, int], Damage] = {}
+        self.refresh()
+
+    def __repr__(self) -> str:
+        """Say which topic it is, and what was there at the last `refresh`."""
+        found = f", {len(self._noted)} damages" * bool(self._noted)
+        offsets = f"offsets {self.begin_offset} to before {self.end_offset}"
+        return f"<TopicReader {self.name!r} read-only, {offsets}{found} [{os.path.dirname(self._log.directory)}]>"
+
+    @property
+    def damages(self) -> tuple[Damage, ...]:
+        """What was found wrong so far, each once."""
+        return tuple(self._noted.values())
+
+    @property
+    def begin_offset(self) -> int:
+        """The oldest message's offset, at the last `refresh`."""
+        return self._log.begin
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the newest message, at the last `refresh`."""
+        return self._log.view.stop
+
+    def view(self) -> LogView:
+        """Return what there was at the last `refresh`."""
+        return self._log.view
+
+    def channels(self) -> list[str]:
+        """Return the names of the channels there were at the last `refresh`."""
+        return sorted(self._log.meta.channels)
+
+    def refresh(self) -> LogView:
+        """See what came and what went. Of the segment being written, only what is new is looked at.
+
+        Raises:
+            FormatVersionError: written by a newer aiodq.
+            StorageError: as mapped from the system's error.
+        """
+        self._log.refresh()
+        for damage in self._log.damages:
+            self._note(damage)
+        return self._log.view
+
+    def _note(self, damage: Damage) -> None:
+        key = (damage.path, damage.position, damage.first if damage.position == damage.end else -1)
+        self._noted.setdefault(key, damage)
+
+    def scan(
+        self, start: int | None = None, stop: int | None = None, *, strict: bool = False
+    ) -> Iterator[StoredMessage]:
+        """Yield the messages there are now, in order.
+
+        Args:
+            start: the first offset; the oldest message where None or older than that.
+            stop: the offset to end before; the end of what there is now where None or beyond it.
+            strict: raise where damage is met, instead of noting it in `damages` and going on behind it.
+
+        Raises:
+            CorruptionError: with `strict`, messages are damaged or missing.
+            StorageError: as mapped from the system's error.
+        """
+        for batch in self._rows(LogReader(self._fs), start, stop, strict=strict):
+            yield from records_of(batch, self.name)
+
+    def record_batches(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        columns: Collection[str] | None = None,
+        most_rows: int = 65_536,
+        verify: bool = True,
+        strict: bool = False,
+    ) -> Iterator[Any]:
+        """Yield the messages there are now, in order, as Arrow.
+
+        Args:
+            start: as for `scan`.
+            stop: as for `scan`.
+            columns: which of `topic`, `offset`, `timestamp`, `tag`, `key`, `headers` and `body`; all where None. What
+                is not named is not decoded.
+            most_rows: the largest batch; one of about 2 MiB is not made larger.
+            verify: compare checksums; without, damage in bodies is not noticed.
+            strict: as for `scan`.
+
+        Yields:
+            `pyarrow.RecordBatch` objects. `offset` is int64, `timestamp` microseconds in UTC, `headers` a map; `tag`,
+            `key` and `headers` are null where a message has none.
+
+        Raises:
+            InvalidOptionError: there is no such column, or `most_rows` is below 1.
+            MissingExtraError: pyarrow is not installed.
+            CorruptionError: with `strict`, messages are damaged or missing.
+            StorageError: as mapped from the system's error.
+        """
+        arrow = _arrow()
+        wanted = arrow.columns_of(columns)
+        if most_rows < 1:
+            raise InvalidOptionError(f"most_rows must be at least 1, not {most_rows}")
+        rows = self._rows(arrow.arrow_reader(self._fs, wanted, verify=verify), start, stop, strict=strict)
+        found: Iterator[Any] = arrow.as_record_batches(rows, self.name, wanted, most_rows)
+        return found
+
+    def to_arrow(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        columns: Collection[str] | None = None,
+        verify: bool = True,
+        strict: bool = False,
+    ) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Return the messages there are now as a `pyarrow.Table`, which pandas, Polars and DuckDB take.
+
+        Args and *Raises* as for `record_batches`.
+        """
+        batches = self.record_batches(start, stop, columns=columns, verify=verify, strict=strict)
+        return _arrow().as_table(batches, _arrow().columns_of(columns))
+
+    def _rows(self, reader: FrameReader[R], start: int | None, stop: int | None, *, strict: bool) -> Iterator[R]:
+        view = self.refresh()
+        at = self._log.begin if start is None else max(start, self._log.begin)
+        end = view.stop if stop is None else min(stop, view.stop)
+        lost = self._log.lost(at, end) if strict else None
+        end = end if lost is None else min(end, lost.first)
+        try:
+            while at < end:
+                result = reader.read(view, at, _CHUNK)
+                for damage in result.damages:
+                    self._met(damage, strict=strict)
+                yield from (rows.cut(at, end) for rows in result.batches if rows.first < end)
+                at = result.next
+        finally:
+            reader.close()
+        if lost is not None:
+            raise CorruptionError(lost.reason, lost.path, lost.position)
+
+    def waiting(self, channel: str) -> Iterator[StoredMessage]:
+        """Yield the messages that a channel has not settled, in order: ready, in flight and deferred.
+
+        Raises:
+            StoreNotFoundError: there is no such channel.
+            StorageError: as mapped from the system's error.
+        """
+        log = self._log
+        self.refresh()
+        image = channel_images(self._fs, log.directory, log.meta).get(channel)
+        if image is None:
+            raise StoreNotFoundError(f"topic {self.name!r} has no channel {channel!r}", log.directory)
+        return (m for m in self.scan(image.floor) if unsettled(image, m.offset, m.offset + 1))
+
+    def _met(self, damage: Damage, *, strict: bool) -> None:
+        """Note damage that a read met, unless the owner has deleted the segment meanwhile or long ago."""
+        if damage.position == damage.end:
+            known = [gap for gap in self._log.gaps if gap.first < damage.stop and damage.first < gap.stop]
+            if not known:
+                return
+            damage = known[0]
+        elif not self._fs.exists(damage.path):
+            return
+        self._note(damage)
+        if strict:
+            raise CorruptionError(damage.reason, damage.path, damage.position)
+
+    def stats(self) -> TopicSummary:
+        """Return the topic's figures, after a `refresh`.
+
+        Raises:
+            FormatVersionError: written by a newer aiodq.
+            StorageError: as mapped from the system's error.
+        """
+        view, log = self.refresh(), self._log
+        images = channel_images(self._fs, log.directory, log.meta)
+        dues = dict(self._dues(view))
+        shown = read_figures(self._fs, os.path.dirname(log.directory))
+        known = None if shown is None else shown.get(self.name, {})
+        channels = {name: self._channel(name, image, view, dues, known) for name, image in images.items()}
+        holds = read_holds(self._fs, os.path.dirname(log.directory))
+        return TopicSummary(
+            self.name,
+            log.begin,
+            view.stop,
+            log.promised,
+            len(view.segments),
+            sum(segment.size for segment in view.segments),
+            sum(segment.records for segment in view.segments),
+            self.damages,
+            channels,
+            tuple(_held(view.segments[:-1], images, {n: hold.first(self.name) for n, hold in holds.items()})),
+        )
+
+    def _dues(self, view: LogView) -> Iterator[tuple[int, int]]:
+        """Yield (offset, due time) of the messages that were put with a delay and are not due yet."""
+        now = time.time_ns()
+        return ((offset, due) for offset, _, due in delayed(self._fs, view) if due > now)
+
+    def _channel(
+        self,
+        name: str,
+        image: ChannelImage,
+        view: LogView,
+        dues: Mapping[int, int],
+        known: Mapping[str, ChannelFigures] | None,
+    ) -> ChannelSummary:
+        stretches = [(max(segment.base, self._log.begin), segment.end) for segment in view.segments]
+        depth = sum(unsettled(image, start, stop) for start, stop in stretches)
+        now = time.time_ns()
+        deferred = {offset for offset, due in image.deferred.items() if due > now}
+        deferred |= {o for o in dues if o not in image.attempts and unsettled(image, o, o + 1)}
+        seen = None if known is None else known.get(name, ChannelFigures())
+        in_flight = None if seen is None else seen.in_flight
+        return ChannelSummary(
+            name=name,
+            ready=max(depth - len(deferred) - (in_flight or 0), 0),
+            in_flight=in_flight,
+            deferred=len(deferred),
+            depth=depth,
+            floor=image.floor,
+            returned=sum(offset < view.stop for offset in image.attempts),
+            timed_out=None if seen is None else seen.timed_out,
+            dead=None if seen is None else seen.dead,
+            oldest_ns=self._oldest(image, view),
+            backlog_bytes=BacklogBytes().of(view.segments, max(image.floor, self._log.begin), depth),
+            dropped=None if seen is None else seen.dropped,
+            put_to_deliver=None if seen is None else seen.put_to_deliver,
+            put_to_ack=None if seen is None else seen.put_to_ack,
+        )
+
+    def _oldest(self, image: ChannelImage, view: LogView) -> int | None:
+        """Return when the message at a channel's floor, or the first that is there behind it, was put."""
+        reader = LogReader(self._fs)
+        try:
+            for batch in reader.read(view, max(image.floor, self._log.begin), 1).batches:
+                times = batch.columns.times
+                return batch.time_ns if times is None else times[0]
+        finally:
+            reader.close()
+        return None
+
+
+def _arrow() -> ModuleType:
+    try:
+        from aiodq.storage.read import arrow_reader  # noqa: PLC0415 - it imports pyarrow, which is an extra
+    except ImportError as cause:
+        raise MissingExtraError("Arrow needs the extra 'arrow': pip install 'aiodq[arrow]'") from cause
+    return arrow_reader
+
+
+class StoreReader:
+    """A store, read beside its owner or without one. It takes no lock, writes nothing and holds no files open.
+
+    Attributes:
+        path: the store's directory.
+    """
+
+    def __init__(self, path: str, fs: FileSystem | None = None) -> None:
+        """Look whether there is a store.
+
+        Raises:
+            StoreNotFoundError: there is no such directory.
+            NotAStoreError: the directory holds something else.
+            StorageError: as mapped from the system's error.
+        """
+        self.path = path
+        self._fs = fs or OsFileSystem()
+        self._readers: dict[str, TopicReader] = {}
+        check_store_directory(self._fs, path)
+
+    def __repr__(self) -> str:
+        """Say where it looks."""
+        return f"<StoreReader {self.path!r} read-only>"
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics there are now, sorted.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        return list_topics(self._fs, self.path)
+
+    def topic(self, name: str) -> TopicReader:
+        """Return the reader of a topic, the same one each time, after a `refresh`.
+
+        Raises:
+            InvalidNameError: no topic can have that name.
+            StoreNotFoundError: there is no such topic.
+            FormatVersionError: written by a newer aiodq.
+            StorageError: as mapped from the system's error.
+        """
+        if check_name(name) not in self.topics():
+            self._readers.pop(name, None)
+            raise StoreNotFoundError(f"there is no topic {name!r}", self.path)
+        reader = self._readers.get(name)
+        if reader is None:
+            reader = self._readers[name] = TopicReader(self._fs, os.path.join(self.path, name), name)
+        else:
+            reader.refresh()
+        return reader
+
+    def stats(self) -> StoreSummary:
+        """Return the figures of every topic.
+
+        Raises:
+            FormatVersionError: written by a newer aiodq.
+            StorageError: as mapped from the system's error.
+        """
+        return StoreSummary(self.path, {name: self.topic(name).stats() for name in self.topics()})
+
+
+def _held(
+    segments: Sequence[Segment], images: Mapping[str, ChannelImage], holds: Mapping[str, int | None]
+) -> Iterator[HeldSegment]:
+    """Yield the segments that channels or holds keep."""
+    for segment in segments:
+        by = sorted(name for name, image in images.items() if unsettled(image, segment.base, segment.end))
+        by += [held_by(name) for name, first in holds.items() if first is not None and segment.end > first]
+        if by:
+            yield HeldSegment(segment.base, segment.end, segment.size, tuple(by))

@@ -1,0 +1,440 @@
+"""Reading every byte of a store and saying what is wrong. Nothing is written, and no lock is needed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from aiodq.errors import CorruptionError, ReadOnlyError, StoreNotFoundError
+from aiodq.format.segment import topic_salt
+from aiodq.storage.bulk.adoption import unadoptable
+from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
+from aiodq.storage.io.durable_io import TEMPORARY, read_file
+from aiodq.storage.io.lock import LOCK_NAME
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.log.gap_assessment import CHANNELS, channel_directory, losses, losses_in_front
+from aiodq.storage.log.offset_ranges import without
+from aiodq.storage.log.quarantine import is_quarantined
+from aiodq.storage.log.segment_files import own_segments
+from aiodq.storage.log.watermark import WATERMARK, check_slots, noted_watermark, read_slot_file
+from aiodq.storage.offline.verify_segment import SegmentCheck, check_segment
+from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL, read_channel, topic_of
+from aiodq.storage.state.holds import HOLDS, decode_hold
+from aiodq.storage.state.owner_stats import FIGURES
+from aiodq.storage.state.parked_transactions import ASIDE, in_the_way, may_be_topic, read_owed
+from aiodq.storage.state.store_layout import check_store_directory, list_topics
+from aiodq.storage.state.topic_meta import TOPIC_FILE, TopicMeta, describe
+from aiodq.storage.state.transaction_log import TRANSACTIONS, read_transactions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from aiodq.storage.bulk.commits import Commit
+    from aiodq.storage.io.filesystem import FileSystem
+
+__all__ = ["FileReport", "Finding", "Kind", "Severity", "StoreReport", "verify_store"]
+
+Severity: TypeAlias = Literal["damage", "loss", "note"]
+"""`damage`: not as it was written, and `repair_store` can settle it. `loss`: messages that are gone, settled before.
+`note`: nothing wrong, as an unfinished write or a file left over from one."""
+
+Kind: TypeAlias = Literal[
+    "segment",
+    "topic",
+    "watermark",
+    "checkpoint",
+    "journal",
+    "transactions",
+    "commit",
+    "staged",
+    "hold",
+    "lock",
+    "temporary",
+    "quarantined",
+    "unknown",
+]
+
+_LARGEST_NOTED: Final = 1 << 24
+_OWN: Final = frozenset({TRANSACTIONS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing about a file.
+
+    Attributes:
+        severity: see `Severity`.
+        path: the file.
+        position: the byte at which it begins.
+        reason: in words.
+        first, stop: the offsets it cost; equal where none, or where they are not known.
+    """
+
+    severity: Severity
+    path: str
+    position: int
+    reason: str
+    first: int = 0
+    stop: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """One file.
+
+    Attributes:
+        path: the file.
+        kind: what it is.
+        topic: whose it is; empty where it is the store's.
+        bytes: its size.
+        records: messages, channel operations, transactions, or 0.
+        findings: what is to be said about it.
+    """
+
+    path: str
+    kind: Kind
+    topic: str
+    bytes: int
+    records: int = 0
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """A whole store.
+
+    Attributes:
+        path: its directory.
+        files: all there are.
+    """
+
+    path: str
+    files: tuple[FileReport, ...]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings."""
+        return tuple(finding for file in self.files for finding in file.findings)
+
+    @property
+    def damages(self) -> tuple[Finding, ...]:
+        """The findings that ask for something to be done."""
+        return tuple(finding for finding in self.findings if finding.severity == "damage")
+
+    @property
+    def losses(self) -> tuple[Finding, ...]:
+        """The findings about messages that are gone for good."""
+        return tuple(finding for finding in self.findings if finding.severity == "loss")
+
+    @property
+    def ok(self) -> bool:
+        """True when there is no damage."""
+        return not self.damages
+
+    @property
+    def bytes(self) -> int:
+        """The files' size together."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def records(self) -> int:
+        """The messages that can be read."""
+        return sum(file.records for file in self.files if file.kind == "segment")
+
+
+def verify_store(path: str, fs: FileSystem) -> StoreReport:
+    """Read every byte of a store, beside its owner or on a copy.
+
+    A copy of a live store should be of one moment: with files of different moments, some seem to be behind others.
+
+    Raises:
+        StoreNotFoundError: there is no such directory.
+        NotAStoreError: the directory holds something else.
+        FormatVersionError: a file is of a newer version.
+        StorageError: the system refused; never for damage, which the report lists.
+    """
+    check_store_directory(fs, path)
+    try:
+        names = fs.listdir(path)
+        topics, blocked = list_topics(fs, path), in_the_way(fs, path)
+        files = [_other(fs, f"{path}/{name}", "") for name in names if name not in {*topics, *_OWN, *blocked}]
+        files += [_in_the_way(fs, blocked[topic], topic) for topic in sorted(blocked)]
+        if TRANSACTIONS in names:
+            files.append(_transactions(fs, path))
+        files += [*_owed(fs, path), *_commits(fs, path), *_staged(fs, path), *_holds(fs, path)]
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+    for topic in topics:
+        files += _topic(fs, os.path.join(path, topic), topic)
+    return StoreReport(path, tuple(files))
+
+
+def _topic(fs: FileSystem, directory: str, name: str) -> list[FileReport]:
+    """Report a topic's files, or that they may not be read: no other topic has to suffer for that."""
+    try:
+        return _TopicCheck(fs, directory, name).run()
+    except ReadOnlyError as error:
+        return [FileReport(directory, "topic", name, 0, 0, (Finding("damage", error.path, 0, error.message),))]
+
+
+class _TopicCheck:
+    """One topic's files."""
+
+    def __init__(self, fs: FileSystem, directory: str, name: str) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._name = name
+        self._files: list[FileReport] = []
+        self._seen: set[str] = {CHANNELS}
+
+    def run(self) -> list[FileReport]:
+        meta = self._description()
+        promised = self._watermark(topic_salt(meta.uuid))
+        self._segments(meta, promised)
+        topic = topic_of(self._fs, self._directory)
+        for channel in self._names(CHANNELS):
+            directory = channel_directory(self._directory, channel)
+            if self._fs.is_directory(directory):
+                self._channel(channel, meta.channels.get(channel, meta.begin), topic)
+            else:
+                self._files.append(_other(self._fs, directory, self._name))
+        for name in self._names():
+            if name not in self._seen:
+                self._files.append(_other(self._fs, os.path.join(self._directory, name), self._name))
+        return self._files
+
+    def _names(self, *below: str) -> list[str]:
+        directory = os.path.join(self._directory, *below)
+        try:
+            return _listed(self._fs, directory)
+        except OSError as cause:
+            raise storage_error(cause, directory) from cause
+
+    def _add(self, path: str, kind: Kind, size: int, records: int, findings: list[Finding]) -> None:
+        self._seen.add(os.path.relpath(path, self._directory))
+        self._files.append(FileReport(path, kind, self._name, size, records, tuple(findings)))
+
+    def _description(self) -> TopicMeta:
+        path = os.path.join(self._directory, TOPIC_FILE)
+        meta, damages = describe(self._fs, self._directory)
+        size = len(read_file(self._fs, path) or b"")
+        self._add(path, "topic", size, 0, [Finding("damage", path, d.position, d.reason) for d in damages])
+        return meta
+
+    def _watermark(self, salt: int) -> int:
+        path = os.path.join(self._directory, WATERMARK)
+        data = read_file(self._fs, path, _LARGEST_NOTED)
+        findings = [Finding(severity, path, at, reason) for severity, at, reason in check_slots(data)]
+        values = read_slot_file(self._fs, path)
+        if values[1] not in {0, salt}:
+            findings.append(Finding("damage", path, 0, "the watermark is another topic's"))
+        self._add(path, "watermark", len(data or b""), 0, findings)
+        return noted_watermark(values, salt)
+
+    def _segments(self, meta: TopicMeta, promised: int) -> None:
+        own, foreign = own_segments(self._fs, self._directory, meta.uuid, promised)
+        for path, found in foreign:
+            reason = "" if found.header_error is None else found.header_error.message
+            self._add(path, "segment", found.size, 0, [Finding("damage", path, 0, reason)])
+        end = meta.begin
+        follows = False
+        held: list[tuple[int, int]] = []
+        for number, (base, path, _) in enumerate(own):
+            last = number == len(own) - 1
+            limit = promised if last else own[number + 1][0]
+            try:
+                check = check_segment(self._fs, path, base, meta.uuid, limit, last=last)
+            except StoreNotFoundError:
+                continue  # its owner deleted it meanwhile
+            findings = [Finding(s, path, at, reason, first, stop) for s, at, reason, first, stop in check.findings]
+            if check.contents is not None:
+                findings += self._between(meta, path, end, check, follows=follows)
+                end, follows = max(end, check.end), True
+                held.append((base, check.end))
+            self._add(path, "segment", check.size, check.records, findings)
+        self._lost(meta, held)
+        if without(losses(self._fs, self._directory, meta, end, promised), meta.lost):
+            path = os.path.join(self._directory, WATERMARK)
+            reason = f"the messages {end} to {promised - 1} were durable and are missing"
+            self._files.append(
+                FileReport(path, "watermark", self._name, 0, 0, (Finding("damage", path, 0, reason, end, promised),))
+            )
+
+    def _lost(self, meta: TopicMeta, held: list[tuple[int, int]]) -> None:
+        """Report what was missing at an opening, as far as nobody has put it back."""
+        path = os.path.join(self._directory, TOPIC_FILE)
+        findings = tuple(
+            Finding("damage", path, 0, f"the messages {first} to {stop - 1} were missing at an opening", first, stop)
+            for first, stop in without(meta.lost, held)
+        )
+        if findings:
+            self._files.append(FileReport(path, "topic", self._name, 0, 0, findings))
+
+    def _between(self, meta: TopicMeta, path: str, end: int, check: SegmentCheck, *, follows: bool) -> list[Finding]:
+        """Hold a segment's place against the one before it."""
+        if check.base < end and follows:
+            return [Finding("damage", path, 0, f"the segment repeats offsets before {end}")]
+        if follows:
+            missing = losses(self._fs, self._directory, meta, end, check.base)
+        else:
+            missing = losses_in_front(self._fs, self._directory, meta, check.base)
+        if without(missing, meta.lost):
+            reason = f"the messages {end} to {check.base - 1} are missing"
+            return [Finding("damage", path, 0, reason, end, check.base)]
+        return []
+
+    def _channel(self, name: str, start: int, topic: UUID | None) -> None:
+        directory = channel_directory(self._directory, name)
+        _, ops, _, end, damages = read_channel(self._fs, directory, start, topic)
+        kinds: tuple[tuple[str, Kind], ...] = ((CHECKPOINT, "checkpoint"), (JOURNAL, "journal"))
+        for file, kind in kinds:
+            path = os.path.join(directory, file)
+            data = read_file(self._fs, path, 1 << 30)
+            found = [Finding("damage", path, d.position, d.reason) for d in damages if d.path == path]
+            if data is None and not found:
+                continue
+            size = len(data or b"")
+            if kind == "journal" and end and any((data or b"")[end:]):
+                found.append(Finding("note", path, end, "unfinished: the last operations are not whole"))
+            self._files.append(
+                FileReport(path, kind, self._name, size, len(ops) if kind == "journal" else 0, tuple(found))
+            )
+        for entry in self._names(CHANNELS, name):
+            if entry not in {CHECKPOINT, JOURNAL}:
+                self._files.append(_other(self._fs, os.path.join(directory, entry), self._name))
+
+
+def _transactions(fs: FileSystem, store: str) -> FileReport:
+    """Report the store's file of transactions."""
+    path, found = os.path.join(store, TRANSACTIONS), read_transactions(fs, store)
+    findings = [Finding("damage", path, damage.position, damage.reason) for damage in found.damages]
+    if found.blocks:
+        reason = f"{len(found.blocks)} committed transactions are for the next owner to put where they belong"
+        findings.append(Finding("note", path, 0, reason))
+    return FileReport(path, "transactions", "", found.size, len(found.blocks), tuple(findings))
+
+
+def _owed(fs: FileSystem, store: str) -> Iterator[FileReport]:
+    """Report what is kept for topics that could not be used."""
+    for files in read_owed(fs, store).values():
+        for one in files:
+            findings = [Finding("damage", one.path, damage.position, damage.reason) for damage in one.damages]
+            what = f"of {len(one.blocks)} committed transactions, what is for topic {one.topic!r}"
+            if may_be_topic(fs, store, one.topic):
+                findings.append(Finding("note", one.path, 0, f"{what}; it is put there as soon as that can be used"))
+            else:
+                findings.append(Finding("damage", one.path, 0, f"{what}; no topic can be called so"))
+            yield FileReport(one.path, "transactions", one.topic, one.size, len(one.blocks), tuple(findings))
+    directory = os.path.join(store, ASIDE)
+    known = {one.path for files in read_owed(fs, store).values() for one in files}
+    for path in (os.path.join(directory, name) for name in _listed(fs, directory)):
+        if path not in known:
+            yield _other(fs, path, "")
+
+
+def _in_the_way(fs: FileSystem, path: str, topic: str) -> FileReport:
+    """Report something of others that lies in a topic's place."""
+    reason = f"it lies in the place of topic {topic!r}, for which something is committed; move it away"
+    return FileReport(path, "unknown", "", _size(fs, path), 0, (Finding("damage", path, 0, reason),))
+
+
+def _commits(fs: FileSystem, store: str) -> Iterator[FileReport]:
+    """Report the records of bulk loads."""
+    found, directory = read_commits(fs, store), os.path.join(store, COMMITS)
+    for damage in found.damages:
+        finding = Finding("damage", damage.path, damage.position, damage.reason)
+        yield FileReport(damage.path, "commit", "", damage.end, 0, (finding,))
+    for earlier in found.commits:
+        commit, reasons = _settled(fs, store, earlier)
+        if commit is None:
+            continue
+        path = os.path.join(directory, commit.key.file)
+        findings = [Finding("damage", path, 0, reason) for reason in reasons]
+        if not commit.done and not findings:
+            findings = [Finding("note", path, 0, "committed; the next owner takes over what is staged")]
+        records = sum(staged.records for files in commit.topics.values() for staged in files)
+        yield FileReport(path, "commit", "", _size(fs, path), 0 if commit.done else records, tuple(findings))
+    known = {commit.key.file for commit in found.commits} | {os.path.basename(damage.path) for damage in found.damages}
+    for name in _listed(fs, directory):
+        if name not in known:
+            yield _other(fs, os.path.join(directory, name), "")
+
+
+def _settled(fs: FileSystem, store: str, commit: Commit) -> tuple[Commit | None, list[str]]:
+    """Return a commit as it is now, or None, and why it cannot be adopted.
+
+    An owner that takes it over meanwhile moves what is staged away, and says so in the record first.
+    """
+    now: Commit | None = commit
+    while now is not None:
+        commit, reasons = now, unadoptable(fs, store, now)
+        if not reasons:
+            return commit, reasons
+        now = next((one for one in read_commits(fs, store).commits if one.key == commit.key), None)
+        if now == commit:
+            return commit, reasons
+    return None, []
+
+
+def _staged(fs: FileSystem, store: str) -> Iterator[FileReport]:
+    """Report what lies staged, whether it was committed or not."""
+    directory = os.path.join(store, STAGING)
+    for writer in _listed(fs, directory):
+        for name in _listed(fs, os.path.join(directory, writer)):
+            path = os.path.join(directory, writer, name)
+            yield FileReport(path, "staged", "", _size(fs, path))
+
+
+def _holds(fs: FileSystem, store: str) -> Iterator[FileReport]:
+    """Report holds. One that cannot be read costs nothing but space."""
+    directory = os.path.join(store, HOLDS)
+    for name in _listed(fs, directory):
+        path = os.path.join(directory, name)
+        if not name.endswith(".json"):
+            yield _other(fs, path, "")
+            continue
+        findings: tuple[Finding, ...] = ()
+        try:
+            decode_hold(read_file(fs, path) or b"", path)
+        except CorruptionError as error:
+            findings = (Finding("damage", path, 0, f"{error.message}; until it is released it keeps everything"),)
+        yield FileReport(path, "hold", "", _size(fs, path), 0, findings)
+
+
+def _other(fs: FileSystem, path: str, topic: str) -> FileReport:
+    """Report a file that is none of those with messages or state in them."""
+    name = os.path.basename(path)
+    kind: Kind = "unknown"
+    findings: tuple[Finding, ...] = ()
+    if name == LOCK_NAME and not topic:
+        kind = "lock"
+    elif name.endswith(TEMPORARY):
+        kind = "temporary"
+        findings = (Finding("note", path, 0, "left over from an unfinished replacement"),)
+    elif is_quarantined(name):
+        kind = "quarantined"
+    return FileReport(path, kind, topic, _size(fs, path), 0, findings)
+
+
+def _listed(fs: FileSystem, directory: str) -> list[str]:
+    """Return the names in a directory that somebody may remove at any moment."""
+    try:
+        return fs.listdir(directory) if fs.is_directory(directory) else []
+    except FileNotFoundError:
+        return []
+
+
+def _size(fs: FileSystem, path: str) -> int:
+    """Return a file's size; 0 for anything that is no file or may not be looked into."""
+    if fs.is_directory(path):
+        return 0
+    try:
+        file = fs.open(path)
+        try:
+            return file.size()
+        finally:
+            file.close()
+    except OSError:
+        return 0

@@ -1,0 +1,1 @@
+"""Reading a log by offset, beside its owner or as its owner."""

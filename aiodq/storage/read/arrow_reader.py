@@ -1,0 +1,76 @@
+"""Stretches of a log as Arrow record batches: what readers beside the owner give, and what Spark's tasks read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from aiodq.errors import InvalidOptionError
+from aiodq.format.vectorized.arrow import COLUMNS, ArrowDecoder, joined, schema_of
+from aiodq.storage.read.frame_reader import FrameReader
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from aiodq.format.vectorized.arrow import ArrowRows
+    from aiodq.storage.io.filesystem import FileSystem
+
+__all__ = ["RUN_BYTES", "arrow_reader", "as_record_batches", "as_table", "columns_of"]
+
+_MOST_BYTES: Final = 2 << 20
+"""A record batch has about this many bytes at most, however few rows it has: it fits a processor's cache, and whoever
+takes it can work on it while the next one is made."""
+_ENOUGH_BYTES: Final = _MOST_BYTES * 3 // 4
+"""With so many it is closed where rows end that were decoded together: to join more to it takes a copy of both."""
+RUN_BYTES: Final = 16 << 20
+"""So much is decoded in one go where it is needed to see a put whole."""
+
+
+def columns_of(columns: Collection[str] | None) -> tuple[str, ...]:
+    """Return the columns in their own order; all where None.
+
+    Raises:
+        InvalidOptionError: there is no such column, or none is named.
+    """
+    wanted = COLUMNS if columns is None else columns
+    unknown = [name for name in wanted if name not in COLUMNS]
+    if unknown or isinstance(columns, str) or not wanted:
+        raise InvalidOptionError(f"columns are some of {', '.join(COLUMNS)}, not {columns!r}")
+    return tuple(name for name in COLUMNS if name in wanted)
+
+
+def arrow_reader(fs: FileSystem, columns: Collection[str], *, verify: bool) -> FrameReader[ArrowRows]:
+    """Return a reader of rows with these columns."""
+    return FrameReader(fs, ArrowDecoder(columns, verify=verify), RUN_BYTES)
+
+
+def as_record_batches(found: Iterable[ArrowRows], topic: str, columns: Sequence[str], most_rows: int) -> Iterator[Any]:
+    """Yield `pyarrow.RecordBatch` objects: full, of `most_rows` rows or about 2 MiB, but for the last one."""
+    pending: list[ArrowRows] = []
+    count = size = 0
+    for rows in found:
+        at = rows.first
+        while at < rows.stop:
+            room = -(-(_MOST_BYTES - size) * (rows.stop - rows.first) // max(rows.size, 1))
+            here = rows.cut(at, at + min(most_rows - count, room))
+            at = here.stop
+            pending.append(here)
+            count += here.stop - here.first
+            size += here.size
+            if count >= most_rows or size >= _ENOUGH_BYTES:
+                yield _joined(pending, topic, columns)
+                pending = []
+                count = size = 0
+    if pending:
+        yield _joined(pending, topic, columns)
+
+
+def _joined(rows: Sequence[ArrowRows], topic: str, columns: Sequence[str]) -> Any:  # noqa: ANN401 - no types
+    arrays = [joined(rows, name, topic) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
+
+
+def as_table(batches: Iterable[Any], columns: Sequence[str]) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """Return the record batches as one `pyarrow.Table`."""
+    return pa.Table.from_batches(batches, schema_of(columns))

@@ -1,0 +1,67 @@
+"""What a log says of messages that are not to be delivered before a moment."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Final
+
+from aiodq.format.columns import Flags
+from aiodq.storage.read.log_reader import LogReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.format.frame import Batch
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.read.log_reader import LogView
+
+__all__ = ["Dues", "delayed"]
+
+_PIECE: Final = 1 << 20
+_DUES: Final = int(Flags.DUES)
+
+
+class Dues:
+    """Messages with their delays, in 24 bytes each: there may be millions."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._numbers = array("q")
+
+    def take(self, batch: Batch) -> None:
+        """Add those of a batch."""
+        for offset, due in enumerate(batch.columns.dues or (), batch.first):
+            if due:
+                self._numbers.extend((offset, batch.time_ns, due))
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (offset, when put, when due); times are wall time, nanoseconds."""
+        numbers = iter(self._numbers)
+        return zip(numbers, numbers, numbers, strict=True)
+
+
+def delayed(fs: FileSystem, view: LogView) -> Dues:
+    """Return all messages that were put with a delay. Blocking.
+
+    Only segments that hold such messages are read.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    reader = LogReader(fs)
+    found = Dues()
+    try:
+        for segment in view.segments:
+            at = segment.base if segment.flags & _DUES else segment.end
+            while at < segment.end:
+                result = reader.read(view, at, _PIECE)
+                for batch in result.batches:
+                    found.take(batch)
+                if result.next <= at:
+                    break
+                at = result.next
+    finally:
+        reader.close()
+    return found

@@ -1,0 +1,284 @@
+"""Reading whole frames of a log by offset, whatever their rows are made into; damage is stepped over and told."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from aiodq.errors import CorruptionError, StoreNotFoundError
+from aiodq.format.columns import CONTINUED, CONTINUES
+from aiodq.format.footer import SegmentIndex
+from aiodq.format.layout import FRAME_PREFIX, TRAILER
+from aiodq.storage.io.os_errors import close_file, storage_error
+from aiodq.storage.log.quarantine import Damage
+from aiodq.storage.log.segment_contents import index_unit
+from aiodq.storage.log.segment_files import load_index
+from aiodq.storage.read.frame_results import FramesRead, Rows, add_rows, gap, lost_segment, whole_until
+from aiodq.storage.read.frame_scan import Bad, Unit, Window, scan_units
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiodq.storage.io.filesystem import File, FileSystem
+    from aiodq.storage.log.segment_files import Segment
+    from aiodq.storage.read.frame_results import Decode, LogView
+
+__all__ = ["FrameReader", "OpenSegment"]
+
+R = TypeVar("R", bound=Rows)
+
+_OPEN_FILES: Final = 4
+_CHUNK: Final = 256 * 1024
+_CAREFUL: Final = 32 * 1024
+"""Bytes that are read behind damage: of a file that is damaged all over, each read is in vain but for its beginning."""
+
+
+@dataclass(slots=True)
+class OpenSegment:
+    """A segment that is open for reading.
+
+    Attributes:
+        ahead: where the next sequential read begins: (offset, position).
+        whole: between these positions every run is known to be whole.
+        rest: what was decoded behind the last read: the beginning of a run.
+        mended: where the last damage ended; what follows may be damaged soon again.
+    """
+
+    file: File
+    segment: Segment
+    index: SegmentIndex
+    ahead: tuple[int, int] = (-1, 0)
+    whole: tuple[int, int] = (0, 0)
+    rest: Sequence[Any] = ()
+    mended: int = -1
+
+
+class FrameReader(Generic[R]):
+    """A reader with a few open files. One caller at a time."""
+
+    def __init__(self, fs: FileSystem, decode: Decode[R], run_bytes: int = 0) -> None:
+        """Read through `fs`; `decode` makes rows of frames.
+
+        With `run_bytes`, a read that has nothing but a part of a run goes on until it has so many bytes, and what it
+        has decoded of the next one is kept: so all reads are to be of one view. A longer run is looked at twice.
+        """
+        self._fs = fs
+        self._decode = decode
+        self._run_bytes = run_bytes
+        self._open: dict[str, OpenSegment] = {}
+
+    def close(self) -> None:
+        """Close the files; a later read opens them again.
+
+        Raises:
+            StorageError: as `close_file`; the others are closed all the same.
+        """
+        self.forget(list(self._open))
+
+    def forget(self, paths: Sequence[str]) -> None:
+        """Close these files, so that their space comes back once they are removed."""
+        with ExitStack() as closing:
+            for path in paths:
+                opened = self._open.pop(path, None)
+                if opened is not None:
+                    closing.callback(close_file, opened.file, path)
+
+    def read(self, view: LogView, offset: int, max_bytes: int) -> FramesRead[R]:
+        """Return batches from `offset` on: at least one record, unless there is none or damage took it.
+
+        Args:
+            view: what may be read.
+            offset: where to begin.
+            max_bytes: how much to read at once; a larger frame is read all the same.
+
+        Raises:
+            StorageError: the system refused; never for damage, which the result reports.
+        """
+        if offset >= view.stop:
+            return FramesRead(next=offset)
+        segment = next((each for each in view.between(offset, view.stop) if not each.empty), None)
+        if segment is None or segment.base > offset:
+            path = view.segments[-1].path if segment is None else segment.path
+            return gap(path, offset, view.stop if segment is None else min(segment.base, view.stop))
+        try:
+            opened = self.opened(segment)
+        except (CorruptionError, StoreNotFoundError) as error:
+            return lost_segment(segment, error, view)
+        limit = view.data_end_of(segment)
+        start = opened.ahead[1] if opened.ahead[0] == offset else opened.index.position_of(offset - segment.base)
+        try:
+            return self._read_stretch(opened, view, offset, start, limit=limit, max_bytes=max_bytes)
+        except StoreNotFoundError as error:
+            # It was closed while it was idle, and is deleted since.
+            self.forget([segment.path])
+            return lost_segment(segment, error, view)
+
+    def _read_stretch(
+        self, opened: OpenSegment, view: LogView, offset: int, start: int, *, limit: int, max_bytes: int
+    ) -> FramesRead[R]:
+        segment = opened.segment
+        result: FramesRead[R] = FramesRead(next=offset)
+        position, size = start, min(max_bytes, _CAREFUL) if start == opened.mended else max_bytes
+        while position < limit:
+            batches, used, error = self._decode_from(opened, position, result, max_bytes=size, limit=limit)
+            if not used and error is None:
+                need = self._need(opened, position)
+                if size >= limit - position:
+                    error = CorruptionError("the segment ends in the middle of a frame", segment.path, position)
+                elif self._plausible(opened, position, need):
+                    size = max(size * 2, need)
+                    continue
+                else:
+                    error = CorruptionError("the frame's two lengths differ", segment.path, position)
+            batches, used, error = self._whole_runs(opened, position, batches, used, error, limit=limit)
+            add_rows(result, batches, view.stop, segment.path)
+            position += used
+            if error is not None:
+                position = opened.mended = self._step_over(opened, position, result, error.message, view, limit=limit)
+            # A batch that the view cuts in two has to be read again, as the rest of it comes next.
+            cut = bool(batches) and batches[-1].stop > view.stop
+            opened.ahead = (-1, 0) if cut else (result.next, position)
+            if result.batches or result.damages or result.next >= view.stop:
+                break
+        if position >= limit and not result.batches and not result.damages:
+            # The footer promises more than the frames hold: what lies between was quarantined before.
+            return gap(segment.path, result.next, min(segment.end, view.stop), result.bytes_read)
+        return result
+
+    def _decode_from(
+        self, opened: OpenSegment, position: int, result: FramesRead[R], *, max_bytes: int, limit: int
+    ) -> tuple[list[R], int, CorruptionError | None]:
+        """Decode whole frames from `position` on; more of them where they are only a part of a run.
+
+        Return the bytes that they take, and what follows if it is damage.
+        """
+        segment = opened.segment
+        kept = opened.rest and opened.rest[0].position == position
+        batches: list[R] = list(opened.rest) if kept else []
+        used = batches[-1].position + batches[-1].length - position if batches else 0
+        opened.rest = ()
+        while True:
+            at = position + used
+            data = self._read(opened, at, min(max_bytes, limit - at))
+            result.bytes_read += len(data)
+            more, taken, error = self._decode(
+                data, segment.context, position=at, limit=limit, skip_below=result.next, path=segment.path
+            )
+            batches += more
+            used += taken
+            within = taken and all(rows.flags & CONTINUED for rows in more)
+            if error is not None or not within or used >= self._run_bytes:
+                return batches, used, error
+
+    def _need(self, opened: OpenSegment, position: int) -> int:
+        """Return how long a frame says that it is."""
+        length = self._read(opened, position, TRAILER.size)
+        return max(int.from_bytes(length, "little"), FRAME_PREFIX.size)
+
+    def _plausible(self, opened: OpenSegment, position: int, need: int) -> bool:
+        """Look at a large frame's other end before that much memory is spent on a length that one bit may have made."""
+        return need <= _CHUNK or self._need(opened, position + need - TRAILER.size) == need
+
+    def _whole_runs(
+        self,
+        opened: OpenSegment,
+        position: int,
+        batches: list[R],
+        used: int,
+        error: CorruptionError | None,
+        *,
+        limit: int,
+    ) -> tuple[list[R], int, CorruptionError | None]:
+        """Make sure that every run that begins here is whole before any of it is given out.
+
+        Mostly what was decoded shows it, and a run that goes on behind it is left for the next read. One that is larger
+        than a read is walked through to its end first.
+        """
+        segment, end = opened.segment, position + used
+        if not opened.index.flags & CONTINUED:
+            return batches, used, error
+        low, high = opened.whole
+        if not low <= position <= high:
+            low = high = position
+        if batches and batches[0].position > high and not batches[0].flags & CONTINUES:
+            low = high = batches[0].position  # nobody has looked at the runs that were skipped
+        high, seen = whole_until(batches, high)
+        whole = [batch for batch in batches if batch.position < high]
+        if seen and whole:
+            opened.whole = (low, high)
+            if len(whole) == len(batches):
+                return batches, used, error
+            opened.rest = batches[len(whole) :] if self._run_bytes else ()
+            return whole, high - position, None
+        for item in scan_units(opened.file, segment.context, segment.path, limit=limit, start=high):
+            if isinstance(item, Bad):
+                if item.position > end:
+                    break
+                kept = [batch for batch in batches if batch.position < item.position]
+                return kept, item.position - position, CorruptionError(item.reason, segment.path, item.position)
+            high = item.end
+            if high >= end:
+                break
+        opened.whole = (low, high)
+        return batches, used, error
+
+    def _step_over(
+        self, opened: OpenSegment, position: int, result: FramesRead[R], reason: str, view: LogView, *, limit: int
+    ) -> int:
+        """Report the bytes at `position` that are no put, and return where the next one begins."""
+        segment = opened.segment
+        stop = min(segment.end, view.stop)
+        end = limit
+        window = Window(opened.file, segment.path, limit, _CAREFUL)
+        items = scan_units(opened.file, segment.context, segment.path, limit=limit, start=position, window=window)
+        for item in items:
+            # A frame whose checksum is right and whose content is not is at `position` itself: a unit, and no put.
+            if isinstance(item, Unit) and item.frames[0].position > position:
+                stop = min(item.first, view.stop)
+                end = item.frames[0].position
+                break
+        first = max(result.next, segment.base)
+        if stop > first:
+            result.damages.append(Damage(segment.path, position, end, reason, first, stop))
+        result.next = max(result.next, stop)
+        return end
+
+    def opened(self, segment: Segment) -> OpenSegment:
+        """Return a segment with its file open and its index at hand."""
+        opened = self._open.get(segment.path)
+        if opened is not None and opened.segment.base == segment.base:
+            return opened
+        try:
+            file = self._fs.open(segment.path)
+        except OSError as cause:
+            raise storage_error(cause, segment.path) from cause
+        try:
+            opened = OpenSegment(file, segment, _index_of(file, segment))
+        except BaseException:
+            file.close()
+            raise
+        while len(self._open) >= _OPEN_FILES:
+            self.forget([next(iter(self._open))])
+        self._open[segment.path] = opened
+        return opened
+
+    def _read(self, opened: OpenSegment, position: int, size: int) -> bytes:
+        try:
+            return opened.file.read_at(size, position)
+        except OSError as cause:
+            raise storage_error(cause, opened.segment.path, position) from cause
+
+
+def _index_of(file: File, segment: Segment) -> SegmentIndex:
+    """Return the index, found again by walking the frames where the footer's is damaged."""
+    try:
+        return load_index(file, segment)
+    except CorruptionError:
+        index = SegmentIndex()
+        for item in scan_units(file, segment.context, segment.path, limit=segment.data_end):
+            if isinstance(item, Unit):
+                index_unit(index, item, segment.base)
+            else:
+                index.flags |= CONTINUED
+        return index

@@ -1,0 +1,163 @@
+"""What a read of a log's frames gives, whatever their rows are made into, and what has to be known of rows for that."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
+
+from aiodq.format.columns import CONTINUED, CONTINUES
+from aiodq.storage.log.quarantine import Damage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiodq.errors import CorruptionError, StoreNotFoundError
+    from aiodq.format.frame import FrameContext
+    from aiodq.storage.log.segment_files import Segment
+
+__all__ = ["Decode", "FramesRead", "LogView", "Rows", "add_rows", "gap", "lost_segment", "whole_until"]
+
+
+class Rows(Protocol):
+    """Records with consecutive offsets, made of one frame or of several."""
+
+    @property
+    def first(self) -> int:
+        """The first record's offset."""
+        ...
+
+    @property
+    def stop(self) -> int:
+        """The offset behind the last record."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """The first frame's place in its segment, bytes."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """The frames' bytes."""
+        ...
+
+    @property
+    def flags(self) -> int:
+        """The frame's, `Flags`; of several only the first one's `CONTINUES` and the last one's `CONTINUED`."""
+        ...
+
+    def cut(self, start: int, stop: int) -> Self:
+        """Return the part between two offsets."""
+        ...
+
+
+R = TypeVar("R", bound=Rows)
+
+
+class Decode(Protocol[R]):
+    """See `aiodq.format.decode.decode_stretch`."""
+
+    def __call__(
+        self, data: bytes, context: FrameContext, *, position: int, limit: int, skip_below: int, path: str
+    ) -> tuple[list[R], int, CorruptionError | None]:
+        """Decode whole frames from the start of `data`."""
+        ...
+
+
+class LogView(NamedTuple):
+    """A log at one moment.
+
+    Attributes:
+        segments: in order.
+        stop: the offset up to which may be read.
+        data_end: where the last segment's frames ended then, bytes.
+    """
+
+    segments: tuple[Segment, ...]
+    stop: int
+    data_end: int
+
+    def between(self, start: int, stop: int) -> tuple[Segment, ...]:
+        """Return the segments that stand for offsets from `start` on and below `stop`."""
+        low = bisect_right(self.segments, start, key=lambda segment: segment.end)
+        high = bisect_left(self.segments, stop, key=lambda segment: segment.base)
+        return self.segments[low:high]
+
+    def data_end_of(self, segment: Segment) -> int:
+        """Return where the frames of one of the segments ended then, bytes."""
+        return self.data_end if segment is self.segments[-1] and not segment.sealed else segment.data_end
+
+
+@dataclass(slots=True)
+class FramesRead(Generic[R]):
+    """What one read gave.
+
+    Attributes:
+        batches: in order of their offsets.
+        next: the offset to go on with.
+        damages: what could not be read on the way, with the offsets it cost. One without bytes is a gap: offsets that
+            no message has any more.
+        bytes_read: from disk.
+    """
+
+    batches: list[R] = field(default_factory=list)
+    next: int = 0
+    damages: list[Damage] = field(default_factory=list)
+    bytes_read: int = 0
+
+
+def lost_segment(segment: Segment, error: CorruptionError | StoreNotFoundError, view: LogView) -> FramesRead[Any]:
+    """Return that nothing of a segment can be read."""
+    stop = min(segment.end, view.stop)
+    damage = Damage(segment.path, error.position or 0, segment.size, error.message, segment.base, stop)
+    return FramesRead(next=stop, damages=[damage])
+
+
+def gap(path: str, first: int, stop: int, bytes_read: int = 0) -> FramesRead[Any]:
+    """Return that no message has these offsets: deleted by retention, or lost and reported before."""
+    result: FramesRead[Any] = FramesRead(next=max(first, stop), bytes_read=bytes_read)
+    if stop > first:
+        result.damages.append(Damage(path, 0, 0, f"no message has the offsets {first} to {stop - 1}", first, stop))
+    return result
+
+
+def add_rows(result: FramesRead[R], batches: list[R], stop: int, path: str) -> None:
+    """Add what has offsets from `result.next` on and below `stop`, with the gaps between.
+
+    Args:
+        result: what was read before.
+        batches: in order.
+        stop: where what is wanted ends.
+        path: their segment's.
+    """
+    for batch in batches:
+        if batch.first >= stop:
+            break
+        if batch.stop <= result.next:
+            continue  # a forged frame may repeat offsets; no reader goes back
+        part = batch.cut(result.next, stop)
+        if part.first > result.next:
+            result.damages += gap(path, result.next, part.first).damages
+        result.batches.append(part)
+        result.next = part.stop
+
+
+def whole_until(batches: Sequence[Rows], known: int) -> tuple[int, bool]:
+    """Return up to where batches, whose frames were checked, are whole runs, and whether more of them may follow.
+
+    Args:
+        batches: in order; those before `known` are whole.
+        known: where a run begins, unless the first of them tells otherwise.
+    """
+    high, continued, end, stop = known, False, -1, -1
+    for batch in batches:
+        if batch.position + batch.length <= known:
+            continue
+        adjacent = (batch.position == end and batch.first == stop) or not continued
+        if bool(batch.flags & CONTINUES) != continued or not adjacent:
+            return high, False
+        continued, end, stop = bool(batch.flags & CONTINUED), batch.position + batch.length, batch.stop
+        if not continued:
+            high = end
+    return high, True

@@ -1,0 +1,176 @@
+"""Reading a log by offset: forward, backward, by time. It sees a snapshot and may run beside the owner's writes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from aiodq.errors import CorruptionError, StoreNotFoundError
+from aiodq.format.decode import decode_stretch
+from aiodq.format.footer import IndexEntry, SegmentIndex
+from aiodq.format.frame import Batch
+from aiodq.format.layout import SEGMENT_HEADER
+from aiodq.storage.read.frame_reader import FrameReader
+from aiodq.storage.read.frame_results import FramesRead, LogView, lost_segment
+
+if TYPE_CHECKING:
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.log.segment_files import Segment
+    from aiodq.storage.read.frame_reader import OpenSegment
+
+__all__ = ["LogReader", "LogView", "ReadResult"]
+
+_CHUNK: Final = 256 * 1024
+
+ReadResult: TypeAlias = FramesRead[Batch]
+
+
+class LogReader(FrameReader[Batch]):
+    """A reader of batches."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        """Read through `fs`."""
+        super().__init__(fs, decode_stretch)
+
+    def read_back(self, view: LogView, offset: int, max_bytes: int) -> ReadResult:
+        """Return batches that end below `offset`, in order; `next` is the offset to go on with, downward.
+
+        Args:
+            view: what may be read.
+            offset: one above the highest offset wanted.
+            max_bytes: about how much to read at once.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        offset = min(offset, view.stop)
+        segments = [segment for segment in view.segments if segment.base < offset and not segment.empty]
+        if not segments:
+            return ReadResult(next=0)
+        segment = segments[-1]
+        try:
+            opened = self.opened(segment)
+        except CorruptionError as error:
+            lost = lost_segment(segment, error, view)
+            lost.next = segment.base
+            return lost
+        first = self._first_before(opened, min(offset, segment.end) - segment.base, max_bytes)
+        result = ReadResult(next=max(first, segment.base))
+        at = result.next
+        while at < offset and at < segment.end:
+            part = self.read(view, at, max_bytes)
+            result.damages += part.damages
+            result.bytes_read += part.bytes_read
+            result.batches += [batch.cut(0, offset) for batch in part.batches if batch.first < offset]
+            if part.next <= at:
+                break
+            at = part.next
+        return result
+
+    def _first_before(self, opened: OpenSegment, relative: int, max_bytes: int) -> int:
+        """Return an offset at which an index entry begins, some bytes before the record at `relative`."""
+        index = opened.index
+        number = bisect_right(index.firsts, relative - 1) - 1
+        if number < 0:
+            return opened.segment.base
+        top = index.positions[number]
+        while number > 0 and top - index.positions[number - 1] < max_bytes:
+            number -= 1
+        return opened.segment.base + index.firsts[number]
+
+    def offset_behind(self, view: LogView, offset: int, size: int, slack: int = 0) -> int:
+        """Return where to end a read of about `size` bytes from `offset` on, so that the next one begins with a put.
+
+        It is a larger offset, the first with so many bytes of frames before it that begins an entry of an index; the
+        view's end where there is none.
+
+        Args:
+            view: what may be read.
+            offset: where the read begins.
+            size: at least 1.
+            slack: so many bytes more it may be if a segment ends there, whose index need not be read then.
+
+        Raises:
+            StorageError: the system refused, or there is no such file any more.
+        """
+        for segment in view.between(offset, view.stop):
+            if size <= 0:
+                return segment.base
+            start = self._position_of(segment, offset)
+            left = view.data_end_of(segment) - start
+            if left <= size + slack:
+                size -= left
+                continue
+            index = self.opened(segment).index
+            # Entries of frames without records have the offset of what follows.
+            beyond = bisect_right(index.firsts, offset - segment.base)
+            number = max(bisect_left(index.positions, start + size), beyond)
+            if number < len(index):
+                return segment.base + index.firsts[number]
+            size = 0
+        return view.stop
+
+    def offset_at(self, view: LogView, time_ns: int) -> int:
+        """Return the first offset whose time is `time_ns` or later; the view's end where all are older.
+
+        What was deleted since the view was taken has none.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        for segment in view.segments:
+            if segment.empty or segment.newest_ns < time_ns:
+                continue
+            try:
+                found = self._offset_in(segment, view, time_ns)
+            except StoreNotFoundError:
+                continue
+            if found is not None:
+                return min(found, view.stop)
+        return view.stop
+
+    def _offset_in(self, segment: Segment, view: LogView, time_ns: int) -> int | None:
+        opened = self.opened(segment)
+        number = next((n for n, newest in enumerate(opened.index.newest) if newest >= time_ns), None)
+        if number is None:
+            return None
+        at = segment.base + opened.index.firsts[number]
+        while at < min(segment.end, view.stop):
+            part = self.read(view, at, _CHUNK)
+            for batch in part.batches:
+                times = batch.columns.times or [batch.time_ns] * len(batch.columns.bodies)
+                hit = next((n for n, t in enumerate(times) if t >= time_ns), None)
+                if hit is not None:
+                    return batch.first + hit
+            if part.next <= at:
+                return None
+            at = part.next
+        return None
+
+    def bytes_from(self, view: LogView, offset: int) -> int:
+        """Return about how many bytes of frames lie at `offset` and behind it, to the index's precision.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        waiting = view.between(offset, view.stop)
+        return sum(max(view.data_end_of(each) - self._position_of(each, offset), 0) for each in waiting)
+
+    def light(self, segment: Segment, offset: int) -> Segment:
+        """Return a segment that is small to send to who reads it from an offset on: its index has one entry.
+
+        Raises:
+            StorageError: the system refused, or there is no such file any more.
+        """
+        start = max(offset - segment.base, 0)
+        index, left = SegmentIndex(), segment.end - segment.base - start
+        entry = IndexEntry(self._position_of(segment, offset), start, left, 0, segment.newest_ns)
+        index.add(entry, joined=False, flags=segment.flags, raw_bytes=0)
+        return replace(segment, index=index)
+
+    def _position_of(self, segment: Segment, offset: int) -> int:
+        """Return where to look in a segment for what has this offset, or one behind it."""
+        if segment.base >= offset:
+            return SEGMENT_HEADER.size
+        return self.opened(segment).index.position_of(offset - segment.base)

@@ -1,0 +1,226 @@
+"""A topic's segments as somebody else's reader sees them: read-only, and looked at again in small steps."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import StoreNotFoundError
+from aiodq.format.decode import index_singles
+from aiodq.format.segment import topic_salt
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.log.gap_assessment import is_loss
+from aiodq.storage.log.quarantine import Damage
+from aiodq.storage.log.segment_contents import Contents, examine
+from aiodq.storage.log.segment_files import (
+    inspect,
+    inspect_file,
+    list_segments,
+    scanned_segment,
+    sealed_segment,
+    segment_base,
+)
+from aiodq.storage.log.watermark import WATERMARK, noted_watermark, read_slot_file
+from aiodq.storage.read.log_reader import LogView
+from aiodq.storage.read.tail_search import contents_by_end
+from aiodq.storage.state.topic_meta import describe
+
+if TYPE_CHECKING:
+    from aiodq.format.decode import IndexSingles
+    from aiodq.storage.io.filesystem import File, FileSystem
+    from aiodq.storage.log.segment_files import Inspection, Segment
+    from aiodq.storage.state.topic_meta import TopicMeta
+
+__all__ = ["LogSnapshot"]
+
+_MARK: Final = 64
+
+
+class LogSnapshot:
+    """What a topic's files hold, without their owner's help.
+
+    Attributes:
+        directory: the topic's.
+        meta: its description, as it is or as it must have been.
+        promised: the noted watermark.
+        view: what can be read.
+        gaps: offsets in the view, or up to the watermark, that no segment holds and that nobody gave up.
+        damages: what the last `refresh` found wrong, `gaps` included.
+        unwalked: the last segment, if the last `refresh` looked only at its end. Damage in it and missing offsets are
+            still to be found, and of its times, sizes and index only what is at the end is known.
+    """
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        """Know nothing yet; `refresh` looks."""
+        self._fs = fs
+        self.directory = directory
+        self.meta: TopicMeta
+        self.promised: int = 0
+        self.view: LogView = LogView((), 0, 0)
+        self.gaps: list[Damage] = []
+        self.damages: list[Damage] = []
+        self.unwalked: Segment | None = None
+        self._sealed: dict[str, Segment] = {}
+        self._headers: dict[str, Damage] = {}
+        self._growing: dict[str, tuple[Contents, bytes]] = {}
+        self._given_up: set[tuple[int, int]] = set()
+
+    @property
+    def begin(self) -> int:
+        """The first offset that may be read."""
+        segments = self.view.segments
+        return max(self.meta.begin, segments[0].base if segments else 0)
+
+    def refresh(self, *, walk: bool = True) -> bool:
+        """Look again. Sealed segments are known for good; of one that grows, only what is new is walked through.
+
+        Args:
+            walk: look at every frame that is new. Otherwise only at the last ones, where they tell where the log ends.
+
+        Returns:
+            Whether this is not the topic any more that had messages before, but another one of its name.
+
+        Raises:
+            FormatVersionError: written by a newer aiodq.
+            StorageError: as mapped from the system's error.
+        """
+        before = self.meta.uuid if self.view.segments else None
+        self.unwalked = None
+        self.meta, self.damages = describe(self._fs, self.directory)
+        another = before not in {None, self.meta.uuid}
+        if another:
+            self._sealed, self._headers, self._growing, self._given_up = {}, {}, {}, set()
+        # First the watermark, then the files: what it promises is in them by then.
+        values = read_slot_file(self._fs, os.path.join(self.directory, WATERMARK))
+        self.promised = noted_watermark(values, topic_salt(self.meta.uuid))
+        listed = self._own()
+        segments: list[Segment] = []
+        for number, (base, path) in enumerate(listed):
+            last = number == len(listed) - 1
+            limit = self.promised if last else listed[number + 1][0]
+            segment = self._sealed.get(path) or self._look(path, base, limit, last=last, walk=walk)
+            if path in self._headers:
+                self.damages.append(self._headers[path])
+            if segment is None:
+                continue
+            if segments and segment.base < segments[-1].end:
+                reason = f"the segment repeats offsets before {segments[-1].end}"
+                self.damages.append(Damage(path, 0, segment.size, reason))
+                continue
+            segments.append(segment)
+        self._sealed = {segment.path: segment for segment in segments if segment.sealed}
+        self._headers = {path: self._headers[path] for path in self._sealed if path in self._headers}
+        if self.unwalked not in segments:
+            self.unwalked = None
+        self._growing = {path: self._growing[path] for _, path in listed if path in self._growing}
+        end, data_end = (segments[-1].end, segments[-1].data_end) if segments else (self.meta.begin, 0)
+        self.view = LogView(tuple(segments), end, data_end)
+        self._find_gaps()
+        return another
+
+    def _own(self) -> list[tuple[int, str]]:
+        """Return (base offset, path) of the segments, without the files that only have the name of one."""
+        own: list[tuple[int, str]] = []
+        for base, path in list_segments(self._fs, self.directory):
+            with suppress(StoreNotFoundError):
+                known = path in self._sealed or path in self._growing
+                found = None if known else inspect_file(self._fs, path, base, self.meta.uuid)
+                if found is None or found.header_error is None or not found.foreign:
+                    own.append((base, path))
+                else:
+                    self.damages.append(Damage(path, 0, found.size, found.header_error.message))
+        return own
+
+    def _look(self, path: str, base: int, promised: int, *, last: bool, walk: bool) -> Segment | None:
+        """Return a segment that was not sealed at the last look; None where it is not to be read."""
+        try:
+            file = self._fs.open(path)
+        except FileNotFoundError:
+            return None  # its owner deleted it meanwhile
+        except OSError as cause:
+            raise storage_error(cause, path) from cause
+        try:
+            found = inspect(file, path, base, self.meta.uuid)
+            segment = self._segment(file, path, found, promised, walk=walk or not last)
+        finally:
+            file.close()
+        if found.header_error is None or found.torn(promised, last=last):
+            return segment
+        self._headers[path] = Damage(path, 0, found.size, found.header_error.message)
+        return segment if segment.records else None
+
+    def _segment(self, file: File, path: str, found: Inspection, promised: int, *, walk: bool) -> Segment:
+        if found.tail is not None:
+            self._growing.pop(path, None)
+            return sealed_segment(path, found, found.tail)
+        context, limit = found.header.context, found.size
+        if not walk:
+            contents = contents_by_end(file, context, path, limit=limit, promised=promised)
+            if contents is not None:
+                self.unwalked = scanned_segment(path, contents, context)
+                return self.unwalked
+        known, mark = self._growing.get(path, (None, b""))
+        if known is not None and self._mark(file, path, known) != mark:
+            known = None  # a write that failed was taken back, and another took its place
+        contents = examine(file, context, path, limit=limit, promised=promised, found=known, singles=_counting())
+        self._growing[path] = contents, self._mark(file, path, contents)
+        self.damages += [Damage(path, *lost) for lost in contents.lost]
+        return scanned_segment(path, contents, context)
+
+    def _mark(self, file: File, path: str, contents: Contents) -> bytes:
+        start = max(contents.data_end - _MARK, 0)
+        try:
+            return file.read_at(contents.data_end - start, start)
+        except OSError as cause:
+            raise storage_error(cause, path, start) from cause
+
+    def lost(self, start: int, stop: int) -> Damage | None:
+        """Return the first that cost messages between two offsets, as far as looking at the files' ends shows it.
+
+        Who reads from the beginning or to the end of what there is misses what is gone before or behind it, too.
+        """
+        since = min(start, self.meta.begin) if start <= self.begin else start
+        reach = max(stop, self.promised) if stop >= self.view.stop else stop
+        known = map(self._cost, self.damages)
+        return min((d for d in known if d.first < reach and since < d.stop), key=lambda d: d.first, default=None)
+
+    def _cost(self, damage: Damage) -> Damage:
+        """Return damage with the offsets that it may have cost: of a segment that cannot be read, up to the next."""
+        first = segment_base(damage.path)
+        if damage.first < damage.stop or first is None:
+            return damage
+        bases = [segment.base for segment in self.view.segments if segment.base > first]
+        return damage._replace(first=first, stop=min(bases, default=max(self.view.stop, self.promised)))
+
+    def _find_gaps(self) -> None:
+        segments, stop = self.view.segments, self.view.stop
+        self.gaps = []
+        if segments and self.meta.channels:
+            self._judge(segments[0].path, self.meta.begin, segments[0].base)
+        for before, behind in pairwise(segments):
+            if behind.base > before.end:
+                self._judge(behind.path, before.end, behind.base)
+        if self.promised > stop:
+            self._judge(self.directory, max(stop, self.meta.begin), self.promised)
+        self.damages += self.gaps
+
+    def _judge(self, path: str, first: int, stop: int) -> None:
+        """Tell a gap that retention made, once every channel had settled it, from a loss."""
+        if first >= stop or (first, stop) in self._given_up:
+            return
+        if is_loss(self._fs, self.directory, self.meta, first, stop):
+            self.gaps.append(Damage(path, 0, 0, f"the messages {first} to {stop - 1} are missing", first, stop))
+        else:
+            self._given_up.add((first, stop))
+
+
+def _counting() -> IndexSingles:
+    """Return how to count what was put one by one: numpy's way where the program has it loaded anyway."""
+    if sys.modules.get("numpy") is None:
+        return index_singles
+    from aiodq.format.vectorized import frame_arrays as framearrays  # noqa: PLC0415 - it imports numpy, which is an extra
+
+    return framearrays.index_singles

@@ -1,0 +1,69 @@
+"""Where a growing segment ends, found from its file's end backward: without a walk through all of it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import CorruptionError
+from aiodq.format.columns import CONTINUED, CONTINUES
+from aiodq.format.footer import IndexEntry
+from aiodq.format.layout import SEGMENT_HEADER
+from aiodq.storage.log.segment_contents import Contents, examine
+from aiodq.storage.read.frame_scan import frames_backward
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.format.frame import Frame, FrameContext
+    from aiodq.storage.io.filesystem import File
+
+__all__ = ["contents_by_end"]
+
+_MOST_FRAMES: Final = 1000
+"""So many frames are stepped back over before a walk from the beginning is the better way."""
+
+
+def contents_by_end(file: File, context: FrameContext, path: str, *, limit: int, promised: int) -> Contents | None:
+    """Return what a segment holds, or None where its end does not show it and only `examine` can tell.
+
+    Goes back, by the lengths at the frames' ends, to the last put of which some was promised, and walks from there. A
+    hole before that put would be damage and not the log's end, whatever is there. So `end` and `data_end` are what
+    `examine` finds. What lies before that put is one entry of the index, of frames that are not counted, and with the
+    wariest of flags; damage in it, and offsets that are missing there, are for its readers to find.
+
+    A write that was cut short exactly behind a frame of this topic that a message holds is taken for an end: it may be
+    older than the log's own, but not older than `promised`.
+
+    The arguments, and *Raises*, are those of `examine`.
+    """
+    try:
+        put = _promised_put(frames_backward(file, context, path, limit), promised)
+    except CorruptionError:
+        return None
+    if put is None:
+        return None
+    found = Contents(put.first, put.position)
+    if put.position > SEGMENT_HEADER.size:
+        before = IndexEntry(SEGMENT_HEADER.size, 0, put.first - context.base, 0, put.time_ns)
+        found.index.add(before, joined=False, flags=CONTINUED, raw_bytes=0)
+    found = examine(file, context, path, limit=limit, promised=promised, found=found)
+    clean = not found.lost and found.data_end == limit and found.end >= promised
+    return found if clean else None
+
+
+def _promised_put(frames: Iterator[Frame], promised: int) -> Frame | None:
+    """Return the first frame of the last put of which some was promised. Nothing is checked yet.
+
+    Args:
+        frames: from the log's end backward.
+        promised: the noted watermark. What a frame says of it counts, too: if its checksum is wrong, the walk shows it.
+
+    Raises:
+        CorruptionError: the file does not end with frames.
+    """
+    for frame in islice(frames, _MOST_FRAMES):
+        promised = max(promised, frame.watermark)
+        if frame.first < promised and not frame.flags & CONTINUES:
+            return frame
+    return None

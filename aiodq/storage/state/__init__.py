@@ -1,0 +1,1 @@
+"""Everything durable that is no message: channels, transactions, topic descriptions, holds."""

@@ -1,0 +1,470 @@
+"""A channel's checkpoint and journal as files of its directory.
+
+The upper half of a generation is made of the topic's uuid and the channel's name, so that the files of one channel
+never pass for those of another, as after a hasty restore.
+
+Zeros are written ahead of the journal's end: what frees a full disk is consuming, and acks that overwrite what is there
+need no space. The file's size then changes seldom, which leaves a sync less to do.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.errors import CorruptionError, DiskFullError
+from aiodq.format.journal import (
+    JOURNAL_HEADER,
+    ChannelImage,
+    Op,
+    OpKind,
+    decode_blocks,
+    decode_checkpoint,
+    decode_journal_header,
+    encode_block,
+    encode_checkpoint,
+    encode_journal_header,
+)
+from aiodq.format.layout import ALIGNMENT
+from aiodq.format.segment import topic_salt
+from aiodq.storage.io.durable_io import (
+    ensure_directory,
+    read_file,
+    replace_file,
+    sweep_temporaries,
+    sync_file,
+    sync_names,
+    write_again,
+    write_all,
+)
+from aiodq.storage.io.file_pool import is_ready, make_ready
+from aiodq.storage.io.os_errors import close_file, storage_error
+from aiodq.storage.log.quarantine import Damage, quarantine
+from aiodq.storage.state.topic_meta import TOPIC_FILE, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from uuid import UUID
+
+    from aiodq.storage.io.filesystem import File, FileSystem
+
+__all__ = ["CHECKPOINT", "JOURNAL", "ChannelJournal", "read_channel", "topic_of"]
+
+CHECKPOINT: Final = "checkpoint"
+JOURNAL: Final = "journal"
+_LARGEST: Final = 1 << 30
+_OP_BYTES: Final = 24
+_BLOCK_START: Final = 8
+_OWNER_SHIFT: Final = 32
+_COUNT: Final = (1 << _OWNER_SHIFT) - 1
+_UNWRITTEN: Final = bytes(_OP_BYTES)
+"""No block holds so many zeros in a row: every operation begins with its kind."""
+
+_PAGE: Final = 4096
+_LEAST: Final = 4 * _PAGE
+_MOST: Final = 16 * _PAGE
+"""Bytes ahead of a journal's end: the least for an idle channel, the most for one whose journal is as long."""
+
+
+def read_channel(
+    fs: FileSystem, directory: str, start: int, topic: UUID | None = None
+) -> tuple[ChannelImage, list[Op], int, int, list[Damage]]:
+    """Return what a channel's directory holds.
+
+    Args:
+        fs: the file system.
+        directory: the channel's.
+        start: where the channel began, for want of a checkpoint that can be read.
+        topic: whose channel it is, as `topic_of` says; None: that is looked up.
+
+    Returns:
+        The checkpoint's image, the operations since, the generation, where the journal's whole blocks end (0 where the
+        journal is to be made anew), and what is damaged.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    return _read_channel(fs, directory, start, topic)[:5]
+
+
+def topic_of(fs: FileSystem, directory: str) -> UUID | None:
+    """Return which topic's directory this is, or None where nothing describes it.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    return describe(fs, directory)[0].uuid if fs.exists(os.path.join(directory, TOPIC_FILE)) else None
+
+
+class _Found(NamedTuple):
+    """As `read_channel` returns it, and whether anything but zeros stands behind the journal's end."""
+
+    image: ChannelImage
+    ops: list[Op]
+    generation: int
+    end: int
+    damages: list[Damage]
+    torn: bool
+
+
+def _read_channel(fs: FileSystem, directory: str, start: int, topic: UUID | None) -> _Found:
+    damages: list[Damage] = []
+    image, generation = ChannelImage(start), _first_generation(fs, directory, topic)
+    path = os.path.join(directory, CHECKPOINT)
+    data = read_file(fs, path, _LARGEST)
+    if data is not None:
+        try:
+            found, number = decode_checkpoint(data, path)
+            _check_owner(number, generation, path)
+            image, generation = found, number
+        except CorruptionError as error:
+            damages.append(Damage(path, 0, len(data), error.message))
+    path = os.path.join(directory, JOURNAL)
+    data = read_file(fs, path, _LARGEST)
+    ops, generation, end = _read_journal(data, path, generation, damages)
+    return _Found(image, ops, generation, end, damages, any((data or b"")[end:]))
+
+
+def _first_generation(fs: FileSystem, directory: str, topic: UUID | None) -> int:
+    """Return the number a channel's generations count from: its upper half says whose they are, 0 for not known."""
+    topic = topic or topic_of(fs, os.path.dirname(os.path.dirname(directory)))
+    if topic is None:
+        return 0
+    return zlib.crc32(os.path.basename(directory).encode(), topic_salt(topic)) << _OWNER_SHIFT
+
+
+def _check_owner(generation: int, expected: int, path: str) -> None:
+    owner, mine = generation >> _OWNER_SHIFT, expected >> _OWNER_SHIFT
+    if owner and mine and owner != mine:
+        raise CorruptionError("the file is another channel's", path, 0)
+
+
+def _read_journal(data: bytes | None, path: str, generation: int, damages: list[Damage]) -> tuple[list[Op], int, int]:
+    """Return what a journal's bytes add to a checkpoint of that generation, its own generation, and where it ends."""
+    if not data:
+        if data is None and generation & _COUNT:
+            damages.append(Damage(path, 0, 0, "the journal is missing"))
+        return [], generation, 0
+    try:
+        found = decode_journal_header(data, path)
+    except CorruptionError as error:
+        if not any(data) and (len(data) <= JOURNAL_HEADER.size or not generation & _COUNT):
+            return [], generation, 0
+        damages.append(Damage(path, 0, len(data), error.message))
+        # The blocks' checksums begin with the generation, so that they prove it, too.
+        ops, end = _blocks(data, generation, path, damages)
+        return ops, generation, end if ops else 0
+    try:
+        _check_owner(found, generation, path)
+    except CorruptionError as error:
+        damages.append(Damage(path, 0, len(data), error.message))
+        return [], generation, 0
+    if found & _COUNT < generation & _COUNT:
+        return [], generation, 0
+    if found & _COUNT > generation & _COUNT and not damages:
+        checkpoint = os.path.join(os.path.dirname(path), CHECKPOINT)
+        damages.append(Damage(checkpoint, 0, 0, f"the checkpoint of generation {found & _COUNT} is missing"))
+    # Without its checkpoint a journal still says what was settled; what came before it is delivered again.
+    ops, end = _blocks(data, found, path, damages)
+    return ops, found, end
+
+
+def _blocks(data: bytes, generation: int, path: str, damages: list[Damage]) -> tuple[list[Op], int]:
+    """Return the operations of all blocks that check, and where those end that nothing is missing before."""
+    ops, end = decode_blocks(data, generation, path)
+    whole: int | None = None
+    last = len(data.rstrip(b"\0"))
+    while (start := _next_block(data, end, last, generation, path)) is not None:
+        if _UNWRITTEN in data[end:start]:
+            # Of blocks that were not synced, a power cut may leave a later one without an earlier one. What the later
+            # one says is true all the same.
+            whole = end if whole is None else whole
+        else:
+            damages.append(Damage(path, end, start, "operations in the journal are not what was written"))
+        more, used = decode_blocks(data[: JOURNAL_HEADER.size] + data[start:], generation, path)
+        ops += more
+        end = start + used - JOURNAL_HEADER.size
+    return ops, end if whole is None else whole
+
+
+def _next_block(data: bytes, end: int, last: int, generation: int, path: str) -> int | None:
+    """Return where the next block begins that checks, behind one that does not and before `last`, if there is one."""
+    header = data[: JOURNAL_HEADER.size]
+    for at in range(end + ALIGNMENT, last, ALIGNMENT):
+        length = int.from_bytes(data[at : at + 4], "little")
+        stop = at + _BLOCK_START + length
+        if not length or length % _OP_BYTES or stop > len(data):
+            continue
+        if decode_blocks(header + data[at:stop], generation, path)[0]:
+            return at
+    return None
+
+
+class ChannelJournal:
+    """A channel's durable state, open for its owner.
+
+    Operations may be appended beside a sync or a fold in another thread.
+
+    Attributes:
+        image, ops: what was found at open; the caller applies the one to the other.
+        damages: what could not be read; the files are quarantined.
+        pending: operations in the journal, that is, since the last checkpoint.
+        unclean: something was damaged or torn; `fold` before going on, so that nothing of it is ever read again.
+    """
+
+    def __init__(self, fs: FileSystem, directory: str, start: int, topic: UUID | None = None) -> None:
+        """Open the channel's files, or make them.
+
+        Args:
+            fs: the file system.
+            directory: the channel's.
+            start: where the channel began, for want of a checkpoint that can be read.
+            topic: see `read_channel`.
+
+        Raises:
+            FormatVersionError: a newer version.
+            StorageError: as mapped from the system's error.
+        """
+        self._fs = fs
+        self._path = os.path.join(directory, JOURNAL)
+        self._checkpoint = os.path.join(directory, CHECKPOINT)
+        ensure_directory(fs, directory)
+        sweep_temporaries(fs, directory)
+        self.image: ChannelImage
+        self.ops: list[Op]
+        self.damages: list[Damage]
+        self.image, self.ops, self._generation, self._end, self.damages, torn = _read_channel(
+            fs, directory, start, topic
+        )
+        self.pending: int = len(self.ops)
+        self._reserved = 0
+        self._mutex = threading.Lock()
+        self._since: list[Op] | None = None
+        self.unclean: bool = bool(self.damages)
+        for damage in self.damages:
+            if damage.end > damage.position:
+                quarantine(fs, damage.path, damage.position, damage.end)
+        try:
+            self._file = self._open(torn=torn)
+        except OSError as cause:
+            raise storage_error(cause, self._path) from cause
+
+    def _open(self, *, torn: bool) -> File:
+        exists = self._fs.exists(self._path)
+        file = self._fs.open(self._path, write=True, create=not exists)
+        try:
+            if not self._end:
+                if self._generation & _COUNT:
+                    # CRASH: 6. An owner that was killed may have renamed the checkpoint and no more. Without it a
+                    # journal of its generation would have nothing to go on from.
+                    sync_names(self._fs, os.path.dirname(self._path))
+                self._begin(file)
+            else:
+                self._tidy(file, torn=torn)
+                self._reserve(file)
+            if not self._generation & _COUNT:
+                # CRASH: until the first fold nothing else makes the journal's name durable, and an owner that was
+                # killed may have made the file and no more.
+                sync_names(self._fs, os.path.dirname(self._path))
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _tidy(self, file: File, *, torn: bool) -> None:
+        header = encode_journal_header(self._generation)
+        whole = file.read_at(len(header), 0) == header
+        self._reserved = file.size()
+        if whole and not torn:
+            if self.ops:
+                write_again(file, 0, self._end)
+                sync_file(file, self._path)
+            return
+        self.unclean = True
+        if not whole:
+            write_all(file, [header], 0)
+        write_again(file, 0, self._end)
+        # CRASH: the torn block is gone before anything is written behind it.
+        file.truncate(self._end)
+        self._reserved = self._end
+        sync_file(file, self._path)
+
+    def _begin(self, file: File) -> None:
+        self._renew(file)
+        sync_file(file, self._path)
+
+    def _renew(self, file: File) -> None:
+        # Not cut to nothing: the space it has may be all there is. Nor extended: a hole is no space.
+        file.truncate(min(file.size(), _LEAST))
+        self._end = self._reserved = write_all(file, [encode_journal_header(self._generation)], 0)
+        self._reserve(file)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `append` opens no file: that of an idle channel may be closed."""
+        return is_ready(self._file)
+
+    def wake(self) -> None:
+        """Open the journal if it was closed while the channel was idle. Blocking.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        try:
+            make_ready(self._file)
+        except OSError as cause:
+            raise storage_error(cause, self._path) from cause
+
+    @property
+    def scant(self) -> bool:
+        """Whether less than half of the reserve is left."""
+        return self._reserved - self._end < self._ahead // 2
+
+    @property
+    def _ahead(self) -> int:
+        return min(max(self._end, _LEAST), _MOST)
+
+    def _reserve(self, file: File) -> None:
+        if not self._end or not self.scant:
+            return
+        target = (self._end + self._ahead) // _PAGE * _PAGE
+        # INVARIANT: zeros are written behind every block. Without them the journal is as good; it only takes space.
+        with suppress(OSError):
+            # How far it got counts, too.
+            while self._reserved < target:
+                taken = file.write_at([bytes(target - self._reserved)], self._reserved)
+                if not taken:
+                    return
+                self._reserved += taken
+
+    def top_up(self) -> None:
+        """Write zeros ahead of the journal's end where few are left. Blocking; a disk too full for them is no error."""
+        with self._mutex:
+            self._reserve(self._file)
+
+    @property
+    def reach(self) -> int:
+        """The offset behind the highest that was found at open."""
+        image = self.image
+        named = (offset + 1 for offset in (*image.attempts, *image.deferred))
+        return max(image.floor, *(stop for _, stop in image.ranges), *named, *map(_reach_of, self.ops), 0)
+
+    def append(self, ops: Iterable[Op], *, wait: bool = True) -> bool:
+        """Write operations behind the others; not durable before `sync`. Return whether that was done.
+
+        Args:
+            ops: them.
+            wait: also where another thread is writing the journal this very moment; else nothing is done then.
+
+        Raises:
+            StorageError: nothing was added.
+        """
+        batch = list(ops)
+        if not batch:
+            return True  # an empty block would read as the journal's end
+        if not self._mutex.acquire(blocking=wait):
+            return False
+        try:
+            if not self._end:
+                self._begin(self._file)
+            self._write(batch)
+            self.pending += len(batch)
+            if self._since is not None:
+                self._since += batch
+        except OSError as cause:
+            raise storage_error(cause, self._path, self._end) from cause
+        finally:
+            self._mutex.release()
+        return True
+
+    def _write(self, batch: list[Op]) -> None:
+        # A failed write leaves the end where it was, so that the next one covers whatever got there.
+        self._end = write_all(self._file, [encode_block(batch, self._generation)], self._end)
+        self._reserved = max(self._reserved, self._end)
+
+    def sync(self) -> None:
+        """Return when everything appended before is on the device, with a reserve behind it.
+
+        Raises:
+            StoreFailedError: nobody knows what is there.
+        """
+        with self._mutex:
+            self._reserve(self._file)
+        sync_file(self._file, self._path)
+
+    def imaged(self) -> None:
+        """An image is taken that `fold` will get: what is appended from now on is not in it, and must outlive it."""
+        with self._mutex:
+            self._since = []
+
+    def fold(self, image: ChannelImage) -> None:
+        """Replace checkpoint and journal by `image`, and what was appended since `imaged`.
+
+        Raises:
+            StorageError: the old ones stand, or both hold the same.
+        """
+        try:
+            self._fold(image)
+        finally:
+            with self._mutex:
+                self._since = None
+
+    def _fold(self, image: ChannelImage) -> None:
+        # CRASH: once the new checkpoint is there, the old journal's generation no longer fits and it is ignored.
+        checkpoint = encode_checkpoint(image, self._generation + 1)
+        try:
+            replace_file(self._fs, self._checkpoint, checkpoint)
+        except DiskFullError:
+            if not self._give_way():
+                raise
+            replace_file(self._fs, self._checkpoint, checkpoint)
+        with self._mutex:
+            self._generation += 1
+            # INVARIANT: nothing is written behind a header of another generation; if it cannot be replaced now,
+            # `append` does so first.
+            self._end = self.pending = 0
+            try:
+                self._renew(self._file)
+                if self._since:
+                    # CRASH: killed between the checkpoint's rename and this, what was appended meanwhile is lost:
+                    # nobody was promised that it is durable, as nobody had it synced.
+                    self._write(self._since)
+                    self.pending = len(self._since)
+            except OSError as cause:
+                raise storage_error(cause, self._path) from cause
+        sync_file(self._file, self._path)
+
+    def _give_way(self) -> bool:
+        """Give the reserve back to the disk, so that a checkpoint finds room; return whether there was one."""
+        if not self._end or self._reserved == self._end:
+            return False
+        with suppress(OSError):
+            self._file.truncate(self._end)
+            self._reserved = self._end
+        return self._reserved == self._end
+
+    def close(self) -> None:
+        """Close the journal.
+
+        Raises:
+            StorageError: as `close_file`.
+        """
+        close_file(self._file, self._path)
+
+
+def _reach_of(op: Op) -> int:
+    """Return the offset behind the last that an operation names."""
+    match op.kind:
+        case OpKind.ACK:
+            return op.offset + op.length
+        case OpKind.REQUEUE:
+            return op.run.stop
+        case OpKind.DEFER:
+            return op.offset + 1
+        case OpKind.FLOOR | OpKind.SEEK:
+            return op.offset

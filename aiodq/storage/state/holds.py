@@ -1,0 +1,161 @@
+"""What a reader that is no channel, Spark for one, asks an owner to keep: `#holds/NAME.json`, one file for each hold.
+
+A hold is like a channel that has consumed everything below an offset: what lies above is deleted only where retention
+is told to delete what was not consumed, by a purge, or to make room. It stands until its reader moves it on or somebody
+releases it, however long nobody reads; `aiodq holds` shows them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, unquote
+
+from aiodq.errors import CorruptionError, FormatVersionError, InvalidOptionError
+from aiodq.storage.io.durable_io import ensure_directory, read_file, replace_file
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiodq.storage.io.filesystem import FileSystem
+
+__all__ = [
+    "HOLDS",
+    "Hold",
+    "decode_hold",
+    "held_by",
+    "hold_path",
+    "read_hold",
+    "read_holds",
+    "release_hold",
+    "write_hold",
+]
+
+HOLDS: Final = "#holds"
+"""No topic may be called so."""
+
+_VERSION: Final = 1
+_LONGEST: Final = 150
+_NAME: Final = re.compile(r"[^.].*\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What is to be kept.
+
+    Attributes:
+        offsets: by topic, the first offset that is to be kept.
+        patterns: of the names of further topics, all of which is to be kept; None for every topic.
+    """
+
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    patterns: tuple[str, ...] | None = ()
+
+    def first(self, topic: str) -> int | None:
+        """Return the first offset of a topic that is to be kept, or None where the topic is none of this hold's."""
+        if topic in self.offsets:
+            return self.offsets[topic]
+        held = self.patterns is None or any(fnmatchcase(topic, pattern) for pattern in self.patterns)
+        return 0 if held else None
+
+
+def held_by(name: str) -> str:
+    """Return how a hold is named among channels."""
+    return f"hold {name}"
+
+
+def decode_hold(data: bytes, path: str) -> Hold:
+    """Return what a hold's file says.
+
+    Raises:
+        CorruptionError: not what was written.
+        FormatVersionError: a newer version.
+    """
+    found = decode_checked(data, "hold", _VERSION, path, "the hold")
+    with taking_apart(path, "the hold"):
+        patterns = found["patterns"]
+        offsets = {str(topic): int(offset) for topic, offset in found["offsets"].items()}
+        return Hold(offsets, None if patterns is None else tuple(map(str, patterns)))
+
+
+def write_hold(fs: FileSystem, store: str, name: str, hold: Hold) -> None:
+    """Keep this from now on, in place of what was kept under that name, durably. Blocking.
+
+    Raises:
+        InvalidOptionError: the name is empty or too long.
+        StorageError: what was kept before is kept.
+    """
+    ensure_directory(fs, os.path.join(store, HOLDS))
+    content: dict[str, object] = {"offsets": hold.offsets, "patterns": hold.patterns}
+    replace_file(fs, hold_path(store, name), encode_checked("hold", _VERSION, content))
+
+
+def read_hold(fs: FileSystem, store: str, name: str) -> Hold | None:
+    """Return what is kept under a name, or None where there is no such hold. Blocking.
+
+    Raises:
+        CorruptionError: not what was written.
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    path = hold_path(store, name)
+    data = read_file(fs, path)
+    return None if data is None else decode_hold(data, path)
+
+
+def read_holds(fs: FileSystem, store: str) -> dict[str, Hold]:
+    """Return the holds by name. One that cannot be read keeps everything, until it is released. Blocking.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    directory = os.path.join(store, HOLDS)
+    try:
+        names = fs.listdir(directory) if fs.is_directory(directory) else []
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause
+    found: dict[str, Hold] = {}
+    for file in names:
+        if _NAME.fullmatch(file):
+            name = unquote(file.removesuffix(".json"))
+            try:
+                hold = read_hold(fs, store, name)
+            except (CorruptionError, FormatVersionError):
+                hold = Hold(patterns=None)
+            if hold is not None:
+                found[name] = hold
+    return found
+
+
+def release_hold(fs: FileSystem, store: str, name: str) -> bool:
+    """Keep nothing under that name any more; return whether anything was. Blocking.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    path = hold_path(store, name)
+    try:
+        with suppress(FileNotFoundError):
+            fs.remove(path)
+            return True
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+    return False
+
+
+def hold_path(store: str, name: str) -> str:
+    """Return where a hold is.
+
+    Raises:
+        InvalidOptionError: the name is empty or too long.
+    """
+    quoted = quote(name, safe="")
+    if not 0 < len(quoted) <= _LONGEST or quoted.startswith("."):
+        raise InvalidOptionError(f"{name!r:.80} is no name for a hold: 1 to {_LONGEST} characters, the first no dot")
+    return os.path.join(store, HOLDS, f"{quoted}.json")

@@ -1,0 +1,111 @@
+"""What only the owner of a store knows of its channels, shown to those who look on: `#figures`, beside the topics.
+
+One line of JSON behind its checksum, written in place about once a second while it changes, never synced, and removed
+at close. Nothing depends on it: a reader that finds it torn, or left behind by an owner that is gone, shows nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zlib
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from aiodq.stats import Latency
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiodq.storage.io.filesystem import FileSystem
+
+__all__ = ["FIGURES", "ChannelFigures", "Figures", "read_figures", "remove_figures", "write_figures"]
+
+FIGURES: Final = "#figures"
+
+_LARGEST: Final = 64 << 20
+_CHECKSUM: Final = 9
+"""Eight hexadecimal digits and a space."""
+
+
+class ChannelFigures(NamedTuple):
+    """What only a channel's owner knows; named as in `ChannelStats`."""
+
+    in_flight: int = 0
+    timed_out: int = 0
+    dead: int = 0
+    dropped: int = 0
+    put_to_deliver: Latency | None = None
+    put_to_ack: Latency | None = None
+
+
+Figures: TypeAlias = "Mapping[str, Mapping[str, ChannelFigures]]"
+"""By topic, then by channel; what is missing is all zeros."""
+
+
+def write_figures(fs: FileSystem, store: str, figures: Figures) -> None:
+    """Show these figures instead of the last. Blocking.
+
+    Raises:
+        OSError: they are not shown.
+    """
+    path = os.path.join(store, FIGURES)
+    text = json.dumps({"pid": os.getpid(), "topics": figures}, separators=(",", ":")).encode()
+    file = fs.open(path, write=True) if fs.exists(path) else fs.open(path, create=True)
+    try:
+        data = b"%08x %b" % (zlib.crc32(text), text)
+        file.write_at([data], 0)
+        file.truncate(len(data))
+    finally:
+        file.close()
+
+
+def remove_figures(fs: FileSystem, store: str) -> None:
+    """Show nothing any more. Blocking.
+
+    Raises:
+        OSError: the file is still there.
+    """
+    path = os.path.join(store, FIGURES)
+    if fs.exists(path):
+        fs.remove(path)
+
+
+def read_figures(fs: FileSystem, store: str) -> Figures | None:
+    """Return what the store's owner shows; None where nobody owns it, or it is showing something else right now."""
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # whatever junk there may be
+        file = fs.open(os.path.join(store, FIGURES))
+        try:
+            data = file.read_at(min(file.size(), _LARGEST), 0)
+        finally:
+            file.close()
+        text = data[_CHECKSUM:]
+        found = json.loads(text) if int(data[:_CHECKSUM], 16) == zlib.crc32(text) else {}
+        if _lives(found["pid"]):
+            topics = found["topics"].items()
+            return {t: {c: _channel(*row) for c, row in rows.items()} for t, rows in topics}
+    return None
+
+
+def _channel(*row: Any) -> ChannelFigures:  # noqa: ANN401 - whatever junk there may be
+    in_flight, timed_out, dead, dropped, put_to_deliver, put_to_ack = row
+    counts = int(in_flight), int(timed_out), int(dead), int(dropped)
+    return ChannelFigures(*counts, _latency(put_to_deliver), _latency(put_to_ack))
+
+
+def _latency(row: Any) -> Latency | None:  # noqa: ANN401 - see above
+    return None if row is None else Latency(int(row[0]), *map(float, row[1:]))
+
+
+def _lives(pid: int) -> bool:
+    """Return whether there is such a process. On Windows, where asking would kill it, there always is."""
+    if sys.platform == "win32":
+        return True
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        return False
+    return pid > 0

@@ -1,0 +1,225 @@
+"""What a store's directory holds, and how to tell one from any other directory."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import InvalidNameError, NotAStoreError, StorageError, StoreNotFoundError
+from aiodq.names import check_name
+from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
+from aiodq.storage.io.durable_io import TEMPORARY
+from aiodq.storage.io.lock import LOCK_NAME
+from aiodq.storage.io.os_errors import is_lasting, storage_error
+from aiodq.storage.log.gap_assessment import CHANNELS
+from aiodq.storage.log.quarantine import is_quarantined
+from aiodq.storage.log.watermark import WATERMARK
+from aiodq.storage.state.format_versions import refuse_newer, refuse_newer_transactions
+from aiodq.storage.state.holds import HOLDS
+from aiodq.storage.state.owner_stats import FIGURES
+from aiodq.storage.state.parked_transactions import ASIDE
+from aiodq.storage.state.topic_meta import TOPIC_FILE
+from aiodq.storage.state.transaction_log import TRANSACTIONS
+
+if TYPE_CHECKING:
+    from aiodq.storage.io.filesystem import FileSystem
+
+__all__ = [
+    "OWN",
+    "check_store_directory",
+    "delete_topic",
+    "list_topics",
+    "remove_channel_files",
+    "require_store",
+    "sweep_deleted",
+]
+
+_DELETED: Final = "#deleted"
+"""No topic may be called so; two deletions of one name never meet, as the first is swept before the second."""
+
+_NO_STORE: Final = "{}, so no store is opened and, with create=False, none is made; is its volume mounted?"
+
+OWN: Final = frozenset({LOCK_NAME, TRANSACTIONS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS})
+"""What a store keeps beside its topics. No topic may be called so (`aiodq.names`)."""
+
+_HARMLESS: Final = OWN | {"lost+found"}
+_TOPIC_ENTRIES: Final = frozenset({TOPIC_FILE, WATERMARK, CHANNELS})
+
+
+def check_store_directory(fs: FileSystem, path: str) -> None:
+    """Make sure that a directory is a store, or empty and so may become one.
+
+    A store is what holds a topic, or, beside its `LOCK`, nothing but what an owner leaves that was killed while it made
+    or deleted one. Beside a topic anything else may lie.
+
+    Raises:
+        NotAStoreError: it holds something else, or is no directory; nothing was touched.
+        StoreNotFoundError: there is nothing under that path.
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        names = fs.listdir(path)
+        mine = LOCK_NAME in names
+        others = [name for name in names if not _is_harmless(name)]
+        if all(mine and _is_remnant(fs, path, name) for name in others):
+            return
+        # What is owed to a topic that cannot be made may be all that a store holds.
+        if (mine and (TRANSACTIONS in names or ASIDE in names)) or any(_is_topic(fs, path, name) for name in names):
+            return
+    except NotADirectoryError as cause:
+        raise NotAStoreError("this is no directory", path) from cause
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+    raise NotAStoreError("the directory is not empty and holds no topic, so it is no aiodq store", path)
+
+
+def require_store(fs: FileSystem, path: str) -> None:
+    """Make sure that there is a store, and not just a place where one could be made.
+
+    Raises:
+        StoreNotFoundError: there is nothing under that path, or an empty directory.
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        names = fs.listdir(path)
+    except FileNotFoundError as cause:
+        raise StoreNotFoundError(_NO_STORE.format("there is nothing under this path"), path) from cause
+    except NotADirectoryError as cause:
+        raise NotAStoreError("this is no directory", path) from cause
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+    if LOCK_NAME not in names and all(map(_is_harmless, names)):
+        raise StoreNotFoundError(_NO_STORE.format("this directory is empty"), path)
+
+
+def list_topics(fs: FileSystem, path: str) -> list[str]:
+    """Return the names of a store's topics: directories with a description or a segment in them.
+
+    One that may not be looked into counts: what is in it is somebody's.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        return [name for name in fs.listdir(path) if _is_topic(fs, path, name, unreadable=True)]
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+
+
+def delete_topic(fs: FileSystem, path: str, name: str) -> None:
+    """Delete a topic's directory. One that is not there is fine.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    doomed = os.path.join(path, name + _DELETED)
+    try:
+        if not fs.is_directory(os.path.join(path, name)):
+            return
+        # CRASH: 8. Under its new name it is no topic any more, and the next owner sweeps it away.
+        fs.rename(os.path.join(path, name), doomed)
+        fs.sync_directory(path)
+        _remove_tree(fs, doomed)
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+
+
+def remove_channel_files(fs: FileSystem, directory: str) -> None:
+    """Remove a channel's directory with all that is in it. One that is not there is fine.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        if fs.is_directory(directory):
+            _remove_tree(fs, directory)
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause
+
+
+def sweep_deleted(fs: FileSystem, path: str) -> None:
+    """Remove what is left of topics whose deletion was cut short: the first that an owner changes in a store.
+
+    Raises:
+        FormatVersionError: some file of the store is of a newer version; nothing was touched.
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        refuse_newer_transactions(fs, path)
+        read_commits(fs, path)
+        for name in list_topics(fs, path):
+            _refuse_newer_topic(fs, os.path.join(path, name))
+        for name in fs.listdir(path):
+            if name.endswith(_DELETED) and fs.is_directory(os.path.join(path, name)):
+                _remove_tree(fs, os.path.join(path, name))
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+
+
+def _refuse_newer_topic(fs: FileSystem, directory: str) -> None:
+    try:
+        refuse_newer(fs, directory)
+    except OSError as cause:
+        if not is_lasting(storage_error(cause, directory)):
+            raise
+    except StorageError as error:
+        # What cannot be read for good costs this topic alone, which its opening finds out.
+        if not is_lasting(error):
+            raise
+
+
+def _remove_tree(fs: FileSystem, path: str) -> None:
+    for name in fs.listdir(path):
+        entry = os.path.join(path, name)
+        if fs.is_directory(entry):
+            _remove_tree(fs, entry)
+        else:
+            fs.remove(entry)
+    fs.remove_directory(path)
+
+
+def _is_harmless(name: str) -> bool:
+    return name in _HARMLESS or name.endswith(TEMPORARY) or (name.startswith(TRANSACTIONS) and is_quarantined(name))
+
+
+def _is_remnant(fs: FileSystem, path: str, name: str) -> bool:
+    """Return whether this is a topic that was being deleted, or one that was being made, without any file of others."""
+    directory = os.path.join(path, name)
+    if not fs.is_directory(directory):
+        return False
+    if name.endswith(_DELETED):
+        return True
+    with suppress(InvalidNameError):
+        check_name(name)
+        if _is_unreadable(fs, directory):
+            return True
+        return all(
+            entry in _TOPIC_ENTRIES or entry.endswith(TEMPORARY) or is_quarantined(entry)
+            for entry in fs.listdir(directory)
+        )
+    return False
+
+
+def _is_unreadable(fs: FileSystem, directory: str) -> bool:
+    try:
+        fs.listdir(directory)
+    except PermissionError:
+        return True
+    return False
+
+
+def _is_topic(fs: FileSystem, path: str, name: str, *, unreadable: bool = False) -> bool:
+    try:
+        check_name(name)
+    except InvalidNameError:
+        return False
+    directory = os.path.join(path, name)
+    if not fs.is_directory(directory):
+        return False
+    with suppress(FileNotFoundError):  # its owner deleted it just now
+        try:
+            return any(entry == TOPIC_FILE or entry.endswith(".seg") for entry in fs.listdir(directory))
+        except PermissionError:
+            return unreadable
+    return False

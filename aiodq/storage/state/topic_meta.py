@@ -1,0 +1,185 @@
+"""`topic.json`: what is known of a topic besides its messages."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from uuid import UUID, uuid4
+
+from aiodq.errors import CorruptionError, InvalidNameError
+from aiodq.format.layout import SEGMENT_HEADER
+from aiodq.format.segment import SegmentHeader, topic_salt
+from aiodq.names import check_name
+from aiodq.storage.io.durable_io import read_file, replace_file
+from aiodq.storage.log.offset_ranges import joined
+from aiodq.storage.log.quarantine import Damage, quarantine
+from aiodq.storage.log.segment_files import list_segments
+from aiodq.storage.log.watermark import WATERMARK, read_slot_file
+from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
+from aiodq.storage.state.stored_options import decode_channel, decode_topic, encode_channel, encode_topic, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.options import ChannelOptions
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.log.offset_ranges import Ranges
+    from aiodq.storage.state.stored_options import StoredOptions
+
+__all__ = ["TOPIC_FILE", "TopicMeta", "describe", "load_meta", "read_meta", "save_meta"]
+
+TOPIC_FILE: Final = "topic.json"
+_VERSION: Final = 1
+
+
+@dataclass(slots=True)
+class TopicMeta:
+    """A topic's description.
+
+    Attributes:
+        uuid: stands in every segment's header.
+        begin: everything below this offset was given up on purpose, by a purge or by retention.
+        channels: where each channel began, by name.
+        paused: the channels that deliver nothing; an empty name stands for the topic, that is, for all of them.
+        options: the topic's; None in a store that was written before options were kept.
+        channel_options: those that were named for a channel, by its name.
+        lost: the offsets that were found to be missing though nobody had given them up, until `repair_store`.
+        deleted: the offsets between segments of which retention deleted those that held them.
+    """
+
+    uuid: UUID
+    begin: int = 0
+    channels: dict[str, int] = field(default_factory=dict)
+    paused: frozenset[str] = frozenset()
+    options: StoredOptions | None = None
+    channel_options: dict[str, ChannelOptions] = field(default_factory=dict)
+    lost: Ranges = ()
+    deleted: Ranges = ()
+
+
+def save_meta(fs: FileSystem, directory: str, meta: TopicMeta) -> None:
+    """Write the description, durably.
+
+    Raises:
+        StorageError: the old one stands.
+    """
+    topic: dict[str, object] = {"uuid": str(meta.uuid), "begin": meta.begin, "channels": meta.channels}
+    if meta.paused:
+        topic["paused"] = sorted(meta.paused)
+    if meta.options is not None:
+        topic["options"] = encode_topic(meta.options)
+    if meta.channel_options:
+        topic["channel_options"] = {name: encode_channel(options) for name, options in meta.channel_options.items()}
+    if meta.lost:
+        topic["lost"] = meta.lost
+    if meta.deleted:
+        topic["deleted"] = meta.deleted
+    replace_file(fs, os.path.join(directory, TOPIC_FILE), encode_checked("topic", _VERSION, topic))
+
+
+def read_meta(fs: FileSystem, directory: str) -> TopicMeta | None:
+    """Return the description, or None where there is none.
+
+    Raises:
+        CorruptionError: not what was written.
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    path = os.path.join(directory, TOPIC_FILE)
+    data = read_file(fs, path)
+    if data is None:
+        return None
+    topic = decode_checked(data, "topic", _VERSION, path, "the topic's description")
+    with taking_apart(path, "the topic's description"):
+        channels = {check_name(name, "channel"): int(start) for name, start in topic["channels"].items()}
+        paused = frozenset(str(name) for name in topic.get("paused", ()))
+        options = decode_topic(topic["options"]) if "options" in topic else None
+        named = {str(name): decode_channel(content) for name, content in topic.get("channel_options", {}).items()}
+        lost, deleted = (
+            joined((int(start), int(stop)) for start, stop in topic.get(key, ())) for key in ("lost", "deleted")
+        )
+        return TopicMeta(UUID(topic["uuid"]), int(topic["begin"]), channels, paused, options, named, lost, deleted)
+
+
+def load_meta(fs: FileSystem, directory: str, options: StoredOptions | None = None) -> tuple[TopicMeta, list[Damage]]:
+    """Return the description for the topic's owner; a missing or damaged one is told from the other files.
+
+    Args:
+        fs: the store's.
+        directory: the topic's.
+        options: what a topic that is being made is to go by.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    meta, damages = describe(fs, directory)
+    for damage in damages:
+        if damage.end:
+            quarantine(fs, damage.path, 0, damage.end)
+    if damages or not fs.exists(os.path.join(directory, TOPIC_FILE)):
+        if not damages:
+            meta.options = options  # a topic that is being made
+        save_meta(fs, directory, meta)
+    return meta, damages
+
+
+def describe(fs: FileSystem, directory: str) -> tuple[TopicMeta, list[Damage]]:
+    """Return the description as it is, or as it must have been, and what is wrong with it. Nothing is written.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    path = os.path.join(directory, TOPIC_FILE)
+    try:
+        meta = read_meta(fs, directory)
+    except CorruptionError as error:
+        return _rebuilt(fs, directory), [Damage(path, 0, len(read_file(fs, path) or b""), error.message)]
+    segments = list_segments(fs, directory)
+    if meta is None:
+        missing = [Damage(path, 0, 0, "the topic's description is missing")] if segments else []
+        return _rebuilt(fs, directory), missing
+    strangers: list[UUID] = []
+    for topic in _topics(fs, segments):
+        if topic == meta.uuid:
+            return meta, []
+        strangers.append(topic)
+    if not strangers or (len(strangers) == 1 and _is_marked(fs, directory, meta.uuid)):
+        return meta, []
+    # Metadata never outranks data: by the word of a description that was swapped, every segment would be quarantined.
+    size = len(read_file(fs, path) or b"")
+    return _rebuilt(fs, directory), [Damage(path, 0, size, "the description is another topic's")]
+
+
+def _is_marked(fs: FileSystem, directory: str, topic: UUID) -> bool:
+    """Return whether the watermark is that topic's: two files against a single segment, which was swapped then."""
+    return read_slot_file(fs, os.path.join(directory, WATERMARK))[1] == topic_salt(topic)
+
+
+def _topics(fs: FileSystem, segments: list[tuple[int, str]]) -> Iterator[UUID]:
+    """Yield the topic that each segment says it belongs to, if it is the one that its name says."""
+    for base, path in segments:
+        head = read_file(fs, path, SEGMENT_HEADER.size) or b""
+        with suppress(CorruptionError):
+            header = SegmentHeader.decode(head, path)
+            if header.base == base:
+                yield header.topic
+
+
+def _rebuilt(fs: FileSystem, directory: str) -> TopicMeta:
+    """Tell the uuid from what most segments say, and the channels from their directories."""
+    segments = list_segments(fs, directory)
+    most = Counter(_topics(fs, segments)).most_common(1)
+    meta = TopicMeta(most[0][0] if most else uuid4(), segments[0][0] if segments else 0)
+    meta.options = unknown()  # nobody knows any more by which rules its messages were to go
+    channels = os.path.join(directory, "channels")
+    if fs.is_directory(channels):
+        for name in fs.listdir(channels):
+            with suppress(InvalidNameError):
+                if fs.is_directory(os.path.join(channels, name)):
+                    meta.channels[check_name(name, "channel")] = meta.begin
+    return meta

@@ -1,0 +1,296 @@
+"""The file of committed transactions: read, appended to by group, and emptied once the topics hold all of it."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.errors import CorruptionError, FormatVersionError, StoreFailedError
+from aiodq.format.columns import Flags
+from aiodq.format.transactions import (
+    FIRST_BLOCK,
+    Block,
+    Commit,
+    Header,
+    decode_header,
+    encode_commit,
+    encode_header,
+    next_commit,
+)
+from aiodq.storage.io.durable_io import read_file, sync_directory, sync_file, write_again, write_all
+from aiodq.storage.io.os_errors import close_file, storage_error
+from aiodq.storage.log.quarantine import Damage, quarantine
+from aiodq.storage.read.log_reader import LogReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from aiodq.storage.io.filesystem import File, FileSystem
+    from aiodq.storage.log.topic_log import TopicLog
+
+__all__ = [
+    "TRANSACTIONS",
+    "FoundTransactions",
+    "TransactionFile",
+    "mended",
+    "read_blocks",
+    "read_transactions",
+    "transactions_in",
+]
+
+TRANSACTIONS: Final = "#transactions"
+"""No topic may be called so."""
+
+_LARGEST: Final = 1 << 30
+_PIECE: Final = 1 << 20
+_SPACE: Final = 1 << 16
+_MOST_KEPT: Final = 1 << 20
+"""Bytes of a file: those a new one gets, so that most syncs need not note a new size; and those one keeps."""
+
+_FIRST: Final = 1 << 40
+"""Numbers begin with the time, so that two files never use one twice, but not below this (see `next_commit`)."""
+
+
+class FoundTransactions(NamedTuple):
+    """What a store's file of transactions holds.
+
+    Attributes:
+        header: None where there is no file, or none that counts.
+        blocks: in order.
+        following: a number above all that were used, or 0.
+        damages: what is not as it was written.
+        size: bytes of the file.
+    """
+
+    header: Header | None
+    blocks: list[Block]
+    following: int = 0
+    damages: Sequence[Damage] = ()
+    size: int = 0
+
+
+def read_transactions(fs: FileSystem, directory: str) -> FoundTransactions:
+    """Return what a store's file of transactions holds.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    return read_blocks(fs, os.path.join(directory, TRANSACTIONS))
+
+
+def read_blocks(fs: FileSystem, path: str) -> FoundTransactions:
+    """As `read_transactions`, of any file like that one."""
+    data = read_file(fs, path, _LARGEST) or b""
+    if not any(data):
+        # CRASH: the file was made, and its header was not durable: nobody was promised anything.
+        return FoundTransactions(None, [], 0, [], len(data))
+    try:
+        header = decode_header(data, path)
+    except FormatVersionError:
+        raise
+    except CorruptionError as error:
+        return FoundTransactions(None, [], 0, [Damage(path, 0, len(data), error.message)], len(data))
+    blocks, following, damages = _blocks(data, header, path)
+    return FoundTransactions(header, blocks, following, damages, len(data))
+
+
+def _blocks(data: bytes, header: Header, path: str) -> tuple[list[Block], int, list[Damage]]:
+    all_of_them = list(_all_blocks(data, header, path))
+    durable = max((block.durable for _, block in all_of_them), default=0)
+    blocks: list[Block] = []
+    damages: list[Damage] = []
+    at, expected = FIRST_BLOCK, header.first
+    for start, block in all_of_them:
+        if block.number != expected and expected >= durable:
+            # CRASH: of blocks that were not synced, a power cut may leave a later one without an earlier one.
+            break
+        if block.number != expected:
+            lost = block.number - expected
+            damages.append(Damage(path, at, start, f"{lost} committed transactions are not what was written"))
+        blocks.append(block)
+        at, expected = block.end, block.number + 1
+    following = max((block.number + 1 for _, block in all_of_them), default=header.first)
+    return blocks, following, damages
+
+
+def _all_blocks(data: bytes, header: Header, path: str) -> Iterator[tuple[int, Block]]:
+    at, number = FIRST_BLOCK, header.first
+    while (found := next_commit(data, at, header.salt, number, path)) is not None:
+        yield found
+        at, number = found[1].end, found[1].number + 1
+
+
+def mended(found: FoundTransactions) -> bytes:
+    """Return a file with the same transactions, and empty ones in place of those that are lost."""
+    if found.header is None:
+        return b""
+    commits = {block.number: block.commit for block in found.blocks}
+    first, salt = found.header
+    blocks = [encode_commit(commits.get(n, Commit()), n, first, salt) for n in range(first, max(commits) + 1)]
+    return b"".join([encode_header(found.header), *blocks]).ljust(_SPACE, b"\0")
+
+
+def transactions_in(fs: FileSystem, log: TopicLog, since: int) -> set[int]:
+    """Return the numbers of the transactions that a log holds messages of, from an offset on. Blocking.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    reader, view = LogReader(fs), log.view()
+    numbers: set[int] = set()
+    try:
+        for segment in log.segments:
+            at = max(segment.base, since) if segment.flags & Flags.TRANSACTION else segment.end
+            while at < segment.end:
+                result = reader.read(view, at, _PIECE)
+                numbers |= {b.columns.transaction for b in result.batches if b.columns.transaction is not None}
+                if result.next <= at:
+                    break
+                at = result.next
+    finally:
+        reader.close()
+    return numbers
+
+
+class TransactionFile:
+    """The file, open for its owner; made when the first transaction commits.
+
+    Attributes:
+        found: what it held at open.
+        damages: what could not be read then; the bytes are quarantined.
+        stale: it has to be `reset` before anything is appended.
+        size: bytes of blocks since it was reset.
+    """
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        """Read the file if there is one.
+
+        Raises:
+            FormatVersionError: a newer version; nothing was touched.
+            StorageError: as mapped from the system's error.
+        """
+        found = read_transactions(fs, directory)
+        self._fs = fs
+        self._directory = directory
+        self._path = os.path.join(directory, TRANSACTIONS)
+        self.found: list[Block] = found.blocks
+        self.damages: Sequence[Damage] = found.damages
+        self._file: File | None = None
+        self._header = found.header or Header(0, 0)
+        self._number = self._durable = found.following
+        self._end = FIRST_BLOCK
+        for damage in found.damages:
+            quarantine(fs, self._path, damage.position, damage.end)
+        try:
+            if fs.exists(self._path):
+                self._file = fs.open(self._path, write=True)
+                self._wait_durable(self._file, found)
+        except OSError as cause:
+            self.close()
+            raise storage_error(cause, self._path) from cause
+        except BaseException:
+            self.close()
+            raise
+        used = found.header is None or found.following > found.header.first
+        self.stale: bool = self._file is not None and used
+
+    def _wait_durable(self, file: File, found: FoundTransactions) -> None:
+        """Make durable what was found, before anything is done by its word."""
+        # CRASH: an owner that was killed may have written blocks and not synced them: of what comes of them, a part
+        # could be durable without the rest. Or a header, and the blocks of the one before would come back.
+        if found.header is not None:
+            write_again(file, 0, found.blocks[-1].end if found.blocks else FIRST_BLOCK)
+            sync_file(file, self._path)
+
+    @property
+    def size(self) -> int:
+        """Bytes of blocks since the file was reset."""
+        return self._end - FIRST_BLOCK
+
+    def append(self, commits: Sequence[Commit], now_ns: int) -> list[int]:
+        """Make transactions durable; return their numbers. Blocking.
+
+        Raises:
+            StoreFailedError: nobody knows what is there.
+            StorageError: nothing was committed.
+        """
+        try:
+            file = self._file or self._make(now_ns)
+            salt, numbers = self._header.salt, list(range(self._number, self._number + len(commits)))
+            blocks = [encode_commit(c, n, self._durable, salt) for n, c in zip(numbers, commits, strict=True)]
+            end = self._write(file, blocks)
+        except OSError as cause:
+            raise storage_error(cause, self._path, self._end) from cause
+        sync_file(file, self._path)
+        self._end = end
+        self._number = self._durable = numbers[-1] + 1
+        return numbers
+
+    def _write(self, file: File, blocks: list[bytes]) -> int:
+        try:
+            return write_all(file, blocks, self._end)
+        except OSError:
+            # CRASH: whole blocks of the group that failed must not be there when the store is opened again.
+            self._undo(file)
+            raise
+
+    def _undo(self, file: File) -> None:
+        try:
+            file.truncate(self._end)
+        except OSError as cause:
+            message = f"a transaction could be written neither whole nor away: {cause.strerror}; open the store again"
+            raise StoreFailedError(message, self._path, errno=cause.errno) from cause
+        sync_file(file, self._path)
+
+    def _make(self, now_ns: int) -> File:
+        """Make the file, durably."""
+        self._header = self._fresh_header(now_ns)
+        # CRASH: until this returns the transaction that waits for it is not there.
+        file = self._fs.open(self._path, create=True)
+        try:
+            write_all(file, [encode_header(self._header), bytes(_SPACE - FIRST_BLOCK)], 0)
+            sync_file(file, self._path)
+            sync_directory(self._fs, self._directory)
+        except BaseException:
+            file.close()
+            self._fs.remove(self._path)
+            raise
+        self._file = file
+        return file
+
+    def _fresh_header(self, now_ns: int) -> Header:
+        self._number = self._durable = self._number or max(now_ns, _FIRST)
+        salt = zlib.crc32(struct.pack("<Qq", self._number, now_ns))
+        return Header(self._number, salt ^ (salt == self._header.salt))
+
+    def reset(self, now_ns: int) -> None:
+        """Forget all blocks, as the topics hold durably what they say. Blocking.
+
+        Raises:
+            StorageError: they stand, or they are forgotten.
+        """
+        file = self._file
+        if file is None:
+            return
+        header = self._fresh_header(now_ns)
+        try:
+            if file.size() > _MOST_KEPT:
+                file.truncate(_MOST_KEPT)
+            # CRASH: the header lies within one sector. Behind the old one the blocks are all true once more.
+            write_all(file, [encode_header(header)], 0)
+        except OSError as cause:
+            raise storage_error(cause, self._path) from cause
+        sync_file(file, self._path)
+        self._header, self._end, self.stale = header, FIRST_BLOCK, False
+
+    def close(self) -> None:
+        """Close the file.
+
+        Raises:
+            StorageError: as `close_file`.
+        """
+        if self._file is not None:
+            close_file(self._file, self._path)
