@@ -132,7 +132,12 @@ class ChannelState:
         state.settled.discard_from(end)
         state._advance()
         state._attempts = {o: n for o, n in state._attempts.items() if state._is_open(o)}
-        state.orphans = {offset: False for offset, number in state._attempts.items() if number and offset not in dues}
+        # What was put off and fell due while nobody ran is as suspect as it was; it has waited already.
+        state.orphans = {
+            offset: offset in dues
+            for offset, number in state._attempts.items()
+            if number and dues.get(offset, wall) <= wall
+        }
         state.cursor = state._noted_floor = state.floor
         for offset in sorted(o for o, due in dues.items() if due > wall and state._is_open(o)):
             state._attempts.setdefault(offset, 0)

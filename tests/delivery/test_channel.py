@@ -13,7 +13,7 @@ def channel(floor: int = 0, end: int = 10, max_in_flight: int = 100) -> ChannelS
 
 
 def take(state: ChannelState) -> int:
-    """Hand out the next message, as an channel engine does."""
+    """Hand out the next message, as a channel engine does."""
     again = state.again()
     offset = state.fresh() if again is None else again
     assert offset < state.end
@@ -263,3 +263,21 @@ def test_settled_all() -> None:
     assert not state.settled_all(0, 3)
     assert not state.settled_all(3, 6)
     assert not state.settled_all(5, 7)
+
+
+class TestOrphans:
+    """What was in hand when its process ended may have ended it."""
+
+    def restored(self, *ops: Op, wall: int) -> ChannelState:
+        return ChannelState.restored(ChannelImage(0, [], {}, {}, 0), ops, 10, 100, wall=wall, now=0)
+
+    def test_what_was_in_hand_is_one_that_has_not_waited(self) -> None:
+        assert self.restored(Op(OpKind.REQUEUE, 3, value=1), wall=5).orphans == {3: False}
+
+    def test_what_waits_still_is_none_but_was_it_due_meanwhile_it_is_one_that_has_waited(self) -> None:
+        noted = Op(OpKind.REQUEUE, 3, value=1), Op(OpKind.DEFER, 3, 1, 50)
+        assert self.restored(*noted, wall=49).orphans == {}
+        assert self.restored(*noted, wall=50).orphans == {3: True}
+
+    def test_what_was_never_delivered_is_none(self) -> None:
+        assert self.restored(Op(OpKind.DEFER, 3, 1, 50), wall=60).orphans == {}

@@ -68,7 +68,7 @@ class ChannelMachine(RuleBasedStateMachine):
             self.deferred.pop(offset, None)
             self.deadlines.pop(offset, None)
 
-    # --- what an channel engine does
+    # --- what a channel engine does
 
     @rule(count=st.integers(0, 6))
     def extend(self, count: int) -> None:

@@ -200,7 +200,7 @@ class ChannelEngine(Settlement, Generic[M]):
         return self._make(self, batch, number, attempts, delivery)
 
     def peek(self) -> M | None:
-        """Return the message that `take` would give, made without an channel engine, or None."""
+        """Return the message that `take` would give, made without a channel engine, or None."""
         state = self.state
         if state is None or self.held:
             return None

@@ -40,7 +40,7 @@ _PATIENCE: Final = 1.0
 
 
 class ChannelEngineHost(Protocol):
-    """What an channel engine asks of its topic's engine."""
+    """What a channel engine asks of its topic's engine."""
 
     name: str
     paused: bool
