@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from benchmarks.harness import MovingSession
 
-__all__ = ["CASES"]
+__all__ = ["CASES", "HEADLINES"]
 
 WINDOW = 2.0
 """Length of a timed case, in measurements of a throughput case."""
@@ -33,6 +34,7 @@ BURN = (57e-6, 0.6e-3)
 """Shortest and longest callback of a busy loop, in seconds."""
 
 SYNCED = frozenset({Durability.SYNCED})
+WRITTEN = frozenset({Durability.DEFERRED, Durability.KERNEL})
 
 ACKS = (
     "Not like with like: aiodq's ack_nowait is on disk at its next commit under every policy, a peer that syncs "
@@ -69,6 +71,16 @@ async def _get(trial: Trial) -> Sample:
 
 async def _iterate(trial: Trial) -> Sample:
     return await _rate(trial.count, trial.session.iterate(trial.count))
+
+
+async def _get_many(trial: Trial) -> Sample:
+    return await _rate(trial.count, trial.session.take_many(trial.count))
+
+
+async def _ack(trial: Trial, consumers: int) -> Sample:
+    share = trial.count // consumers
+    work = asyncio.gather(*(trial.session.ack_each(share) for _ in range(consumers)))
+    return await _rate(share * consumers, work)
 
 
 async def _put_get(trial: Trial) -> Sample:
@@ -184,27 +196,74 @@ def _busy_case(producers: int) -> Case:
     )
 
 
-CASES: tuple[Case, ...] = (
-    *(_put_case(producers) for producers in (1, 100, 1000)),
-    Case(
-        name="put_many, 1000 a call",
-        summary="Messages a second. A library without a batch call is called 1000 times.",
-        operation=Operation.PUT_MANY,
-        run=_put_many,
-        unit=BATCH,
+def _headline(case: Case, headline: str, against: str | None = None, only: frozenset[Durability] | None = None) -> Case:
+    """Return a case as one of those that are measured when none is named."""
+    return replace(case, headline=headline, against=against, durabilities=only or case.durabilities)
+
+
+PUT_MANY = Case(
+    name="put_many, 1000 a call",
+    summary="Messages a second. A library without a batch call is called 1000 times.",
+    operation=Operation.PUT_MANY,
+    run=_put_many,
+    unit=BATCH,
+)
+ITERATE = Case(
+    name="async for + ack",
+    summary=f"A backlog left by an earlier session, iterated; peers have no iterator and are called in a loop. {ACKS}",
+    operation=Operation.ITERATE,
+    run=_iterate,
+    prefilled=True,
+)
+GET_MANY = Case(
+    name="get_many + ack_many, 1000 a call",
+    summary=f"The same backlog. A library without a call that takes many is called 1000 times. {ACKS}",
+    operation=Operation.GET_MANY,
+    run=_get_many,
+    unit=BATCH,
+    prefilled=True,
+)
+ACK_EACH = Case(
+    name="await ack, 100 consumers",
+    summary="The same backlog; each consumer takes a message and waits until its ack is as durable as promised.",
+    operation=Operation.ACK,
+    run=partial(_ack, consumers=100),
+    unit=100,
+    prefilled=True,
+)
+
+HEADLINES: tuple[Case, ...] = (
+    _headline(
+        replace(_put_case(1), name="put, written, 1 producer"),
+        "put, written to the kernel, 1 producer",
+        "aiodq os",
+        WRITTEN,
     ),
+    _headline(replace(PUT_MANY, name="put_many, written, 1000 a call"), "put_many of 1000", "aiodq interval", WRITTEN),
+    _headline(
+        replace(_put_case(1), name="put, synced, 1 producer"), "put, on disk, 1 producer", "aiodq always", SYNCED
+    ),
+    _headline(
+        replace(_put_case(100), name="put, synced, 100 producers"),
+        "put, on disk, 100 producers",
+        "aiodq always",
+        SYNCED,
+    ),
+    _headline(ITERATE, "async for + ack_nowait, a backlog on disk"),
+    _headline(GET_MANY, "get_many(1000) + ack_many, a backlog on disk"),
+    _headline(ACK_EACH, "await message.ack(), 100 consumers"),
+)
+"""What is measured where nothing is named, and what a summary shows."""
+
+CASES: tuple[Case, ...] = (
+    *HEADLINES,
+    *(_put_case(producers) for producers in (1, 100, 1000)),
+    PUT_MANY,
     Case(
         name="get + ack",
         summary=f"A backlog left by an earlier session, in the page cache; one consumer. {ACKS}",
         operation=Operation.GET,
         run=_get,
-        prefilled=True,
-    ),
-    Case(
-        name="async for + ack",
-        summary=f"The same backlog, iterated; peers have no iterator and are called in a loop. {ACKS}",
-        operation=Operation.ITERATE,
-        run=_iterate,
         prefilled=True,
     ),
     Case(

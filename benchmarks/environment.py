@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import sqlite3
+import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,7 +15,7 @@ __all__ = ["IN_MEMORY", "describe", "file_system"]
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 """File systems without a disk: a sync costs nothing there and proves nothing."""
 
-PACKAGES = ("aiodq", "aiosqlite", "persist-queue", "queuelib", "uvloop")
+PACKAGES = ("aiodq", "aiosqlite", "diskcache", "litequeue", "persist-queue", "queuelib", "redis", "uvloop")
 
 
 def file_system(directory: Path) -> str:
@@ -42,8 +44,18 @@ def describe(directory: Path, loop: str) -> dict[str, str]:
         "loop": loop,
         "directory": str(directory),
         "file system": file_system(directory),
+        "sqlite": sqlite3.sqlite_version,
+        "redis-server": _first_line(["redis-server", "--version"]),
         "packages": ", ".join(f"{package} {_version(package)}" for package in PACKAGES),
     }
+
+
+def _first_line(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603 - ours
+    except OSError:
+        return "none"
+    return done.stdout.partition("\n")[0]
 
 
 def _version(package: str) -> str:

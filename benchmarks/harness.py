@@ -2,7 +2,8 @@
 
 A *subject* is one library in one setting; a *case* is one thing to do with it. For each case and body size all subjects
 are measured in turn, round after round, so that what the machine does meanwhile falls on all of them alike. A ratio is
-the median of the ratios within each round, not the ratio of two medians.
+the median of the ratios within each round, not the ratio of two medians. Each subject has a process of its own, so that
+none is slowed by what another one left in memory.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import gc
+import io
 import os
 import random
 import statistics
@@ -25,19 +27,25 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BATCH",
+    "KEPT",
     "LATENCIES",
     "RATE",
+    "TAKING",
     "Case",
     "Durability",
+    "External",
+    "Guarantee",
     "Metric",
     "Operation",
     "Result",
     "Sample",
     "Session",
+    "Setting",
     "Settings",
     "Subject",
     "Trial",
     "interleave",
+    "measure_once",
     "median",
     "percentile",
     "ratio",
@@ -51,6 +59,9 @@ MAX_BYTES = 128 * 2**20
 
 PILOT_SHARE = 0.1
 """A pilot run shorter than this share of the target says too little about the speed."""
+
+FEW = 50
+"""Operations of the first pilot run."""
 
 HANG = 60.0
 """Seconds after which a measurement counts as hung."""
@@ -71,10 +82,16 @@ class Operation(enum.Enum):
     PUT_MANY = enum.auto()
     GET = enum.auto()
     ITERATE = enum.auto()
+    GET_MANY = enum.auto()
+    ACK = enum.auto()
     PUT_GET = enum.auto()
     MOVE = enum.auto()
     TIMED_PUT = enum.auto()
     LAG = enum.auto()
+
+
+TAKING = frozenset({Operation.GET, Operation.ITERATE, Operation.GET_MANY, Operation.ACK})
+"""What takes messages of a backlog and puts none."""
 
 
 class Session(ABC):
@@ -107,6 +124,14 @@ class Session(ABC):
         """Take and settle `count` messages the way the library likes best."""
         await self.consume(count)
 
+    async def take_many(self, count: int) -> None:
+        """Take and settle `count` messages, `BATCH` a call where the library has such a call."""
+        await self.consume(count)
+
+    async def ack_each(self, count: int) -> None:
+        """Be one consumer that waits until each ack is as durable as the subject promises, `count` times."""
+        await self.consume(count)
+
     async def put_get(self, body: bytes, count: int) -> None:
         """Put one message and take it, `count` times."""
         for _ in range(count):
@@ -120,6 +145,19 @@ class MovingSession(Session):
     @abstractmethod
     async def move(self, count: int) -> None:
         """Take a message, settle it and put another into a second queue, all or nothing, `count` times."""
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What is left of a call that returned."""
+
+    kill: str
+    """After a SIGKILL of the process that called."""
+    power: str
+    """After a power cut."""
+
+
+KEPT = Guarantee("kept", "kept")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +174,36 @@ class Subject:
     operations: frozenset[Operation]
     open: Callable[[Path], AbstractAsyncContextManager[Session]]
     """Opens the queue in a directory that is there, new or with an earlier session's backlog."""
+    put: Guarantee = KEPT
+    """Of a message that was put."""
+    take: Guarantee | None = None
+    """Of the removal of a message that was taken and settled; None is as `put`."""
+    ack: Guarantee | None = None
+    """Of an ack that was waited for; None is as `take`."""
+    interpreter: str | None = None
+    """The Python that runs it; None is the one that runs the benchmarks."""
+    known_as: str | None = None
+    """The name that the subject has in that interpreter, where it is another one than here."""
+
+    def guarantee(self, operation: Operation) -> Guarantee:
+        """Return what is left of what a case measures."""
+        take = self.take or self.put
+        if operation is Operation.ACK:
+            return self.ack or take
+        return take if operation in TAKING else self.put
+
+
+def _not_here(_path: Path) -> AbstractAsyncContextManager[Session]:
+    raise io.UnsupportedOperation("another program opens it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class External(Subject):
+    """A program that measures itself."""
+
+    open: Callable[[Path], AbstractAsyncContextManager[Session]] = _not_here
+    run: Callable[[Case, int, int, Path], Sample]
+    """Measures a case with bodies of a size and about so many operations in an empty directory."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +260,10 @@ class Case:
     """Starts with a backlog, written by an earlier session."""
     timed: bool = False
     """Runs for a given time instead of a number of operations; only for the smallest body."""
+    against: str | None = None
+    """The aiodq subject that all others are compared with; None is the one that promises what the other one does."""
+    headline: str = ""
+    """What a summary calls it; cases without are measured only when they are asked for."""
 
     def accepts(self, subject: Subject) -> bool:
         """Tell whether `subject` can take part."""
@@ -199,13 +271,24 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How to measure."""
+class Setting:
+    """Where and how one subject is measured, in its own process."""
 
     directory: Path
-    rounds: int
     seconds: float
     loop_factory: Callable[[], asyncio.AbstractEventLoop]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How all subjects are measured, from the process that compares them."""
+
+    rounds: int
+    seconds: float
+    measure: Callable[[Case, Subject, int, int], Sample]
+    """Measures a subject once, with bodies of a size and about so many operations."""
+    pilot: bool = True
+    """Find out first how many operations take about `seconds`; without, `FEW` are measured."""
 
 
 @dataclass
@@ -222,10 +305,12 @@ class Result:
         """Return one figure for each round."""
         return [sample.values[metric.name] for sample in self.samples.get(subject.name, [])]
 
-    def baseline(self, subject: Subject) -> Subject | None:
-        """Return the aiodq subject that promises what `subject` promises, if it was measured."""
+    def baseline(self, subject: Subject, package: str = "aiodq") -> Subject | None:
+        """Return the aiodq subject that the case names, or the one that promises what `subject` does, if measured."""
         for other in self.subjects:
-            if other.package == "aiodq" and other.durability is subject.durability and other.name in self.samples:
+            alike = other.durability is subject.durability
+            chosen = alike if self.case.against is None else (other.known_as or other.name) == self.case.against
+            if other.package == package and chosen and other.name in self.samples:
                 return other
         return None
 
@@ -261,7 +346,8 @@ def interleave(
             sample = _attempt(result, subject, counts[subject.name], settings)
             if sample is not None:
                 result.samples.setdefault(subject.name, []).append(sample)
-                counts[subject.name] = _scaled(result, counts[subject.name], sample, settings.seconds, most=2.0)
+                if settings.pilot:
+                    counts[subject.name] = _scaled(result, counts[subject.name], sample, settings.seconds, most=2.0)
         advance()
     return result
 
@@ -269,8 +355,8 @@ def interleave(
 def _pilot(result: Result, subject: Subject, settings: Settings) -> int:
     """Find the number of operations that takes about `settings.seconds`."""
     case = result.case
-    count = case.unit * -(-50 // case.unit)
-    if case.timed:
+    count = case.unit * -(-FEW // case.unit)
+    if case.timed or not settings.pilot:
         return count
     while (sample := _attempt(result, subject, count, settings)) is not None:
         short = sample.elapsed < PILOT_SHARE * settings.seconds
@@ -296,20 +382,20 @@ def _attempt(result: Result, subject: Subject, count: int, settings: Settings) -
     if subject.name in result.failures:
         return None
     try:
-        return _measure(result.case, subject, result.size, count, settings)
+        return settings.measure(result.case, subject, result.size, count)
     except Exception as error:  # noqa: BLE001 - one subject's failure, of whatever type, is a line in the report
         result.failures[subject.name] = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         result.samples.pop(subject.name, None)
         return None
 
 
-def _measure(case: Case, subject: Subject, size: int, count: int, settings: Settings) -> Sample:
+def measure_once(case: Case, subject: Subject, size: int, count: int, setting: Setting) -> Sample:
     """Measure once, in a new directory and a new event loop."""
     gc.collect()
     body = random.Random(size).randbytes(size)
     with (
-        tempfile.TemporaryDirectory(prefix="aiodq-bench-", dir=settings.directory) as name,
-        asyncio.Runner(loop_factory=settings.loop_factory) as runner,
+        tempfile.TemporaryDirectory(prefix="aiodq-bench-", dir=setting.directory) as name,
+        asyncio.Runner(loop_factory=setting.loop_factory) as runner,
     ):
         path = Path(name)
         if case.prefilled:
@@ -317,10 +403,10 @@ def _measure(case: Case, subject: Subject, size: int, count: int, settings: Sett
             # What the backlog left dirty is not the measurement's to write.
             for file in path.rglob("*"):
                 _sync(file)
-        trial = _trial(case, subject, path, body, count=count, seconds=settings.seconds)
+        trial = _trial(case, subject, path, body, count=count, seconds=setting.seconds)
         sample = runner.run(asyncio.wait_for(trial, HANG))
     # Files just deleted are still in the journal: commit them now, not within the next subject's first sync.
-    _sync(settings.directory)
+    _sync(setting.directory)
     return sample
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.harness import Metric, Result, Subject, median, ratio
+from benchmarks.harness import TAKING, Metric, Result, Subject, median, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +58,9 @@ def _header(result: Result) -> list[str]:
 def _ranked(result: Result) -> list[Subject]:
     """Return the subjects by what they promise, aiodq first within each kind."""
     kinds = list(type(result.subjects[0].durability)) if result.subjects else []
-    return sorted(result.subjects, key=lambda each: (kinds.index(each.durability), each.package != "aiodq"))
+    return sorted(
+        result.subjects, key=lambda each: (kinds.index(each.durability), not each.package.startswith("aiodq"))
+    )
 
 
 def _row(result: Result, subject: Subject) -> list[str]:
@@ -105,7 +107,7 @@ def write_tables(results: Sequence[Result], console: Console) -> None:
             if kind not in {None, subject.durability}:
                 table.add_section()
             kind = subject.durability
-            table.add_row(*map(escape, row), style="bold" if subject.package == "aiodq" else None)
+            table.add_row(*map(escape, row), style="bold" if subject.package.startswith("aiodq") else None)
         console.print(table)
         console.print()
 
@@ -127,11 +129,18 @@ def write_markdown(results: Sequence[Result], environment: Mapping[str, str], mi
 
 def _entry(result: Result, subject: Subject, metric: Metric) -> dict[str, object]:
     figures = result.figures(subject, metric)
+    guarantee = subject.guarantee(result.case.operation)
     return {
         "case": result.case.name,
+        "headline": result.case.headline,
+        "kind": "take" if result.case.operation in TAKING else "put",
+        "against": result.case.against,
         "size": result.size,
         "subject": subject.name,
+        "known_as": subject.known_as or subject.name,
         "package": subject.package,
+        "kill": guarantee.kill,
+        "power": guarantee.power,
         "durability": subject.durability.name.lower(),
         "promise": subject.promise,
         "metric": metric.name,

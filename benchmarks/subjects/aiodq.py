@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import aiodq
 from aiodq import Store, StoreOptions
-from benchmarks.harness import Durability, MovingSession, Operation, Subject
+from benchmarks.harness import BATCH, KEPT, Durability, Guarantee, MovingSession, Operation, Subject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -53,6 +53,20 @@ class _Session(MovingSession):
             if not left:
                 return
 
+    async def take_many(self, count: int) -> None:
+        queue = self._queue
+        left = count
+        while left > 0:
+            messages = await queue.get_many(min(left, BATCH))
+            await queue.ack_many(messages)
+            left -= len(messages)
+
+    async def ack_each(self, count: int) -> None:
+        queue = self._queue
+        for _ in range(count):
+            message = await queue.get()
+            await message.ack()
+
     async def put_get(self, body: bytes, count: int) -> None:
         queue = self._queue
         for _ in range(count):
@@ -75,7 +89,7 @@ async def _open(path: Path, sync: Sync) -> AsyncIterator[MovingSession]:
         yield _Session(store)
 
 
-def _subject(sync: Sync, durability: Durability, promise: str) -> Subject:
+def _subject(sync: Sync, durability: Durability, promise: str, put: Guarantee, ack: Guarantee) -> Subject:
     return Subject(
         name=f"aiodq {sync}",
         package="aiodq",
@@ -84,11 +98,26 @@ def _subject(sync: Sync, durability: Durability, promise: str) -> Subject:
         blocking=False,
         operations=frozenset(Operation),
         open=partial(_open, sync=sync),
+        put=put,
+        take=Guarantee("again: some ms", "again: some ms" if sync == "always" else ack.power),
+        ack=ack,
     )
 
 
 SUBJECTS = [
-    _subject("always", Durability.SYNCED, "fdatasync, shared by puts that wait together"),
-    _subject("interval", Durability.DEFERRED, "in the kernel; fsync every 2500 messages or 2 s"),
-    _subject("os", Durability.KERNEL, "in the kernel"),
+    _subject("always", Durability.SYNCED, "fdatasync, shared by puts that wait together", KEPT, KEPT),
+    _subject(
+        "interval",
+        Durability.DEFERRED,
+        "in the kernel; fsync every 2500 messages or 2 s",
+        Guarantee("kept", "lost: up to 2500 messages or 2 s"),
+        Guarantee("kept", "again since the last sync"),
+    ),
+    _subject(
+        "os",
+        Durability.KERNEL,
+        "in the kernel",
+        Guarantee("kept", "lost: what the kernel had not written"),
+        Guarantee("kept", "again: what the kernel had not written"),
+    ),
 ]

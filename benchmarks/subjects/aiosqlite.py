@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import aiosqlite
 
-from benchmarks.harness import Durability, MovingSession, Operation, Subject
+from benchmarks.harness import BATCH, KEPT, Durability, Guarantee, MovingSession, Operation, Subject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,7 +23,10 @@ CREATE = "CREATE TABLE IF NOT EXISTS {} (id INTEGER PRIMARY KEY, body BLOB NOT N
 INSERT = "INSERT INTO queue (body) VALUES (?)"
 INSERT_MOVED = "INSERT INTO moved (body) VALUES (?)"
 OLDEST = "SELECT id, body FROM queue ORDER BY id LIMIT 1"
+SOME = "SELECT id, body FROM queue ORDER BY id LIMIT ?"
 DELETE = "DELETE FROM queue WHERE id = ?"
+DELETE_TO = "DELETE FROM queue WHERE id <= ?"
+DELETE_OLDEST = "DELETE FROM queue WHERE id = (SELECT min(id) FROM queue) RETURNING id, body"
 
 
 class _Session(MovingSession):
@@ -47,6 +50,21 @@ class _Session(MovingSession):
         await self._connection.execute(DELETE, (number,))
         await self._connection.commit()
 
+    async def take_many(self, count: int) -> None:
+        left = count
+        while left > 0:
+            rows = list(await self._connection.execute_fetchall(SOME, (min(left, BATCH),)))
+            assert rows
+            await self._connection.execute(DELETE_TO, (rows[-1][0],))
+            await self._connection.commit()
+            left -= len(rows)
+
+    async def ack_each(self, count: int) -> None:
+        # Consumers share the connection: taking is one statement, so that none sees another one's message.
+        for _ in range(count):
+            assert await self._connection.execute_fetchall(DELETE_OLDEST)
+            await self._connection.commit()
+
     async def move(self, count: int) -> None:
         connection = self._connection
         for _ in range(count):
@@ -69,7 +87,9 @@ async def _open(path: Path, synchronous: Synchronous) -> AsyncIterator[MovingSes
         yield _Session(connection)
 
 
-def _subject(synchronous: Synchronous, durability: Durability, promise: str) -> Subject:
+def _subject(
+    synchronous: Synchronous, durability: Durability, promise: str, put: Guarantee, take: Guarantee
+) -> Subject:
     return Subject(
         name=f"aiosqlite {synchronous}",
         package="aiosqlite",
@@ -78,10 +98,18 @@ def _subject(synchronous: Synchronous, durability: Durability, promise: str) -> 
         blocking=False,
         operations=frozenset(Operation),
         open=partial(_open, synchronous=synchronous),
+        put=put,
+        take=take,
     )
 
 
 SUBJECTS = [
-    _subject("FULL", Durability.SYNCED, "WAL fsynced at each commit"),
-    _subject("NORMAL", Durability.DEFERRED, "in the kernel; fsync when the WAL is checkpointed"),
+    _subject("FULL", Durability.SYNCED, "WAL fsynced at each commit", KEPT, KEPT),
+    _subject(
+        "NORMAL",
+        Durability.DEFERRED,
+        "in the kernel; fsync when the WAL is checkpointed",
+        Guarantee("kept", "lost since the last checkpoint"),
+        Guarantee("kept", "again since the last checkpoint"),
+    ),
 ]

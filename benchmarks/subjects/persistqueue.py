@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from persistqueue import Queue, SQLiteAckQueue, SQLiteQueue
 
-from benchmarks.harness import Durability, Operation, Session, Subject
+from benchmarks.harness import Durability, Guarantee, Operation, Session, Subject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -83,7 +83,7 @@ async def _open_ack(path: Path) -> AsyncIterator[Session]:
         queue.close()
 
 
-TAKING = frozenset({Operation.GET, Operation.PUT_GET})
+TAKING = frozenset({Operation.GET, Operation.ITERATE, Operation.GET_MANY, Operation.PUT_GET})
 
 SUBJECTS = [
     Subject(
@@ -92,8 +92,10 @@ SUBJECTS = [
         durability=Durability.DEFERRED,
         promise="in the kernel; data fsynced every 100 messages, the index never",
         blocking=True,
-        operations=TAKING | {Operation.PUT},
+        operations=TAKING | {Operation.PUT, Operation.PUT_MANY},
         open=_open_file,
+        put=Guarantee("kept", "lost: as the index is never synced, perhaps all"),
+        take=Guarantee("lost with its handler", "again: as the index is never synced, perhaps all"),
     ),
     Subject(
         name="persist-queue SQLiteQueue",
@@ -103,6 +105,7 @@ SUBJECTS = [
         blocking=True,
         operations=TAKING | {Operation.PUT, Operation.TIMED_PUT, Operation.LAG},
         open=_open_sqlite,
+        take=Guarantee("lost with its handler", "kept"),
     ),
     Subject(
         name="persist-queue SQLiteAckQueue",
@@ -110,7 +113,7 @@ SUBJECTS = [
         durability=Durability.SYNCED,
         promise="WAL fsynced at each call; get and ack are two",
         blocking=True,
-        operations=TAKING,
+        operations=TAKING | {Operation.ACK},
         open=_open_ack,
     ),
 ]

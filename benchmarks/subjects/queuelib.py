@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from queuelib import FifoDiskQueue
 
-from benchmarks.harness import Durability, Operation, Session, Subject
+from benchmarks.harness import Durability, Guarantee, Operation, Session, Subject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -65,9 +65,11 @@ SUBJECTS = [
         name="queuelib FifoDiskQueue",
         package="queuelib",
         durability=Durability.KERNEL,
-        promise="in the kernel, but the index is saved at close: a kill loses its place",
+        promise="in the process's own buffer, and the index is saved at close: a kill loses its place",
         blocking=True,
-        operations=frozenset(Operation) - {Operation.TIMED_PUT, Operation.LAG, Operation.MOVE},
+        operations=frozenset(Operation) - {Operation.TIMED_PUT, Operation.LAG, Operation.MOVE, Operation.ACK},
         open=_open,
+        put=Guarantee("lost: all since it was opened", "lost: all since it was opened"),
+        take=Guarantee("again: all since it was opened", "again: all since it was opened"),
     ),
 ]
