@@ -1,4 +1,4 @@
-"""The commit points that recovery's docstring numbers are marked in the code, where it says they are, and no others."""
+"""The commit points that the docstring of `aiodq.storage` numbers are marked in the code, where it says they are, and no others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import aiodq.storage
-from aiodq.storage.log import recovery
 
 PACKAGE = Path(aiodq.storage.__file__).parents[1]
 POINT = re.compile(r"^(\d+)\. \*(.+?)\*(.*?)(?=^\d+\. |^$)", re.MULTILINE | re.DOTALL)
@@ -16,9 +15,9 @@ MARK = re.compile(r"# CRASH: (\d+)\.")
 
 def documented() -> dict[int, set[str]]:
     """Return which functions the docstring names for each commit point."""
-    assert recovery.__doc__ is not None
+    assert aiodq.storage.__doc__ is not None
     found = {}
-    for number, _, text in POINT.findall(recovery.__doc__):
+    for number, _, text in POINT.findall(aiodq.storage.__doc__):
         (places,) = re.findall(r"\(((?:`[\w.]+`[,\s]*)+)\)\s*$", text.strip())
         found[int(number)] = set(re.findall(r"`([\w.]+)`", places))
     return found
