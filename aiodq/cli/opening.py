@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 __all__ = ["made_to_get", "open_store"]
 
-_PATIENCE: Final = 0.5
+_LOCK_WAIT_SECONDS: Final = 0.5
 """Seconds that somebody else's lock may take to go: `get --follow` has the store for moments only."""
 
 
 @asynccontextmanager
-async def open_store(path: str, *, create: bool = False, patience: float = _PATIENCE) -> AsyncIterator[Store]:
+async def open_store(path: str, *, create: bool = False, wait: float = _LOCK_WAIT_SECONDS) -> AsyncIterator[Store]:
     """Own a store for a while.
 
     Args:
         path: its directory.
         create: it is made if it is not there.
-        patience: seconds to wait for another owner.
+        wait: seconds to wait for another owner.
 
     Raises:
         StoreLockedError: another owner has it all that time.
         StoreNotFoundError: it is not there, and not to be made.
         StorageError: as `aiodq.open`.
     """
-    async with open_to_tend(path, create=create, wait=patience) as store:
+    async with open_to_tend(path, create=create, wait=wait) as store:
         yield store
 
 

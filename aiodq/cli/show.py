@@ -33,7 +33,7 @@ __all__ = [
     "stdout",
 ]
 
-_PATIENCE: Final = 1.0
+_SECONDS_BEFORE_BAR: Final = 1.0
 """Seconds before a progress bar appears."""
 
 _WIDTH: Final = 160
@@ -171,7 +171,7 @@ class Meter:
         """Count bytes; `detail` replaces what stands behind the bar."""
         self._done += size
         if self._progress is None:
-            if time.monotonic() - self._began < _PATIENCE or not sys.stderr.isatty():
+            if time.monotonic() - self._began < _SECONDS_BEFORE_BAR or not sys.stderr.isatty():
                 return
             self._progress = self._start()
         self._progress.update(self._progress.task_ids[0], completed=self._done, detail=detail)

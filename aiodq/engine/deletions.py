@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Deletions"]
 
-_PATIENCE: Final = 0.25
+_DISK_FULL_RETRY_SECONDS: Final = 0.25
 """Seconds after which a deletion looks again whether the disk has room for what transactions put elsewhere."""
 
 
@@ -73,7 +73,7 @@ class Deletions:
                 # before nothing in their file could bring the topic back.
                 if engine.closed or self._store_engine.closing:
                     raise
-                await asyncio.sleep(_PATIENCE)
+                await asyncio.sleep(_DISK_FULL_RETRY_SECONDS)
             else:
                 return
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["java_home", "prepare"]
 
 _LEAST: Final = 17
-_PATIENCE: Final = 60.0
+_JAVA_VERSION_SECONDS: Final = 60.0
 """Seconds in which a Java has to tell its version."""
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?([0-9]+)')
@@ -78,7 +78,7 @@ def java_home(environment: MutableMapping[str, str] = os.environ) -> str:
 def _serves(java: str) -> bool:
     command = [java, "-version"]
     try:
-        told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_PATIENCE)  # noqa: S603 - the user's
+        told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_JAVA_VERSION_SECONDS)  # noqa: S603 - the user's
     except (OSError, subprocess.TimeoutExpired):
         return False
     match = _VERSION.search(told.stderr + told.stdout)

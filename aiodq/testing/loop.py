@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _SLOW: Final = 0.25
 _LONGEST_CALL: Final = 0.01
-_PATIENCE: Final = 5.0
+_STUCK_SECONDS: Final = 5.0
 """Real seconds after which a thread that neither goes on nor hands over is taken for waiting: more than a busy machine
 lets it wait for a processor, or the same seed would not give the same run there."""
 
@@ -159,12 +159,12 @@ class SimulatedExecutor(Executor):
     def _move(self, job: _Job) -> None:
         """Let a thread go on until it hands over or ends."""
         self._start(job)
-        while not self._is_back(job, _PATIENCE):
+        while not self._is_back(job, _STUCK_SECONDS):
             # It waits for a lock that another thread took before it handed over.
             for other in [other for other in self._jobs if other is not job]:
                 if self._is_back(other, 0):
                     self._start(other)
-                    self._is_back(other, _PATIENCE)
+                    self._is_back(other, _STUCK_SECONDS)
 
     def _start(self, job: _Job) -> None:
         if job.ended or job.out:

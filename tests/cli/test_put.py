@@ -132,7 +132,7 @@ class Terminal(io.StringIO):
 def test_progress_on_a_terminal_and_nowhere_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(show, "_PATIENCE", 0.0)
+    monkeypatch.setattr(show, "_SECONDS_BEFORE_BAR", 0.0)
     with Meter("put", 100) as meter:
         meter.advance(50)
     assert capsys.readouterr().err == ""
@@ -146,7 +146,7 @@ def test_progress_on_a_terminal_and_nowhere_else(
 
 
 def test_no_progress_for_what_is_done_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(show, "_PATIENCE", 3600.0)
+    monkeypatch.setattr(show, "_SECONDS_BEFORE_BAR", 3600.0)
     monkeypatch.setattr("sys.stderr", Terminal())
     with Meter("put", 100) as meter:
         meter.advance(50)

@@ -74,5 +74,5 @@ def test_what_is_found_behind_damage_is_the_same_with_and_without_patience(
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         patient = items(bytes(data))
         with monkeypatch.context() as patch:
-            patch.setattr(scan, "_PATIENCE", -1)
+            patch.setattr(scan, "_BYTES_BEFORE_RUNNING_SUMS", -1)
             assert items(bytes(data)) == patient

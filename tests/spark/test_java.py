@@ -73,7 +73,7 @@ def test_it_sets_what_the_user_has_not(tmp_path: Path) -> None:
 
 
 def test_java_that_hangs_or_is_no_program_does_not_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "_PATIENCE", 0.2)
+    monkeypatch.setattr(java, "_JAVA_VERSION_SECONDS", 0.2)
     slow = a_java(tmp_path / "slow", "17")
     (slow / "bin" / "java").write_text("#!/bin/sh\nexec sleep 30\n")
     junk = a_java(tmp_path / "junk", "17")

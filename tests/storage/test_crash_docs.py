@@ -1,4 +1,4 @@
-"""The commit points that the docstring of `aiodq.storage` numbers are marked in the code, where it says they are, and no others."""
+"""The commit points that the docstring of `aiodq.storage` numbers are marked in the code, there and nowhere else."""
 
 from __future__ import annotations
 

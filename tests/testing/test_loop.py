@@ -182,7 +182,7 @@ def test_only_one_thread_moves_at_a_time(loop: SimulatedLoop) -> None:
 def test_a_thread_that_waits_for_anothers_lock_lets_that_one_go_on(
     loop: SimulatedLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiodq.testing.loop._PATIENCE", 0.2)
+    monkeypatch.setattr("aiodq.testing.loop._STUCK_SECONDS", 0.2)
     fs = SimulatedFileSystem({"/f": b"x"})
     executor = SimulatedExecutor(loop, fs, 1, longest=0)
     mutex, order = threading.Lock(), []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Bad", "Unit", "Window", "frames_backward", "scan_units"]
 
 _WINDOW: Final = 256 * 1024
-_PATIENCE: Final = 16 << 20
+_BYTES_BEFORE_RUNNING_SUMS: Final = 16 << 20
 """Bytes of what only looked like frames, before each is checked without reading it as a whole."""
 
 _STEP: Final = 4096
@@ -245,7 +245,7 @@ def _next_unit_start(window: Window, position: int, context: FrameContext, path:
         for frame in candidate_frames(chunk, 0, context, position=position, limit=window.limit):
             if frame.flags & CONTINUES or frame.first < expected or not window.ends_like(frame):
                 continue
-            if spent > _PATIENCE and context.checksum is crc32 and not sums.matches(frame, context):
+            if spent > _BYTES_BEFORE_RUNNING_SUMS and context.checksum is crc32 and not sums.matches(frame, context):
                 continue
             spent += frame.length
             with suppress(CorruptionError):
