@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 import aiodq
 from benchmarks.environment import describe
 from benchmarks.harness import median
+from benchmarks.workers import run_as
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -273,17 +274,22 @@ def _parser() -> argparse.ArgumentParser:
     add("--cpu", action="store_true", help="count the process's processor time: other processes disturb it less")
     add("--quick", action="store_true", help="one short round over small stores: does it run?")
     add("--dir", type=Path, default=Path(tempfile.gettempdir()), help="where to write (default: %(default)s)")
+    add("--compiled", type=Path, metavar="PYTHON", help="run in this interpreter, whose aiodq is compiled")
     add("--json", type=Path, metavar="FILE", help="write every figure to FILE")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what the command line asks for, print Markdown."""
-    given = _parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    given = _parser().parse_args(words)
+    if given.compiled is not None:
+        return run_as(given.compiled, "benchmarks.growth", without(words, "--compiled"))
     plan = Plan(given.rounds, given.messages, process_time if given.cpu else perf_counter)
     if given.quick:
         plan = replace(plan, rounds=1, messages=TOGETHER, largest=10)
     environment = describe(given.dir.resolve(), aiodq.run(_loop()))
+    environment["aiodq"] = "compiled" if getattr(aiodq, "__compiled__", False) else "pure Python"
     for name, value in environment.items():
         print(f"- {name}: {value}")
     every = []
@@ -295,6 +301,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.json is not None:
         write_json(given.json, every, environment)
     return 0
+
+
+def without(words: list[str], option: str) -> list[str]:
+    """Return the words of a command line without an option that takes a value."""
+    for number, word in enumerate(words):
+        if word == option:
+            return words[:number] + words[number + 2 :]
+        if word.startswith(f"{option}="):
+            return words[:number] + words[number + 1 :]
+    return words
 
 
 async def _loop() -> str:

@@ -179,7 +179,7 @@ class Subject:
     take: Guarantee | None = None
     """Of the removal of a message that was taken and settled; None is as `put`."""
     ack: Guarantee | None = None
-    """Of an ack that was waited for; None is as `take`."""
+    """Of acks that were waited for, of one message or of many; None is as `take`."""
     interpreter: str | None = None
     """The Python that runs it; None is the one that runs the benchmarks."""
     known_as: str | None = None
@@ -188,7 +188,7 @@ class Subject:
     def guarantee(self, operation: Operation) -> Guarantee:
         """Return what is left of what a case measures."""
         take = self.take or self.put
-        if operation is Operation.ACK:
+        if operation in {Operation.ACK, Operation.GET_MANY}:
             return self.ack or take
         return take if operation in TAKING else self.put
 

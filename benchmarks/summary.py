@@ -121,23 +121,31 @@ def _times(value: float | None) -> str:
     return f"{value:,.0f} x" if value >= 10 else f"{value:.2g} x"
 
 
+def _promise(entry: Entry) -> str:
+    """Return what is left after a SIGKILL and after a power cut."""
+    return entry.kill if entry.kill == entry.power else f"{entry.kill}; {entry.power}"
+
+
 def _full_rows(work: Work) -> Iterator[list[str]]:
     for peer in sorted(work.peers(), key=lambda each: -each.speed):
         ours, compiled = (work.ours(package, peer.durability) for package in (OURS, COMPILED))
         if ours is not None:
             yield [
                 peer.subject,
-                f"{peer.kill}; {peer.power}",
+                _promise(peer),
                 ours.subject,
-                f"{ours.kill}; {ours.power}",
+                _promise(ours),
                 f"{peer.speed:,.0f}",
                 f"{ours.speed:,.0f}",
                 _times(ours.times(peer)),
                 f"{compiled.speed:,.0f}" if compiled else "",
                 _times(compiled.times(peer) if compiled else None),
             ]
-    ours, compiled, derived = work.ours(OURS), work.ours(COMPILED), work.derived()
-    if ours is not None and derived is not None:
+    yardstick, derived = work.best(YARDSTICK), work.derived()
+    if yardstick is None or derived is None:
+        return
+    ours, compiled = (work.ours(package, yardstick.durability) for package in (OURS, COMPILED))
+    if ours is not None:
         shown = [_times(each.speed / derived) if each else "" for each in (ours, compiled)]
         name = "~ go-diskqueue, derived from queuelib"
         yield [name, "", ours.subject, "", f"~ {derived:,.0f}", "", f"~ {shown[0]}", "", shown[1] and f"~ {shown[1]}"]
@@ -145,7 +153,7 @@ def _full_rows(work: Work) -> Iterator[list[str]]:
 
 def full_table(works: Sequence[Work]) -> str:
     """Return a table for each work as Markdown: every peer beside the aiodq that it is compared with."""
-    header = ["peer", "kept after SIGKILL; power cut", "aiodq", "kept after SIGKILL; power cut"]
+    header = ["peer", "after SIGKILL; a power cut", "aiodq", "after SIGKILL; a power cut"]
     header += ["peer, a second", "aiodq", "aiodq x", "compiled", "compiled x"]
     return "\n".join(f"### {work.title} · {work.size:,} B\n\n{_table(header, _full_rows(work), 4)}" for work in works)
 
@@ -173,7 +181,7 @@ def short_table(works: Sequence[Work]) -> str:
     return _table(["thousands a second", *(LIBRARIES[each] for each in packages)], rows, 1)
 
 
-BAR, GAP, LABEL, FULL, WIDTH = 15, 4, 200, 340, 640
+BAR, GAP, LABEL, FULL, WIDTH = 15, 4, 210, 340, 650
 STYLE = """
 text { font: 12px system-ui, sans-serif; fill: #24292f }
 .title { font-weight: 600; font-size: 13px }

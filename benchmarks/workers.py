@@ -10,6 +10,7 @@ import selectors
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from benchmarks.harness import Case, Subject
 
-__all__ = ["Workers", "loop_factory", "serve"]
+__all__ = ["Workers", "loop_factory", "run_as", "serve"]
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 3 * HANG
@@ -72,6 +73,13 @@ def _measure(  # what a request may say
     return measure_once(wanted, subjects.named(library, subject), size, count, setting)
 
 
+def run_as(interpreter: Path, module: str, words: list[str]) -> int:
+    """Run a module's `main` in another interpreter, with the aiodq that is installed there; return its exit code."""
+    code = f"import sys; sys.path.append({str(ROOT)!r}); from {module} import main; sys.exit(main(sys.argv[1:]))"
+    command = [str(interpreter), "-P", "-c", code, *words]
+    return subprocess.run(command, env=_environment(str(interpreter)), check=False).returncode  # noqa: S603 - see above
+
+
 class Worker:
     """One process that measures one subject."""
 
@@ -110,7 +118,8 @@ class Worker:
         """Let it end by itself."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        with suppress(OSError):  # what was not sent yet, to one that is gone
+            self._process.stdin.close()
         try:
             self._process.wait(HANG)
         except subprocess.TimeoutExpired:

@@ -94,8 +94,8 @@ SUBJECTS = [
         blocking=True,
         operations=TAKING | {Operation.PUT, Operation.PUT_MANY},
         open=_open_file,
-        put=Guarantee("kept", "lost: as the index is never synced, perhaps all"),
-        take=Guarantee("lost with its handler", "again: as the index is never synced, perhaps all"),
+        put=Guarantee("kept", "lost: perhaps all, its index is never synced"),
+        take=Guarantee("lost with its handler", "again: perhaps all, its index is never synced"),
     ),
     Subject(
         name="persist-queue SQLiteQueue",

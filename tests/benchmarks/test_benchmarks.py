@@ -1,0 +1,268 @@
+"""The benchmarks run, and say what they measured: not whether it is fast."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+import aiodq
+from benchmarks import growth, subjects, summary
+from benchmarks.__main__ import main
+from benchmarks.cases import CASES, HEADLINES
+from benchmarks.harness import BATCH, Durability
+from benchmarks.subjects import godiskqueue
+from benchmarks.workers import Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.harness import Case, Subject
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def case(name: str) -> Case:
+    return next(each for each in CASES if each.name == name)
+
+
+def subject(name: str) -> Subject:
+    return subjects.named("aiodq", name)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[[str], Path]:
+    """Return a maker of programs that note what they are asked and print what a test gives."""
+
+    def make(answer: str) -> Path:
+        path = tmp_path / "program"
+        asked = tmp_path / "asked"
+        path.write_text(f"#!{sys.executable}\nimport sys\nopen({str(asked)!r}, 'w').write(' '.join(sys.argv[1:]))\n")
+        with path.open("a") as file:
+            file.write(f"print({answer!r})\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return path
+
+    return make
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Iterator[Path]:
+    """Return a directory in memory where there is such a thing: what a sync takes says nothing here."""
+    memory = Path("/dev/shm")  # noqa: S108 - a directory of our own in it
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory, prefix="aiodq-tests-") as path:
+        yield Path(path)
+
+
+def measured(scratch: Path, *words: str) -> list[dict[str, Any]]:
+    """Return the results of a quick run that must not fail."""
+    kept = scratch / "kept.json"
+    assert main(["--quick", "--dir", str(scratch), "--json", str(kept), *words]) == 0
+    results: list[dict[str, Any]] = json.loads(kept.read_text())["results"]
+    assert [entry for entry in results if "failure" in entry] == []
+    assert all(figure > 0 for entry in results for figure in entry["figures"])
+    assert [path.name for path in scratch.iterdir()] == ["kept.json"], "what was measured is gone"
+    return results
+
+
+def test_everything_that_is_installed_is_measured(scratch: Path, program: Callable[[str], Path]) -> None:
+    found, missing = subjects.load()
+    assert missing == {}, "the extra bench is part of dev"
+    # The server is no package of pip's; the benchmark installs it, a test does not.
+    here = [each for each in found if each.package != "redis" or shutil.which("redis-server")]
+    go = program('{"messages": 1000, "seconds": 0.5}')
+    cases = [each for each in HEADLINES if each.unit < BATCH]
+    words = [f"--subject={name}" for name in ("go-diskqueue", *(each.name for each in here))]
+    results = measured(scratch, f"--go-diskqueue={go}", *words, *(f"--case={each.name}" for each in cases))
+    asked = {(each.name, one.name) for each in cases for one in here if each.accepts(one)}
+    assert asked <= {(entry["case"], entry["subject"]) for entry in results}
+    works = summary.read({"results": results})
+    assert [work.title for work in works] == [each.headline for each in cases]
+    assert all(len(list(work.peers())) >= 3 for work in works)
+
+
+def test_batches_are_measured_of_libraries_that_have_them(scratch: Path) -> None:
+    names = [one.name for one in subjects.load(["aiodq", "sqlite", "aiosqlite", "queuelib"])[0]]
+    results = measured(scratch, "--case=1000 a call", *(f"--subject={name}" for name in names))
+    assert {entry["subject"] for entry in results} == set(names)
+    assert len({entry["headline"] for entry in results if entry["headline"]}) == 2
+
+
+def entry(
+    subject: str, package: str, figures: list[float], durability: str = "kernel", **others: Any
+) -> dict[str, Any]:
+    known = {"headline": "put", "size": 100, "kind": "put", "against": None, "known_as": subject, "subject": subject}
+    return {
+        **known,
+        "package": package,
+        "figures": figures,
+        "durability": durability,
+        "kill": "kept",
+        "power": "lost",
+    } | (others)
+
+
+def test_a_ratio_is_the_median_of_the_rounds_and_stands_beside_both_guarantees() -> None:
+    ours = entry("aiodq os", "aiodq", [100.0, 300.0, 200.0])
+    theirs = entry("queuelib", "queuelib", [100.0, 100.0, 10.0], kill="lost")
+    table = summary.full_table(summary.read({"results": [ours, theirs]}))
+    row = next(line for line in table.splitlines() if line.startswith("| queuelib"))
+    assert [cell.strip() for cell in row.strip("|").split("|")] == [
+        *("queuelib", "lost", "aiodq os", "kept; lost", "100", "200", "3 x", "", "")
+    ]
+
+
+def test_peers_are_compared_with_the_aiodq_that_promises_as_much_unless_the_work_names_one() -> None:
+    ours = [entry("aiodq os", "aiodq", [100.0]), entry("aiodq interval", "aiodq", [50.0], "deferred")]
+    theirs = entry("litequeue", "litequeue", [10.0], "deferred")
+    (work,) = summary.read({"results": [*ours, theirs]})
+    assert "| litequeue | kept; lost | aiodq interval | kept; lost | 10 | 50 | 5 x |" in summary.full_table([work])
+    named = replace(work, against="aiodq os")
+    assert "| litequeue | kept; lost | aiodq os | kept; lost | 10 | 100 | 10 x |" in summary.full_table([named])
+
+
+def test_the_compiled_one_stands_beside_the_pure_one() -> None:
+    pure, peer = entry("aiodq os", "aiodq", [100.0]), entry("queuelib", "queuelib", [50.0])
+    compiled = entry("aiodq compiled os", "aiodq compiled", [400.0], known_as="aiodq os")
+    (work,) = summary.read({"results": [pure, compiled, peer]})
+    assert "| 50 | 100 | 2 x | 400 | 8 x |" in summary.full_table([replace(work, against="aiodq os")])
+
+
+@pytest.mark.parametrize(("kind", "speed"), [("put", "~ 0.5"), ("take", "~ 1.8")])
+def test_go_diskqueue_is_derived_from_queuelib_only_where_it_was_not_measured(kind: str, speed: str) -> None:
+    ours = entry("aiodq os", "aiodq", [9000.0], kind=kind)
+    queuelib = entry("queuelib", "queuelib", [900.0], kind=kind)
+    works = summary.read({"results": [ours, queuelib]})
+    assert f"| {speed} |" in summary.short_table(works)
+    assert "| ~ go-diskqueue, derived from queuelib |" in summary.full_table(works)
+    assert "go-diskqueue, derived" in summary.draw(works)
+    both = summary.read({"results": [ours, queuelib, entry("go-diskqueue", "godiskqueue", [7000.0], kind=kind)]})
+    assert "| 7 |" in summary.short_table(both)
+    assert "go-diskqueue, derived" not in summary.full_table(both) + summary.draw(both)
+
+
+def test_the_picture_has_a_bar_for_each_library_in_its_fastest_setting(tmp_path: Path) -> None:
+    entries = [
+        entry("aiodq always", "aiodq", [100.0], "synced"),
+        entry("a <slow> setting", "aiosqlite", [20.0]),
+        entry("a <fast> setting", "aiosqlite", [50.0]),
+        entry("control", "control", [900.0]),
+    ]
+    kept, picture = tmp_path / "kept.json", tmp_path / "picture.svg"
+    kept.write_text(json.dumps({"results": entries}))
+    assert summary.main([str(kept), "--svg", str(picture)]) == 0
+    root = ET.fromstring(picture.read_text())  # noqa: S314 - we wrote it
+    widths = [float(bar.attrib["width"]) for bar in root.iter(f"{SVG}rect")]
+    assert widths == [summary.FULL, summary.FULL / 2]
+    assert "a <fast> setting" in [text.text for text in root.iter(f"{SVG}text")]
+
+
+def test_go_diskqueue_is_asked_for_what_a_case_does(tmp_path: Path, program: Callable[[str], Path]) -> None:
+    plain, synced = godiskqueue.subjects(program('{"messages": 200, "seconds": 0.5}'))
+    directory = tmp_path / "empty"
+    sample = plain.run(case("put, written, 1 producer"), 100, 50, directory)
+    assert (sample.elapsed, sample.values) == (0.5, {"ops/s": 400.0})
+    asked = tmp_path / "asked"
+    assert asked.read_text() == f"--workload put --size 100 --count 50 --producers 1 --dir {directory}"
+    synced.run(case("put, synced, 100 producers"), 100, 300, directory)
+    assert asked.read_text() == f"--workload put-synced --size 100 --count 300 --producers 100 --dir {directory}"
+    plain.run(case("async for + ack"), 1024, 70, directory)
+    assert asked.read_text() == f"--workload get --size 1024 --count 70 --producers 1 --dir {directory}"
+    assert not case("await ack, 100 consumers").accepts(plain), "nothing is acked there"
+
+
+@pytest.mark.parametrize("answer", ["", "no JSON", "[]", '{"messages": 0, "seconds": 1}', '{"messages": 5}'])
+def test_what_no_program_for_go_diskqueue_prints_is_refused(answer: str) -> None:
+    with pytest.raises(ValueError, match=r"measured|not what a program"):
+        godiskqueue.parse(answer)
+
+
+def test_an_interpreter_whose_aiodq_is_pure_is_no_compiled_one(scratch: Path) -> None:
+    kept = scratch / "kept.json"
+    words = ["--quick", "--dir", str(scratch), "--json", str(kept), "--case", "put, synced, 1 producer"]
+    assert main([*words, "--subject", "aiodq", "--compiled", sys.executable]) == 0
+    report = json.loads(kept.read_text())
+    assert "is not compiled" in report["missing"]["aiodq compiled"]
+    assert [entry["subject"] for entry in report["results"]] == ["aiodq always"]
+
+
+def test_another_interpreter_is_one_more_subject(scratch: Path) -> None:
+    other = replace(
+        subject("aiodq always"), name="aiodq compiled always", interpreter=sys.executable, known_as="aiodq always"
+    )
+    with Workers(scratch, 0.01, "uvloop") as workers:
+        sample = workers.measure(case("put, synced, 1 producer"), other, 100, 10)
+    assert sample.values["ops/s"] > 0
+    assert list(scratch.iterdir()) == [], "what was measured is gone"
+
+
+def test_a_subject_whose_process_dies_fails_and_the_next_measurement_has_a_new_one(scratch: Path) -> None:
+    one = subject("aiodq os")
+    with Workers(scratch, 0.01, "uvloop") as workers:
+        workers.measure(CASES[0], one, 100, 10)
+        workers._workers[one.name].kill()
+        with pytest.raises((RuntimeError, OSError)):
+            workers.measure(CASES[0], one, 100, 10)
+        assert workers.measure(CASES[0], one, 100, 10).values["ops/s"] > 0
+
+
+def test_a_subject_that_raises_is_told_of_by_its_error(scratch: Path) -> None:
+    unknown = replace(subject("aiodq os"), name="aiodq never")
+    with Workers(scratch, 0.01, "uvloop") as workers, pytest.raises(RuntimeError, match="StopIteration"):
+        workers.measure(CASES[0], unknown, 100, 10)
+
+
+def test_each_headline_has_an_aiodq_to_compare_with() -> None:
+    ours = subjects.load(["aiodq"])[0]
+    for each in HEADLINES:
+        taking_part = [one for one in ours if each.accepts(one)]
+        assert {one.name for one in taking_part} >= ({each.against} if each.against else {"aiodq always"})
+        assert each.against or {one.durability for one in taking_part} == set(Durability)
+
+
+def test_growth_is_compared_with_the_smallest_whichever_came_first() -> None:
+    figures = growth.Figures("segments")
+    for size, seconds in ((10, 2e-6), (1, 1e-6), (1, 2e-6), (10, 6e-6), (1, 1e-6), (10, 5e-6)):
+        figures.add(size, {"put": seconds})
+    assert figures.ratio("put", 10) == 3.0
+    assert "| put | 1.00 | 5.00 | 3.00 |" in growth.table(figures)
+
+
+def test_growth_measures_a_put_a_get_and_an_ack_of_each_store(
+    scratch: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = scratch / "kept.json"
+    assert growth.main(["segments", "topics", "--quick", "--dir", str(scratch), "--json", str(kept)]) == 0
+    seconds = json.loads(kept.read_text())["seconds"]
+    assert set(seconds) == {"segments", "topics"}
+    assert set(seconds["segments"]) >= {"put", "get", "ack"}
+    assert set(seconds["segments"]["put"]) == {"1", "10"}
+    assert set(seconds["topics"]["put, the topics in turn"]) == {"1", "100"}
+    assert "| µs a message, segments: | 1 | 10 | x at 10 |" in capsys.readouterr().out
+    assert [path.name for path in scratch.iterdir()] == ["kept.json"]
+
+
+async def test_stores_that_growth_fills_are_as_large_as_they_say(scratch: Path) -> None:
+    async def grown(size: growth.Grown) -> tuple[int, int, int]:
+        path = scratch / f"{size}"
+        await growth.fill(path, size)
+        async with aiodq.open(path) as store:
+            topics = store.stats().topics
+            first = topics["topic-0"]
+            return first.segments, len(first.channels), len(topics)
+
+    assert await grown(growth.Grown(segments=12)) == (12, 1, 1)
+    assert await grown(growth.Grown(channels=4)) == (1, 4, 1)
+    assert await grown(growth.Grown(topics=3)) == (1, 1, 3)
