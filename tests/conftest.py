@@ -1,20 +1,23 @@
-"""What all tests share: both event loops, Hypothesis's profiles, and one seed that repeats a random run."""
+"""What all tests share: the event loops, Hypothesis's profiles, and one seed that repeats a random run."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import signal
-import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+from tests.loops import LOOPS, loops_for
 
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Generator, Mapping
+
+TESTS: Final = Path(__file__).parent
 SEED_VARIABLE = "AIODQ_SEED"
 SEED = pytest.StashKey[int]()
 
@@ -64,13 +67,11 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {SEED_VARIABLE}={config.stash[SEED]}, hypothesis: --hypothesis-seed={hypothesis_seed or 'its own'}"
 
 
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run every async test once on each loop there is."""
-    if sys.platform == "win32":
-        return {"asyncio": asyncio.new_event_loop}
-    import uvloop  # noqa: PLC0415 - there is none on Windows
-
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run an async test once on each loop that its directory is tried on, or that its own mark names."""
+    mark = item.get_closest_marker("asyncio")
+    named = mark is not None and "loop_factories" in mark.kwargs
+    return LOOPS if named else loops_for(item.path.relative_to(TESTS).parts[0])
 
 
 @pytest.fixture

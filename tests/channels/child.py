@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import Final
 
 import aiodq
+from tests.loops import run_on
 from tests.system.child import Killer
-from tests.system.support import run_on
 
 __all__ = ["CHANNEL", "DEAD", "OPTIONS", "TOPIC"]
 

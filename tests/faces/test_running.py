@@ -49,6 +49,7 @@ def test_a_function_that_was_not_called_is_told_so() -> None:
         aiodq.run(wrong)
 
 
+@pytest.mark.asyncio(loop_factories=["asyncio", "uvloop"])
 async def test_within_a_loop_it_says_what_to_write_instead() -> None:
     async def main() -> None: ...
 

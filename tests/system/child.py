@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import aiodq
 from aiodq.storage.io.filesystem import OsFileSystem
-from tests.system.support import LOOPS, WrappedFile
+from tests.loops import LOOPS
+from tests.system.support import WrappedFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What the system tests share: both loops for tests that own theirs, engines without threads, files that stall."""
+"""What the system tests share: engines without threads, files that stall."""
 
 from __future__ import annotations
 
@@ -16,28 +16,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiodq import QueueEmpty
 from aiodq.storage.io.filesystem import OsFileSystem
-from tests.conftest import pytest_asyncio_loop_factories
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from aiodq import Channel, Message, Queue
     from aiodq.format.layout import BytesLike
     from aiodq.storage.io.filesystem import File
 
 ROOT: Final = Path(__file__).parents[2]
-LOOPS: Final = pytest_asyncio_loop_factories()
 WATCHDOG: Final = 60.0
 """Seconds after which something that waits is taken for hanging. Never reached by what works."""
 
 
 # --- running
-
-
-def run_on(loop: str, main: Coroutine[Any, Any, Any]) -> Any:
-    """As `asyncio.run`, on that kind of loop."""
-    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
-        return runner.run(main)
 
 
 def run_until_killed(

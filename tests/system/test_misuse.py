@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from tests.loops import LOOPS, run_on
 from tests.system.support import (
-    LOOPS,
     ROOT,
     WATCHDOG,
     QuickFileSystem,
@@ -28,7 +28,6 @@ from tests.system.support import (
     drain,
     engine_threads,
     nothing_left,
-    run_on,
     run_script,
     steps,
     until,
@@ -143,7 +142,8 @@ def test_loop_ends_amid_a_sync(loop: str, tmp_path: Path) -> None:
 CLOSED_AMID_SYNC = """
 import asyncio, gc, os, sys, threading
 import aiodq
-from tests.system.support import LOOPS, StallingFileSystem, until
+from tests.loops import LOOPS
+from tests.system.support import StallingFileSystem, until
 
 fs = StallingFileSystem()
 loop = LOOPS[sys.argv[2]]()
@@ -273,7 +273,7 @@ async def test_closed_store_does_not_warn(tmp_path: Path) -> None:
 UNTIL_INTERRUPTED = """
 import asyncio, os, sys
 import aiodq
-from tests.system.support import LOOPS
+from tests.loops import LOOPS
 
 async def main():
     if sys.argv[3] == "closed":
@@ -634,7 +634,7 @@ async def test_second_owner_in_another_process(tmp_path: Path) -> None:
 FORKING = """
 import asyncio, os, sys
 import aiodq
-from tests.system.support import LOOPS
+from tests.loops import LOOPS
 from tests.system.surface import Surface, calls, settlements
 
 async def refused(call):

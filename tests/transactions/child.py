@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import aiodq
+from tests.loops import run_on
 from tests.system.child import Killer
-from tests.system.support import run_on
 
 if TYPE_CHECKING:
     from aiodq.options import SyncPolicy
