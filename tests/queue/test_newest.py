@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.engine.topic import retention as topic_retention
 from aiodq.engine.topic.retention import _IDLE as IDLE
-from aiodq.storage.log import retention
+from aiodq.engine.topic.retention import TopicRetention
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.holds import Hold, write_hold
@@ -22,6 +21,8 @@ from tests.queue.support import soon
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from aiodq.storage.log.segment_files import Segment
 
 __all__ = ["machine"]
 
@@ -284,11 +285,12 @@ async def test_puts_and_acks_look_at_no_segments(
     machine: Machine, segments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = 0
+    consumed = TopicRetention._consumed
 
-    def counting(found: Any, *rest: Any) -> retention.Verdict:
+    def counting(kept: TopicRetention, segment: Segment) -> bool:
         nonlocal looked
-        looked += len(found)
-        return retention.expired(found, *rest)
+        looked += 1
+        return consumed(kept, segment)
 
     async with machine.store(segment_bytes=6000, sync_interval=3600) as store:
         jobs = store.queue("jobs")
@@ -297,13 +299,12 @@ async def test_puts_and_acks_look_at_no_segments(
         await jobs.put(b"")  # the first that settles all of the oldest segment does not count
         (await jobs.get()).ack_nowait()
         await jobs.sync()
-        monkeypatch.setattr(topic_retention, "expired", counting)
-        for _ in range(100):
+        monkeypatch.setattr(TopicRetention, "_consumed", counting)
+        for _ in range(200):
             await jobs.put(b"a")
             await jobs.sync()
         rolled = jobs.topic_stats().segments - segments
         for _ in range(3):
             await (await jobs.get()).ack()
-        assert rolled <= 2
-        assert looked <= rolled * (segments + rolled) * 2
-        assert rolled or not looked
+        assert 1 <= rolled <= 4
+        assert looked <= rolled * 3

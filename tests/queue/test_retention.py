@@ -11,6 +11,8 @@ import pytest
 
 import aiodq
 from aiodq import Retention
+from aiodq.engine.topic.retention import _ASKED
+from aiodq.storage.log.retention import Verdict, expired
 from tests.queue.support import (
     Camera,
     FakeClock,
@@ -90,6 +92,52 @@ class TestConsumed:
             assert await drain(jobs) == [b"%d" % pinned]
             await jobs.put(b"more")
             assert await drain(jobs) == [b"more"]
+
+    async def test_of_many_that_are_pinned_each_goes_though_few_are_asked_at_once(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[int] = []
+
+        def counting(*arguments: Any) -> Verdict:
+            asked.append(len(arguments[-1]))
+            return expired(*arguments)
+
+        monkeypatch.setattr("aiodq.engine.topic.retention.expired", counting)
+        channel = aiodq.ChannelOptions(max_in_flight=10_000)
+        options = aiodq.StoreOptions(segment_bytes=SMALL, sync="os", sync_interval=0.002)
+        async with aiodq.open_queue(path, options, channel, fs=SpyFileSystem()) as jobs:
+            while len(kept(path)) < 4 * _ASKED:
+                await fill(jobs, numbered(100))
+            bases = kept(path)
+            held = {message.offset: message for message in await take(jobs, jobs.depth)}
+            for offset in set(held) - set(bases):
+                held[offset].ack_nowait()
+            await soon(jobs.sync())
+            await turns(50)
+            assert kept(path) == bases
+            for gone in (3 * _ASKED, 2 * _ASKED, len(bases) - 2):
+                held[bases[gone]].ack_nowait()
+                await until(lambda gone=gone: bases[gone] not in kept(path))  # type: ignore[misc]
+            assert len(kept(path)) == len(bases) - 3
+            await until(lambda: jobs.topic._engine._ticker._timer is None)
+        assert max(asked) == _ASKED
+
+    async def test_no_message_is_lost_to_a_bound_where_something_consumed_may_go(self, path: Path) -> None:
+        channel = aiodq.ChannelOptions(max_in_flight=10_000)
+        retention = Retention(unconsumed="delete", max_segments=3 * _ASKED)
+        options = aiodq.StoreOptions(segment_bytes=SMALL, sync="os", sync_interval=3600, retention=retention)
+        async with aiodq.open_queue(path, options, channel, fs=SpyFileSystem()) as jobs:
+            while len(kept(path)) < 3 * _ASKED:
+                await fill(jobs, numbered(1))
+            bases = kept(path)
+            held = {message.offset: message for message in await take(jobs, jobs.depth)}
+            for offset in range(bases[-3], bases[-2]):
+                held[offset].ack_nowait()
+            while kept(path)[-1] == bases[-1]:
+                await fill(jobs, numbered(1))
+            await until(lambda: bases[-3] not in kept(path))
+            assert len(kept(path)) == len(bases)
+            assert jobs.stats().dropped == 0
 
     async def test_a_segment_goes_only_once_that_is_durable(self, path: Path, tmp_path: Path) -> None:
         """At every deletion the disk already says that it was consumed: a crash there loses and revives nothing."""

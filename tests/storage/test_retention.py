@@ -14,6 +14,7 @@ from aiodq.format.frame import FrameContext
 from aiodq.options import Retention
 from aiodq.storage.log.retention import expired
 from aiodq.storage.log.segment_files import Segment
+from aiodq.storage.log.segment_list import SegmentList
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,7 +47,8 @@ def a_log(count: int, *, size: int = 100) -> list[Segment]:
 def going(count: int, policy: Retention, consumed: Iterable[int] = ()) -> tuple[list[int], int]:
     """Return the numbers of the segments that go, and up to where channels lose what they have not acked."""
     used = set(consumed)
-    verdict = expired(a_log(count), policy, NOW, lambda segment: segment.base // 10 in used)
+    log = a_log(count)
+    verdict = expired(SegmentList(log), policy, NOW, lambda segment: segment.base // 10 in used, log[:-1])
     return [segment.base // 10 for segment in verdict.segments], verdict.forced_to
 
 
@@ -88,7 +90,7 @@ def test_at_the_bound_nothing_goes(bound: dict[str, Any]) -> None:
 
 def test_an_old_clock_deletes_nothing() -> None:
     policy = Retention(consumed="keep", max_age=timedelta(seconds=1), unconsumed="delete")
-    assert expired(a_log(5), policy, 0, lambda _: True).segments == ()
+    assert expired(SegmentList(a_log(5)), policy, 0, lambda _: True).segments == ()
 
 
 @given(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiodq.storage.log.segment_list import SegmentList
 from aiodq.storage.read.log_reader import LogView
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ class NoLog:
     begin = end = durable = cut_bytes = lost = 0
     closed = True
     segments: tuple[Segment, ...] = ()
+    listed = SegmentList()
     damages: tuple[Damage, ...] = ()
 
     def view(self, stop: int | None = None) -> LogView:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.channel.ack_persister import Job
@@ -40,6 +40,9 @@ back, or the messages gone, and long enough that a topic in use fills its segmen
 _WATCH: Final = 30
 """Sync intervals between two looks at what may go by time alone: a wall clock may be set at any moment."""
 
+_ASKED: Final = 64
+"""Segments behind one still needed that are asked at one look whether all of theirs is consumed."""
+
 _FRESH: Final = 0.5
 """Seconds from the beginning of a look in which something may be deleted by it. Who makes a hold waits for longer."""
 
@@ -67,6 +70,7 @@ class TopicRetention:
         self._written_at = host.clock.monotonic()
         self._newest = -1
         self._passed: dict[str, int] = {}
+        self._asked_to = self._to_ask = 0
 
     def holding(self) -> list[ChannelEngine[Any]]:
         """Return the channels for which messages are kept: not those that end with the store, unless the topic does."""
@@ -97,13 +101,17 @@ class TopicRetention:
         self._passed[channel_engine.name] = end
         return True
 
+    def begin_round(self) -> None:
+        """Something has changed: ask each segment once more, a few at each look, whether it may go."""
+        self._to_ask = len(self._between())
+
     def next_look(self) -> float | None:
         """Return in how many seconds something may go though nothing happens, or None where nothing will."""
         engine, soon = self._engine, seconds(self._engine.options.sync_interval)
         segments, policy = engine.log.segments, engine.options.retention
         if not engine.effective_options.acting or not segments or (len(segments) == 1 and segments[0].empty):
             return None
-        if self._looking or self._known or self._rolling or self._going({}) is not None:
+        if self._looking or self._known or self._rolling or self._going({}) is not None or self._to_ask > 0:
             return soon
         times: list[float] = []
         last = segments[-1]
@@ -159,11 +167,43 @@ class TopicRetention:
         def consumed(segment: Segment) -> bool:
             return self._consumed(segment) and all(segment.end <= first for first in holds.values())
 
-        verdict = expired(engine.log.segments, policy, self._host.clock.now_ns(), consumed)
+        listed, now_ns = engine.log.listed, self._host.clock.now_ns()
+
+        def judged(asked: range) -> Verdict:
+            return expired(listed, policy, now_ns, consumed, [listed.segments[number] for number in asked])
+
+        between = self._between()
+        asked = self._next_of(between)
+        verdict = judged(asked)
+        if verdict.forced_to and asked != between:
+            # INVARIANT: nobody loses a message where it would do to delete what is consumed.
+            verdict = judged(between)
         segments = self._unpinned(verdict.segments)
-        if not segments or (verdict.forced_to and segments != verdict.segments):
-            return None
-        return Verdict(segments, verdict.forced_to)
+        if segments and not (verdict.forced_to and segments != verdict.segments):
+            return Verdict(segments, verdict.forced_to)
+        self._to_ask = max(self._to_ask - len(asked), 0) if asked else 0
+        self._asked_to = listed.segments[asked[-1]].end if asked else 0
+        return None
+
+    def _between(self) -> range:
+        """Return the numbers of the full segments that are behind one still needed, and may be consumed all the same.
+
+        Those in front of them, which all channels have passed, and those that some channel has not come to yet, need
+        no asking one by one.
+        """
+        states = [channel_engine.state for channel_engine in self.holding()]
+        known = [state for state in states if state is not None]
+        if not states or len(known) < len(states):
+            return range(0)
+        listed = self._engine.log.listed
+        reached = min(max(state.floor, state.settled.last) for state in known)
+        return range(listed.at(min(state.floor for state in known)), listed.at(reached))
+
+    def _next_of(self, between: range) -> range:
+        """Return those that are to be asked in this look: so many at most, and others the next time."""
+        at = self._engine.log.listed.at(self._asked_to)
+        first = at if at in between else between.start
+        return range(first, min(first + _ASKED, between.stop))
 
     def _may_close(self, holds: dict[str, int]) -> bool:
         """Return whether the segment being written is to be sealed, so that it can go: it is consumed, or old."""
@@ -339,7 +379,8 @@ class TopicRetention:
         log = self._engine.real_log()
         before = log.begin
         log.skip_to(min(before + count, self._engine.visible))
-        gone = self._unpinned(tuple(takewhile(lambda segment: segment.end <= log.begin, log.segments[:-1])))
+        full = islice(log.segments, len(log.segments) - 1)
+        gone = self._unpinned(tuple(takewhile(lambda segment: segment.end <= log.begin, full)))
         if gone:
             self._drop(gone, log.begin)
         if log.begin > before:

@@ -543,7 +543,9 @@ class TopicEngine:
         self.publisher.synced()
 
     def _ticked(self) -> None:
-        self._stirred = False
+        if self._stirred:
+            self._stirred = False
+            self.retention.begin_round()
         if self.options.sync == "interval":
             self.syncer.due = True
             if self._persister.unsynced:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final
 
 from aiodq.options import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import timedelta
 
     from aiodq.options import Retention
     from aiodq.storage.log.segment_files import Segment
+    from aiodq.storage.log.segment_list import SegmentList
 
 __all__ = ["Verdict", "expired", "gone_ns", "outgrown_ns"]
 
@@ -34,62 +36,66 @@ class Verdict:
 
 
 def expired(
-    segments: Sequence[Segment], policy: Retention, now_ns: int, consumed: Callable[[Segment], bool]
+    listed: SegmentList,
+    policy: Retention,
+    now_ns: int,
+    consumed: Callable[[Segment], bool],
+    asked: Iterable[Segment] = (),
 ) -> Verdict:
-    """Return which sealed segments go now.
+    """Return which full segments go now: of those that are consumed, the oldest ones, and those of the others `asked`.
+
+    As many are looked at as go, and one more, besides those that are asked.
 
     Args:
-        segments: of one log, in order; the last is the one being written and never goes.
+        listed: a log's; the last one is being written and never goes.
         policy: the options.
         now_ns: wall time.
         consumed: whether every channel has acked all of a segment, durably.
+        asked: further full segments, wherever they lie, that may be consumed.
     """
-    sealed = list(segments[:-1])
-    used = {segment.base: consumed(segment) for segment in sealed}
-    going = {segment.base for segment in sealed if policy.consumed == "delete" and used[segment.base]}
+    going: dict[int, Segment] = {}
+    if policy.consumed == "delete":
+        going = {segment.base: segment for segment in (*takewhile(consumed, _full(listed)), *filter(consumed, asked))}
     forced_to = 0
-    for segment in _over_bounds([s for s in segments if s.base not in going], policy, now_ns):
-        if used[segment.base]:
-            going.add(segment.base)
-        elif policy.unconsumed == "delete":
-            going.add(segment.base)
+    for segment in _over_bounds(listed, going, policy, now_ns):
+        if not consumed(segment):
+            if policy.unconsumed != "delete":
+                break
             forced_to = segment.end
-        else:
-            break
-    return Verdict(tuple(segment for segment in sealed if segment.base in going), forced_to)
+        going[segment.base] = segment
+    return Verdict(tuple(segment for _, segment in sorted(going.items())), forced_to)
 
 
-def _over_bounds(kept: list[Segment], policy: Retention, now_ns: int) -> list[Segment]:
-    """Return the oldest segments that the bounds on age, bytes and number ask to delete."""
-    total = sum(segment.size for segment in kept)
-    number = len(kept)
-    over: list[Segment] = []
-    times = _times(kept, now_ns)
-    oldest_ns = 0 if policy.max_age is None else now_ns - _age_ns(policy.max_age)
-    for segment in kept[:-1]:
-        too_old = policy.max_age is not None and times[segment.base] < oldest_ns
+def _full(listed: SegmentList) -> Iterator[Segment]:
+    return islice(listed.segments, max(len(listed.segments) - 1, 0))
+
+
+def _over_bounds(
+    listed: SegmentList, going: Mapping[int, Segment], policy: Retention, now_ns: int
+) -> Iterator[Segment]:
+    """Yield the oldest of the segments that stay, as long as the bounds on age, bytes and number ask to delete them."""
+    total = listed.size - sum(segment.size for segment in going.values())
+    number = len(listed.segments) - len(going)
+    oldest_ns = None if policy.max_age is None else now_ns - _age_ns(policy.max_age)
+    stay = ((at, segment) for at, segment in enumerate(_full(listed)) if segment.base not in going)
+    for at, segment in stay:
+        too_old = oldest_ns is not None and _written_ns(listed, at, now_ns) < oldest_ns
         too_big = policy.max_bytes is not None and total > policy.max_bytes
         too_many = policy.max_segments is not None and number > policy.max_segments
         if not (too_old or too_big or too_many):
-            break
-        over.append(segment)
+            return
         total -= segment.size
         number -= 1
-    return over
+        yield segment
 
 
-def _times(kept: list[Segment], now_ns: int) -> dict[int, int]:
-    """Return by its base when a segment was written to last.
+def _written_ns(listed: SegmentList, at: int, now_ns: int) -> int:
+    """Return when a segment was written to last.
 
     What a clock ahead of time has written is at least as old as what was written next.
     """
-    times: dict[int, int] = {}
-    known = now_ns
-    for segment in reversed(kept):
-        if segment.newest_ns <= now_ns:
-            known = segment.newest_ns
-        times[segment.base] = known
-    return times
+    times = (listed.segments[later].newest_ns for later in range(at, len(listed.segments)))
+    return next((written_ns for written_ns in times if written_ns <= now_ns), now_ns)
 
 
 def outgrown_ns(last: Segment, policy: Retention) -> int | None:

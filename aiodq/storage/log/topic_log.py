@@ -22,6 +22,7 @@ from aiodq.storage.log.offset_ranges import joined, total, without
 from aiodq.storage.log.quarantine import Damage, quarantine
 from aiodq.storage.log.recovery import recover
 from aiodq.storage.log.segment_files import Segment, load_index, segment_path
+from aiodq.storage.log.segment_list import SegmentList
 from aiodq.storage.log.watermark import SLOT_FILE_BYTES, WATERMARK, WatermarkFile, check_slots, noted_watermark
 from aiodq.storage.read.log_reader import LogView
 from aiodq.storage.state.topic_meta import TopicMeta, load_meta, save_meta
@@ -61,6 +62,7 @@ class TopicLog:
         options: may be replaced; what is staged next goes by the new ones.
         meta: its description.
         segments: in order; the last one is being written.
+        listed: the same, with what they hold.
         damages: what was found wrong at open.
         cut_bytes: unfinished writes that were taken off at open.
         durable: the offset below which everything is on the device.
@@ -96,7 +98,7 @@ class TopicLog:
         self.meta, self.damages = load_meta(fs, directory, record)
         copied = not fs.exists(os.path.join(directory, WATERMARK))
         self._slots = WatermarkFile(fs, os.path.join(directory, WATERMARK))
-        self.segments: tuple[Segment, ...] = ()
+        self._list(SegmentList())
         active = None
         try:
             promised = self._promised()
@@ -176,13 +178,13 @@ class TopicLog:
         promised = max(promised, self.meta.begin, *(stop for _, stop in self.meta.lost))
         if segments and not segments[-1].sealed and end >= promised:
             active = self._reopen(segments[-1])
-            self.segments = tuple(segments)
+            self._list(SegmentList(segments))
             return active
         if segments and not segments[-1].sealed:
             self._seal_last(segments[-1])
         fits = segments and promised <= end
         active = self._after(segments[-1]) if fits else self._create(max(end, promised))
-        self.segments = (*segments[:-1], *_once(segments[-1:], active))
+        self._list(SegmentList((*segments[:-1], *_once(segments[-1:], active))))
         return active
 
     def _seal_last(self, segment: Segment) -> None:
@@ -203,6 +205,10 @@ class TopicLog:
             file.close()
             raise
         return ActiveSegment(file, segment, index or SegmentIndex())
+
+    def _list(self, listed: SegmentList) -> None:
+        self.listed: SegmentList = listed
+        self.segments: tuple[Segment, ...] = listed.segments
 
     def _create(self, base: int) -> ActiveSegment:
         header = SegmentHeader(base, self.meta.uuid, self._clock.now_ns(), topic_salt(self.meta.uuid))
@@ -315,7 +321,7 @@ class TopicLog:
         self.durable = max(self.durable, active.segment.end)
         self._note()
         following = self._create(active.segment.end)
-        self.segments = (*self.segments, following.segment)
+        self._list(self.listed.followed_by(following.segment))
         self._active = following
         active.close()
 
@@ -342,7 +348,7 @@ class TopicLog:
             self._active = self._after(adopted[-1])
         except StorageError as cause:
             raise StoreFailedError(f"{cause.message}; open the store again", cause.path) from cause
-        self.segments = (*self.segments[:-1], *adopted[:-1], *_once(adopted[-1:], self._active))
+        self._list(SegmentList((*self.segments[:-1], *adopted[:-1], *_once(adopted[-1:], self._active))))
         self.durable = bases[-1]
         self._note()
 
@@ -448,8 +454,7 @@ class TopicLog:
 
     def hide(self, segments: Iterable[Segment]) -> None:
         """Take segments out of sight of new views; `remove` then deletes them. The last one stays."""
-        going = {segment.base for segment in segments}
-        self.segments = tuple(s for s in self.segments if s.base not in going or s is self._active.segment)
+        self._list(self.listed.without(segments))
 
     def remove(self, segments: Sequence[Segment]) -> None:
         """Delete the files of segments that were hidden. One that is gone already is fine.

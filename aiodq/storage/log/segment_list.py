@@ -1,0 +1,100 @@
+"""A log's segments in order, with running sums: what lies where is found and counted in O(log n) steps, without I/O."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from itertools import accumulate, repeat
+from operator import attrgetter, sub
+from typing import TYPE_CHECKING
+
+from aiodq.format.layout import SEGMENT_HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from aiodq.storage.log.segment_files import Segment
+
+__all__ = ["SegmentList"]
+
+
+class SegmentList:
+    """The segments as they are at one moment.
+
+    A change makes another list of it, so that a thread that rolls and the loop that counts never meet half-way. That
+    copies a few machine words a segment at C speed, and counts only what has changed.
+
+    Attributes:
+        segments: in order; the last one is being written and grows.
+    """
+
+    # INVARIANT: each sum has one entry a segment: what lies before it, but for a constant. So those in front can be
+    # left out without counting anew.
+    __slots__ = ("_bases", "_frames", "_sizes", "segments")
+
+    def __init__(self, segments: Sequence[Segment] = ()) -> None:
+        """Count each segment but the last one, which still grows."""
+        full = segments[:-1]
+        self.segments: tuple[Segment, ...] = tuple(segments)
+        self._bases: array[int] = array("Q", map(attrgetter("base"), segments))
+        self._sizes: array[int] = _sums(segment.size for segment in full) if segments else array("Q")
+        self._frames: array[int] = _sums(map(_frame_bytes, full)) if segments else array("Q")
+
+    @classmethod
+    def _of(
+        cls, segments: tuple[Segment, ...], bases: array[int], sizes: array[int], frames: array[int]
+    ) -> SegmentList:
+        self = cls.__new__(cls)
+        self.segments, self._bases, self._sizes, self._frames = segments, bases, sizes, frames
+        return self
+
+    def followed_by(self, segment: Segment) -> SegmentList:
+        """Return this list and one segment more; the one that was the last is full now."""
+        last = self.segments[-1]
+        return self._of(
+            (*self.segments, segment),
+            self._bases + array("Q", [segment.base]),
+            self._sizes + array("Q", [self._sizes[-1] + last.size]),
+            self._frames + array("Q", [self._frames[-1] + _frame_bytes(last)]),
+        )
+
+    def without(self, going: Iterable[Segment]) -> SegmentList:
+        """Return this list without these full segments; the last one stays."""
+        segments, bases, sizes, frames = list(self.segments), self._bases[:], self._sizes[:], self._frames[:]
+        # From behind, so that where the others lie stays as it is.
+        for segment in sorted(going, key=attrgetter("base"), reverse=True):
+            at = bisect_left(bases, segment.base)
+            if at < len(segments) - 1 and bases[at] == segment.base:
+                del segments[at], bases[at]
+                sizes, frames = _closed(sizes, at), _closed(frames, at)
+        return self._of(tuple(segments), bases, sizes, frames)
+
+    @property
+    def size(self) -> int:
+        """All files together, bytes, with headers and footers."""
+        return self._sizes[-1] - self._sizes[0] + self.segments[-1].size if self.segments else 0
+
+    def at(self, offset: int) -> int:
+        """Return the number of the segment that holds an offset or is the last one to begin before it, at least 0."""
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def frames_from(self, number: int) -> int:
+        """Return the bytes of all frames in this segment, counted from 0, and in those behind it."""
+        if not self.segments:
+            return 0
+        return self._frames[-1] - self._frames[number] + _frame_bytes(self.segments[-1])
+
+
+def _frame_bytes(segment: Segment) -> int:
+    return max(segment.data_end - SEGMENT_HEADER.size, 0)
+
+
+def _sums(values: Iterable[int]) -> array[int]:
+    return array("Q", accumulate(values, initial=0))
+
+
+def _closed(sums: array[int], at: int) -> array[int]:
+    """Return the sums without entry `at`, whose own share what lies behind it loses; the first one shifts nothing."""
+    if not at:
+        return sums[1:]
+    return sums[:at] + array("Q", map(sub, sums[at + 1 :], repeat(sums[at + 1] - sums[at])))
