@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aiodq.cli.exits import DONE, CommandError
-from aiodq.cli.show import figures_table, human_bytes, print_json, rate, stdout
+from aiodq.cli.show import counted, figures_table, human_bytes, print_json, rate, stdout
 from aiodq.stats import Latency
 from aiodq.storage.offline.store_reader import ChannelSummary, StoreSummary
 from aiodq.storage.offline.summaries import TopicSummary
@@ -88,6 +88,11 @@ def tables(summary: StoreSummary, before: StoreSummary | None = None, seconds: f
         Text(f"damage: {damage.path} at byte {damage.position}: {damage.reason}", overflow="fold")
         for topic in summary.topics.values()
         for damage in topic.damages
+    ]
+    parts += [
+        Text(f"lost: {counted(topic.lost, 'message')} of topic {topic.name!r}, until `aiodq repair`", overflow="fold")
+        for topic in summary.topics.values()
+        if topic.lost
     ]
     return Group(*parts)
 

@@ -130,6 +130,16 @@ def test_stat_tells_damage(tmp_path: Path) -> None:
     assert damage["position"] == 64 + 40
 
 
+def test_stat_tells_what_is_lost_until_a_repair(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"a", b"b", b"c"])
+    only_segment(tmp_path, "t").unlink()
+    fill(tmp_path, "t", [b"d"])
+    assert "lost: 3 messages of topic 't'" in ok("stat", tmp_path).out.decode()
+    assert ok("stat", tmp_path, "--json").json["topics"]["t"]["lost"] == 3
+    ok("repair", tmp_path)
+    assert b"lost: " not in ok("stat", tmp_path).out
+
+
 def test_stat_watch_shows_what_comes_and_goes(tmp_path: Path) -> None:
     with Owner(tmp_path, "t") as owner:
         owner.does(b"put a")

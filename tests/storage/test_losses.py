@@ -11,6 +11,7 @@ import pytest
 
 from aiodq.storage.log.offset_ranges import joined, total, without
 from aiodq.storage.offline.repair import repair_store
+from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.json_file import decode_checked
 from aiodq.storage.state.topic_meta import read_meta, save_meta
@@ -63,6 +64,7 @@ async def test_all_segments_gone_are_reported_until_a_repair(machine: Machine, c
             if crash:
                 machine.crash()
         assert found(machine) == [(2, COUNT)]
+        assert StoreReader("/s", machine.fs).stats().topics["jobs"].lost == COUNT - 2
     assert [one.path for one in repair_store("/s", machine.fs)] == [f"{TOPIC}/topic.json"]
     assert verify_store("/s", machine.fs).ok
     assert repair_store("/s", machine.fs) == []

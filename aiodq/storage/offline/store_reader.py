@@ -16,6 +16,7 @@ from aiodq.stats import HeldSegment
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.log.backlog_bytes import BacklogBytes
 from aiodq.storage.log.gap_assessment import channel_images, unsettled
+from aiodq.storage.log.offset_ranges import total
 from aiodq.storage.offline.summaries import ChannelSummary, StoreSummary, TopicSummary
 from aiodq.storage.read.delayed_index import delayed
 from aiodq.storage.read.frame_results import Rows
@@ -255,6 +256,7 @@ class TopicReader:
             self.damages,
             channels,
             tuple(_held(view.segments[:-1], images, {n: hold.first(self.name) for n, hold in holds.items()})),
+            total(log.meta.lost),
         )
 
     def _dues(self, view: LogView) -> Iterator[tuple[int, int]]:

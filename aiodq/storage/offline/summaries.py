@@ -67,6 +67,7 @@ class TopicSummary:
         damages: what was found wrong so far.
         channels: by name.
         held: full segments that channels hold back; `by` names them.
+        lost: messages that an owner found to be missing, and noted: their files are gone. They count until `repair`.
     """
 
     name: str
@@ -79,6 +80,7 @@ class TopicSummary:
     damages: tuple[Damage, ...]
     channels: Mapping[str, ChannelSummary]
     held: tuple[HeldSegment, ...]
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
