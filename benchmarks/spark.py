@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from aiodq.storage.log.segment_files import Segment
+    from aiodq.storage.segments.segment_files import Segment
 
 TOGETHER = 10_000
 """Messages in one put, where it is not one."""

@@ -19,8 +19,8 @@ from aiodq.format.layout import FOOTER_TAIL, INDEX_ENTRY, KIND_BATCH, KIND_COMPA
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.io.filesystem import File, OsFileSystem
 from aiodq.storage.io.os_errors import storage_error
-from aiodq.storage.read.frame_scan import Bad, scan_units
 from aiodq.storage.read.stored_message import records_of
+from aiodq.storage.segments.frame_scan import Bad, scan_units
 from aiodq.storage.state.topic_meta import read_meta
 
 __all__ = ["dump"]

@@ -6,7 +6,7 @@ from aiodq.cli.exits import DONE, WRONG, complain
 from aiodq.cli.show import counted, print_json, stdout
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_holds, release_hold
-from aiodq.storage.state.store_layout import check_store_directory
+from aiodq.storage.store_layout import check_store_directory
 
 __all__ = ["holds"]
 

@@ -3,23 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.engine.channel.management import delete_channel
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import DiskFullError
 from aiodq.storage.state.parked_transactions import drop_owed, read_owed
-from aiodq.storage.state.store_layout import delete_topic
+from aiodq.storage.store_layout import delete_topic
 
 if TYPE_CHECKING:
-    from aiodq.engine.store_engine import StoreEngine
+    from contextlib import AbstractAsyncContextManager
+
+    from aiodq.engine.monitoring.reporter import Reporter
     from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.engine.transactions.group_committer import Committer
+    from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = ["Deletions"]
 
 _DISK_FULL_RETRY_SECONDS: Final = 0.25
 """Seconds after which a deletion looks again whether the disk has room for what transactions put elsewhere."""
+
+
+class DeletionHost(Protocol):
+    """What deleting needs of the store: `aiodq.engine.store_engine.StoreEngine` has it."""
+
+    path: str
+    loop: asyncio.AbstractEventLoop
+    threads: WorkerThreads
+    reporter: Reporter
+    closing: bool
+
+    @property
+    def committer(self) -> Committer:
+        """What commits transactions."""
+        ...
+
+    def without_transactions(self) -> AbstractAsyncContextManager[None]:
+        """See `TopicEngineHost.without_transactions`."""
+        ...
+
+    def fs_of(self, *names: str) -> FileSystem:
+        """See `TopicEngineHost.fs_of`."""
+        ...
 
 
 class Deletions:
@@ -29,9 +56,9 @@ class Deletions:
         ending: topics that are being deleted, and are the store's until that is done.
     """
 
-    def __init__(self, store_engine: StoreEngine) -> None:
+    def __init__(self, host: DeletionHost) -> None:
         """Begin with nothing to do."""
-        self._store_engine = store_engine
+        self._host = host
         self._topics: dict[str, asyncio.Task[None]] = {}
         self._channels: set[asyncio.Task[None]] = set()
         self.ending: set[TopicEngine] = set()
@@ -52,7 +79,7 @@ class Deletions:
             for channel_engine in engine.channel_engines.values():
                 channel_engine.shut_down(immediate=True, over=_deleted(name))
             self.ending.add(engine)
-            task = self._store_engine.loop.create_task(self._delete(engine, self._topics.get(name)))
+            task = self._host.loop.create_task(self._delete(engine, self._topics.get(name)))
             self._topics[name] = task
             task.add_done_callback(lambda done: self._ended(name, done))
         if name in self._topics:
@@ -71,36 +98,34 @@ class Deletions:
             except DiskFullError:
                 # What transactions have put elsewhere finds no room there. To delete may be what makes it, but not
                 # before nothing in their file could bring the topic back.
-                if engine.closed or self._store_engine.closing:
+                if engine.closed or self._host.closing:
                     raise
                 await asyncio.sleep(_DISK_FULL_RETRY_SECONDS)
             else:
                 return
 
     async def _delete_now(self, engine: TopicEngine) -> None:
-        store_engine = self._store_engine
-        store_engine.committer.forget(engine)
-        async with store_engine.without_transactions():
+        host = self._host
+        host.committer.forget(engine)
+        async with host.without_transactions():
             await engine.close(_deleted(engine.name))
             self.ending.discard(engine)
-            await store_engine.threads.call(
-                _delete_files, store_engine.fs_of(engine.name), store_engine.path, engine.name
-            )
-        store_engine.reporter.topic_deleted(engine.name)
+            await host.threads.call(_delete_files, host.fs_of(engine.name), host.path, engine.name)
+        host.reporter.topic_deleted(engine.name)
 
     async def channel(self, engine: TopicEngine, name: str) -> None:
         """See `aiodq.engine.channel.management.delete_channel`.
 
         Cancellation: it is done all the same.
         """
-        task = self._store_engine.loop.create_task(self._delete_channel(engine, name))
+        task = self._host.loop.create_task(self._delete_channel(engine, name))
         self._channels.add(task)
         task.add_done_callback(self._channels.discard)
         await asyncio.shield(task)
 
     async def _delete_channel(self, engine: TopicEngine, name: str) -> None:
-        async with self._store_engine.without_transactions():
-            await delete_channel(self._store_engine.fs_of(engine.name, name), engine, name)
+        async with self._host.without_transactions():
+            await delete_channel(self._host.fs_of(engine.name, name), engine, name)
 
     async def end(self) -> None:
         """Wait for everything that is under way."""

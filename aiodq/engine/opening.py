@@ -24,13 +24,14 @@ from aiodq.storage.io.durable_io import ensure_directory, sync_directory
 from aiodq.storage.io.file_pool import PooledFileSystem
 from aiodq.storage.io.os_errors import is_lasting, storage_error
 from aiodq.storage.log.topic_log import LogOptions, TopicLog
-from aiodq.storage.log.watermark import WATERMARK
 from aiodq.storage.read.delayed_index import delayed
+from aiodq.storage.read.log_reader import transactions_in
 from aiodq.storage.state.channel_journal import ChannelJournal
 from aiodq.storage.state.parked_transactions import drop_owed, keep_owed, owed_to, read_owed
-from aiodq.storage.state.store_layout import check_store_directory, list_topics, require_store, sweep_deleted
 from aiodq.storage.state.stored_options import StoredOptions, holding, kept
-from aiodq.storage.state.transaction_log import TransactionFile, transactions_in
+from aiodq.storage.state.transaction_log import TransactionFile
+from aiodq.storage.state.watermark import WATERMARK
+from aiodq.storage.store_layout import check_store_directory, list_topics, require_store, sweep_deleted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -382,7 +383,7 @@ def _put_missing(fs: FileSystem, clock: Clock, log: TopicLog, puts: Sequence[tup
 
 
 def _missing(fs: FileSystem, log: TopicLog, puts: Sequence[tuple[int, Puts]], since: int) -> list[Columns]:
-    there = transactions_in(fs, log, since)
+    there = transactions_in(fs, log.view(), since)
     return [put.columns for number, put in puts if number not in there]
 
 

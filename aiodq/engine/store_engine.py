@@ -40,9 +40,9 @@ from aiodq.names import check_topic_name, is_ephemeral
 from aiodq.options import StoreOptions, ephemeral
 from aiodq.storage.io.file_pool import PooledFileSystem
 from aiodq.storage.io.memory import MemoryFileSystem
-from aiodq.storage.log.watermark import WATERMARK
 from aiodq.storage.state.parked_transactions import drop_owed
 from aiodq.storage.state.stored_options import holding
+from aiodq.storage.state.watermark import WATERMARK
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -15,7 +15,7 @@ from aiodq.names import check_name
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.read.log_reader import LogReader, LogView
 from aiodq.storage.read.snapshot import LogSnapshot
-from aiodq.storage.state.store_layout import check_store_directory, list_topics
+from aiodq.storage.store_layout import check_store_directory, list_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

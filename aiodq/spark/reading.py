@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aiodq.spark.options import ReadOptions
     from aiodq.spark.planning import Split
     from aiodq.storage.io.filesystem import FileSystem
-    from aiodq.storage.log.quarantine import Damage
+    from aiodq.storage.io.quarantine import Damage
 
 __all__ = ["Partition", "record_batches"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.storage.io.os_errors import storage_error
-from aiodq.storage.log.segment_files import list_segments
+from aiodq.storage.segments.segment_files import list_segments
 from aiodq.storage.state.topic_meta import describe, read_meta
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from aiodq.storage.bulk.commits import Commit, CommitKey, Staged, commit_staged,
 from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.storage.io.durable_io import ensure_directory
 from aiodq.storage.io.filesystem import OsFileSystem
-from aiodq.storage.state.store_layout import check_store_directory
+from aiodq.storage.store_layout import check_store_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -40,8 +40,10 @@ in 3, the watermark each later frame carries, and, for any but the last segment,
 begins only after the one before it was synced. Beyond the promise, the log is cut so that what remains is a prefix.
 Below it, the bytes are quarantined and reported, and what follows is still delivered.
 
-The rooms, from the disk upward: `io` (the seam to the operating system, durable replacement, locks), `log` (a topic's
-segments for their owner, and what they hold at open: `log.recovery`), `read` (a log by offset, beside its owner too),
-`state` (channels' journals, transactions, `topic.json`, holds), `bulk` (segments written beside a store, and their
-adoption), `offline` (a store looked at, verified, repaired without an engine).
+The rooms, from the disk upward: `io` (the seam to the operating system, durable replacement, locks, quarantine),
+`segments` (a segment's file: its ends, its frames, looked through), `state` (what else a topic and a store keep:
+journals, transactions, `topic.json`, watermark, holds), `read` (a log by offset, while the owner runs too), `log` (a
+topic's segments for their owner: appended to, recovered, given up), `bulk` (segments written by others, and their
+adoption), `store_layout` (what lies in a store's directory), `offline` (a store looked at, verified, repaired without
+an engine). Each knows only those before it.
 """

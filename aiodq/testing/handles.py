@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aiodq.testing.tree import os_error
 
@@ -11,10 +11,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiodq.format.layout import BytesLike
-    from aiodq.testing.filesystem import SimulatedFileSystem
+    from aiodq.testing.faults import Call, Fault
     from aiodq.testing.tree import Node
 
 __all__ = ["SimulatedFile", "SimulatedLock"]
+
+
+class _Owner(Protocol):
+    """What an open file needs of its file system, which counts, fails and records each call."""
+
+    def _enter(self, call: Call, path: str) -> Fault | None: ...
+
+    def _write(self, node: Node, path: str, buffers: Sequence[BytesLike], position: int) -> int: ...
+
+    def _truncate(self, node: Node, path: str, size: int) -> None: ...
+
+    def _sync(self, node: Node, path: str, call: Call) -> None: ...
 
 
 class SimulatedFile:
@@ -22,7 +34,7 @@ class SimulatedFile:
 
     __slots__ = ("_fs", "_node", "_path", "_writable")
 
-    def __init__(self, fs: SimulatedFileSystem, node: Node, path: str, *, writable: bool) -> None:
+    def __init__(self, fs: _Owner, node: Node, path: str, *, writable: bool) -> None:
         """Open it."""
         self._fs = fs
         self._node: Node | None = node

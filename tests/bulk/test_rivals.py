@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.storage.bulk.adoption import move_in
 from aiodq.storage.bulk.commits import COMMITS, STAGING, Commit, CommitKey, commit_staged, discard_staged, read_commits
 from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.log.staged_segments import move_in
 from tests.bulk.support import STORE, eventually, left, load, numbered, shown, staged
 
 if TYPE_CHECKING:

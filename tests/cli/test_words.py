@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from aiodq.cli.stats import tables
 from aiodq.diskqueue import list_queues
 from aiodq.stats import ChannelStats, HeldSegment, Latency, TopicStats
-from aiodq.storage.log.quarantine import Damage
+from aiodq.storage.io.quarantine import Damage
 from aiodq.storage.offline.store_reader import TopicReader
 from aiodq.storage.offline.summaries import ChannelSummary, StoreSummary, TopicSummary
 from tests.cli.support import Running, aiodq, fill, ok

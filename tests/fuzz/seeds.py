@@ -23,9 +23,9 @@ from aiodq.format.segment import SegmentHeader
 from aiodq.format.transactions import Acks, Header, Puts, encode_commit, encode_header
 from aiodq.format.transactions import Commit as Transaction
 from aiodq.storage.bulk.commits import COMMITS, Commit, CommitKey, Staged, write_commit
-from aiodq.storage.log.watermark import WatermarkFile
 from aiodq.storage.state.holds import HOLDS, Hold, write_hold
 from aiodq.storage.state.topic_meta import TopicMeta, save_meta
+from aiodq.storage.state.watermark import WatermarkFile
 from aiodq.testing import SimulatedFileSystem
 from tests.fuzz.mend import SALT, mend_frames
 from tests.fuzz.stores import as_row, small_store

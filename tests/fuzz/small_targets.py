@@ -5,9 +5,9 @@ from __future__ import annotations
 from aiodq.errors import CorruptionError, FormatVersionError, InvalidOptionError
 from aiodq.storage.bulk import commits
 from aiodq.storage.bulk.commits import COMMITS
-from aiodq.storage.log.watermark import WATERMARK, WatermarkFile, check_slots, read_slots
 from aiodq.storage.state import holds
 from aiodq.storage.state.topic_meta import read_meta, save_meta
+from aiodq.storage.state.watermark import WATERMARK, WatermarkFile, check_slots, read_slots
 from aiodq.testing import SimulatedFileSystem
 
 

@@ -33,15 +33,15 @@ from aiodq.format.segment import SegmentHeader
 from aiodq.format.transactions import Acks, Commit, decode_commit, encode_commit
 from aiodq.format.vectorized.arrow import ArrowDecoder
 from aiodq.options import StoreOptions
-from aiodq.storage.log.gap_assessment import applied
 from aiodq.storage.log.recovery import recover
-from aiodq.storage.log.segment_contents import examine
 from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.offline.verify_segment import check_segment
-from aiodq.storage.read.frame_scan import Unit, scan_units
 from aiodq.storage.read.log_reader import LogReader, LogView
+from aiodq.storage.segments.frame_scan import Unit, scan_units
+from aiodq.storage.segments.segment_contents import examine
+from aiodq.storage.state.gap_assessment import applied
 from aiodq.storage.state.transaction_log import TRANSACTIONS, TransactionFile, read_transactions
 from aiodq.testing import FakeClock, SimulatedFileSystem
 from tests.format.arrows import rows_expected, rows_of

@@ -15,8 +15,8 @@ from aiodq.format.columns import Columns
 from aiodq.format.frame import encode_frames
 from aiodq.format.segment import SegmentHeader
 from aiodq.storage.log.recovery import recover
-from aiodq.storage.read import frame_scan as scan
-from aiodq.storage.read.frame_scan import Bad, Unit, scan_units
+from aiodq.storage.segments import frame_scan as scan
+from aiodq.storage.segments.frame_scan import Bad, Unit, scan_units
 from aiodq.testing import SimulatedFileSystem
 from tests.fuzz.mend import SALT
 from tests.fuzz.targets import BASE, CONTEXT, START, TOPIC

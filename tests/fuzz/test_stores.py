@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiodq.storage.log.topic_log import LogOptions, TopicLog
-from aiodq.storage.log.watermark import SLOT_FILE_BYTES
 from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.state.watermark import SLOT_FILE_BYTES
 from aiodq.testing import FakeClock, SimulatedFileSystem
 from tests.fuzz.damage import damage
 from tests.fuzz.stores import SLOT_BYTES, SLOT_STRIDE, STORE, image_of

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import aiodq
 from aiodq.names import check_name, check_topic_name, is_ephemeral
+from aiodq.storage import store_layout as layout
 from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.lock import LOCK_NAME
-from aiodq.storage.log.segment_files import segment_path
-from aiodq.storage.state import store_layout as layout
+from aiodq.storage.segments.segment_files import segment_path
 from aiodq.storage.state.topic_meta import TOPIC_FILE
 from tests.queue.support import SpyFileSystem, files_under, ready_now, store
 

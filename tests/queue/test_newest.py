@@ -22,7 +22,7 @@ from tests.queue.support import soon
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiodq.storage.log.segment_files import Segment
+    from aiodq.storage.segments.segment_files import Segment
 
 __all__ = ["machine"]
 

@@ -14,7 +14,7 @@ import aiodq
 from aiodq.format.segment import SegmentHeader
 from aiodq.spark.pipelines.session import load
 from aiodq.storage.io.filesystem import OsFileSystem
-from aiodq.storage.state.store_layout import list_topics
+from aiodq.storage.store_layout import list_topics
 from tests.spark.support import KEEP, read, scanned
 from tests.storage.stores import BREAKS, LEFTOVERS, a_store
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq.storage.io.filesystem import FileSystem
-    from aiodq.storage.log.quarantine import Damage
+    from aiodq.storage.io.quarantine import Damage
 
 START = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000

@@ -17,11 +17,11 @@ from aiodq.format.codecs import CODEC_ZSTD
 from aiodq.format.columns import Columns
 from aiodq.format.journal import ChannelImage, Op, OpKind
 from aiodq.format.layout import BATCH_HEADER, FRAME_PREFIX, KIND_BATCH, KIND_COMPACT, SEGMENT_HEADER
-from aiodq.storage.log.gap_assessment import applied
-from aiodq.storage.log.quarantine import Damage, quarantine, quarantined
+from aiodq.storage.io.quarantine import Damage, quarantine, quarantined
 from aiodq.storage.offline.store_reader import TopicReader
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.state.channel_journal import ChannelJournal
+from aiodq.storage.state.gap_assessment import applied
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import (
     alike,

@@ -16,8 +16,8 @@ from aiodq.errors import AiodqError, CorruptionError, DiskFullError, StoreFailed
 from aiodq.format.journal import JOURNAL_HEADER, ChannelImage, Op, OpKind, decode_checkpoint
 from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.filesystem import OsFileSystem
-from aiodq.storage.log.gap_assessment import applied, unsettled
 from aiodq.storage.state.channel_journal import ChannelJournal
+from aiodq.storage.state.gap_assessment import applied, unsettled
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import copy, flip, open_log, set_aside
 from tests.system.support import WrappedFile

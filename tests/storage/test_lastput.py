@@ -13,19 +13,19 @@ import pytest
 from aiodq.errors import StorageError
 from aiodq.format import frame as frames
 from aiodq.format.layout import BATCH_HEADER, KIND_BATCH, SEGMENT_HEADER
-from aiodq.storage.log.quarantine import Damage
-from aiodq.storage.log.segment_contents import Contents, examine
-from aiodq.storage.log.segment_files import inspect_file, segment_path
+from aiodq.storage.io.quarantine import Damage
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.read.snapshot import LogSnapshot
-from aiodq.storage.read.tail_search import contents_by_end
+from aiodq.storage.segments.segment_contents import Contents, examine
+from aiodq.storage.segments.segment_files import inspect_file, segment_path
+from aiodq.storage.segments.tail_search import contents_by_end
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import flip, open_log, overwrite, put, put_each, segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiodq.storage.log.segment_files import Inspection
+    from aiodq.storage.segments.segment_files import Inspection
 
 
 @pytest.fixture

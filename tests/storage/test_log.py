@@ -15,7 +15,7 @@ from aiodq.format.columns import Columns
 from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.log.active_segment import cuts
-from aiodq.storage.log.watermark import WATERMARK, read_slot_file
+from aiodq.storage.state.watermark import WATERMARK, read_slot_file
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import (
     CLOCK,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from aiodq.storage.log.offset_ranges import joined, total, without
 from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.segments.offset_ranges import joined, total, without
 from aiodq.storage.state.json_file import decode_checked
 from aiodq.storage.state.topic_meta import read_meta, save_meta
 from aiodq.testing import Fault, SimulatedFileSystem

@@ -10,7 +10,7 @@ import aiodq
 from aiodq.format.footer import IndexEntry, SegmentIndex, encode_footer
 from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
-from aiodq.storage.log.segment_files import segment_path
+from aiodq.storage.segments.segment_files import segment_path
 from aiodq.storage.state.topic_meta import TopicMeta, save_meta
 from aiodq.testing import SimulatedFileSystem
 from tests.storage.faults import FaultyFileSystem

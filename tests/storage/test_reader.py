@@ -15,7 +15,7 @@ from aiodq.format.columns import Columns
 from aiodq.format.journal import ChannelImage, Op, OpKind
 from aiodq.storage.offline.store_reader import StoreReader, TopicReader
 from aiodq.storage.state.channel_journal import ChannelJournal
-from aiodq.storage.state.store_layout import check_store_directory, delete_topic, list_topics
+from aiodq.storage.store_layout import check_store_directory, delete_topic, list_topics
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import (
     copy,

@@ -17,9 +17,9 @@ from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.filesystem import OsFileSystem
-from aiodq.storage.log import segment_contents as storage_contents
-from aiodq.storage.log.watermark import WATERMARK, WatermarkFile
 from aiodq.storage.offline.store_reader import TopicReader
+from aiodq.storage.segments import segment_contents as storage_contents
+from aiodq.storage.state.watermark import WATERMARK, WatermarkFile
 from aiodq.testing import SimulatedFileSystem, Wrote
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import (

@@ -13,10 +13,10 @@ from aiodq.errors import AiodqError, FormatVersionError, NotAStoreError, StoreLo
 from aiodq.format.segment import SegmentHeader
 from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.lock import StoreLock
-from aiodq.storage.log.gap_assessment import applied
 from aiodq.storage.offline.repair import RepairAction, repair_store
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.channel_journal import read_channel
+from aiodq.storage.state.gap_assessment import applied
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import alike, contents, copy, open_log, overwrite, put, read_topic, segments, set_aside, tree
 from tests.storage.stores import BREAKS, LEFTOVERS, a_store

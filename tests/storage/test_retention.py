@@ -13,8 +13,8 @@ from aiodq.format.checksum import CRC32, checksum_named
 from aiodq.format.frame import FrameContext
 from aiodq.options import Retention
 from aiodq.storage.log.retention import expired
-from aiodq.storage.log.segment_files import Segment
-from aiodq.storage.log.segment_list import SegmentList
+from aiodq.storage.segments.segment_files import Segment
+from aiodq.storage.segments.segment_list import SegmentList
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.format.layout import SEGMENT_HEADER
-from aiodq.storage.log.segment_list import SegmentList
+from aiodq.storage.segments.segment_list import SegmentList
 from tests.storage.test_retention import a_log
 
 if TYPE_CHECKING:
-    from aiodq.storage.log.segment_files import Segment
+    from aiodq.storage.segments.segment_files import Segment
 
 
 def check(listed: SegmentList) -> None:

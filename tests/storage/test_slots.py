@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiodq.errors import StorageError, StoreFailedError
-from aiodq.storage.log.watermark import (
+from aiodq.storage.state.watermark import (
     SLOT_FILE_BYTES,
     WatermarkFile,
     check_slots,

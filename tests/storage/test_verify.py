@@ -12,10 +12,10 @@ import pytest
 from aiodq.errors import FormatVersionError, NotAStoreError, StorageError, StoreNotFoundError
 from aiodq.format.journal import Op, OpKind
 from aiodq.format.segment import SegmentHeader
-from aiodq.storage.log.segment_files import list_segments
 from aiodq.storage.offline import verify_segment
 from aiodq.storage.offline.verify import StoreReport, verify_store
-from aiodq.storage.read import frame_scan as scan
+from aiodq.storage.segments import frame_scan as scan
+from aiodq.storage.segments.segment_files import list_segments
 from aiodq.storage.state.channel_journal import ChannelJournal
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import copy, flip, open_log, overwrite, put, put_each, segments, tree

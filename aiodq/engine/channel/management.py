@@ -9,9 +9,9 @@ from aiodq.engine.opening import open_channel
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, StoreFailedError
 from aiodq.names import is_ephemeral
-from aiodq.storage.log.gap_assessment import channel_directory
 from aiodq.storage.read.delayed_index import delayed
-from aiodq.storage.state.store_layout import remove_channel_files
+from aiodq.storage.state.gap_assessment import channel_directory
+from aiodq.storage.store_layout import remove_channel_files
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aiodq.engine.opening import OpenedTopic
-    from aiodq.storage.log.quarantine import Damage
+    from aiodq.storage.io.quarantine import Damage
 
 __all__ = ["DELIVERY", "STORE", "TOPIC", "Reporter"]
 

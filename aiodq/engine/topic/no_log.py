@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiodq.storage.log.segment_list import SegmentList
 from aiodq.storage.read.log_reader import LogView
+from aiodq.storage.segments.segment_list import SegmentList
 
 if TYPE_CHECKING:
-    from aiodq.storage.log.quarantine import Damage
-    from aiodq.storage.log.segment_files import Segment
+    from aiodq.storage.io.quarantine import Damage
+    from aiodq.storage.segments.segment_files import Segment
 
 __all__ = ["NoLog"]
 

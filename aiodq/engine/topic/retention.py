@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiodq.engine.engine_host import TopicEngineHost
     from aiodq.engine.topic.prefetch_reader import PrefetchingReader
     from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.storage.log.segment_files import Segment
+    from aiodq.storage.segments.segment_files import Segment
 
 __all__ = ["TopicRetention"]
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aiodq.errors import CorruptionError, DiskFullError, StorageError, StoreFailedError, StoreNotFoundError
-from aiodq.format.footer import FooterTail
-from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
-from aiodq.format.segment import SegmentHeader
+from aiodq.errors import CorruptionError, DiskFullError, StorageError, StoreNotFoundError
 from aiodq.storage.bulk.commits import (
     COMMITS,
     Commit,
@@ -20,20 +16,16 @@ from aiodq.storage.bulk.commits import (
     staging_directory,
     write_commit,
 )
-from aiodq.storage.io.durable_io import sync_directory, sync_file, write_all
-from aiodq.storage.io.os_errors import is_lasting, opened, storage_error
-from aiodq.storage.log.segment_files import inspect_file, sealed_segment, segment_path
+from aiodq.storage.io.durable_io import sync_directory
+from aiodq.storage.io.os_errors import is_lasting
+from aiodq.storage.log.staged_segments import check_staged, move_in
 from aiodq.storage.state.parked_transactions import may_be_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from uuid import UUID
-
-    from aiodq.storage.io.filesystem import File, FileSystem
-    from aiodq.storage.log.segment_files import Segment
+    from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.log.topic_log import TopicLog
 
-__all__ = ["adopt", "check_staged", "finish_adoptions", "move_in", "place", "placed", "unadoptable"]
+__all__ = ["adopt", "finish_adoptions", "unadoptable"]
 
 
 def adopt(log: TopicLog, store: str, commit: Commit, topic: str) -> Commit:
@@ -91,32 +83,6 @@ def finish_adoptions(fs: FileSystem, store: str) -> tuple[dict[str, StorageError
     return unusable, blocked
 
 
-def place(fs: FileSystem, path: str, topic: UUID, base: int, records: int) -> None:
-    """Let a staged segment say that it is a topic's, and where it begins. Blocking.
-
-    Its frames say everything relative to that, and its checksums go on from a salt of its own.
-
-    Raises:
-        CorruptionError: it is not what was written.
-        StorageError: as mapped from the system's error.
-    """
-    with opened(fs, path, write=True) as file:
-        header = _checked(file, path, records)
-        write_all(file, [replace(header, topic=topic, base=base).encode()], 0)
-        sync_file(file, path)
-
-
-def check_staged(fs: FileSystem, path: str, records: int) -> None:
-    """Make sure that both ends of a staged segment say that it holds so many messages. Blocking.
-
-    Raises:
-        CorruptionError: they do not.
-        StorageError: as mapped from the system's error.
-    """
-    with opened(fs, path) as file:
-        _checked(file, path, records)
-
-
 def unadoptable(fs: FileSystem, store: str, commit: Commit) -> list[str]:
     """Return why an owner cannot adopt a commit, in words. Blocking.
 
@@ -135,57 +101,3 @@ def unadoptable(fs: FileSystem, store: str, commit: Commit) -> list[str]:
             except (CorruptionError, StoreNotFoundError) as error:
                 reasons.append(f"{staged.records} messages for topic {topic!r} are not what was staged: {error}")
     return reasons
-
-
-def _checked(file: File, path: str, records: int) -> SegmentHeader:
-    size = file.size()
-    header = SegmentHeader.decode(file.read_at(SEGMENT_HEADER.size, 0), path)
-    end = file.read_at(FOOTER_TAIL.size, size - FOOTER_TAIL.size) if size >= FOOTER_TAIL.size else b""
-    tail = FooterTail.decode(end, size, path)
-    if tail is None or tail.end != records or tail.records != records or tail.salt != header.salt:
-        raise CorruptionError(f"the staged segment does not hold the {records} messages committed", path, size)
-    return header
-
-
-def placed(fs: FileSystem, directory: str, topic: UUID, base: int) -> Segment:
-    """Return a segment that was moved in. Blocking.
-
-    Raises:
-        CorruptionError: it is not what was staged.
-        StorageError: as mapped from the system's error.
-    """
-    path = segment_path(directory, base)
-    found = inspect_file(fs, path, base, topic)
-    if found.tail is None or found.header_error is not None:
-        raise CorruptionError("the segment is not what was staged", path)
-    return sealed_segment(path, found, found.tail)
-
-
-def move_in(fs: FileSystem, directory: str, staged: Sequence[tuple[str, int]]) -> None:
-    """Move staged segments to their places, durably. One that is no longer staged is in its place, or was. Blocking.
-
-    Raises:
-        StorageError: as mapped from the system's error; it may be repeated.
-    """
-    moving = [(path, base) for path, base in staged if fs.exists(path)]
-    try:
-        for path, base in moving:
-            # The first takes the name of the empty segment that the log would have gone on with.
-            fs.rename(path, segment_path(directory, base))
-        if moving:
-            # CRASH: 11. Nothing else is appended before both names are durable: no power cut brings a staged one back
-            # once retention may have deleted what it became.
-            sync_directory(fs, directory)
-            _sync_staging(fs, os.path.dirname(moving[0][0]))
-    except OSError as cause:
-        raise storage_error(cause, directory) from cause
-
-
-def _sync_staging(fs: FileSystem, directory: str) -> None:
-    """Make durable that files have left a writer's directory, which the writer may be removing at this moment."""
-    try:
-        sync_directory(fs, directory)
-    except StoreFailedError:
-        if fs.exists(directory):
-            raise
-        sync_directory(fs, os.path.dirname(directory))

@@ -30,7 +30,7 @@ from aiodq.names import check_name, is_ephemeral
 from aiodq.storage.bulk.commit_lock import COMMITS, lock_commits
 from aiodq.storage.io.durable_io import LARGEST_FILE, TEMPORARY, read_file, replace_file
 from aiodq.storage.io.os_errors import storage_error
-from aiodq.storage.log.quarantine import Damage, quarantined
+from aiodq.storage.io.quarantine import Damage, quarantined
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
 
 if TYPE_CHECKING:

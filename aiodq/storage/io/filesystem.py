@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.storage.io.lock import StoreLock
+from aiodq.storage.io.os_errors import storage_error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from aiodq.format.layout import BytesLike
 
-__all__ = ["File", "FileSystem", "Lock", "OsFileSystem"]
+__all__ = ["File", "FileSystem", "Lock", "OsFileSystem", "close_file", "opened"]
 
 
 class Lock(Protocol):
@@ -216,3 +218,32 @@ class OsFileSystem:
     def lock(self, path: str) -> Lock:
         """See `FileSystem.lock`."""
         return StoreLock.acquire(path)
+
+
+def close_file(file: File, path: str) -> None:
+    """Close a file.
+
+    Raises:
+        StorageError: the system reported an error that it had kept for this moment; the file is closed all the same.
+    """
+    try:
+        file.close()
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+
+
+@contextmanager
+def opened(fs: FileSystem, path: str, *, write: bool = False) -> Iterator[File]:
+    """Open a file that is there, for as long as it is needed.
+
+    Raises:
+        StorageError: what the system refuses within, too, as mapped by `storage_error`.
+    """
+    try:
+        file = fs.open(path, write=write)
+        try:
+            yield file
+        finally:
+            file.close()
+    except OSError as cause:
+        raise storage_error(cause, path) from cause

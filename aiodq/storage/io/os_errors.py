@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import errno
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import CorruptionError, DiskFullError, ReadOnlyError, StorageError, StoreNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from os import PathLike
 
-    from aiodq.storage.io.filesystem import File, FileSystem
-
-__all__ = ["close_file", "is_lasting", "opened", "storage_error"]
+__all__ = ["is_lasting", "storage_error"]
 
 _FULL: Final = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG})
 _REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -59,32 +55,3 @@ def is_lasting(error: StorageError) -> bool:
     device, is none of these: who opens a store is told.
     """
     return error.errno in _LASTING or (isinstance(error, CorruptionError) and error.errno is None)
-
-
-def close_file(file: File, path: str) -> None:
-    """Close a file.
-
-    Raises:
-        StorageError: the system reported an error that it had kept for this moment; the file is closed all the same.
-    """
-    try:
-        file.close()
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
-
-
-@contextmanager
-def opened(fs: FileSystem, path: str, *, write: bool = False) -> Iterator[File]:
-    """Open a file that is there, for as long as it is needed.
-
-    Raises:
-        StorageError: what the system refuses within, too, as mapped by `storage_error`.
-    """
-    try:
-        file = fs.open(path, write=write)
-        try:
-            yield file
-        finally:
-            file.close()
-    except OSError as cause:
-        raise storage_error(cause, path) from cause

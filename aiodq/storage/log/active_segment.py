@@ -10,10 +10,11 @@ from aiodq.format.frame import encode_frames, read_prefix, slice_frames
 from aiodq.format.layout import INDEX_STRIDE, MAX_RELATIVE, SEGMENT_HEADER
 from aiodq.storage.io.durable_io import sync_directory, sync_file, write_all
 from aiodq.storage.io.file_pool import is_ready, make_ready
-from aiodq.storage.io.os_errors import close_file, storage_error
+from aiodq.storage.io.filesystem import close_file
+from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.log.recovery import seal_file
-from aiodq.storage.log.segment_contents import Contents
-from aiodq.storage.log.segment_files import scanned_segment
+from aiodq.storage.segments.segment_contents import Contents
+from aiodq.storage.segments.segment_files import scanned_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from aiodq.format.columns import Columns
     from aiodq.format.segment import SegmentHeader
     from aiodq.storage.io.filesystem import File, FileSystem
-    from aiodq.storage.log.segment_files import Segment
+    from aiodq.storage.segments.segment_files import Segment
 
 __all__ = ["WRITE_BYTES", "ActiveSegment", "cuts"]
 

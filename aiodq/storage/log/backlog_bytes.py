@@ -11,7 +11,7 @@ from aiodq.format.layout import SEGMENT_HEADER
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiodq.storage.log.segment_files import Segment
+    from aiodq.storage.segments.segment_files import Segment
 
 __all__ = ["BacklogBytes", "segment_at"]
 

@@ -10,9 +10,9 @@ from aiodq.format.footer import SegmentIndex, encode_footer
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.io.durable_io import sync_directory, sync_file, write_again, write_all
 from aiodq.storage.io.os_errors import storage_error
-from aiodq.storage.log.quarantine import Damage, quarantine, set_aside
-from aiodq.storage.log.segment_contents import Contents, examine, index_unit
-from aiodq.storage.log.segment_files import (
+from aiodq.storage.io.quarantine import Damage, quarantine, set_aside
+from aiodq.storage.segments.segment_contents import Contents, examine, index_unit
+from aiodq.storage.segments.segment_files import (
     Inspection,
     Segment,
     own_segments,

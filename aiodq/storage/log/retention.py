@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from aiodq.options import Retention
-    from aiodq.storage.log.segment_files import Segment
-    from aiodq.storage.log.segment_list import SegmentList
+    from aiodq.storage.segments.segment_files import Segment
+    from aiodq.storage.segments.segment_list import SegmentList
 
 __all__ = ["Verdict", "expired", "gone_ns", "outgrown_ns"]
 

@@ -13,19 +13,19 @@ from aiodq.errors import DiskFullError, StorageError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE
 from aiodq.format.footer import SegmentIndex
 from aiodq.format.segment import SegmentHeader, topic_salt
-from aiodq.storage.bulk.adoption import move_in, place, placed
 from aiodq.storage.io.durable_io import ensure_directory, read_file, sweep_temporaries
 from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.quarantine import Damage, quarantine
 from aiodq.storage.log.active_segment import ActiveSegment
-from aiodq.storage.log.gap_assessment import losses, losses_in_front
-from aiodq.storage.log.offset_ranges import joined, total, without
-from aiodq.storage.log.quarantine import Damage, quarantine
 from aiodq.storage.log.recovery import recover
-from aiodq.storage.log.segment_files import Segment, load_index, segment_path
-from aiodq.storage.log.segment_list import SegmentList
-from aiodq.storage.log.watermark import SLOT_FILE_BYTES, WATERMARK, WatermarkFile, check_slots, noted_watermark
+from aiodq.storage.log.staged_segments import move_in, place, placed
 from aiodq.storage.read.log_reader import LogView
+from aiodq.storage.segments.offset_ranges import joined, total, without
+from aiodq.storage.segments.segment_files import Segment, load_index, segment_path
+from aiodq.storage.segments.segment_list import SegmentList
+from aiodq.storage.state.gap_assessment import losses, losses_in_front
 from aiodq.storage.state.topic_meta import TopicMeta, load_meta, save_meta
+from aiodq.storage.state.watermark import SLOT_FILE_BYTES, WATERMARK, WatermarkFile, check_slots, noted_watermark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from aiodq.format.columns import Columns
     from aiodq.options import ChannelOptions
     from aiodq.storage.io.filesystem import FileSystem
-    from aiodq.storage.log.offset_ranges import Ranges
     from aiodq.storage.log.recovery import Recovery
+    from aiodq.storage.segments.offset_ranges import Ranges
     from aiodq.storage.state.stored_options import StoredOptions
 
 __all__ = ["LogOptions", "TopicLog"]

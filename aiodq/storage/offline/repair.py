@@ -18,26 +18,26 @@ from aiodq.storage.bulk.adoption import unadoptable
 from aiodq.storage.bulk.commits import COMMITS, read_commits
 from aiodq.storage.io.durable_io import TEMPORARY, read_file, replace_file, sweep_temporaries
 from aiodq.storage.io.os_errors import storage_error
-from aiodq.storage.log.gap_assessment import CHANNELS, applied, channel_directory, is_loss, is_loss_in_front
-from aiodq.storage.log.quarantine import quarantine, set_aside
-from aiodq.storage.log.segment_files import own_segments
-from aiodq.storage.log.watermark import WATERMARK, WatermarkFile, check_slots, noted_watermark, read_slot_file
+from aiodq.storage.io.quarantine import quarantine, set_aside
 from aiodq.storage.offline.repair_segment import repair_segment
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.offline.verify_segment import check_segment
+from aiodq.storage.segments.segment_files import own_segments
 from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL, ChannelJournal, read_channel, topic_of
+from aiodq.storage.state.gap_assessment import CHANNELS, applied, channel_directory, is_loss, is_loss_in_front
 from aiodq.storage.state.holds import hold_path, read_hold, read_holds
-from aiodq.storage.state.parked_transactions import in_the_way, keep_owed, may_be_topic, read_owed
-from aiodq.storage.state.store_layout import check_store_directory, list_topics
+from aiodq.storage.state.parked_transactions import keep_owed, may_be_topic, read_owed
 from aiodq.storage.state.topic_meta import TOPIC_FILE, TopicMeta, describe, save_meta
 from aiodq.storage.state.transaction_log import TRANSACTIONS, mended, read_transactions
+from aiodq.storage.state.watermark import WATERMARK, WatermarkFile, check_slots, noted_watermark, read_slot_file
+from aiodq.storage.store_layout import check_store_directory, in_the_way, list_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aiodq.storage.io.filesystem import FileSystem
-    from aiodq.storage.log.segment_contents import Contents
     from aiodq.storage.offline.verify_segment import SegmentCheck
+    from aiodq.storage.segments.segment_contents import Contents
 
 __all__ = ["RepairAction", "repair_store"]
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 from aiodq.errors import CorruptionError
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.io.durable_io import TEMPORARY, sync_directory, sync_file, write_all
-from aiodq.storage.io.os_errors import opened, storage_error
-from aiodq.storage.log.quarantine import quarantine
-from aiodq.storage.log.segment_contents import Contents, examine
+from aiodq.storage.io.filesystem import opened
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.quarantine import quarantine
 from aiodq.storage.offline.verify_segment import footer_of
+from aiodq.storage.segments.segment_contents import Contents, examine
 
 if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import File, FileSystem

@@ -15,17 +15,17 @@ from aiodq.names import check_name
 from aiodq.stats import HeldSegment
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.log.backlog_bytes import BacklogBytes
-from aiodq.storage.log.gap_assessment import channel_images, unsettled
-from aiodq.storage.log.offset_ranges import total
 from aiodq.storage.offline.summaries import ChannelSummary, StoreSummary, TopicSummary
 from aiodq.storage.read.delayed_index import delayed
 from aiodq.storage.read.frame_results import Rows
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.storage.read.stored_message import records_of
+from aiodq.storage.segments.offset_ranges import total
+from aiodq.storage.state.gap_assessment import channel_images, unsettled
 from aiodq.storage.state.holds import held_by, read_holds
 from aiodq.storage.state.owner_stats import ChannelFigures, read_figures
-from aiodq.storage.state.store_layout import check_store_directory, list_topics
+from aiodq.storage.store_layout import check_store_directory, list_topics
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     from aiodq.format.journal import ChannelImage
     from aiodq.storage.io.filesystem import FileSystem
-    from aiodq.storage.log.quarantine import Damage
-    from aiodq.storage.log.segment_files import Segment
+    from aiodq.storage.io.quarantine import Damage
     from aiodq.storage.read.frame_reader import FrameReader
     from aiodq.storage.read.log_reader import LogView
     from aiodq.storage.read.stored_message import StoredMessage
+    from aiodq.storage.segments.segment_files import Segment
 
 __all__ = ["ChannelSummary", "StoreReader", "StoreSummary", "TopicReader", "TopicSummary"]
 

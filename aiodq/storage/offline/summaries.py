@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aiodq.stats import HeldSegment, Latency
-    from aiodq.storage.log.quarantine import Damage
+    from aiodq.storage.io.quarantine import Damage
 
 __all__ = ["ChannelSummary", "StoreSummary", "TopicSummary"]
 

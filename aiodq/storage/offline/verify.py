@@ -13,19 +13,19 @@ from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.io.durable_io import TEMPORARY, read_file
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import storage_error
-from aiodq.storage.log.gap_assessment import CHANNELS, channel_directory, losses, losses_in_front
-from aiodq.storage.log.offset_ranges import without
-from aiodq.storage.log.quarantine import is_quarantined
-from aiodq.storage.log.segment_files import own_segments
-from aiodq.storage.log.watermark import WATERMARK, check_slots, noted_watermark, read_slot_file
+from aiodq.storage.io.quarantine import is_quarantined
 from aiodq.storage.offline.verify_segment import SegmentCheck, check_segment
+from aiodq.storage.segments.offset_ranges import without
+from aiodq.storage.segments.segment_files import own_segments
 from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL, read_channel, topic_of
+from aiodq.storage.state.gap_assessment import CHANNELS, channel_directory, losses, losses_in_front
 from aiodq.storage.state.holds import HOLDS, decode_hold
 from aiodq.storage.state.owner_stats import FIGURES
-from aiodq.storage.state.parked_transactions import ASIDE, in_the_way, may_be_topic, read_owed
-from aiodq.storage.state.store_layout import check_store_directory, list_topics
+from aiodq.storage.state.parked_transactions import ASIDE, may_be_topic, read_owed
 from aiodq.storage.state.topic_meta import TOPIC_FILE, TopicMeta, describe
 from aiodq.storage.state.transaction_log import TRANSACTIONS, read_transactions
+from aiodq.storage.state.watermark import WATERMARK, check_slots, noted_watermark, read_slot_file
+from aiodq.storage.store_layout import check_store_directory, in_the_way, list_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Literal
 from aiodq.errors import CorruptionError
 from aiodq.format.footer import encode_footer
 from aiodq.format.layout import SEGMENT_HEADER
-from aiodq.storage.io.os_errors import opened, storage_error
-from aiodq.storage.log.segment_contents import Contents, examine
-from aiodq.storage.log.segment_files import Inspection, inspect
-from aiodq.storage.read.frame_scan import frames_backward
+from aiodq.storage.io.filesystem import opened
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.segments.frame_scan import frames_backward
+from aiodq.storage.segments.segment_contents import Contents, examine
+from aiodq.storage.segments.segment_files import Inspection, inspect
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -10,19 +10,20 @@ from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.columns import CONTINUED, CONTINUES
 from aiodq.format.footer import SegmentIndex
 from aiodq.format.layout import FRAME_PREFIX, TRAILER
-from aiodq.storage.io.os_errors import close_file, storage_error
-from aiodq.storage.log.quarantine import Damage
-from aiodq.storage.log.segment_contents import index_unit
-from aiodq.storage.log.segment_files import load_index
+from aiodq.storage.io.filesystem import close_file
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.quarantine import Damage
 from aiodq.storage.read.frame_results import FramesRead, Rows, add_rows, gap, lost_segment, whole_until
-from aiodq.storage.read.frame_scan import Bad, Unit, Window, scan_units
+from aiodq.storage.segments.frame_scan import Bad, Unit, Window, scan_units
+from aiodq.storage.segments.segment_contents import index_unit
+from aiodq.storage.segments.segment_files import load_index
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiodq.storage.io.filesystem import File, FileSystem
-    from aiodq.storage.log.segment_files import Segment
     from aiodq.storage.read.frame_results import Decode, LogView
+    from aiodq.storage.segments.segment_files import Segment
 
 __all__ = ["FrameReader", "OpenSegment"]
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from aiodq.format.columns import CONTINUED, CONTINUES
-from aiodq.storage.log.quarantine import Damage
+from aiodq.storage.io.quarantine import Damage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiodq.errors import CorruptionError, StoreNotFoundError
     from aiodq.format.frame import FrameContext
-    from aiodq.storage.log.segment_files import Segment
+    from aiodq.storage.segments.segment_files import Segment
 
 __all__ = ["Decode", "FramesRead", "LogView", "Rows", "add_rows", "gap", "lost_segment", "whole_until"]
 

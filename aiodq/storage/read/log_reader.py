@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
+from aiodq.format.columns import Flags
 from aiodq.format.decode import decode_stretch
 from aiodq.format.footer import IndexEntry, SegmentIndex
 from aiodq.format.frame import Batch
@@ -16,11 +17,12 @@ from aiodq.storage.read.frame_results import FramesRead, LogView, lost_segment
 
 if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import FileSystem
-    from aiodq.storage.log.segment_files import Segment
     from aiodq.storage.read.frame_reader import OpenSegment
+    from aiodq.storage.segments.segment_files import Segment
 
-__all__ = ["LogReader", "LogView", "ReadResult"]
+__all__ = ["LogReader", "LogView", "ReadResult", "transactions_in"]
 
+_PIECE: Final = 1 << 20
 _CHUNK: Final = 256 * 1024
 
 ReadResult: TypeAlias = FramesRead[Batch]
@@ -174,3 +176,25 @@ class LogReader(FrameReader[Batch]):
         if segment.base >= offset:
             return SEGMENT_HEADER.size
         return self.opened(segment).index.position_of(offset - segment.base)
+
+
+def transactions_in(fs: FileSystem, view: LogView, since: int) -> set[int]:
+    """Return the numbers of the transactions that a log holds messages of, from an offset on. Blocking.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    reader = LogReader(fs)
+    numbers: set[int] = set()
+    try:
+        for segment in view.segments:
+            at = max(segment.base, since) if segment.flags & Flags.TRANSACTION else segment.end
+            while at < segment.end:
+                result = reader.read(view, at, _PIECE)
+                numbers |= {b.columns.transaction for b in result.batches if b.columns.transaction is not None}
+                if result.next <= at:
+                    break
+                at = result.next
+    finally:
+        reader.close()
+    return numbers

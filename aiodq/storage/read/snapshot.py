@@ -12,10 +12,10 @@ from aiodq.errors import StoreNotFoundError
 from aiodq.format.decode import index_singles
 from aiodq.format.segment import topic_salt
 from aiodq.storage.io.os_errors import storage_error
-from aiodq.storage.log.gap_assessment import is_loss
-from aiodq.storage.log.quarantine import Damage
-from aiodq.storage.log.segment_contents import Contents, examine
-from aiodq.storage.log.segment_files import (
+from aiodq.storage.io.quarantine import Damage
+from aiodq.storage.read.log_reader import LogView
+from aiodq.storage.segments.segment_contents import Contents, examine
+from aiodq.storage.segments.segment_files import (
     inspect,
     inspect_file,
     list_segments,
@@ -23,15 +23,15 @@ from aiodq.storage.log.segment_files import (
     sealed_segment,
     segment_base,
 )
-from aiodq.storage.log.watermark import WATERMARK, noted_watermark, read_slot_file
-from aiodq.storage.read.log_reader import LogView
-from aiodq.storage.read.tail_search import contents_by_end
+from aiodq.storage.segments.tail_search import contents_by_end
+from aiodq.storage.state.gap_assessment import is_loss
 from aiodq.storage.state.topic_meta import describe
+from aiodq.storage.state.watermark import WATERMARK, noted_watermark, read_slot_file
 
 if TYPE_CHECKING:
     from aiodq.format.decode import IndexSingles
     from aiodq.storage.io.filesystem import File, FileSystem
-    from aiodq.storage.log.segment_files import Inspection, Segment
+    from aiodq.storage.segments.segment_files import Inspection, Segment
     from aiodq.storage.state.topic_meta import TopicMeta
 
 __all__ = ["LogSnapshot"]

@@ -41,8 +41,9 @@ from aiodq.storage.io.durable_io import (
     write_all,
 )
 from aiodq.storage.io.file_pool import is_ready, make_ready
-from aiodq.storage.io.os_errors import close_file, storage_error
-from aiodq.storage.log.quarantine import Damage, quarantine
+from aiodq.storage.io.filesystem import close_file
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.quarantine import Damage, quarantine
 from aiodq.storage.state.topic_meta import TOPIC_FILE, describe
 
 if TYPE_CHECKING:

@@ -16,28 +16,25 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.format.transactions import Commit, Header
 from aiodq.names import is_topic_name
-from aiodq.storage.bulk.commits import read_commits
 from aiodq.storage.io.durable_io import ensure_directory, replace_file, sweep_temporaries, sync_directory
 from aiodq.storage.io.os_errors import storage_error
-from aiodq.storage.log.quarantine import set_aside
-from aiodq.storage.state.transaction_log import FoundTransactions, mended, read_blocks, read_transactions
+from aiodq.storage.io.quarantine import set_aside
+from aiodq.storage.state.transaction_log import FoundTransactions, mended, read_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from aiodq.format.transactions import Block
     from aiodq.storage.io.filesystem import FileSystem
-    from aiodq.storage.log.quarantine import Damage
+    from aiodq.storage.io.quarantine import Damage
 
 __all__ = [
     "ASIDE",
     "Owed",
     "drop_owed",
-    "in_the_way",
     "keep_owed",
     "may_be_topic",
     "owed_to",
-    "owed_topics",
     "read_owed",
 ]
 
@@ -121,31 +118,6 @@ def read_owed(fs: FileSystem, store: str) -> dict[str, list[Owed]]:
 def may_be_topic(fs: FileSystem, store: str, name: str) -> bool:
     """Return whether a store can have a topic that is called so: its name is not reserved, or it is there."""
     return is_topic_name(name) or fs.is_directory(os.path.join(store, name))
-
-
-def owed_topics(fs: FileSystem, store: str) -> set[str]:
-    """Return the topics for which something is committed that may not be in its place yet. Blocking.
-
-    Raises:
-        FormatVersionError: a newer version.
-        StorageError: as mapped from the system's error.
-    """
-    names = set(read_owed(fs, store))
-    names |= {part.topic for block in read_transactions(fs, store).blocks for part in block.commit.puts}
-    return names.union(*(commit.topics for commit in read_commits(fs, store).pending))
-
-
-def in_the_way(fs: FileSystem, store: str) -> dict[str, str]:
-    """Return by topic the path of what is no directory, and lies where the topic's would be made. Blocking.
-
-    What a store itself needs does not count: no topic can be in its place.
-
-    Raises:
-        FormatVersionError: a newer version.
-        StorageError: as mapped from the system's error.
-    """
-    paths = {name: os.path.join(store, name) for name in owed_topics(fs, store) if may_be_topic(fs, store, name)}
-    return {name: path for name, path in paths.items() if fs.exists(path) and not fs.is_directory(path)}
 
 
 def drop_owed(fs: FileSystem, owed: Sequence[Owed]) -> None:

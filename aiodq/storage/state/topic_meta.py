@@ -14,19 +14,19 @@ from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.names import check_name
 from aiodq.storage.io.durable_io import read_file, replace_file
-from aiodq.storage.log.offset_ranges import joined
-from aiodq.storage.log.quarantine import Damage, quarantine
-from aiodq.storage.log.segment_files import list_segments
-from aiodq.storage.log.watermark import WATERMARK, read_slot_file
+from aiodq.storage.io.quarantine import Damage, quarantine
+from aiodq.storage.segments.offset_ranges import joined
+from aiodq.storage.segments.segment_files import list_segments
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
 from aiodq.storage.state.stored_options import decode_channel, decode_topic, encode_channel, encode_topic, unknown
+from aiodq.storage.state.watermark import WATERMARK, read_slot_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aiodq.options import ChannelOptions
     from aiodq.storage.io.filesystem import FileSystem
-    from aiodq.storage.log.offset_ranges import Ranges
+    from aiodq.storage.segments.offset_ranges import Ranges
     from aiodq.storage.state.stored_options import StoredOptions
 
 __all__ = ["TOPIC_FILE", "TopicMeta", "describe", "load_meta", "read_meta", "save_meta"]

@@ -8,7 +8,6 @@ import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import CorruptionError, FormatVersionError, StoreFailedError
-from aiodq.format.columns import Flags
 from aiodq.format.transactions import (
     FIRST_BLOCK,
     Block,
@@ -20,15 +19,14 @@ from aiodq.format.transactions import (
     next_commit,
 )
 from aiodq.storage.io.durable_io import read_file, sync_directory, sync_file, write_again, write_all
-from aiodq.storage.io.os_errors import close_file, storage_error
-from aiodq.storage.log.quarantine import Damage, quarantine
-from aiodq.storage.read.log_reader import LogReader
+from aiodq.storage.io.filesystem import close_file
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.quarantine import Damage, quarantine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aiodq.storage.io.filesystem import File, FileSystem
-    from aiodq.storage.log.topic_log import TopicLog
 
 __all__ = [
     "TRANSACTIONS",
@@ -37,14 +35,12 @@ __all__ = [
     "mended",
     "read_blocks",
     "read_transactions",
-    "transactions_in",
 ]
 
 TRANSACTIONS: Final = "#transactions"
 """No topic may be called so."""
 
 _LARGEST: Final = 1 << 30
-_PIECE: Final = 1 << 20
 _SPACE: Final = 1 << 16
 _MOST_KEPT: Final = 1 << 20
 """Bytes of a file: those a new one gets, so that most syncs need not note a new size; and those one keeps."""
@@ -131,28 +127,6 @@ def mended(found: FoundTransactions) -> bytes:
     first, salt = found.header
     blocks = [encode_commit(commits.get(n, Commit()), n, first, salt) for n in range(first, max(commits) + 1)]
     return b"".join([encode_header(found.header), *blocks]).ljust(_SPACE, b"\0")
-
-
-def transactions_in(fs: FileSystem, log: TopicLog, since: int) -> set[int]:
-    """Return the numbers of the transactions that a log holds messages of, from an offset on. Blocking.
-
-    Raises:
-        StorageError: as mapped from the system's error.
-    """
-    reader, view = LogReader(fs), log.view()
-    numbers: set[int] = set()
-    try:
-        for segment in log.segments:
-            at = max(segment.base, since) if segment.flags & Flags.TRANSACTION else segment.end
-            while at < segment.end:
-                result = reader.read(view, at, _PIECE)
-                numbers |= {b.columns.transaction for b in result.batches if b.columns.transaction is not None}
-                if result.next <= at:
-                    break
-                at = result.next
-    finally:
-        reader.close()
-    return numbers
 
 
 class TransactionFile:

@@ -7,6 +7,7 @@ from unittest import mock
 
 from aiodq.storage.bulk import adoption, commits
 from aiodq.storage.io.durable_io import replace_file
+from aiodq.storage.log import staged_segments
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.testing import SimulatedFileSystem
 from aiodq.testing.handles import SimulatedFile
@@ -49,7 +50,9 @@ def a_commit_is_not_synced() -> Patch:
     return mock.patch("aiodq.storage.bulk.commits.replace_file", quick)
 
 
-change("an adopted segment's header is not synced", adoption.place, "sync_file(file, path)", "None", "bulk loads")
+change(
+    "an adopted segment's header is not synced", staged_segments.place, "sync_file(file, path)", "None", "bulk loads"
+)
 change(
     "commits that are found are not durable before anything is moved",
     adoption.finish_adoptions,

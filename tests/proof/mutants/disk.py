@@ -8,10 +8,10 @@ from aiodq.format.decode import compact_stretch
 from aiodq.format.footer import FooterTail, SegmentIndex
 from aiodq.format.frame import check_frame
 from aiodq.format.transactions import decode_commit
+from aiodq.storage.io import quarantine as damage
 from aiodq.storage.io.durable_io import ensure_directory, replace_file, write_all
-from aiodq.storage.log import quarantine as damage
-from aiodq.storage.log.watermark import WatermarkFile, noted_watermark, read_slots
 from aiodq.storage.state import json_file as checked
+from aiodq.storage.state.watermark import WatermarkFile, noted_watermark, read_slots
 from aiodq.testing import SimulatedFileSystem
 from aiodq.testing.handles import SimulatedFile
 from tests.proof.mutants.registry import Patch, change, mutant

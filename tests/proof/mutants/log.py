@@ -8,10 +8,10 @@ from aiodq.engine.opening import open_store
 from aiodq.engine.topic.publisher import Publisher
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.storage.log import recovery
-from aiodq.storage.log import segment_contents as contents
 from aiodq.storage.log.active_segment import ActiveSegment
 from aiodq.storage.log.topic_log import TopicLog
-from aiodq.storage.state.store_layout import delete_topic
+from aiodq.storage.segments import segment_contents as contents
+from aiodq.storage.store_layout import delete_topic
 from tests.proof.mutants.registry import Patch, change, mutant
 
 

@@ -11,7 +11,7 @@ from aiodq.engine.topic.retention import TopicRetention
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.engine.transactions.task_transactions import OpenTransactions
-from aiodq.storage.state import transaction_log as stored
+from aiodq.storage.read import log_reader
 from aiodq.storage.state.transaction_log import TransactionFile
 from tests.proof.mutants.registry import Patch, change, mutant
 
@@ -91,7 +91,7 @@ change(
 )
 change(
     "what transactions put is looked for one message too late",
-    stored.transactions_in,
+    log_reader.transactions_in,
     "max(segment.base, since)",
     "max(segment.base, since + 1)",
     "transactions",

@@ -9,8 +9,8 @@ from aiodq.errors import CorruptionError
 from aiodq.format.columns import CONTINUED, CONTINUES
 from aiodq.format.footer import IndexEntry
 from aiodq.format.layout import SEGMENT_HEADER
-from aiodq.storage.log.segment_contents import Contents, examine
-from aiodq.storage.read.frame_scan import frames_backward
+from aiodq.storage.segments.frame_scan import frames_backward
+from aiodq.storage.segments.segment_contents import Contents, examine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,8 @@ import zlib
 from typing import TYPE_CHECKING, Final, Literal
 
 from aiodq.storage.io.durable_io import sync_file, write_all
-from aiodq.storage.io.os_errors import close_file, storage_error
+from aiodq.storage.io.filesystem import close_file
+from aiodq.storage.io.os_errors import storage_error
 
 if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import File, FileSystem

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aiodq.format.frame import FrameContext
     from aiodq.storage.io.filesystem import File, FileSystem
-    from aiodq.storage.log.segment_contents import Contents
+    from aiodq.storage.segments.segment_contents import Contents
 
 __all__ = [
     "Inspection",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from aiodq.format.journal import MOST_REMAINING, ChannelImage, OpKind
-from aiodq.storage.log.offset_ranges import joined, without
+from aiodq.storage.segments.offset_ranges import joined, without
 from aiodq.storage.state.channel_journal import read_channel, topic_of
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from aiodq.format.journal import Op
     from aiodq.storage.io.filesystem import FileSystem
-    from aiodq.storage.log.offset_ranges import Ranges
+    from aiodq.storage.segments.offset_ranges import Ranges
     from aiodq.storage.state.topic_meta import TopicMeta
 
 __all__ = [

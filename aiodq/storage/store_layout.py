@@ -12,15 +12,15 @@ from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import is_lasting, storage_error
-from aiodq.storage.log.gap_assessment import CHANNELS
-from aiodq.storage.log.quarantine import is_quarantined
-from aiodq.storage.log.watermark import WATERMARK
+from aiodq.storage.io.quarantine import is_quarantined
 from aiodq.storage.state.format_versions import refuse_newer, refuse_newer_transactions
+from aiodq.storage.state.gap_assessment import CHANNELS
 from aiodq.storage.state.holds import HOLDS
 from aiodq.storage.state.owner_stats import FIGURES
-from aiodq.storage.state.parked_transactions import ASIDE
+from aiodq.storage.state.parked_transactions import ASIDE, may_be_topic, read_owed
 from aiodq.storage.state.topic_meta import TOPIC_FILE
-from aiodq.storage.state.transaction_log import TRANSACTIONS
+from aiodq.storage.state.transaction_log import TRANSACTIONS, read_transactions
+from aiodq.storage.state.watermark import WATERMARK
 
 if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import FileSystem
@@ -29,7 +29,9 @@ __all__ = [
     "OWN",
     "check_store_directory",
     "delete_topic",
+    "in_the_way",
     "list_topics",
+    "owed_topics",
     "remove_channel_files",
     "require_store",
     "sweep_deleted",
@@ -105,6 +107,31 @@ def list_topics(fs: FileSystem, path: str) -> list[str]:
         return [name for name in fs.listdir(path) if _is_topic(fs, path, name, unreadable=True)]
     except OSError as cause:
         raise storage_error(cause, path) from cause
+
+
+def owed_topics(fs: FileSystem, store: str) -> set[str]:
+    """Return the topics for which something is committed that may not be in its place yet. Blocking.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    names = set(read_owed(fs, store))
+    names |= {part.topic for block in read_transactions(fs, store).blocks for part in block.commit.puts}
+    return names.union(*(commit.topics for commit in read_commits(fs, store).pending))
+
+
+def in_the_way(fs: FileSystem, store: str) -> dict[str, str]:
+    """Return by topic the path of what is no directory, and lies where the topic's would be made. Blocking.
+
+    What a store itself needs does not count: no topic can be in its place.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    paths = {name: os.path.join(store, name) for name in owed_topics(fs, store) if may_be_topic(fs, store, name)}
+    return {name: path for name, path in paths.items() if fs.exists(path) and not fs.is_directory(path)}
 
 
 def delete_topic(fs: FileSystem, path: str, name: str) -> None:

@@ -9,7 +9,7 @@ from aiodq.format.columns import CONTINUED
 from aiodq.format.decode import index_singles
 from aiodq.format.footer import IndexEntry, SegmentIndex
 from aiodq.format.layout import SEGMENT_HEADER
-from aiodq.storage.read.frame_scan import Bad, Unit, Window, scan_units
+from aiodq.storage.segments.frame_scan import Bad, Unit, Window, scan_units
 
 if TYPE_CHECKING:
     from aiodq.format.decode import IndexSingles
