@@ -1,4 +1,4 @@
-"""What a run found, from the JSON file that it left: a table with both sides' guarantees, a short one, and a picture.
+"""What runs found, from the JSON files that they left: tables with both sides' guarantees, and a picture.
 
 Everything is made of the kept rounds, so that a table can be made anew, or otherwise, without measuring again.
 """
@@ -18,7 +18,7 @@ from benchmarks.harness import median
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["Entry", "Work", "draw", "full_table", "main", "read", "short_table"]
+__all__ = ["Entry", "Work", "draw", "full_table", "insert", "losses", "main", "read", "short_table", "tables"]
 
 OURS, COMPILED = "aiodq", "aiodq compiled"
 DEFAULT = "always"
@@ -158,6 +158,20 @@ def full_table(works: Sequence[Work]) -> str:
     return "\n".join(f"### {work.title} · {work.size:,} B\n\n{_table(header, _full_rows(work), 4)}" for work in works)
 
 
+def losses(works: Sequence[Work]) -> str:
+    """Return all that is faster than pure aiodq as Markdown, the fastest first, with what it promises."""
+    lost = []
+    for work in works:
+        for peer in work.peers():
+            ours, compiled = (work.ours(package, peer.durability) for package in (OURS, COMPILED))
+            if ours is not None and (times := ours.times(peer)) < 1:
+                beside = _times(compiled.times(peer)) if compiled else ""
+                name = f"{work.title}, {work.size:,} B"
+                lost.append((times, [name, peer.subject, _promise(peer), _times(times), beside]))
+    header = ["aiodq loses at", "to", "which after SIGKILL; a power cut", "aiodq x", "compiled x"]
+    return _table(header, [row for _, row in sorted(lost)], 3)
+
+
 def _short_cell(work: Work, package: str) -> str:
     best = work.best(package)
     if best is not None:
@@ -173,12 +187,41 @@ def _thousands(speed: float) -> str:
 def short_table(works: Sequence[Work]) -> str:
     """Return one table as Markdown: thousands a second, of each library in its fastest setting of those that may be."""
     packages = [each for each in LIBRARIES if any(_short_cell(work, each) for work in works)]
-    sizes = {work.size for work in works}
-    rows = [
-        [work.title + (f", {work.size:,} B" if len(sizes) > 1 else ""), *(_short_cell(work, each) for each in packages)]
-        for work in works
-    ]
-    return _table(["thousands a second", *(LIBRARIES[each] for each in packages)], rows, 1)
+    rows = [[work.title, *(_short_cell(work, each) for each in packages)] for work in works]
+    sizes = " and ".join(f"{size:,}" for size in sorted({work.size for work in works}))
+    return _table([f"thousands a second, {sizes} B", *(LIBRARIES[each] for each in packages)], rows, 1)
+
+
+def tables(works: Sequence[Work], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return all tables, and where they were measured, by the names that pages know them by."""
+    smallest = _smallest(works)
+    others = [work for work in works if work not in smallest]
+    larger = [short_table([work for work in others if work.size == size]) for size in sorted({w.size for w in others})]
+    return {
+        "environment": ". ".join(f"{name[0].upper()}{name[1:]}: {value}" for name, value in environment.items())
+        + ".\n",
+        "short": short_table(smallest),
+        "full": full_table(smallest),
+        "larger": "\n".join(larger),
+        "losses": losses(works),
+    }
+
+
+def insert(page: str, made: Mapping[str, str]) -> str:
+    """Return a page with each table in the place that `<!-- its name -->` and `<!-- /its name -->` enclose."""
+    for name, table in made.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        before, found, rest = page.partition(begin)
+        _, closed, after = rest.partition(end)
+        if found and closed:
+            page = f"{before}{begin}{table}{end}{after}"
+    return page
+
+
+def _smallest(works: Sequence[Work]) -> list[Work]:
+    """Return the works with messages of the smallest size."""
+    size = min(work.size for work in works)
+    return [work for work in works if work.size == size]
 
 
 BAR, GAP, LABEL, FULL, WIDTH = 15, 4, 210, 340, 650
@@ -233,12 +276,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the tables of a kept run, and draw it where a file is named."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks summary", description="Tables and a picture of a run.")
     parser.add_argument("file", type=Path, nargs="+", help="what --json wrote; several are shown as one run")
-    parser.add_argument("--short", action="store_true", help="one table, without guarantees and ratios")
+    parser.add_argument("--into", type=Path, action="append", metavar="PAGE", help="a page whose tables are replaced")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the smallest size's")
     given = parser.parse_args(argv)
-    works = [work for file in given.file for work in read(json.loads(file.read_text(encoding="utf-8")))]
-    sys.stdout.write(short_table(works) if given.short else full_table(works))
+    reports = [json.loads(file.read_text(encoding="utf-8")) for file in given.file]
+    works = [work for report in reports for work in read(report)]
+    made = tables(works, reports[0].get("environment", {}))
+    for page in given.into or []:
+        page.write_text(insert(page.read_text(encoding="utf-8"), made), encoding="utf-8")
+    if not given.into:
+        sys.stdout.write("\n".join(made.values()))
     if given.svg is not None:
-        smallest = min(work.size for work in works)
-        given.svg.write_text(draw([work for work in works if work.size == smallest]), encoding="utf-8")
+        given.svg.write_text(draw(_smallest(works)), encoding="utf-8")
     return 0

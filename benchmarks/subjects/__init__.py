@@ -70,7 +70,7 @@ def compiled(interpreter: Path) -> list[Subject]:
         [str(interpreter), "-P", "-E", "-c", ASK], capture_output=True, text=True, timeout=60, check=False
     )
     if done.returncode:
-        raise ValueError(f"{interpreter} has no aiodq: {done.stderr.strip().splitlines()[-1]}")
+        raise ValueError(f"{interpreter} cannot import aiodq: {done.stderr.strip().splitlines()[-1]}")
     is_compiled, file = json.loads(done.stdout)
     if not is_compiled:
         raise ValueError(f"the aiodq of {interpreter}, {file}, is not compiled")

@@ -153,6 +153,41 @@ def test_go_diskqueue_is_derived_from_queuelib_only_where_it_was_not_measured(ki
     assert "go-diskqueue, derived" not in summary.full_table(both) + summary.draw(both)
 
 
+def test_what_is_lost_is_listed_with_what_the_faster_one_promises_the_clearest_first() -> None:
+    entries = [
+        entry("aiodq os", "aiodq", [100.0]),
+        entry("queuelib", "queuelib", [400.0], kill="lost"),
+        entry("go-diskqueue", "godiskqueue", [1000.0]),
+        entry("slower", "redis", [99.0]),
+    ]
+    lines = summary.losses(summary.read({"results": entries})).splitlines()[2:]
+    assert lines == [
+        "| put, 100 B | go-diskqueue | kept; lost | 0.1 x |  |",
+        "| put, 100 B | queuelib | lost | 0.25 x |  |",
+    ]
+
+
+def test_tables_replace_those_of_an_earlier_run_in_their_places_only(tmp_path: Path) -> None:
+    kept, page = tmp_path / "kept.json", tmp_path / "page.md"
+    entries = [entry(*both) for both in (("aiodq os", "aiodq", [3.0]), ("queuelib", "queuelib", [2.0]))]
+    larger = [{**each, "size": 1024} for each in entries]
+    kept.write_text(json.dumps({"environment": {"load": "0.1"}, "results": [*entries, *larger]}))
+    names = ("environment", "short", "full", "larger", "losses")
+    page.write_text(
+        "Before.\n" + "".join(f"<!-- {name} -->\nold {name}\n<!-- /{name} -->\n" for name in names) + "After.\n"
+    )
+    for _ in range(2):
+        assert summary.main([str(kept), "--into", str(page)]) == 0
+        text = page.read_text()
+        assert "old" not in text
+        assert [text.count(f"{mark}{name} -->") for name in names for mark in ("<!-- ", "<!-- /")] == [1] * 10
+        assert text.count("Before.") == text.count("After.") == text.count("Load: 0.1.") == 1
+        assert text.count("| thousands a second, 1,024 B |") == text.count("| thousands a second, 100 B |") == 1
+    page.write_text("No places.\n")
+    assert summary.main([str(kept), "--into", str(page)]) == 0
+    assert page.read_text() == "No places.\n"
+
+
 def test_the_picture_has_a_bar_for_each_library_in_its_fastest_setting(tmp_path: Path) -> None:
     entries = [
         entry("aiodq always", "aiodq", [100.0], "synced"),
