@@ -152,7 +152,8 @@ async def serve(directory: Path, seed: int, *, seconds: float, pause: float) -> 
                 await disturb(client, supervisor, book, rng, seconds=seconds, pause=pause)
                 over.set()
             early = len(done(directory) & book.promised["note"])
-            async with asyncio.timeout(PATIENCE):
+            # What crashes the service takes five lives of it each; what was in hand beside it waits meanwhile.
+            async with asyncio.timeout(PATIENCE + seconds / 2):
                 while (stats := await at_work(client)) is None or any(lane["depth"] for lane in stats.values()):
                     await asyncio.sleep(0.1)
         supervisor.kill(signal.SIGTERM, for_good=True)
@@ -212,7 +213,7 @@ def test_a_service_under_load_that_is_stopped_killed_and_crashed_loses_nothing(t
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(TEN_MINUTES + 300)
+@pytest.mark.timeout(1.5 * TEN_MINUTES + 300)
 def test_the_same_for_ten_minutes(tmp_path: Path, seed: int) -> None:
     supervisor, book, early = asyncio.run(serve(tmp_path, seed, seconds=TEN_MINUTES, pause=8))
     check(tmp_path, supervisor, book)
