@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import sqlite3
 import subprocess
 from datetime import UTC, datetime
@@ -45,17 +46,17 @@ def describe(directory: Path, loop: str) -> dict[str, str]:
         "directory": str(directory),
         "file system": file_system(directory),
         "sqlite": sqlite3.sqlite_version,
-        "redis-server": _first_line(["redis-server", "--version"]),
+        "redis-server": _redis_server(),
         "packages": ", ".join(f"{package} {_version(package)}" for package in PACKAGES),
     }
 
 
-def _first_line(command: list[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603 - ours
-    except OSError:
+def _redis_server() -> str:
+    server = shutil.which("redis-server")
+    if server is None:
         return "none"
-    return done.stdout.partition("\n")[0]
+    done = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=10, check=False)  # noqa: S603
+    return next((word.removeprefix("v=") for word in done.stdout.split() if word.startswith("v=")), "unknown")
 
 
 def _version(package: str) -> str:

@@ -281,7 +281,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(argv)
     reports = [json.loads(file.read_text(encoding="utf-8")) for file in given.file]
     works = [work for report in reports for work in read(report)]
-    made = tables(works, reports[0].get("environment", {}))
+    environment = dict(reports[0].get("environment", {}))
+    if missing := {library: why for report in reports for library, why in report.get("missing", {}).items()}:
+        environment["not measured"] = "; ".join(f"{library} ({why})" for library, why in missing.items())
+    made = tables(works, environment)
     for page in given.into or []:
         page.write_text(insert(page.read_text(encoding="utf-8"), made), encoding="utf-8")
     if not given.into:
