@@ -9,15 +9,13 @@ from aiodq.errors import InvalidOptionTypeError
 from aiodq.message import Message
 from aiodq.onlyasync import AsyncBlock
 from aiodq.options import StoreOptions
+from aiodq.producer import Producer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-    from datetime import datetime, timedelta
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from datetime import datetime
     from types import TracebackType
 
-    from aiodq.engine.topic.put_batch import Draft
-    from aiodq.engine.topic.receipt import Receipt
-    from aiodq.format.layout import BytesLike
     from aiodq.options import ChannelOptions
     from aiodq.stats import TopicStats
     from aiodq.topic import Topic
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Queue"]
 
 
-class Queue(Channel, AsyncBlock):
+class Queue(Producer, Channel, AsyncBlock):
     """A topic with one channel, under the names of `asyncio.Queue` as of Python 3.13.
 
     `get` returns a `Message`, and a message stays until it is acked: that is the difference. Everything of `Topic` and
@@ -60,111 +58,6 @@ class Queue(Channel, AsyncBlock):
     def full(self) -> bool:
         """Return whether a put would have to wait or be refused now: `depth` counts for that, not `qsize`."""
         return self._engine.put_buffer.full()
-
-    async def put(
-        self,
-        body: BytesLike,
-        *,
-        tag: str | None = None,
-        key: BytesLike | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: float | timedelta | None = None,
-        ttl: float | timedelta | None = None,
-    ) -> int:
-        """Store a message and return its offset, once it is as durable as the store's `sync` policy says.
-
-        Under `"always"` that is after fdatasync; puts that wait together share one. Where the queue is `full` and the
-        policy is `"block"`, it waits for room first; `"drop_oldest"` makes room.
-
-        Args:
-            body: the message: `bytes`, `bytearray` or `memoryview`; text as `text.encode()`.
-            tag: a short text that channels may filter by, up to 64 KiB; None for none.
-            key: bytes that name what the message is about, up to 1 MiB; None for none.
-            headers: text by text, up to 1 MiB in all; None for none.
-            delay: seconds, or a `timedelta`, before which it is not delivered; the due time is kept on disk.
-            ttl: seconds, or a `timedelta`, counted from now, after which it is not delivered any more.
-
-        Returns:
-            The message's offset: its number in the queue, from 0.
-
-        Raises:
-            MessageSizeError: smaller or larger than the options allow; nothing was written.
-            InvalidMessageError: it cannot be stored like that, and a `TypeError` too where a part is of a wrong type;
-                nothing was written.
-            QueueFull: the bound is reached and the policy is `"reject"`.
-            QueueShutDown: shut down, or the store is closed.
-            DiskFullError: no space; nothing was written, and later puts may succeed.
-            StoreFailedError: the store has stopped, its cause in `__cause__`.
-
-        Cancellation: before the writer takes its batch the message is not stored; after that it is, and only the caller
-        does not know.
-        """
-        return await self._topic.put(body, tag=tag, key=key, headers=headers, delay=delay, ttl=ttl)
-
-    async def put_many(
-        self,
-        bodies: Iterable[BytesLike | Draft],
-        *,
-        tag: str | None = None,
-        key: BytesLike | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: float | timedelta | None = None,
-        ttl: float | timedelta | None = None,
-    ) -> range:
-        """Store messages as one atomic batch and return their offsets: after a crash all of it is there, or none.
-
-        Args:
-            bodies: bytes-like, or `Draft` objects with a tag, key, headers, delay and ttl of their own.
-            tag: for those that are not drafts: a short text that channels may filter by; None for none.
-            key: likewise: bytes that name what the message is about.
-            headers: likewise: text by text.
-            delay: likewise: seconds, or a `timedelta`, before which they are not delivered.
-            ttl: likewise: seconds, or a `timedelta`, counted from now, after which they are not delivered any more.
-
-        Returns:
-            Their offsets, one behind the other.
-
-        Raises:
-            MessageSizeError, InvalidMessageError: one of them cannot be stored like that; nothing was written.
-            QueueFull: the bound is reached and the policy is `"reject"`.
-            QueueShutDown: shut down, or the store is closed.
-            DiskFullError: no space; nothing was written, and later puts may succeed.
-            StoreFailedError: the store has stopped, its cause in `__cause__`.
-
-        Cancellation: before the writer takes the batch none is stored; after that all are, and only the caller does not
-        know.
-        """
-        return await self._topic.put_many(bodies, tag=tag, key=key, headers=headers, delay=delay, ttl=ttl)
-
-    def put_nowait(
-        self,
-        body: BytesLike,
-        *,
-        tag: str | None = None,
-        key: BytesLike | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: float | timedelta | None = None,
-        ttl: float | timedelta | None = None,
-    ) -> Receipt:
-        """Accept a message into the buffer; `await receipt` gives its offset once it is durable.
-
-        Args:
-            body: the message: `bytes`, `bytearray` or `memoryview`; text as `text.encode()`.
-            tag: a short text that channels may filter by, up to 64 KiB; None for none.
-            key: bytes that name what the message is about, up to 1 MiB; None for none.
-            headers: text by text, up to 1 MiB in all; None for none.
-            delay: seconds, or a `timedelta`, before which it is not delivered; the due time is kept on disk.
-            ttl: seconds, or a `timedelta`, counted from now, after which it is not delivered any more.
-
-        Raises:
-            QueueFull: no room now.
-            MessageSizeError: smaller or larger than the options allow; nothing was accepted.
-            InvalidMessageError: it cannot be stored like that, and a `TypeError` too where a part is of a wrong type;
-                nothing was accepted.
-            QueueShutDown: shut down, or the store is closed.
-            StoreFailedError: the store has stopped.
-        """
-        return self._topic.put_nowait(body, tag=tag, key=key, headers=headers, delay=delay, ttl=ttl)
 
     async def sync(self) -> None:
         """Wait until everything accepted before is on disk, whatever the policy, and every ack before too.

@@ -8,26 +8,23 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.channel import Channel, known_start, start_offset
 from aiodq.engine.channel.management import pause_topic
-from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.stats import topic_stats
 from aiodq.engine.topic.prefetch_reader import SharedReader
-from aiodq.engine.topic.put_batch import PLAIN, Draft
-from aiodq.engine.topic.receipt import Receipt
 from aiodq.errors import OffsetError
 from aiodq.message import Message, make_message
 from aiodq.names import check_name
 from aiodq.options import check_channel_options, check_dead_letter, check_store_options, time_ns
+from aiodq.producer import Producer
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.values import check_offset
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
-    from datetime import datetime, timedelta
+    from collections.abc import AsyncIterator, Awaitable
+    from datetime import datetime
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.store_engine import StoreEngine
     from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.format.layout import BytesLike
     from aiodq.options import ChannelOptions, StoreOptions
     from aiodq.stats import TopicStats
 
@@ -38,7 +35,7 @@ _PIECE: Final = 256 * 1024
 T = TypeVar("T")
 
 
-class Topic:
+class Topic(Producer):
     """One ordered log, and the channels that read it. Made by `Store.topic`."""
 
     def __init__(self, store_engine: StoreEngine, engine: TopicEngine) -> None:
@@ -58,112 +55,6 @@ class Topic:
     def name(self) -> str:
         """The topic's name."""
         return self._engine.name
-
-    # --- putting
-
-    async def put(
-        self,
-        body: BytesLike,
-        *,
-        tag: str | None = None,
-        key: BytesLike | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: float | timedelta | None = None,
-        ttl: float | timedelta | None = None,
-    ) -> int:
-        """Store a message and return its offset, once it is as durable as the store's `sync` policy says.
-
-        Under `"always"` that is after fdatasync; puts that wait together share one.
-
-        Args:
-            body: the message.
-            tag: a short text, for channels to filter by.
-            key: bytes.
-            headers: text by text.
-            delay: seconds, or a `timedelta`, before which no channel delivers it; kept on disk, unlike NSQ's (SYSTEMS
-                row B12).
-            ttl: seconds, or a `timedelta`, after which channels skip it, or dead-letter it if they have a topic for
-                that; counted from now.
-
-        Raises:
-            MessageSizeError, InvalidMessageError: it cannot be stored like that; nothing was written.
-            QueueFull: the backlog's bound is reached and the policy is `"reject"`.
-            QueueShutDown: shut down, or the store is closed.
-            DiskFullError: no space; nothing was written, and later puts may succeed.
-            StoreFailedError: the store has stopped, its cause in `__cause__`.
-
-        Cancellation: before the writer takes its batch the message is not stored; after that it is, and only the caller
-        does not know.
-        """
-        engine = self._engine
-        put_buffer = engine.put_buffer
-        data = put_buffer.body(body)
-        if tag is None and key is None and headers is None and delay is None and ttl is None:
-            message = PLAIN
-        else:
-            message = put_buffer.accepted(Draft(data, tag, key, headers, delay, ttl))
-        engine.check()
-        waiter = put_buffer.accept_at_once(message, data)
-        if waiter is None:
-            waiter = await put_buffer.enter(partial(put_buffer.accept, message, data))
-        return await _stored(engine, waiter)
-
-    async def put_many(
-        self,
-        bodies: Iterable[BytesLike | Draft],
-        *,
-        tag: str | None = None,
-        key: BytesLike | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: float | timedelta | None = None,
-        ttl: float | timedelta | None = None,
-    ) -> range:
-        """Store messages as one atomic batch and return their offsets: after a crash all of it is there, or none.
-
-        Args:
-            bodies: bytes-like, or `Draft` objects with a tag, key, headers, delay and ttl of their own.
-            tag: as for `put`, for those that are not drafts.
-            key: likewise.
-            headers: likewise.
-            delay: likewise.
-            ttl: likewise.
-
-        Raises:
-            As `put`, for all of them together.
-
-        Cancellation: as `put`.
-        """
-        engine = self._engine
-        put_buffer = engine.put_buffer
-        messages = put_buffer.accepted_many(bodies, Draft(b"", tag, key, headers, delay, ttl))
-        engine.check()
-        if not messages:
-            if put_buffer.shut:
-                raise QueueShutDown("the queue was shut down")
-            return range(engine.visible, engine.visible)
-        return await _stored(engine, await put_buffer.enter(partial(put_buffer.accept_many, messages)))
-
-    def put_nowait(
-        self,
-        body: BytesLike,
-        *,
-        tag: str | None = None,
-        key: BytesLike | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: float | timedelta | None = None,
-        ttl: float | timedelta | None = None,
-    ) -> Receipt:
-        """Accept a message into the buffer; `await receipt` gives its offset once it is durable.
-
-        Raises:
-            QueueFull: no room now.
-            MessageSizeError, InvalidMessageError, QueueShutDown, StoreFailedError: as `put`.
-        """
-        self._engine.check()
-        put_buffer = self._engine.put_buffer
-        data = put_buffer.body(body)
-        waiter = put_buffer.accept(put_buffer.accepted(Draft(data, tag, key, headers, delay, ttl)), data)
-        return Receipt(waiter)
 
     async def sync(self) -> None:
         """Wait until everything accepted before is on disk, whatever the policy, and every ack before too.
@@ -426,11 +317,3 @@ class Topic:
     def stats(self) -> TopicStats:
         """Return the topic's numbers. No I/O."""
         return topic_stats(self._engine)
-
-
-async def _stored(engine: TopicEngine, waiter: asyncio.Future[T]) -> T:
-    try:
-        return await waiter
-    except asyncio.CancelledError:
-        engine.put_buffer.withdrawn()
-        raise

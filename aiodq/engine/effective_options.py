@@ -58,7 +58,7 @@ class EffectiveOptions:
         self._host = host
         self._persister = persister
         self._asked = False
-        self._used = False
+        self._used = self._unwritten = False
         self._coming: StoredOptions | None = None
         self._named_channels: dict[str, ChannelOptions] = {}
         self._coming_channels: dict[str, ChannelOptions] = {}
@@ -66,6 +66,11 @@ class EffectiveOptions:
         self._compare()
 
     # --- the topic
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether a put has nothing to have written: the options act, and none could not be written."""
+        return self.acting and not self._unwritten and not self._failed
 
     def ask(self) -> None:
         """Somebody has named the topic, without options: once it is used, defaults may act."""
@@ -160,6 +165,7 @@ class EffectiveOptions:
 
         def finish(_: object, error: Exception | None) -> None:
             self._coming = None
+            self._unwritten = error is not None
             if error is None:
                 self._compare()
                 self.look()  # others may have been named meanwhile

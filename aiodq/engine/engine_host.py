@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
     from aiodq.clock import Clock
     from aiodq.engine.channel.crash_suspects import CrashSuspects
     from aiodq.engine.channel.dead_letters import DeadLetter
+    from aiodq.engine.loop_turns import LoopTurns
     from aiodq.engine.monitoring.metrics import StoreMetrics
     from aiodq.engine.monitoring.reporter import Reporter
     from aiodq.engine.transactions.task_transactions import OpenTransactions
@@ -28,12 +30,16 @@ class TopicEngineHost(Protocol):
 
     Attributes:
         clock, threads, reporter: the store's.
+        loop, turns: the event loop, and when who works without waiting gives way on it.
+        usable: the store has not failed, is not closing, and is not a forked child's.
         given: the options that `open` was given, or None.
         keeps: defaults are never taken for a topic that has no options on disk: nothing is deleted from it.
     """
 
     clock: Clock
     threads: WorkerThreads
+    loop: asyncio.AbstractEventLoop
+    turns: LoopTurns
     reporter: Reporter
     transactions: OpenTransactions
     crash_suspects: CrashSuspects
@@ -44,6 +50,11 @@ class TopicEngineHost(Protocol):
     @property
     def path(self) -> str:
         """The store's directory."""
+        ...
+
+    @property
+    def usable(self) -> bool:
+        """Whether messages may be put."""
         ...
 
     @property

@@ -22,6 +22,7 @@ from aiodq.engine.deletions import Deletions
 from aiodq.engine.emergency_flush import abandon, rescue
 from aiodq.engine.futures import as_failure, tell_all
 from aiodq.engine.lock_wait import patiently, running_loop
+from aiodq.engine.loop_turns import LoopTurns
 from aiodq.engine.monitoring.alarms import Thresholds
 from aiodq.engine.monitoring.metrics import StoreMetrics, SyncTimer
 from aiodq.engine.monitoring.reporter import STORE, Reporter
@@ -87,6 +88,7 @@ class StoreEngine:
         options: those, or the library's: for what is not a topic's.
         keeps: see `Seams`.
         fs, clock, threads: the seams, and the threads.
+        loop, turns: see `TopicEngineHost`.
         reporter: tells what happens.
         metrics: what is measured of the store.
         thresholds: the alarms.
@@ -106,6 +108,7 @@ class StoreEngine:
         self.fs: FileSystem = self._files
         self.clock: Clock = seams.clock
         self.loop: asyncio.AbstractEventLoop = running_loop()
+        self.turns: LoopTurns = LoopTurns(self.loop)
         self.threads: WorkerThreads = WorkerThreads(self.loop, seams.executor, self.fail)
         self.reporter: Reporter = Reporter(path)
         self.metrics: StoreMetrics = StoreMetrics(self.clock, self.reporter)
@@ -397,7 +400,7 @@ class StoreEngine:
         """Release everything, whatever state it is in. Blocking, as nobody is left to wait for."""
         if self.forked:
             return  # the files and the lock are the parent's
-        self.closing = True
+        self._begin_closing()
         self.threads.shutdown()
         with ExitStack() as ending:
             ending.callback(_LIVE.discard, self)
@@ -457,7 +460,7 @@ class StoreEngine:
 
     def _let_go(self) -> None:
         if self._closed is None and self in _LIVE:
-            self.closing = True
+            self._begin_closing()
             self._closed = self.loop.create_task(self._close())
             self._closed.add_done_callback(self._gone)
 
@@ -484,9 +487,22 @@ class StoreEngine:
         """
         self.check_context()
         if self._closed is None:
-            self.closing = True
+            self._begin_closing()
             self._closed = self.loop.create_task(self._close())
         await asyncio.shield(self._closed)
+
+    def _begin_closing(self) -> None:
+        self.closing = True
+        self._stop_inline_puts()
+
+    def _stop_inline_puts(self) -> None:
+        for engine in (*self.topics.values(), *self.deletions.ending):
+            engine.group_commit.stop_inline()
+
+    @property
+    def usable(self) -> bool:
+        """See `TopicEngineHost.usable`."""
+        return self.failure is None and not self.closing and not self.forked
 
     @property
     def standing(self) -> str:
@@ -524,6 +540,7 @@ class StoreEngine:
     def after_fork(self) -> None:
         """In the child: nothing of this store may be used here."""
         self.forked = True
+        self._stop_inline_puts()
 
 
 def _mark_children() -> None:

@@ -98,6 +98,23 @@ class SegmentIndex:
         self.frames.append(entry.frames)
         self.newest.append(entry.newest_ns)
 
+    def add_record(self, position: int, first: int, time_ns: int, raw_bytes: int) -> None:
+        """Take in a frame of one record without flags at the segment's end, as `add` would."""
+        positions, newest = self.positions, self.newest
+        self.raw_bytes += raw_bytes
+        if not positions or time_ns < self.oldest_ns:
+            self.oldest_ns = time_ns
+        if positions and position - positions[-1] < INDEX_STRIDE:
+            self.records[-1] += 1
+            self.frames[-1] += 1
+            newest[-1] = max(newest[-1], time_ns)
+            return
+        positions.append(position)
+        self.firsts.append(first)
+        self.records.append(1)
+        self.frames.append(1)
+        newest.append(time_ns)
+
     def add_each(self, position: int, first: int, lengths: Sequence[int], times: Sequence[int], raw_bytes: int) -> None:
         """Take in frames of one record each at the segment's end, as `add` would one after the other.
 

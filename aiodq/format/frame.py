@@ -40,6 +40,7 @@ __all__ = [
     "FrameContext",
     "check_frame",
     "decode_frame",
+    "encode_compact",
     "encode_frames",
     "frame_payload",
     "read_prefix",
@@ -157,7 +158,7 @@ def encode_frames(
         atomic: chain the frames to one run, which readers take whole or not at all.
     """
     if len(columns.bodies) == 1 and columns.plain and not _worth_compressing(columns.bodies[0], codec):
-        return [_encode_compact(columns.bodies[0], context, first, watermark, time_ns)]
+        return [encode_compact(columns.bodies[0], context, first, watermark, time_ns)]
     frames: list[bytes] = []
     cuts = list(slice_frames(columns))
     last = len(cuts) - 1
@@ -192,11 +193,15 @@ def _lag(first: int, watermark: int) -> int:
     return 0 if lag < 0 else LAG_UNKNOWN
 
 
-def _encode_compact(body: bytes, context: FrameContext, first: int, watermark: int, time_ns: int) -> bytes:
+def encode_compact(body: bytes, context: FrameContext, first: int, watermark: int, time_ns: int) -> bytes:
+    """Return the frame of one record that is nothing but its body; see `encode_frames`."""
     used = COMPACT_MIN + len(body)
     padding = -used % ALIGNMENT
     length = used + padding
-    rest = _COMPACT_REST.pack(KIND_COMPACT, padding, 0, first - context.base, _lag(first, watermark), time_ns)
+    lag = first - watermark
+    if not 0 <= lag < LAG_UNKNOWN:
+        lag = _lag(first, watermark)
+    rest = _COMPACT_REST.pack(KIND_COMPACT, padding, 0, first - context.base, lag, time_ns)
     covered = b"".join((rest, body, _COMPACT_ENDS[padding].pack(length)))
     return FRAME_START.pack(length, context.checksum(covered, context.salt)) + covered
 

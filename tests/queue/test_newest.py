@@ -48,7 +48,7 @@ async def ticks(store: aiodq.Store, count: int = 3) -> None:
         for name in store.topics():
             engine = store.topic(name)._engine
             engine.stir()
-            while engine._stirred:
+            while engine.stirred:
                 await asyncio.sleep(0.001)
             await engine.settle_in()
             await engine.persist(lambda: None)

@@ -337,11 +337,11 @@ ROWS: Final[dict[str, Row]] = {
 
 # frames, python, futures, callbacks, threads
 CEILINGS: Final[dict[str, Count]] = {
-    "put, os": Count(115, 169, 2, 2, 0),
-    "put, interval": Count(115, 169, 2, 2, 0),
-    "put, always": Count(151, 255, 3, 4, 85),
-    "put by 100, os": Count(18, 27, 1.09, 1.09, 0),
-    "put by 100, interval": Count(18, 27, 1.09, 1.09, 0.14),
+    "put, os": Count(14, 14, 0, 0, 0),
+    "put, interval": Count(14, 14, 0, 0, 0),
+    "put, always": Count(164, 270, 3, 4, 87),
+    "put by 100, os": Count(14, 14, 0, 0.07, 0),
+    "put by 100, interval": Count(14, 15, 0.09, 0.14, 0.14),
     "put by 100, always": Count(19, 28, 1.1, 1.11, 1.15),
     "put_many of 1000, interval": Count(8473, 8534, 2, 1, 0),
     "put_nowait, os": Count(20, 30, 1, 1, 0),

@@ -321,6 +321,14 @@ class ChannelEngine(Settlement, Generic[M]):
         if self._wait_queue.line:
             self.wake()
 
+    def extend_plain(self, stop: int) -> None:
+        """As `extend`, up to before `stop`, by messages that are nothing but bodies."""
+        state = self.state
+        if state is not None:
+            state.extend(stop)
+            if self._wait_queue.line:
+                self.wake()
+
     def pass_over(self, addressed: list[tuple[int, str]]) -> None:
         """Settle what came that is for other channels."""
         state = self.state

@@ -39,6 +39,11 @@ class Creation:
         self._make_log = make_log
         self._channels: dict[str, tuple[Callable[[], None], Exception]] = {}
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether no channel is to be made that could not be."""
+        return not self._channels
+
     def create(self) -> None:
         """Have the topic's files made, if that was not asked for yet."""
         if not self.exists:

@@ -37,6 +37,11 @@ class ExclusiveWork:
         """Queue an operation."""
         self._waiting.append(operation)
 
+    @property
+    def busy(self) -> bool:
+        """Whether one runs or waits."""
+        return self.running or bool(self._waiting)
+
     def waits_for(self, taken: int) -> bool:
         """Return whether an operation is next once what was taken from the open batch so far is written."""
         return bool(self._waiting) and taken >= self._waiting[0].after

@@ -86,6 +86,16 @@ class Publisher:
         part.resolve()
         engine.put_buffer.done(part)
 
+    def show(self, offset: int, time_ns: int, body: bytes) -> None:
+        """Show channels a plain message that was written by itself."""
+        engine = self._engine
+        channel_engines = engine.channel_engines.values()
+        ended = engine.tail.add(offset, time_ns, body)
+        for channel_engine in channel_engines:
+            channel_engine.extend_plain(offset + 1)
+        if ended:
+            engine.tail.trim(min(channel_engine.position for channel_engine in channel_engines))
+
     def adopted(self) -> None:
         """Show what the log holds now that did not come through here: channels read it from disk."""
         engine = self._engine

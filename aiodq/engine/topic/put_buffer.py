@@ -46,6 +46,7 @@ class PutBuffer:
         pending: messages accepted and not yet visible to channels.
         cost: their bytes of memory.
         shut: no more is accepted.
+        bounded: the backlog has a bound.
     """
 
     def __init__(self, engine: TopicEngine) -> None:
@@ -67,7 +68,7 @@ class PutBuffer:
         """Take over the topic's options."""
         self._options = self._engine.options
         self._limit = self._options.memory_bytes // 2
-        self._bounded = self._options.max_messages is not None or self._options.max_bytes is not None
+        self.bounded: bool = self._options.max_messages is not None or self._options.max_bytes is not None
 
     # --- checks
 
@@ -138,7 +139,7 @@ class PutBuffer:
     def accept_at_once(self, message: Accepted, body: bytes) -> asyncio.Future[int] | None:
         """As `accept`, or None where somebody waits already or there is no room: what a put tries first."""
         cost = len(body) + OVERHEAD if message is PLAIN else accepted_cost(message, body)
-        if self.shut or self._waiting or self._turn or not self._has_room(1, cost):
+        if self.shut or self._waiting or self._turn or not self.has_room(1, cost):
             return None
         return self._add(message, body, cost)
 
@@ -176,6 +177,7 @@ class PutBuffer:
         """
         if not (self.shut and pressing):
             self._make_room(messages, cost)
+        self._engine.group_commit.stop_inline()
         self.pending += messages
         self.cost += cost
 
@@ -270,7 +272,13 @@ class PutBuffer:
             await self._wait_for_room(first=turn)
             turn = True
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nobody waits for room, and nothing was accepted that is not visible yet."""
+        return not (self.pending or self.shut or self._waiting or self._turn)
+
     async def _wait_for_room(self, *, first: bool) -> None:
+        self._engine.group_commit.stop_inline()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if first:
             self._waiting.appendleft(waiter)
@@ -293,7 +301,7 @@ class PutBuffer:
         Args:
             anyhow: also where there seems to be none: what is in the way may be dropped from now on.
         """
-        while self._waiting and not self._turn and (anyhow or self._has_room(1, 0)):
+        while self._waiting and not self._turn and (anyhow or self.has_room(1, 0)):
             waiter = self._waiting.popleft()
             if not waiter.done():
                 self._turn = True
@@ -301,7 +309,7 @@ class PutBuffer:
 
     def full(self) -> bool:
         """Return whether a message of no bytes would be refused now."""
-        return not self._has_room(1, 0)
+        return not self.has_room(1, 0)
 
     def backlog(self) -> int:
         """Return how many messages the slowest channel has before it, with those not yet visible."""
@@ -328,17 +336,18 @@ class PutBuffer:
     def _make_room(self, messages: int, cost: int) -> None:
         if self.shut:
             raise self._over
-        if self._has_room(messages, cost):
+        if self.has_room(messages, cost):
             return
-        if self._bounded and self._options.overflow == "drop_oldest" and not self._buffer_full(cost):
+        if self.bounded and self._options.overflow == "drop_oldest" and not self._buffer_full(cost):
             self._drop_oldest(messages, cost)
             return
-        if self._bounded and not self._within_bounds(messages, cost):
+        if self.bounded and not self._within_bounds(messages, cost):
             raise QueueFull("the backlog's bound is reached (max_messages, max_bytes)")
         raise _BufferFull("the write buffer's bound is reached (memory_bytes)")
 
-    def _has_room(self, messages: int, cost: int) -> bool:
-        return not self._buffer_full(cost) and (not self._bounded or self._within_bounds(messages, cost))
+    def has_room(self, messages: int, cost: int) -> bool:
+        """Return whether so many messages of so many bytes of memory would be accepted now."""
+        return not self._buffer_full(cost) and (not self.bounded or self._within_bounds(messages, cost))
 
     def _buffer_full(self, cost: int) -> bool:
         return bool(self.pending) and (self.cost + cost > self._limit or self.pending >= _MOST_WAITING)
@@ -387,6 +396,7 @@ class PutBuffer:
 
     def shut_down(self, over: QueueShutDown | None = None) -> None:
         """Accept no more; who waits for room is told."""
+        self._engine.group_commit.stop_inline()
         self.shut = True
         self._over = over or self._over
         self._fail_waiting(self._over)

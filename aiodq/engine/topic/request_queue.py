@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from aiodq.engine.futures import settle
 from aiodq.engine.topic.requests import BatchWritten, Operation, Request, SyncWanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["RequestQueue"]
 
@@ -15,12 +19,19 @@ class RequestQueue(asyncio.Queue[Request]):
 
     Attributes:
         over: what it answers then; None before.
+        hear: called before something comes.
     """
 
     def __init__(self) -> None:
         """Begin empty."""
         super().__init__()
         self.over: Exception | None = None
+        self.hear: Callable[[], None] = lambda: None
+
+    def put_nowait(self, request: Request) -> None:
+        """Put a request."""
+        self.hear()
+        super().put_nowait(request)
 
     def check(self) -> None:
         """Raise what it answers, if it is over."""

@@ -52,6 +52,7 @@ class TopicRetention:
 
     Attributes:
         pinned: what is stored from this offset on must stay: the file of transactions still speaks of it. Or None.
+        written_at: when something was put last, on the monotonic clock.
         holds: by name, the first offset that one keeps, when something was last to be deleted.
     """
 
@@ -67,7 +68,7 @@ class TopicRetention:
         self.holds: dict[str, int] = {}
         self._looking = self._known = self._rolling = False
         self._look_at = self._known_until = 0.0
-        self._written_at = host.clock.monotonic()
+        self.written_at: float = host.clock.monotonic()
         self._newest = -1
         self._passed: dict[str, int] = {}
         self._asked_to = self._to_ask = 0
@@ -85,10 +86,15 @@ class TopicRetention:
 
     def wrote(self) -> bool:
         """Something was put; return whether a segment was begun since the last time, so that others may go."""
-        self._written_at = self._host.clock.monotonic()
+        self.written_at = self._host.clock.monotonic()
         newest, before = self._engine.log.segments[-1].base, self._newest
         self._newest = newest
         return newest != before
+
+    @property
+    def begun(self) -> bool:
+        """Whether a segment was begun since something was put."""
+        return self._engine.log.segments[-1].base != self._newest
 
     def passed(self, channel_engine: Settlement) -> bool:
         """Return whether a channel has settled all up to the end of the oldest segment, for the first time."""
@@ -116,7 +122,7 @@ class TopicRetention:
         times: list[float] = []
         last = segments[-1]
         if policy.consumed == "delete" and not last.empty and self._consumed(last):
-            times.append(self._written_at + _IDLE - self._host.clock.monotonic())
+            times.append(self.written_at + _IDLE - self._host.clock.monotonic())
         now_ns = self._host.clock.now_ns()
         bounds = (outgrown_ns(last, policy), gone_ns(segments[0], policy) if len(segments) > 1 else None)
         times += [(bound - now_ns) / 1e9 for bound in bounds if bound is not None]
@@ -215,7 +221,7 @@ class TopicRetention:
         outgrown = outgrown_ns(last, policy)
         if outgrown is not None and self._host.clock.now_ns() >= outgrown:
             return True
-        idle = self._host.clock.monotonic() >= self._written_at + _IDLE
+        idle = self._host.clock.monotonic() >= self.written_at + _IDLE
         held = any(last.end > first for first in holds.values())
         return policy.consumed == "delete" and idle and not held and self._consumed(last)
 
@@ -230,7 +236,7 @@ class TopicRetention:
                 self._engine.retain_soon()
             else:
                 # On a full disk, for one: it is tried again after as long a time.
-                self._written_at = self._host.clock.monotonic()
+                self.written_at = self._host.clock.monotonic()
 
         # CRASH: 4. The log goes on behind the same offset: the next segment, though empty, is durable before this one
         # is deleted, and says by its name how far there were messages.

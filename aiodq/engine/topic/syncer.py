@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiodq.engine.futures import settle
-from aiodq.engine.topic.requests import Synced
+from aiodq.engine.topic.requests import BatchOpen, Synced
 
 if TYPE_CHECKING:
     import asyncio
@@ -56,6 +56,13 @@ class Syncer:
         self._messages += messages
         if pressing:
             self._pressing = serial
+
+    def wrote_one(self, serial: int) -> None:
+        """A batch of one message is in the file, which waits for no sync."""
+        self.written = serial
+        self._messages += 1
+        if self._messages == self.options.sync_every and self.options.sync == "interval":
+            self._requests.put_nowait(BatchOpen())
 
     @property
     def lagging(self) -> bool:

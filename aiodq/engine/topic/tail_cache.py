@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.topic.put_batch import columns_cost
+from aiodq.engine.topic.put_batch import OVERHEAD, columns_cost
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 
@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 __all__ = ["TailCache", "batch_cost"]
 
 _COMPACT_AT: Final = 512
+_LONGEST_RUN: Final = 1000
+"""Messages that were written one by one and become one batch, unless somebody looks for one of them earlier."""
+
+_TRIM_EVERY: Final = 256
+"""Messages, written one by one, after which it is looked which of them every channel has had."""
+
+_RUN_BYTES: Final = 64 * 1024
+"""Likewise, bytes of memory."""
+
 _DROPPED: Final = (Batch(0, 0, Columns([])), 0)
 
 
@@ -37,10 +46,39 @@ class TailCache:
         self.cost: int = 0
         self._batches: list[tuple[Batch, int]] = []
         self._head = 0
+        self._first = self._run_cost = 0
+        self._bodies: list[bytes] = []
+        self._times: list[int] = []
+
+    def add(self, offset: int, time_ns: int, body: bytes) -> bool:
+        """Add a plain message behind all others, to a run that becomes a batch; return whether to `trim` now."""
+        bodies = self._bodies
+        if offset != self._first + len(bodies):
+            self._end_run()
+            self._first, bodies = offset, self._bodies
+        bodies.append(body)
+        self._times.append(time_ns)
+        self._run_cost += len(body) + OVERHEAD
+        if len(bodies) >= _LONGEST_RUN or self._run_cost >= _RUN_BYTES:
+            self._end_run()
+        return not offset % _TRIM_EVERY
+
+    def _end_run(self) -> None:
+        bodies, times = self._bodies, self._times
+        if not bodies:
+            return
+        first, cost, time_ns = self._first, self._run_cost, times[0]
+        self._bodies, self._times, self._run_cost, self._first = [], [], 0, first + len(bodies)
+        columns = Columns(bodies, None if times[-1] == time_ns == max(times) == min(times) else times)
+        self._take(Batch(first, time_ns, columns), cost)
 
     def append(self, batch: Batch) -> None:
         """Add the batch behind all others; the oldest go to make room."""
-        cost = batch_cost(batch)
+        self._end_run()
+        self._first = batch.stop
+        self._take(batch, batch_cost(batch))
+
+    def _take(self, batch: Batch, cost: int) -> None:
         self._batches.append((batch, cost))
         self.cost += cost
         while self.cost > self.limit and self._head < len(self._batches):
@@ -48,16 +86,20 @@ class TailCache:
 
     def trim(self, offset: int) -> None:
         """Let go of the batches wholly below `offset`."""
+        self._end_run()
         while self._head < len(self._batches) and self._batches[self._head][0].stop <= offset:
             self._drop_head()
 
     def clear(self) -> None:
         """Let go of everything."""
         self._batches.clear()
+        self._bodies, self._times, self._run_cost = [], [], 0
         self._head = self.cost = 0
 
     def find(self, offset: int) -> Batch | None:
         """Return the batch that holds `offset`, or None where it is not in memory."""
+        if offset >= self._first:
+            self._end_run()
         at = bisect_right(self._batches, offset, lo=self._head, key=lambda item: item[0].first) - 1
         if at < self._head:
             return None
@@ -66,6 +108,7 @@ class TailCache:
 
     def since(self, offset: int) -> Iterator[Batch]:
         """Yield what is in memory of the batches that reach beyond `offset`."""
+        self._end_run()
         return (batch for batch, _ in self._batches[self._head :] if batch.stop > offset)
 
     def _drop_head(self) -> None:

@@ -15,6 +15,7 @@ from aiodq.engine.monitoring.metrics import SyncTimer
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.creation import Creation
 from aiodq.engine.topic.exclusive_work import ExclusiveWork
+from aiodq.engine.topic.group_commit import GroupCommit
 from aiodq.engine.topic.lifetimes import Lifetimes
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.engine.topic.prefetch_reader import PrefetchingReader
@@ -86,6 +87,9 @@ class TopicEngine:
         visible: the offset up to which channels may deliver.
         paused: none of them delivers.
         in_writer: what the segment writer has in hand.
+        serial, taken: the numbers of the batch that was opened last, and of the one that was taken to be written.
+        stirred: the next tick is on its way.
+        group_commit: how messages get into the log.
         abandoned: its files were closed, and what a thread opens after that is to be closed at once.
         publisher: shows what is written once it may be seen.
         reporter: tells what happens.
@@ -146,10 +150,14 @@ class TopicEngine:
         self.backlog_bytes: BacklogBytes = BacklogBytes()
         self.syncer: Syncer = Syncer(options, host.threads, self._requests, SyncTimer(host.metrics, name))
         self._exclusive_work = ExclusiveWork(host, self._requests)
-        self._writing = self._retain_queued = self._in_turn = self._stirred = False
+        self.group_commit: GroupCommit = GroupCommit(self, host)
+        self._requests.hear = self.group_commit.stop_inline
+        self._writing = self._retain_queued = self._in_turn = False
+        self.stirred: bool = False
         self._ticker = Ticker(lambda: self._requests.put_nowait(Tick()))
         self.effective_options: EffectiveOptions = EffectiveOptions(self, host, self._persister)
-        self._serial = self._taken = 0
+        self.serial: int = 0
+        self.taken: int = 0
         self.in_writer: list[Part] = []
 
     # --- what handles call, on the loop
@@ -184,10 +192,15 @@ class TopicEngine:
         """Return the log as far as channels may see it."""
         return self.log.view(self.visible)
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is being written, and no operation runs, waits or is asked for."""
+        return not (self._writing or self.stopped or self._exclusive_work.busy or not self._requests.empty())
+
     def opened(self) -> None:
         """The open batch is no longer empty."""
-        self._serial += 1
-        self.put_buffer.batch.serial = self._serial
+        self.serial += 1
+        self.put_buffer.batch.serial = self.serial
         self.creation.create()
         self.creation.again()
         self._requests.put_nowait(BatchOpen())
@@ -201,8 +214,8 @@ class TopicEngine:
 
     def stir(self) -> None:
         """Something has changed that the next tick looks at."""
-        if not self._stirred:
-            self._stirred = True
+        if not self.stirred:
+            self.stirred = True
             self._ticker.within(seconds(self.options.sync_interval))
 
     def created(self, log: TopicLog) -> None:
@@ -217,8 +230,8 @@ class TopicEngine:
 
     def refuse(self, error: Exception) -> None:
         """Refuse what was accepted and is not written yet."""
-        self._taken = self._serial
-        self.syncer.wrote(self._serial, 0, pressing=False)
+        self.taken = self.serial
+        self.syncer.wrote(self.serial, 0, pressing=False)
         if isinstance(self.log, NoLog):
             self.syncer.nothing_to_sync()
         self.put_buffer.refuse_batch(error)
@@ -276,6 +289,7 @@ class TopicEngine:
 
     def configure(self, options: StoreOptions, log: LogOptions) -> None:
         """Go on with other options."""
+        self.group_commit.stop_inline()
         self.options = options
         self._durably = self._persister.durable = options.sync == "always"
         self.syncer.options = options
@@ -374,7 +388,7 @@ class TopicEngine:
         if after is None:
             self.put_buffer.close_batch()
         told = cast("Callable[[object, Exception | None], None]", finish)
-        self._requests.ask(Operation(work, told, self._serial if after is None else after))
+        self._requests.ask(Operation(work, told, self.serial if after is None else after))
 
     async def persist(self, work: Callable[[], T], *, acks_first: bool = False) -> T:
         """Have the metadata persister do something.
@@ -410,6 +424,7 @@ class TopicEngine:
     def fail(self, error: Exception) -> None:
         """End: `error` goes to everybody who waits, and to everybody who wants something later."""
         self.stopped = True
+        self.group_commit.stop_inline()
         self._ticker.end()
         parts = [part.fail for part in self.in_writer]
         own = [
@@ -465,6 +480,7 @@ class TopicEngine:
                 self._handle(self._requests.get_nowait())
             if not self.stopped:
                 self._advance()
+                self.group_commit.look()
         finally:
             self._in_turn = False
 
@@ -475,7 +491,7 @@ class TopicEngine:
             case Synced():
                 self._sync_ended(request.error)
             case SyncWanted():
-                self.syncer.wait(self._serial, request.done)
+                self.syncer.wait(self.serial, request.done)
             case Operation():
                 self._exclusive_work.add(request)
             case Tick():
@@ -504,7 +520,7 @@ class TopicEngine:
         self.syncer.resolve()
 
     def _may_write(self, batch: OpenBatch) -> bool:
-        if self._exclusive_work.waits_for(self._taken):
+        if self._exclusive_work.waits_for(self.taken):
             return False
         return not (self._durably and self.syncer.busy) or batch.cost >= _OVERLAP
 
@@ -512,14 +528,14 @@ class TopicEngine:
 
     def _start_write(self, batch: OpenBatch) -> None:
         self._writing = True
-        self._taken = batch.serial
+        self.taken = batch.serial
         self.in_writer = self.put_buffer.take()
         written = self._writer.write_at_once(self.in_writer)
         if written is None:
-            self._writer.batches.put_nowait((self._taken, self.in_writer))
+            self._writer.batches.put_nowait((self.taken, self.in_writer))
         else:
-            self._batch_written(BatchWritten(self._taken, written))
-            self._exclusive_work.wake(self._taken)
+            self._batch_written(BatchWritten(self.taken, written))
+            self._exclusive_work.wake(self.taken)
 
     def _batch_written(self, request: BatchWritten) -> None:
         self._writing = False
@@ -543,8 +559,8 @@ class TopicEngine:
         self.publisher.synced()
 
     def _ticked(self) -> None:
-        if self._stirred:
-            self._stirred = False
+        if self.stirred:
+            self.stirred = False
             self.retention.begin_round()
         if self.options.sync == "interval":
             self.syncer.due = True

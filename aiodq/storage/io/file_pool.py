@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from aiodq.format.layout import BytesLike
     from aiodq.storage.io.filesystem import File, FileSystem, Lock
 
-__all__ = ["PooledFileSystem", "is_ready", "make_ready"]
+__all__ = ["PooledFile", "PooledFileSystem", "is_ready", "make_ready"]
 
 T = TypeVar("T")
 
@@ -55,7 +55,12 @@ def _limit() -> int:
 
 
 class PooledFileSystem:
-    """A file system whose files are closed and opened again as needed. Its methods may be called from any thread."""
+    """A file system whose files are closed and opened again as needed. Its methods may be called from any thread.
+
+    Attributes:
+        mutex: held while any of this is changed.
+        dirty: the open files of which something may not be on the device, those used least lately first.
+    """
 
     def __init__(self, fs: FileSystem, unpromised: frozenset[str] = frozenset()) -> None:
         """Begin without files.
@@ -66,10 +71,11 @@ class PooledFileSystem:
         """
         self._fs = fs
         self._unpromised = unpromised
-        self._changed = threading.Condition()
+        self.mutex: threading.RLock = threading.RLock()
+        self._changed = threading.Condition(self.mutex)
         # Each in the order of use. Looking for a victim among thousands must not take a walk through them.
         self._clean: dict[PooledFile, None] = {}
-        self._dirty: dict[PooledFile, None] = {}
+        self.dirty: dict[PooledFile, None] = {}
         _STORES.add(self)
 
     def retire(self) -> None:
@@ -132,7 +138,7 @@ class PooledFileSystem:
 
     def _opened(self, path: str, *, write: bool, create: bool = False) -> File:
         limit = _limit()
-        while len(self._clean) + len(self._dirty) >= limit:
+        while len(self._clean) + len(self.dirty) >= limit:
             if not self._close_one():
                 break  # all are in use, so that there are more for a moment
         return self._insist(lambda: self._fs.open(path, write=write, create=create))
@@ -149,7 +155,7 @@ class PooledFileSystem:
     def _close_one(self) -> bool:
         """Close the file that was used least lately; return False where all are in use."""
         with self._changed:
-            idle = (file for files in (self._clean, self._dirty) for file in files if not (file.users or file.busy))
+            idle = (file for files in (self._clean, self.dirty) for file in files if not (file.users or file.busy))
             victim = next(idle, None)
             if victim is None:
                 return False
@@ -213,11 +219,11 @@ class PooledFileSystem:
         """Put an open file behind those that were used before."""
         self._drop(pooled)
         if pooled.file is not None:
-            (self._dirty if pooled.dirty else self._clean)[pooled] = None
+            (self.dirty if pooled.dirty else self._clean)[pooled] = None
 
     def _drop(self, pooled: PooledFile) -> None:
         self._clean.pop(pooled, None)
-        self._dirty.pop(pooled, None)
+        self.dirty.pop(pooled, None)
 
 
 class PooledFile:
@@ -264,6 +270,27 @@ class PooledFile:
 
     def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
         """See `File.write_at`."""
+        fs = self._fs
+        if not self.dirty or self._failure is not None:
+            return self._write_at(buffers, position)
+        # What `take` and `give_back` do, as far as a file needs it that was written last time, too: every put is here.
+        with fs.mutex:
+            file = self.file
+            if file is None or self.busy or self.closed or not self.dirty:
+                return self._write_at(buffers, position)
+            del fs.dirty[self]
+            fs.dirty[self] = None
+            self.users += 1
+        try:
+            return file.write_at(buffers, position)
+        finally:
+            with fs.mutex:
+                if self.dirty and not self.closed:
+                    self.users -= 1
+                else:  # a sync has begun meanwhile, or the owner waits for the last user
+                    fs.give_back(self, dirty=True)
+
+    def _write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
         self._check()
         file = self._fs.take(self)
         try:

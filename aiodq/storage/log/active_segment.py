@@ -6,10 +6,10 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from aiodq.format.footer import IndexEntry, SegmentIndex, begins_entry, footer_bytes
-from aiodq.format.frame import encode_frames, read_prefix, slice_frames
-from aiodq.format.layout import INDEX_STRIDE, MAX_RELATIVE, SEGMENT_HEADER
+from aiodq.format.frame import encode_compact, encode_frames, read_prefix, slice_frames
+from aiodq.format.layout import FOOTER_TAIL, INDEX_ENTRY, INDEX_STRIDE, MAX_RELATIVE, SEGMENT_HEADER
 from aiodq.storage.io.durable_io import sync_directory, sync_file, write_all
-from aiodq.storage.io.file_pool import is_ready, make_ready
+from aiodq.storage.io.file_pool import PooledFile, is_ready, make_ready
 from aiodq.storage.io.filesystem import close_file
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.log.recovery import seal_file
@@ -28,6 +28,9 @@ __all__ = ["WRITE_BYTES", "ActiveSegment", "cuts"]
 
 WRITE_BYTES: Final = 256 * 1024
 """What is staged goes to the file in pieces of about this size, so that no single call holds the caller up for long."""
+
+_EMPTY: Final = SEGMENT_HEADER.size
+"""Where the frames of a segment begin: one that has none takes a record of any size."""
 
 
 def cuts(columns: Columns, *, atomic: bool) -> Iterator[Columns]:
@@ -51,6 +54,7 @@ class ActiveSegment:
     def __init__(self, file: File, segment: Segment, index: SegmentIndex) -> None:
         """Go on behind the segment's last frame."""
         self._file = file
+        self._pooled = file if isinstance(file, PooledFile) else None
         self.segment = segment
         self._index = index
         segment.index = index
@@ -158,6 +162,59 @@ class ActiveSegment:
             self._entries.append((entry, number > 0, prefix.flags, prefix.raw))
             position += len(frame)
             first += count
+
+    def append(self, body: bytes, limit: int, *, watermark: int, time_ns: int) -> int:
+        """Write one plain record at once, and show it to readers: `stage`, `flush` and `commit` in one step.
+
+        Args:
+            body: the record.
+            limit: as for `stage`.
+            watermark: likewise.
+            time_ns: when it was put.
+
+        Returns:
+            Its offset, or -1 where it has to go the long way: the segment rolls first, something is to be cut off, or
+            the file to be opened again.
+
+        Raises:
+            StorageError: call `rollback`.
+        """
+        segment, offset, position = self.segment, self.next, self._position
+        if segment.sealed or self._torn or self._staged or offset - segment.base >= MAX_RELATIVE:
+            return -1
+        pooled = self._pooled
+        if pooled is not None and (pooled.file is None or pooled.busy):
+            return -1
+        opens = position - self._last_indexed >= INDEX_STRIDE
+        frame = encode_compact(body, segment.context, offset, watermark, time_ns)
+        end = position + len(frame)
+        if end + (self._indexed + opens) * INDEX_ENTRY.size + FOOTER_TAIL.size > limit and position > _EMPTY:
+            return -1
+        self._torn = True
+        try:
+            # CRASH: 2. Until the next sync any part of these bytes may be missing.
+            taken = self._file.write_at((frame,), position)
+            if taken != len(frame):
+                write_all(self._file, [memoryview(frame)[taken:]], position + taken)
+        except OSError as cause:
+            raise storage_error(cause, segment.path, position) from cause
+        self._torn = False
+        if opens:
+            self._indexed, self._last_indexed = self._indexed + 1, position
+        self._position, self.next = end, offset + 1
+        self._show(offset, time_ns, len(body))
+        return offset
+
+    def _show(self, offset: int, time_ns: int, raw_bytes: int) -> None:
+        """Show readers the record that was just written."""
+        segment, index = self.segment, self._index
+        index.add_record(segment.data_end, offset - segment.base, time_ns, raw_bytes)
+        segment.records += 1
+        segment.raw_bytes += raw_bytes
+        segment.newest_ns = max(segment.newest_ns, time_ns)
+        segment.oldest_ns = index.oldest_ns
+        segment.data_end = segment.size = self._position
+        segment.end = offset + 1
 
     @property
     def staged_bytes(self) -> int:

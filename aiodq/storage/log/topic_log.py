@@ -266,6 +266,18 @@ class TopicLog:
             atomic=atomic,
         )
 
+    def append(self, body: bytes, time_ns: int) -> int:
+        """Write one plain record at once, and show it to readers.
+
+        Returns:
+            Its offset, or -1 where it has to go through `stage`.
+
+        Raises:
+            DiskFullError: no space; `rollback`, and later puts may succeed.
+            StorageError: as mapped from the system's error; `rollback`.
+        """
+        return self._active.append(body, self.options.segment_bytes, watermark=self.durable, time_ns=time_ns)
+
     @property
     def staged_bytes(self) -> int:
         """What waits for `flush`."""

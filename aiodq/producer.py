@@ -1,0 +1,169 @@
+"""Putting messages: what a topic and a queue have in common."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.topic.group_commit import GIVE_WAY
+from aiodq.engine.topic.put_batch import PLAIN, Draft
+from aiodq.engine.topic.receipt import Receipt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import timedelta
+
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.format.layout import BytesLike
+
+__all__ = ["Producer"]
+
+
+class Producer:
+    """Who puts messages into a topic: the topic itself, or a queue that is one."""
+
+    _engine: TopicEngine
+
+    async def put(
+        self,
+        body: BytesLike,
+        *,
+        tag: str | None = None,
+        key: BytesLike | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float | timedelta | None = None,
+        ttl: float | timedelta | None = None,
+    ) -> int:
+        """Store a message and return its offset, once it is as durable as the store's `sync` policy says.
+
+        Under `"always"` that is after fdatasync; puts that wait together share one. Where the queue is `full` and the
+        policy is `"block"`, it waits for room first; `"drop_oldest"` makes room.
+
+        Args:
+            body: the message: `bytes`, `bytearray` or `memoryview`; text as `text.encode()`.
+            tag: a short text that channels may filter by, up to 64 KiB; None for none.
+            key: bytes that name what the message is about, up to 1 MiB; None for none.
+            headers: text by text, up to 1 MiB in all; None for none.
+            delay: seconds, or a `timedelta`, before which it is not delivered; the due time is kept on disk.
+            ttl: seconds, or a `timedelta`, counted from now, after which it is not delivered any more.
+
+        Returns:
+            The message's offset: its number in the queue, from 0.
+
+        Raises:
+            MessageSizeError: smaller or larger than the options allow; nothing was written.
+            InvalidMessageError: it cannot be stored like that, and a `TypeError` too where a part is of a wrong type;
+                nothing was written.
+            QueueFull: the bound is reached and the policy is `"reject"`.
+            QueueShutDown: shut down, or the store is closed.
+            DiskFullError: no space; nothing was written, and later puts may succeed.
+            StoreFailedError: the store has stopped, its cause in `__cause__`.
+
+        Cancellation: before the writer takes its batch the message is not stored; after that it is, and only the caller
+        does not know.
+        """
+        commit = self._engine.group_commit
+        plain = tag is None and key is None and headers is None and delay is None and ttl is None
+        if plain:
+            offset = commit.put_now(body)
+            if offset == GIVE_WAY:
+                await asyncio.sleep(0)
+                offset = commit.put_now(body, gave_way=True)
+            if offset >= 0:
+                return offset
+        put_buffer = self._engine.put_buffer
+        data = put_buffer.body(body)
+        message = PLAIN if plain else put_buffer.accepted(Draft(data, tag, key, headers, delay, ttl))
+        self._engine.check()
+        waiter = put_buffer.accept_at_once(message, data)
+        if waiter is None:
+            waiter = await put_buffer.enter(partial(put_buffer.accept, message, data))
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            put_buffer.withdrawn()
+            raise
+
+    async def put_many(
+        self,
+        bodies: Iterable[BytesLike | Draft],
+        *,
+        tag: str | None = None,
+        key: BytesLike | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float | timedelta | None = None,
+        ttl: float | timedelta | None = None,
+    ) -> range:
+        """Store messages as one atomic batch and return their offsets: after a crash all of it is there, or none.
+
+        Args:
+            bodies: bytes-like, or `Draft` objects with a tag, key, headers, delay and ttl of their own.
+            tag: for those that are not drafts: a short text that channels may filter by; None for none.
+            key: likewise: bytes that name what the message is about.
+            headers: likewise: text by text.
+            delay: likewise: seconds, or a `timedelta`, before which they are not delivered.
+            ttl: likewise: seconds, or a `timedelta`, counted from now, after which they are not delivered any more.
+
+        Returns:
+            Their offsets, one behind the other.
+
+        Raises:
+            MessageSizeError, InvalidMessageError: one of them cannot be stored like that; nothing was written.
+            QueueFull: the bound is reached and the policy is `"reject"`.
+            QueueShutDown: shut down, or the store is closed.
+            DiskFullError: no space; nothing was written, and later puts may succeed.
+            StoreFailedError: the store has stopped, its cause in `__cause__`.
+
+        Cancellation: before the writer takes the batch none is stored; after that all are, and only the caller does not
+        know.
+        """
+        engine = self._engine
+        put_buffer = engine.put_buffer
+        messages = put_buffer.accepted_many(bodies, Draft(b"", tag, key, headers, delay, ttl))
+        engine.check()
+        if not messages:
+            if put_buffer.shut:
+                raise QueueShutDown("the queue was shut down")
+            return range(engine.visible, engine.visible)
+        waiter = await put_buffer.enter(partial(put_buffer.accept_many, messages))
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            put_buffer.withdrawn()
+            raise
+
+    def put_nowait(
+        self,
+        body: BytesLike,
+        *,
+        tag: str | None = None,
+        key: BytesLike | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float | timedelta | None = None,
+        ttl: float | timedelta | None = None,
+    ) -> Receipt:
+        """Accept a message into the buffer; `await receipt` gives its offset once it is durable.
+
+        Args:
+            body: the message: `bytes`, `bytearray` or `memoryview`; text as `text.encode()`.
+            tag: a short text that channels may filter by, up to 64 KiB; None for none.
+            key: bytes that name what the message is about, up to 1 MiB; None for none.
+            headers: text by text, up to 1 MiB in all; None for none.
+            delay: seconds, or a `timedelta`, before which it is not delivered; the due time is kept on disk.
+            ttl: seconds, or a `timedelta`, counted from now, after which it is not delivered any more.
+
+        Raises:
+            QueueFull: no room now.
+            MessageSizeError: smaller or larger than the options allow; nothing was accepted.
+            InvalidMessageError: it cannot be stored like that, and a `TypeError` too where a part is of a wrong type;
+                nothing was accepted.
+            QueueShutDown: shut down, or the store is closed.
+            StoreFailedError: the store has stopped.
+        """
+        self._engine.check()
+        put_buffer = self._engine.put_buffer
+        data = put_buffer.body(body)
+        waiter = put_buffer.accept(put_buffer.accepted(Draft(data, tag, key, headers, delay, ttl)), data)
+        return Receipt(waiter)
