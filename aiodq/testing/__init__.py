@@ -22,6 +22,8 @@ The same for every moment of a run, and for many states that a power cut at that
         async with aiodq.open("/shop", fs=SimulatedFileSystem(files)) as store:
             ...
 
+The machine's own disk, or any other file system, watched, slowed or refused on the way: `WrappedFileSystem`.
+
 Everything random takes a seed and repeats from it. `run` and `SimulatedExecutor` take the event loop and the store's
 threads along, so that a whole run repeats.
 """
@@ -46,6 +48,7 @@ from aiodq.testing.faults import CALLS, Call, Fault, FaultPlan, Pages
 from aiodq.testing.filesystem import SimulatedFileSystem
 from aiodq.testing.loop import SimulatedExecutor, SimulatedLoop, StalledError, run
 from aiodq.testing.memory import memory_queue, memory_store
+from aiodq.testing.wrapped import WrappedFile, WrappedFileSystem
 
 __all__ = [
     "CALLS",
@@ -70,6 +73,8 @@ __all__ = [
     "StalledError",
     "Synced",
     "Truncated",
+    "WrappedFile",
+    "WrappedFileSystem",
     "Wrote",
     "memory_queue",
     "memory_store",

@@ -1,13 +1,8 @@
-"""The process that test_sigkill.py kills: jobs that are delayed, acked, requeued with a delay, given up, or forgotten.
-
-A note is one line of JSON, written by one `write` to a file opened for appending: what was noted survives the kill.
-"""
+"""The process that test_sigkill.py kills: jobs are delayed, acked, requeued with a delay, given up, or forgotten."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import random
 import sys
 import time
@@ -16,7 +11,7 @@ from typing import Final
 
 import aiodq
 from tests.loops import run_on
-from tests.system.child import Killer
+from tests.processes import killer, note, open_notes
 
 __all__ = ["CHANNEL", "DEAD", "OPTIONS", "TOPIC"]
 
@@ -39,7 +34,7 @@ class Worker:
 
     def note(self, *what: object) -> None:
         """Note something for good."""
-        os.write(self.notes, json.dumps(what).encode() + b"\n")
+        note(self.notes, *what)
 
     async def produce(self) -> None:
         """Put jobs, each of which says itself when it is due."""
@@ -80,10 +75,8 @@ class Worker:
 async def main(path: str, notes: str, seed: int, calls: int) -> None:
     """Work until killed."""
     rng = random.Random(seed)
-    file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    fs = Killer(calls, rng.choice(("before", "amid", "after"))) if calls else None
-    async with aiodq.open(path, SEGMENTS, fs=fs) as store:
-        worker = Worker(store, file, rng)
+    async with aiodq.open(path, SEGMENTS, fs=killer(calls, rng)) as store:
+        worker = Worker(store, open_notes(notes), rng)
         await asyncio.gather(*(worker.produce() for _ in range(3)), *(worker.consume() for _ in range(3)))
 
 

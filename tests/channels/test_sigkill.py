@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from collections import defaultdict
@@ -15,7 +14,7 @@ from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.verify import verify_store
 from tests.channels.child import CHANNEL, DEAD, TOPIC
 from tests.channels.support import soon
-from tests.system.support import run_until_killed
+from tests.processes import read_notes, run_until_killed, when_to_die
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,22 +27,14 @@ SLACK_NS = 5_000_000
 def run_and_kill(store: Path, notes: Path, rng: random.Random) -> None:
     """Let a child work until it is killed: after a while, at first with something put, or at a call."""
     first = not notes.exists()
-    calls = 0 if first else rng.choice((0, rng.randint(1, 60), rng.randint(1, 1500)))
-    arguments = (str(store), str(notes), str(rng.getrandbits(32)), str(calls))
+    calls = 0 if first else when_to_die(rng, 60)
 
     def begun() -> bool:
         return not first or (notes.exists() and b'"put"' in notes.read_bytes())
 
     seconds = rng.random() * 0.7 + (0.0 if first else 0.3)
-    run_until_killed("tests.channels.child", *arguments, kills_itself=calls > 0, seconds=seconds, begun=begun)
-
-
-def read_notes(path: Path) -> list[list[Any]]:
-    """Return all notes. The last line may have been cut by the kill."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")
-    return [json.loads(line) for line in lines[:-1]]
+    seed = rng.getrandbits(32)
+    run_until_killed("tests.channels.child", store, notes, seed, calls=calls, seconds=seconds, begun=begun)
 
 
 class Told:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import signal
 import socket
@@ -12,19 +11,20 @@ import subprocess
 import sys
 import time
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 import pytest
 
+from tests.processes import ROOT, environment, killed_at_last
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
     from types import ModuleType
 
     from aiodq import Queue
 
-ROOT: Final = Path(__file__).parents[2]
 EXAMPLES: Final = ROOT / "examples"
 PATIENCE: Final = 60.0
 """Seconds until a hanging process is given up; nothing is measured."""
@@ -55,11 +55,6 @@ def load(example: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def environment() -> dict[str, str]:
-    """Return what a child needs to find this checkout, installed or not."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 
 def free_port() -> int:
@@ -127,21 +122,11 @@ def serving(
     options = {"port": port, "store": directory / "store", "done": directory / "done", "seconds": seconds}
     options["grace"] = grace
     arguments = [f"--{name}={value}" for name, value in {**options, "workers": workers}.items()]
-    with (
-        output.open("wb") as sink,
-        subprocess.Popen(
-            [sys.executable, "-W", "always::ResourceWarning", *limited, *script, *arguments],
-            env=environment(),
-            stdout=sink,
-            stderr=sink,
-        ) as process,
-    ):
+    command = [sys.executable, "-W", "always::ResourceWarning", *limited, *script, *arguments]
+    with output.open("wb") as sink, killed_at_last(command, stdout=sink, stderr=sink) as process:
         service = Service(process, port, output)
-        try:
-            service.wait_until("it answers")
-            yield service
-        finally:
-            process.kill()
+        service.wait_until("it answers")
+        yield service
 
 
 def worked_off(directory: Path) -> list[str]:

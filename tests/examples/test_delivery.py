@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
-from tests.examples.support import EXAMPLES, PATIENCE, environment, run_example
+from tests.examples.support import EXAMPLES, run_example
+from tests.processes import killed_at_last
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 
@@ -35,10 +36,8 @@ def test_what_is_due_later_comes_after_a_restart_when_it_is_due() -> None:
 def test_every_order_has_one_invoice_though_the_worker_is_killed(tmp_path: Path) -> None:
     example = [sys.executable, str(EXAMPLES / "pipeline.py"), str(tmp_path)]
     for calls in (1, 2, 3):
-        child = subprocess.Popen(example, env=environment())
-        wait_for(tmp_path / "invoices", calls, child)
-        child.kill()
-        child.wait(PATIENCE)
+        with killed_at_last(example) as child:
+            wait_for(tmp_path / "invoices", calls, child)
     assert run_example("pipeline.py", tmp_path) == ["1000 orders, 1000 invoices, 0 of them twice"]
 
 

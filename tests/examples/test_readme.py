@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 import aiodq
-from tests.examples.support import ROOT
+from tests.processes import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,8 @@ import pytest
 
 import aiodq
 from tests.examples.hostile import ATTEMPTS
-from tests.examples.support import EXAMPLES, PATIENCE, ROOT, environment, free_port
+from tests.examples.support import EXAMPLES, PATIENCE, free_port
+from tests.processes import ROOT, environment
 
 if TYPE_CHECKING:
     from pathlib import Path

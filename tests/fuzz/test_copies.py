@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.offline.verify import verify_store
 from tests.fuzz.trial import unkept
+from tests.processes import killed_at_last
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import tree
 
@@ -66,15 +66,12 @@ asyncio.run(main())
 def an_owner(store: Path, consumed: str, *, at_work: bool) -> Iterator[None]:
     """Have a process put and ack as fast as it can, in two topics; kill it in the end."""
     command = [sys.executable, "-c", OWNER, str(store), consumed]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+    with killed_at_last(command, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
-        try:
-            lines = [owner.stdout.readline() for _ in range(3 if at_work else 1)]
-            assert lines == ["open\n", "at work\n", "at work\n"][: len(lines)]
-            yield
-            assert owner.poll() is None
-        finally:
-            owner.send_signal(signal.SIGKILL)
+        lines = [owner.stdout.readline() for _ in range(3 if at_work else 1)]
+        assert lines == ["open\n", "at work\n", "at work\n"][: len(lines)]
+        yield
+        assert owner.poll() is None
 
 
 def damages(store: Path) -> tuple[Finding, ...]:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from tests.processes import killed_at_last
 from tests.queue.support import Tasks, queue, ready_now, soon, store, until
-from tests.system.support import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,13 +43,10 @@ asyncio.run(main())
 def owner(path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run another process that has the store open until a line comes."""
     command = [sys.executable, "-c", OWNER, str(path)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        try:
-            assert child.stdout is not None
-            assert child.stdout.readline() == b"open\n"
-            yield child
-        finally:
-            child.kill()
+    with killed_at_last(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"open\n"
+        yield child
 
 
 @pytest.fixture

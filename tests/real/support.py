@@ -9,11 +9,11 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiodq
+from tests.processes import ROOT, read_notes
 from tests.real.child import OPTIONS, Job
 from tests.system.child import TOPIC
 from tests.system.ledger import Ledger
-from tests.system.support import ROOT
-from tests.system.test_sigkill import look, read_notes
+from tests.system.test_sigkill import look
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 import aiodq
+from tests.processes import ROOT, WATCHDOG
 from tests.real.mounts import bound_read_only
-from tests.system.support import ROOT, WATCHDOG, bodies, drain
+from tests.system.support import bodies, drain
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,14 +7,12 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyspark
@@ -23,12 +21,13 @@ import pytest
 from aiodq.spark.java import prepare
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_holds
+from tests.processes import ROOT, kill_group
 from tests.spark.support import fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0
 """Seconds in which a cluster has to be there."""
 
@@ -54,12 +53,6 @@ def started(name: str, *arguments: str, log: Path, within: Sequence[str] = ()) -
         return subprocess.Popen(command, env=environment(), stdout=output, stderr=output, start_new_session=True)
 
 
-def stopped(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 @contextmanager
 def cluster(path: Path, *workers: Sequence[str]) -> Iterator[str]:
     """Give the address of a master with so many workers, each started by the command that is given for it."""
@@ -68,12 +61,12 @@ def cluster(path: Path, *workers: Sequence[str]) -> Iterator[str]:
     with ExitStack() as running:
         at = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page))
         log = path / "master.log"
-        running.callback(stopped, started("master.Master", *at, log=log))
+        running.callback(kill_group, started("master.Master", *at, log=log))
         for number, within in enumerate(workers):
             place = path / f"worker{number}"
             own = ("--host", "127.0.0.1", "--webui-port", str(free_port()), "-c", "1", "-m", "1g", "-d", str(place))
             log = path / f"worker{number}.log"
-            running.callback(stopped, started("worker.Worker", *own, url, log=log, within=within))
+            running.callback(kill_group, started("worker.Worker", *own, url, log=log, within=within))
         end = time.monotonic() + PATIENCE
         while alive(page) < len(workers):
             assert time.monotonic() < end, log.read_text()

@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.examples.support import EXAMPLES, environment, load
+from tests.examples.support import EXAMPLES, load
+from tests.processes import environment
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,34 +14,32 @@ import pytest
 import aiodq
 from aiodq.storage.bulk.commits import STAGING, read_commits
 from aiodq.storage.io.filesystem import OsFileSystem
+from tests.processes import killed_at_last
 from tests.spark.support import KEEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
 
     Record = Callable[[str, Any], None]
 
-ROOT = Path(__file__).parents[2]
 MESSAGES = 3000
 
 
-def start(path: Path) -> subprocess.Popen[str]:
+def copying(path: Path) -> AbstractContextManager[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tests.spark.child", *(str(path / name) for name in ("in", "out", "checkpoint"))]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    return killed_at_last(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, group=True)
 
 
 def kill(path: Path, rng: random.Random) -> str:
     """Run a copy and kill it some time after it has begun to stage; return where it was then."""
-    child = start(path)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n", child.communicate()[1]
-    while child.poll() is None and not (path / "out" / STAGING).exists():
-        time.sleep(0.01)
-    time.sleep(rng.uniform(0, 6))
-    os.killpg(child.pid, signal.SIGKILL)
-    child.communicate()
+    with copying(path) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n", child.communicate()[1]
+        while child.poll() is None and not (path / "out" / STAGING).exists():
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 6))
     return f"{len(read_commits(OsFileSystem(), str(path / 'out')).pending)} commits pending"
 
 
@@ -65,8 +60,8 @@ def check_kills(path: Path, seed: int, kills: int, *, owned: bool) -> None:
             return await asyncio.to_thread(lambda: [kill(path, rng) for _ in range(kills)])
 
     done = asyncio.run(beside_an_owner()) if owned else [kill(path, rng) for _ in range(kills)]
-    last = start(path)
-    out, err = last.communicate(timeout=200)
+    with copying(path) as last:
+        out, err = last.communicate(timeout=200)
     assert (last.returncode, out) == (0, "ready\ndone\n"), err
     asyncio.run(_opened(path / "out"))
     found = [message.body for message in aiodq.open_reader(path / "out").topic("orders").scan()]

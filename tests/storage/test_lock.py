@@ -22,11 +22,11 @@ from filelock import lock_descriptor
 from aiodq.errors import NotAStoreError, ReadOnlyError, StorageError, StoreLockedError
 from aiodq.storage.io import lock as lock_module
 from aiodq.storage.io.lock import LOCK_NAME, StoreLock
+from tests.processes import environment, killed_at_last
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-ROOT = Path(lock_module.__file__).parents[2]
 NOBODY = 65534
 OWNER = """
 import sys
@@ -58,18 +58,9 @@ def store(tmp_path: Path) -> Path:
 @contextmanager
 def running(code: str, directory: Path) -> Iterator[subprocess.Popen[str]]:
     """Run a script on the directory; stop it at the end."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(directory)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    command = [sys.executable, "-c", code, str(directory)]
+    with killed_at_last(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
 
 
 def line(process: subprocess.Popen[str]) -> str:
@@ -626,6 +617,6 @@ except StoreLockedError:
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        env=environment(),
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

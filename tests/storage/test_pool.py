@@ -14,8 +14,8 @@ import pytest
 
 from aiodq.storage.io import file_pool as pool
 from aiodq.storage.io.file_pool import PooledFile, PooledFileSystem, is_ready
+from tests.processes import ROOT
 from tests.queue.support import SpyFileSystem
-from tests.system.support import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

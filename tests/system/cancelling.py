@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import anyio
 
 import aiodq
-from tests.system.support import WATCHDOG, QuickFileSystem, bodies, descriptors_under, drain, steps
+from tests.processes import WATCHDOG
+from tests.system.support import QuickFileSystem, bodies, descriptors_under, drain, steps
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,34 +1,26 @@
-"""The process that test_sigkill.py kills: producers and consumers that note, at once, what they were told.
-
-A note is one line of JSON, written by one `write` to a file opened for appending: what was noted survives the kill.
-"""
+"""The process that test_sigkill.py kills: producers and consumers that note, at once, what they were told."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
-import os
 import random
-import signal
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import aiodq
-from aiodq.storage.io.filesystem import OsFileSystem
-from tests.loops import LOOPS
-from tests.system.support import WrappedFile
+from tests.loops import LOOPS, run_on
+from tests.processes import killer, note, open_notes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from aiodq import Channel, Draft, Message, StoreOptions, Topic
-    from aiodq.format.layout import BytesLike
     from aiodq.options import SyncPolicy
-    from aiodq.storage.io.filesystem import File
+    from aiodq.storage.io.filesystem import FileSystem
 
 TOPIC: Final = "t"
 CHANNELS: Final = ("a", "b")
@@ -56,77 +48,6 @@ def digest(body: bytes, tag: str | None, key: bytes | None, headers: Mapping[str
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-class Killer(OsFileSystem):
-    """Kills this very process at its n-th call that changes something: before it, in the middle of it, or after."""
-
-    __slots__ = ("_calls", "_moment")
-
-    def __init__(self, calls: int, moment: str) -> None:
-        self._calls = calls
-        self._moment = moment
-
-    def due(self) -> str | None:
-        """Count a call; return the moment if it is the one."""
-        self._calls -= 1
-        return self._moment if self._calls == 0 else None
-
-    def around(self, call: Any, *args: Any) -> None:
-        due = self.due()
-        if due == "before":
-            kill()
-        call(*args)
-        if due is not None:
-            kill()
-
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        file = super().open(path, write=write, create=create)
-        if create and self.due() is not None:
-            kill()
-        return KillingFile(file, self)
-
-    def make_directory(self, path: str) -> None:
-        self.around(super().make_directory, path)
-
-    def rename(self, source: str, target: str) -> None:
-        self.around(super().rename, source, target)
-
-    def remove(self, path: str) -> None:
-        self.around(super().remove, path)
-
-    def sync_directory(self, path: str) -> None:
-        self.around(super().sync_directory, path)
-
-
-class KillingFile(WrappedFile):
-    def __init__(self, file: File, fs: Killer) -> None:
-        super().__init__(file)
-        self._fs = fs
-
-    def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
-        due = self._fs.due()
-        if due == "before":
-            kill()
-        if due == "amid":
-            data = b"".join(buffers)
-            super().write_at([data[: len(data) // 2]], position)
-            kill()
-        taken = super().write_at(buffers, position)
-        if due is not None:
-            kill()
-        return taken
-
-    def truncate(self, size: int) -> None:
-        self._fs.around(super().truncate, size)
-
-    def sync(self) -> None:
-        self._fs.around(super().sync)
-
-
-def kill() -> None:
-    """End here."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 @dataclass(slots=True)
 class Worker:
     """What producers and consumers share."""
@@ -138,7 +59,7 @@ class Worker:
 
     def note(self, *what: object) -> None:
         """Note something for good."""
-        os.write(self.notes, json.dumps(what).encode() + b"\n")
+        note(self.notes, *what)
 
     def draft(self) -> Draft:
         """Make up a message: of 0 bytes to 100 KiB, some with tag, key and headers."""
@@ -202,7 +123,7 @@ class Worker:
             self.note("purged")
 
 
-async def main(path: str, policy: SyncPolicy, seed: int, notes: int, fs: OsFileSystem | None) -> None:
+async def main(path: str, policy: SyncPolicy, seed: int, notes: int, fs: FileSystem | None) -> None:
     """Work until killed."""
     async with aiodq.open(path, options(policy), fs=fs) as store:
         topic = store.topic(TOPIC)
@@ -218,13 +139,11 @@ async def main(path: str, policy: SyncPolicy, seed: int, notes: int, fs: OsFileS
             tasks.create_task(worker.purge())
 
 
-def run(path: str, policy: SyncPolicy, seed: int, notes_path: str, calls: int) -> None:
+def run(path: str, policy: SyncPolicy, seed: int, notes: str, calls: int) -> None:
     """Run on either loop; with `calls` above 0, the end comes at that call of the file system."""
     rng = random.Random(seed)
-    notes = os.open(notes_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    fs = Killer(calls, rng.choice(("before", "amid", "after"))) if calls else None
-    with asyncio.Runner(loop_factory=LOOPS[rng.choice(sorted(LOOPS))]) as runner:
-        runner.run(main(path, policy, seed, notes, fs))
+    fs = killer(calls, rng)
+    run_on(rng.choice(sorted(LOOPS)), main(path, policy, seed, open_notes(notes), fs))
 
 
 if __name__ == "__main__":

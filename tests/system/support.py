@@ -5,55 +5,25 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from aiodq import QueueEmpty
 from aiodq.storage.io.filesystem import OsFileSystem
+from tests.processes import ROOT, WATCHDOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from aiodq import Channel, Message, Queue
     from aiodq.format.layout import BytesLike
     from aiodq.storage.io.filesystem import File
 
-ROOT: Final = Path(__file__).parents[2]
-WATCHDOG: Final = 60.0
-"""Seconds after which something that waits is taken for hanging. Never reached by what works."""
-
-
 # --- running
-
-
-def run_until_killed(
-    module: str,
-    *arguments: str,
-    kills_itself: bool,
-    seconds: float,
-    begun: Callable[[], bool] = lambda: True,
-) -> None:
-    """Run a module that never ends: until it kills itself, or for that long once it has `begun`."""
-    command = [sys.executable, "-m", module, *arguments]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as child:
-        try:
-            if kills_itself:
-                child.wait(WATCHDOG)
-            else:
-                end = time.monotonic() + WATCHDOG
-                while child.poll() is None and not begun() and time.monotonic() < end:
-                    time.sleep(0.005)
-                time.sleep(seconds)
-        finally:
-            child.kill()
-        assert child.stderr is not None
-        assert child.wait() == -signal.SIGKILL, child.stderr.read().decode()
 
 
 def run_script(script: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:

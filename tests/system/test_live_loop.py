@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from tests.processes import WATCHDOG
 from tests.system.support import (
-    WATCHDOG,
     QuickFileSystem,
     StallingFileSystem,
     WrappedFile,

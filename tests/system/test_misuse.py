@@ -18,9 +18,8 @@ import pytest
 
 import aiodq
 from tests.loops import LOOPS, run_on
+from tests.processes import ROOT, WATCHDOG
 from tests.system.support import (
-    ROOT,
-    WATCHDOG,
     QuickFileSystem,
     StallingFileSystem,
     bodies,

@@ -17,9 +17,9 @@ import pytest
 import aiodq
 from aiodq.names import is_ephemeral
 from aiodq.storage.state.json_file import _crc
+from tests.processes import ROOT
 from tests.storage.faults import KINDS, FaultyFileSystem
 from tests.system.support import (
-    ROOT,
     QuickFileSystem,
     bodies,
     descriptors_under,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from tests.processes import WATCHDOG
 from tests.system.cancelling import KINDS, Outcome, ended, started
 from tests.system.support import (
-    WATCHDOG,
     QuickFileSystem,
     descriptors_under,
     drain,

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
+from tests.processes import read_notes, run_until_killed, when_to_die
 from tests.system.child import CHANNELS, TOPIC, digest, options
 from tests.system.ledger import Ledger
-from tests.system.support import ROOT, WATCHDOG, QuickFileSystem, drain
+from tests.system.support import QuickFileSystem, drain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,37 +25,11 @@ POLICIES: tuple[SyncPolicy, ...] = ("always", "interval", "os")
 SEVERAL = aiodq.ChannelOptions(start="earliest", max_in_flight=1_000_000)
 
 
-def read_notes(path: Path) -> list[list[Any]]:
-    """Return a run's notes. The last line may have been cut by the kill."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")
-    return [json.loads(line) for line in lines[:-1]]
-
-
 def run_and_kill(store: Path, policy: SyncPolicy, rng: random.Random, notes: Path) -> list[list[Any]]:
     """Let a child work on the store until it is killed: by the clock, or at a call of the file system."""
-    calls = rng.choice((0, rng.randint(1, 60), rng.randint(1, 1500)))
-    seed = rng.getrandbits(32)
-    command = [sys.executable, "-m", "tests.system.child", str(store), policy, str(seed), str(notes), str(calls)]
-    errors = notes.with_suffix(".err")
-    with errors.open("wb") as stderr, subprocess.Popen(command, cwd=ROOT, stderr=stderr) as child:
-        try:
-            if calls:
-                child.wait(WATCHDOG)
-            else:
-                wait_for_notes(notes, child)
-                time.sleep(rng.uniform(0, 0.5))
-        finally:
-            child.kill()
-    assert child.returncode == -signal.SIGKILL, errors.read_text()
+    calls, seed, seconds = when_to_die(rng, 60), rng.getrandbits(32), rng.uniform(0, 0.5)
+    run_until_killed("tests.system.child", store, policy, seed, notes, calls=calls, seconds=seconds, begun=notes.exists)
     return read_notes(notes)
-
-
-def wait_for_notes(notes: Path, child: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + WATCHDOG
-    while not notes.exists() and child.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.001)
 
 
 async def look(path: Path, policy: SyncPolicy) -> dict[str, dict[int, str]]:

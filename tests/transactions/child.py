@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import aiodq
 from tests.loops import run_on
-from tests.system.child import Killer
+from tests.processes import killer
 
 if TYPE_CHECKING:
     from aiodq.options import SyncPolicy
@@ -42,8 +42,7 @@ async def work(store: aiodq.Store, source: aiodq.Channel, target: str) -> None:
 async def main(path: str, policy: SyncPolicy, seed: int, calls: int, *, finish: bool) -> None:
     """Put new jobs and work until killed, or, with `finish`, until nothing is left to do."""
     rng = random.Random(seed)
-    fs = Killer(calls, rng.choice(("before", "amid", "after"))) if calls else None
-    async with aiodq.open(path, options(policy), fs=fs) as store:
+    async with aiodq.open(path, options(policy), fs=killer(calls, rng)) as store:
         channels = [store.topic(step).channel("work") for step in STEPS[:2]]
         workers = [
             asyncio.ensure_future(work(store, channel, target))

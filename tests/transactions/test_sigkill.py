@@ -13,7 +13,7 @@ import pytest
 import aiodq
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.verify import verify_store
-from tests.system.support import run_until_killed
+from tests.processes import run_until_killed, when_to_die
 from tests.transactions.child import COPIES, STEPS, run
 
 if TYPE_CHECKING:
@@ -27,10 +27,8 @@ POLICIES: tuple[SyncPolicy, ...] = ("always", "interval", "os")
 
 def run_and_kill(store: Path, policy: SyncPolicy, rng: random.Random) -> None:
     """Let a child work until it is killed: after a while, or at a call of the file system."""
-    calls = rng.choice((0, rng.randint(1, 80), rng.randint(1, 2000)))
-    arguments = (str(store), policy, str(rng.getrandbits(32)), str(calls))
-    module, seconds = "tests.transactions.child", 0.3 + rng.random() * 0.7
-    run_until_killed(module, *arguments, kills_itself=calls > 0, seconds=seconds)
+    calls, seed, seconds = when_to_die(rng, 80), rng.getrandbits(32), 0.3 + rng.random() * 0.7
+    run_until_killed("tests.transactions.child", store, policy, seed, calls=calls, seconds=seconds)
 
 
 def kill_and_check(store: Path, policy: SyncPolicy, seed: int, kills: int) -> int:
