@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.topic.put_batch import Accepted
-    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.engine.transactions.participants import Topic
     from aiodq.engine.transactions.task_transactions import TransactionHost
     from aiodq.format.layout import BytesLike
 
@@ -102,7 +102,7 @@ class Transaction(AsyncBlock):
         self._own = own
         self._messages: dict[tuple[str, str, int], tuple[Held, HeldAck]] = {}
         self._joined: list[Held] = []
-        self._puts: dict[str, tuple[TopicEngine, list[tuple[Accepted, bytes]]]] = {}
+        self._puts: dict[str, tuple[Topic, list[tuple[Accepted, bytes]]]] = {}
         self._cost = 0
         self._task: asyncio.Task[Any] | None = None
         self._entered = self._over = False

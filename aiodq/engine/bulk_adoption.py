@@ -10,67 +10,19 @@ from aiodq.engine.monitoring.reporter import STORE
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, CorruptionError, DiskFullError, StoreFailedError, StoreNotFoundError
 from aiodq.storage.bulk.adoption import adopt, unadoptable
-from aiodq.storage.bulk.commits import finish_commit, read_commits, sweep_staged
+from aiodq.storage.bulk.commits import finish_commit, read_commits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from aiodq.clock import Clock
     from aiodq.engine.monitoring.reporter import Reporter
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.storage.bulk.commits import Commit, CommitKey
     from aiodq.storage.io.filesystem import FileSystem
-    from aiodq.storage.log.topic_log import TopicLog
 
-__all__ = ["Adopting", "AdoptingHost", "adopt_pending"]
+__all__ = ["Adopting", "AdoptingHost"]
 
 _INTERVAL: Final = 1.0
 _DAMAGED: Final = (CorruptionError, StoreNotFoundError)
-
-
-def adopt_pending(
-    fs: FileSystem, clock: Clock, store: str, log_of: Callable[[str], TopicLog], blocked: Iterable[CommitKey] = ()
-) -> None:
-    """Let a store that is being opened take over all that was committed. Blocking.
-
-    What the disk has no room for now, what is damaged, or cannot be for another reason, is left as it is: all of it, so
-    that a commit is there or not.
-
-    Args:
-        fs: the store's.
-        clock: likewise.
-        store: its directory.
-        log_of: opens a topic, or makes it.
-        blocked: commits that are to be left as they are.
-
-    Raises:
-        StoreFailedError: it has to be opened again.
-        StorageError: as mapped from the system's error.
-    """
-    waiting = {key.name for key in blocked}
-    for pending in read_commits(fs, store).pending:
-        commit = pending
-        if commit.key.name in waiting:
-            continue  # a stream's batches keep their order
-        try:
-            if not commit.bases and unadoptable(fs, store, commit):
-                continue
-            logs = {topic: log_of(topic) for topic in _left(commit)}
-            for topic, log in logs.items():
-                commit = adopt(log, store, commit, topic)
-            finish_commit(fs, store, commit)
-        except DiskFullError:
-            break  # what comes behind it may be of the same stream
-        except StoreFailedError:
-            raise
-        except AiodqError:
-            waiting.add(commit.key.name)  # nobody else has to suffer for it; it is tried again
-    sweep_staged(fs, store, clock.now_ns())
-
-
-def _left(commit: Commit) -> list[str]:
-    return sorted(commit.topics.keys() - commit.bases.keys())
 
 
 class AdoptingHost(Protocol):
@@ -163,9 +115,9 @@ class Adopting:
                 self.blocked.add(commit.key)
                 self._warn(f"the bulk load {commit.key.name!r} cannot be taken over: {reasons[0]}")
                 return
-        for topic in _left(commit):
+        for topic in commit.left:
             await self._host.unnamed(topic).creation.made()
-        for topic in _left(commit):
+        for topic in commit.left:
             commit = await self._adopt_into(self._host.unnamed(topic), commit, topic)
         await self._host.threads.call(finish_commit, self._host.fs, self._path, commit)
 

@@ -12,34 +12,86 @@ delivers none.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from aiodq.engine.channel.ack_persister import Job
 from aiodq.engine.futures import settle
 from aiodq.engine.monitoring.reporter import TOPIC
-from aiodq.engine.opening import written_by
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.errors import AiodqError, InvalidOptionError, StoreFailedError
 from aiodq.format.codecs import codec_number
 from aiodq.names import is_ephemeral
 from aiodq.options import ChannelOptions, StoreOptions, ephemeral
+from aiodq.storage.log.topic_log import LogOptions
 from aiodq.storage.state.stored_options import StoredOptions, differences, holding, kept, kept_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from aiodq.engine.channel.ack_persister import AckPersister
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.engine_host import TopicEngineHost
-    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.engine.topic.creation import Creation
+    from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.state.stored_options import Differences
 
-__all__ = ["EffectiveOptions"]
+__all__ = ["ConfiguredTopic", "EffectiveOptions"]
+
+T = TypeVar("T")
 
 _SETTLING: Final = frozenset({"tags", "max_attempts", "dead_letter", "auto_ack"})
 """Fields by which a channel settles messages that nobody has acked."""
 
 _NONE: Final = ChannelOptions()
+
+
+class _Room(Protocol):
+    """See `aiodq.engine.topic.put_buffer.PutBuffer`."""
+
+    def freed(self, *, anyhow: bool = False) -> None: ...
+
+
+class ConfiguredTopic(Protocol):
+    """What is needed of the topic whose options these are: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+
+    name: str
+    options: StoreOptions
+    log: TopicLog | NoLog
+
+    @property
+    def channel_engines(self) -> Mapping[str, ChannelEngine[Any]]:
+        """Its channels, by name."""
+        ...
+
+    @property
+    def creation(self) -> Creation:
+        """What makes its files."""
+        ...
+
+    @property
+    def put_buffer(self) -> _Room:
+        """Where puts wait for room."""
+        ...
+
+    def configure(self, options: StoreOptions, log: LogOptions) -> None:
+        """Go on with other options."""
+        ...
+
+    def real_log(self) -> TopicLog:
+        """Return the log for work on its files."""
+        ...
+
+    def retain_soon(self) -> None:
+        """Look for segments that may go, when nothing else is under way."""
+        ...
+
+    async def operate(self, work: Callable[[], T]) -> T:
+        """Have `work` done with the log at rest, everything accepted before being durable."""
+        ...
+
+    async def settle_in(self, channel: str | None = None) -> None:
+        """Wait until new channels and options are there."""
+        ...
 
 
 class EffectiveOptions:
@@ -50,7 +102,7 @@ class EffectiveOptions:
         acting: the options that hold are on disk, so that messages may be deleted by them.
     """
 
-    def __init__(self, engine: TopicEngine, host: TopicEngineHost, persister: AckPersister) -> None:
+    def __init__(self, engine: ConfiguredTopic, host: TopicEngineHost, persister: AckPersister) -> None:
         """Choose for this topic, whose options are those that hold without anything being named."""
         self.named: StoreOptions | None = None
         self.acting: bool = False
@@ -127,7 +179,7 @@ class EffectiveOptions:
     def _take(self, options: StoreOptions) -> None:
         shaped = self._shaped(options)
         codec_number(shaped.compression)
-        self._engine.configure(shaped, written_by(shaped))
+        self._engine.configure(shaped, LogOptions.of(shaped))
         self.named = options
         self._compare()
 
@@ -152,7 +204,7 @@ class EffectiveOptions:
         """The topic's files were made by the options that held when that began, or they were there."""
         if self.named is None:
             options = holding(None, self._stored(), self._host.given)
-            self._engine.configure(self._shaped(options), written_by(options))
+            self._engine.configure(self._shaped(options), LogOptions.of(options))
         self._compare()
         self.look()
 

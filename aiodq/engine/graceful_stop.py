@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
-    from aiodq.engine.channel.channel_engine import ChannelEngine
-
-__all__ = ["Stoppable", "handling", "stop_channels"]
+__all__ = ["Stoppable", "StoppableChannel", "handling", "stop_channels"]
 
 _LOG: Final = logging.getLogger("aiodq.delivery")
 _CLEANUP: Final = 5.0
@@ -33,20 +31,39 @@ class Stoppable(Protocol):
         ...
 
 
+class StoppableChannel(Protocol):
+    """A channel whose deliveries are to end: `aiodq.engine.channel.channel_engine.ChannelEngine` is one."""
+
+    consumers: set[Stoppable]
+
+    @property
+    def place(self) -> str:
+        """The channel, as texts call it."""
+        ...
+
+    def shut_down(self, *, immediate: bool) -> None:
+        """Hand out nothing more."""
+        ...
+
+    async def idle(self, *, handlers_only: bool = False) -> None:
+        """Wait until nobody works on anything."""
+        ...
+
+
 class _Handling(NamedTuple):
-    channel_engine: ChannelEngine[Any]
+    channel_engine: StoppableChannel
     task: asyncio.Task[Any] | None
 
 
 _HANDLING: Final[ContextVar[_Handling | None]] = ContextVar("_HANDLING", default=None)
 
 
-def handling(channel_engine: ChannelEngine[Any]) -> None:
+def handling(channel_engine: StoppableChannel) -> None:
     """Note that this task works off a message of the channel, and whatever it starts does so for it."""
     _HANDLING.set(_Handling(channel_engine, asyncio.current_task()))
 
 
-def _within(channel_engines: Collection[ChannelEngine[Any]]) -> bool:
+def _within(channel_engines: Collection[StoppableChannel]) -> bool:
     """Return whether the caller is a handler of one of these channels: it cannot wait for its own end."""
     found = _HANDLING.get()
     return (
@@ -58,7 +75,7 @@ def _within(channel_engines: Collection[ChannelEngine[Any]]) -> bool:
 
 
 async def stop_channels(
-    channel_engines: Collection[ChannelEngine[Any]], grace: float, then: Callable[[], Awaitable[None]] | None = None
+    channel_engines: Collection[StoppableChannel], grace: float, then: Callable[[], Awaitable[None]] | None = None
 ) -> None:
     """Hand out nothing more, wait for what is under way, after `grace` seconds cancel it, and do `then`.
 
@@ -83,7 +100,7 @@ def _complain(task: asyncio.Task[None]) -> None:
 
 
 async def _stop(
-    channel_engines: Collection[ChannelEngine[Any]], grace: float, then: Callable[[], Awaitable[None]] | None
+    channel_engines: Collection[StoppableChannel], grace: float, then: Callable[[], Awaitable[None]] | None
 ) -> None:  # fmt: skip
     if not await _idle(channel_engines, grace):
         await _cut(channel_engines, grace)
@@ -91,7 +108,7 @@ async def _stop(
         await then()
 
 
-async def _cut(channel_engines: Collection[ChannelEngine[Any]], grace: float) -> None:
+async def _cut(channel_engines: Collection[StoppableChannel], grace: float) -> None:
     consumers = [
         (channel_engine, consumer) for channel_engine in channel_engines for consumer in channel_engine.consumers
     ]
@@ -108,9 +125,7 @@ async def _cut(channel_engines: Collection[ChannelEngine[Any]], grace: float) ->
             )
 
 
-async def _idle(
-    channel_engines: Collection[ChannelEngine[Any]], seconds: float, *, handlers_only: bool = False
-) -> bool:
+async def _idle(channel_engines: Collection[StoppableChannel], seconds: float, *, handlers_only: bool = False) -> bool:
     """Wait until nobody works on anything; return whether that was within so many seconds."""
     try:
         async with asyncio.timeout(seconds):

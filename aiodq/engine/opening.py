@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from aiodq.delivery.channel_state import ChannelState
-from aiodq.engine.bulk_adoption import adopt_pending
 from aiodq.engine.channel.addressed import FOR, aimed_since
 from aiodq.engine.channel.redelivery_timer import monotonic_ns
+from aiodq.engine.opened_files import Brought, OpenedStore, OpenedTopic
 from aiodq.engine.topic.put_batch import Part
 from aiodq.engine.topic.segment_writer import write_blocking
-from aiodq.errors import DiskFullError, InvalidNameError, MissingExtraError, StorageError, StoreLockedError
-from aiodq.format.codecs import CODEC_NONE, codec_number
+from aiodq.errors import DiskFullError, InvalidNameError, StorageError, StoreLockedError
 from aiodq.options import ChannelOptions, StoreOptions
-from aiodq.storage.bulk.adoption import finish_adoptions
+from aiodq.storage.bulk.adoption import adopt_pending, finish_adoptions
 from aiodq.storage.bulk.commit_lock import lock_commits, lock_store
 from aiodq.storage.io.durable_io import ensure_directory, sync_directory
 from aiodq.storage.io.file_pool import PooledFileSystem
@@ -38,93 +36,17 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.format.columns import Columns
-    from aiodq.format.transactions import Acks, Block, Puts
-    from aiodq.storage.bulk.commits import CommitKey
+    from aiodq.format.transactions import Block, Puts
     from aiodq.storage.io.filesystem import FileSystem, Lock
-    from aiodq.storage.state.parked_transactions import Owed
 
 __all__ = [
-    "Brought",
-    "OpenedStore",
-    "OpenedTopic",
     "adopt_without_owner",
     "brought_by",
     "make_log",
     "open_channel",
     "open_store",
     "open_topic",
-    "written_by",
 ]
-
-
-@dataclass(slots=True)
-class Brought:
-    """What transactions were committed that a topic may not hold durably.
-
-    Attributes:
-        puts: by their numbers, in order.
-        acks: of its channels.
-    """
-
-    puts: list[tuple[int, Puts]] = field(default_factory=list)
-    acks: list[Acks] = field(default_factory=list)
-
-
-class OpenedTopic:
-    """A topic's files as they were opened in a thread: the log, and each channel with its journal.
-
-    Attributes:
-        log: the log.
-        channels: by name.
-        left: what transactions put for which the disk has no room now.
-    """
-
-    __slots__ = ("channels", "left", "log")
-
-    def __init__(self, log: TopicLog) -> None:
-        """Begin without channels."""
-        self.log: TopicLog = log
-        self.channels: dict[str, tuple[ChannelJournal, ChannelState]] = {}
-        self.left: list[Columns] = []
-
-    def abandon(self) -> None:
-        """Close the files and nothing else."""
-        with ExitStack() as closing:
-            closing.callback(self.log.abandon)
-            for journal, _ in self.channels.values():
-                closing.callback(journal.close)
-
-
-class OpenedStore(NamedTuple):
-    """A store's files as they were opened in a thread.
-
-    Attributes:
-        lock: the store's.
-        transactions: the file.
-        topics: by name.
-        brought: what it says, by topic, and what was owed to those topics.
-        taken: the files of what was owed to them; to be dropped once they hold it durably.
-        unusable: why a topic cannot be used, by its name, until the store is opened again; what it is owed is kept.
-        owing: likewise, those that could not be made; that may be tried again at any time.
-        blocked: commits that are to be left as they are.
-    """
-
-    lock: Lock
-    transactions: TransactionFile
-    topics: dict[str, OpenedTopic]
-    brought: dict[str, Brought]
-    taken: list[Owed]
-    unusable: dict[str, StorageError]
-    owing: dict[str, StorageError]
-    blocked: set[CommitKey]
-
-    def abandon(self) -> None:
-        """Close everything."""
-        with ExitStack() as closing:
-            closing.callback(self.lock.release)
-            closing.callback(self.transactions.close)
-            for topic in self.topics.values():
-                closing.callback(topic.abandon)
 
 
 def open_store(
@@ -170,7 +92,7 @@ def open_store(
         topics = _Topics(fs, clock, path, options, brought, unusable)
         undo.callback(topics.abandon)
         topics.open_all()
-        adopt_pending(fs, clock, path, lambda name: topics.opened(name).log, blocked)
+        adopt_pending(fs, path, clock.now_ns(), lambda name: topics.opened(name).log, blocked)
         for topic in topics.there.values():
             for _, state in topic.channels.values():
                 state.extend(topic.log.end)
@@ -326,8 +248,8 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
         StorageError: as mapped from the system's error, or what `TopicLog` says.
     """
     record = record or StoredOptions(named=False, options=kept(options or StoreOptions()))
-    log = TopicLog(fs, os.path.join(store, name), written_by(record.options), clock, record)
-    log.options = written_by(holding(None, log.meta.options, options))
+    log = TopicLog(fs, os.path.join(store, name), LogOptions.of(record.options), clock, record)
+    log.options = LogOptions.of(holding(None, log.meta.options, options))
     topic = OpenedTopic(log)
     try:
         if brought is not None:
@@ -356,15 +278,6 @@ def _pass_over(fs: FileSystem, topic: OpenedTopic, puts: Sequence[tuple[int, Put
         for channel, (_, state) in topic.channels.items():
             if channel != name:
                 state.skip(offset, offset + 1)
-
-
-def written_by(options: StoreOptions) -> LogOptions:
-    """Return what the log needs of a topic's options: of another process, they may ask for a codec that is not here."""
-    try:
-        codec = codec_number(options.compression)
-    except MissingExtraError:
-        codec = CODEC_NONE
-    return LogOptions(options.segment_bytes, codec)
 
 
 def _put_missing(fs: FileSystem, clock: Clock, log: TopicLog, puts: Sequence[tuple[int, Puts]]) -> list[Columns]:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.engine.channel.dead_letters import DeadLetter
-    from aiodq.engine.opening import OpenedStore, OpenedTopic
+    from aiodq.engine.opened_files import OpenedStore, OpenedTopic
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.state.stored_options import StoredOptions
@@ -213,7 +213,7 @@ class StoreEngine:
         return self._committer
 
     def without_transactions(self) -> AbstractAsyncContextManager[None]:
-        """See `TopicEngineHost.alone`."""
+        """See `TopicEngineHost.without_transactions`."""
         return self.committer.without_transactions()
 
     def _open_unless_given_up(self, *, create: bool) -> OpenedStore:

@@ -171,7 +171,8 @@ async def test_a_finished_one_that_could_not_be_noted_does_not_keep_a_full_store
         pass
     assert load(machine, CommitKey(STREAM, 0), {"jobs": numbered(3)})
     with monkeypatch.context() as patched:
-        patched.setattr("aiodq.engine.bulk_adoption.finish_commit", full)
+        for place in ("aiodq.storage.bulk.adoption", "aiodq.engine.bulk_adoption"):
+            patched.setattr(f"{place}.finish_commit", full)
         async with machine.store() as store:
             assert await shown(store.topic("jobs")) == numbered(3)
     for place in (COMMITS, STAGING):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.futures import settle, tell_all
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
-    from aiodq.engine.topic.put_buffer import PutBuffer
     from aiodq.format.frame import Batch
 
-__all__ = ["HEADERS", "DeadLetter", "DeadLetterOffice", "send_dead_letter"]
+__all__ = ["HEADERS", "DeadLetter", "DeadLetterOffice", "LetterBox", "send_dead_letter"]
+
+T = TypeVar("T")
 
 HEADERS: Final = (
     "aiodq-topic",
@@ -117,6 +118,18 @@ def _refused(letter: DeadLetter, full: QueueFull) -> StorageError:
     return error
 
 
+class LetterBox(Protocol):
+    """The way into a dead-letter topic: `aiodq.engine.topic.put_buffer.PutBuffer` is one."""
+
+    async def enter(self, accept: Callable[[], T]) -> T:
+        """Have a message accepted as soon as there is room, after those who came before."""
+        ...
+
+    def accept_letter(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
+        """Take a dead letter in, also where no more is accepted from outside."""
+        ...
+
+
 class DeadLetterOffice:
     """Puts letters into their topics, waiting for room where there is none."""
 
@@ -127,7 +140,7 @@ class DeadLetterOffice:
         self._under_way: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[None]] = set()
 
-    def send(self, letter: DeadLetter, put_buffer: PutBuffer, done: Callable[[Exception | None], None]) -> None:
+    def send(self, letter: DeadLetter, put_buffer: LetterBox, done: Callable[[Exception | None], None]) -> None:
         """Put a letter; `done` is told once it is durable, or why it is not."""
         task = asyncio.get_running_loop().create_task(self._put(letter, put_buffer, done))
         self._under_way.add(task)
@@ -135,7 +148,7 @@ class DeadLetterOffice:
         task.add_done_callback(self._under_way.discard)
         task.add_done_callback(self._waiting.discard)
 
-    async def _put(self, letter: DeadLetter, put_buffer: PutBuffer, done: Callable[[Exception | None], None]) -> None:
+    async def _put(self, letter: DeadLetter, put_buffer: LetterBox, done: Callable[[Exception | None], None]) -> None:
         try:
             message, body = letter.accepted(self._clock.now_ns())
             waiter = await put_buffer.enter(partial(put_buffer.accept_letter, message, body))

@@ -15,7 +15,7 @@ from aiodq.engine.monitoring.events import Event, Listeners
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aiodq.engine.opening import OpenedTopic
+    from aiodq.engine.opened_files import OpenedTopic
     from aiodq.storage.io.quarantine import Damage
 
 __all__ = ["DELIVERY", "STORE", "TOPIC", "Reporter"]

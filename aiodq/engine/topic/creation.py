@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from aiodq.engine.futures import settle
 from aiodq.engine.topic.no_log import NoLog
@@ -12,10 +12,51 @@ from aiodq.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.storage.log.topic_log import TopicLog
 
-__all__ = ["Creation"]
+__all__ = ["CreatedTopic", "Creation"]
+
+T = TypeVar("T")
+
+
+class _Options(Protocol):
+    """See `aiodq.engine.effective_options.EffectiveOptions`."""
+
+    def again(self) -> None: ...
+
+
+class CreatedTopic(Protocol):
+    """What is needed of the topic that is made: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+
+    name: str
+    log: TopicLog | NoLog
+
+    @property
+    def effective_options(self) -> _Options:
+        """Which options it goes by."""
+        ...
+
+    def check(self) -> None:
+        """Raise if the topic cannot be used."""
+        ...
+
+    def submit(
+        self, work: Callable[[], T], finish: Callable[[T, Exception | None], None], after: int | None = None
+    ) -> None:
+        """Have `work` done with the log at rest; `finish` gets the result, or an error in place of one."""
+        ...
+
+    def created(self, log: TopicLog) -> None:
+        """The topic has files now."""
+        ...
+
+    def refuse(self, error: Exception) -> None:
+        """Refuse what was accepted and is not written yet."""
+        ...
+
+    def real_log(self) -> TopicLog:
+        """Return the log for work on its files."""
+        ...
 
 
 class Creation:
@@ -30,7 +71,7 @@ class Creation:
         failed: it did, and has not succeeded since.
     """
 
-    def __init__(self, engine: TopicEngine, make_log: Callable[[], TopicLog], *, exists: bool) -> None:
+    def __init__(self, engine: CreatedTopic, make_log: Callable[[], TopicLog], *, exists: bool) -> None:
         """Make what is missing of this topic; `make_log` makes its files."""
         self.exists: bool = exists
         self.error: Exception = StorageError("the topic has no files yet", engine.name, retriable=True)
@@ -48,9 +89,9 @@ class Creation:
         """Have the topic's files made, if that was not asked for yet."""
         if not self.exists:
             self.exists = True
-            self._engine.submit(self._make_log, self._born, after=0)
+            self._engine.submit(self._make_log, self._made, after=0)
 
-    def _born(self, log: TopicLog, error: Exception | None) -> None:
+    def _made(self, log: TopicLog, error: Exception | None) -> None:
         self.failed = error is not None
         if error is None:
             self._engine.created(log)

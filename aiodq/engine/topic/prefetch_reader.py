@@ -6,7 +6,7 @@ import asyncio
 import threading
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from aiodq.errors import AiodqError
 from aiodq.storage.read.log_reader import LogReader
@@ -14,12 +14,12 @@ from aiodq.storage.read.log_reader import LogReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiodq.engine.channel.message_source import MessageSource
+    from aiodq.engine.channel.read_ahead import ReadAhead
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.read.log_reader import LogView, ReadResult
 
-__all__ = ["PrefetchingReader", "SharedReader"]
+__all__ = ["Prefetched", "PrefetchingReader", "SharedReader"]
 
 T = TypeVar("T")
 
@@ -80,6 +80,33 @@ class SharedReader:
                 function(self._reader)
 
 
+class Prefetched(Protocol):
+    """What is read ahead for a channel: `aiodq.engine.channel.message_source.MessageSource` is one.
+
+    Attributes:
+        missing: the offsets of messages that are redelivered and are not in memory.
+    """
+
+    read_ahead: ReadAhead
+    missing: list[int]
+
+    def fetch_offset(self) -> int | None:
+        """Return the offset to read from next, or None where nothing needs to be read."""
+        ...
+
+    def fetched(self, result: ReadResult | None, offset: int, epoch: int, error: Exception | None = None) -> None:
+        """Take what was read from `offset` on; an error goes to those who wait."""
+        ...
+
+    def brought(self, offset: int, result: ReadResult) -> None:
+        """Take what was read for a missing offset."""
+        ...
+
+    def all_brought(self, error: Exception | None) -> None:
+        """The missing offsets were read, or that failed."""
+        ...
+
+
 class PrefetchingReader:
     """One per topic.
 
@@ -97,10 +124,10 @@ class PrefetchingReader:
         self._view = view
         # Apart, so that each finds the files open that it read last.
         self._ahead, self._inline, self._lookup = SharedReader(fs), SharedReader(fs), SharedReader(fs)
-        self._wanted: asyncio.Queue[MessageSource] = asyncio.Queue()
+        self._wanted: asyncio.Queue[Prefetched] = asyncio.Queue()
         self.bytes_read: int = 0
 
-    def want(self, source: MessageSource) -> None:
+    def want(self, source: Prefetched) -> None:
         """Queue a source; it is asked what it needs when its turn comes."""
         self._wanted.put_nowait(source)
 
@@ -112,7 +139,7 @@ class PrefetchingReader:
                 await self._fetch_missing(source)
             await self._fetch_ahead(source)
 
-    async def _fetch_ahead(self, source: MessageSource) -> None:
+    async def _fetch_ahead(self, source: Prefetched) -> None:
         read_ahead, offset = source.read_ahead, source.fetch_offset()
         epoch = read_ahead.epoch
         if offset is None:
@@ -128,7 +155,7 @@ class PrefetchingReader:
         self.bytes_read += result.bytes_read
         source.fetched(result, offset, epoch)
 
-    async def _fetch_missing(self, source: MessageSource) -> None:
+    async def _fetch_missing(self, source: Prefetched) -> None:
         """Read messages that come again, from wherever they are."""
         offsets = source.missing
         try:

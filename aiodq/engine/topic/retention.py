@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from aiodq.engine.channel.ack_persister import Job
 from aiodq.engine.futures import settle
@@ -18,15 +18,24 @@ from aiodq.storage.log.retention import Verdict, expired, gone_ns, outgrown_ns
 from aiodq.storage.state.holds import held_by, read_holds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from aiodq.engine.channel.ack_persister import AckPersister
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.channel.settlement import Settlement
+    from aiodq.engine.effective_options import EffectiveOptions
     from aiodq.engine.engine_host import TopicEngineHost
+    from aiodq.engine.monitoring.reporter import Reporter
+    from aiodq.engine.topic.creation import Creation
     from aiodq.engine.topic.prefetch_reader import PrefetchingReader
-    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.engine.topic.tail_cache import TailCache
+    from aiodq.options import StoreOptions
+    from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.segments.segment_files import Segment
 
-__all__ = ["TopicRetention"]
+__all__ = ["RetainedTopic", "TopicRetention"]
+
+T = TypeVar("T")
 
 _LOOK_EVERY: Final = 1.0
 """Seconds between two looks for holds where they keep all that might go."""
@@ -47,6 +56,54 @@ _FRESH: Final = 0.5
 """Seconds from the beginning of a look in which something may be deleted by it. Who makes a hold waits for longer."""
 
 
+class _Room(Protocol):
+    """See `aiodq.engine.topic.put_buffer.PutBuffer`."""
+
+    def freed(self, *, anyhow: bool = False) -> None: ...
+
+
+class RetainedTopic(Protocol):
+    """What is needed of the topic from which is deleted: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+
+    name: str
+    options: StoreOptions
+    log: TopicLog | NoLog
+    visible: int
+    stopped: bool
+    tail: TailCache
+    reporter: Reporter
+    creation: Creation
+    effective_options: EffectiveOptions
+
+    @property
+    def channel_engines(self) -> Mapping[str, ChannelEngine[Any]]:
+        """Its channels, by name."""
+        ...
+
+    @property
+    def put_buffer(self) -> _Room:
+        """Where puts wait for room."""
+        ...
+
+    def real_log(self) -> TopicLog:
+        """Return the log for work on its files."""
+        ...
+
+    def retain_soon(self) -> None:
+        """Look for segments that may go, when nothing else is under way."""
+        ...
+
+    def settled(self, channel_engine: Settlement) -> None:
+        """Something in a channel was settled."""
+        ...
+
+    def submit(
+        self, work: Callable[[], T], finish: Callable[[T, Exception | None], None], after: int | None = None
+    ) -> None:
+        """Have `work` done with the log at rest; `finish` gets the result, or an error in place of one."""
+        ...
+
+
 class TopicRetention:
     """One per topic; called on the loop, by the ioLoop, while nothing else changes the list of segments.
 
@@ -57,7 +114,7 @@ class TopicRetention:
     """
 
     def __init__(
-        self, engine: TopicEngine, reader: PrefetchingReader, persister: AckPersister, host: TopicEngineHost
+        self, engine: RetainedTopic, reader: PrefetchingReader, persister: AckPersister, host: TopicEngineHost
     ) -> None:
         """Give up what is in this topic."""
         self._engine = engine

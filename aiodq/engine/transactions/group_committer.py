@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from aiodq.clock import Clock
-    from aiodq.engine.channel.settlement import Settlement
     from aiodq.engine.monitoring.metrics import SyncTimer
     from aiodq.engine.topic.put_batch import Accepted
-    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.engine.transactions.participants import Channel, Topic
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.format.columns import Columns
     from aiodq.storage.state.transaction_log import TransactionFile
@@ -53,8 +52,8 @@ class HeldAck:
         offset, delivery: which it is.
     """
 
-    engine: TopicEngine
-    channel_engine: Settlement
+    engine: Topic
+    channel_engine: Channel
     offset: int
     delivery: int
 
@@ -71,9 +70,9 @@ class _Entry:
     """
 
     settlements: list[tuple[HeldAck, int]]
-    puts: list[tuple[TopicEngine, Columns, int]]
+    puts: list[tuple[Topic, Columns, int]]
     done: asyncio.Future[None]
-    reserved: list[tuple[TopicEngine, int, int]] = field(default_factory=list)
+    reserved: list[tuple[Topic, int, int]] = field(default_factory=list)
 
     def holds(self) -> bool:
         """Return whether nobody took a message away meanwhile."""
@@ -131,8 +130,8 @@ class Committer:
         self._fail = fail
         self._waiting: deque[_Entry] = deque()
         self._undecided: dict[asyncio.Future[None], _Entry] = {}
-        self._appenders: dict[TopicEngine, TopicAppender] = {}
-        self._settled: dict[Settlement, TopicEngine] = {}
+        self._appenders: dict[Topic, TopicAppender] = {}
+        self._settled: dict[Channel, Topic] = {}
         self._turn = asyncio.Lock()
         self._wake = asyncio.Event()
         self._over: Exception | None = None
@@ -144,7 +143,7 @@ class Committer:
 
     # --- recovery
 
-    def recovered(self, engine: TopicEngine, channel_engines: Iterable[Settlement], left: Sequence[Columns]) -> None:
+    def recovered(self, engine: Topic, channel_engines: Iterable[Channel], left: Sequence[Columns]) -> None:
         """A topic was opened that transactions in the file speak of.
 
         Args:
@@ -177,7 +176,7 @@ class Committer:
     async def commit(
         self,
         settlements: Sequence[HeldAck],
-        puts: Sequence[tuple[TopicEngine, list[tuple[Accepted, bytes]]]],
+        puts: Sequence[tuple[Topic, list[tuple[Accepted, bytes]]]],
         late: Callable[[BaseException | None], None],
     ) -> None:
         """Commit: return when all of it is durable, and can be seen unless the disk is full.
@@ -232,13 +231,13 @@ class Committer:
             entry.settlements.append((settlement, held))
 
     async def _reserve(
-        self, entry: _Entry, puts: Sequence[tuple[TopicEngine, list[tuple[Accepted, bytes]]]], *, pressing: bool
+        self, entry: _Entry, puts: Sequence[tuple[Topic, list[tuple[Accepted, bytes]]]], *, pressing: bool
     ) -> None:
         # In one order for all, so that two transactions never wait for each other.
         for engine, messages in sorted(puts, key=lambda put: put[0].name):
             part = atomic_part(messages, entry.done)
 
-            def room(engine: TopicEngine = engine, count: int = len(messages), cost: int = part.cost) -> None:
+            def room(engine: Topic = engine, count: int = len(messages), cost: int = part.cost) -> None:
                 engine.put_buffer.reserve(count, cost, pressing=pressing)
 
             await engine.put_buffer.enter(room)
@@ -247,7 +246,7 @@ class Committer:
 
     @asynccontextmanager
     async def without_transactions(self) -> AsyncIterator[None]:
-        """See `TopicEngineHost.alone`.
+        """See `TopicEngineHost.without_transactions`.
 
         Raises:
             StorageError: what was committed could not be put into a topic yet.
@@ -256,7 +255,7 @@ class Committer:
             await self._empty()
             yield
 
-    def forget(self, engine: TopicEngine) -> None:
+    def forget(self, engine: Topic) -> None:
         """A topic is being deleted: what waits for room in it never comes."""
         if engine in self._appenders:
             self._appenders[engine].forget()

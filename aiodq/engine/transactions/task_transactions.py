@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from aiodq.errors import WrongContextError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.engine.transactions.group_committer import Committer
+    from aiodq.engine.transactions.participants import Topic
 
 __all__ = ["Joinable", "OpenTransactions", "TransactionHost"]
 
@@ -32,8 +32,12 @@ class TransactionHost(Protocol):
     """What a transaction asks of its store's engine."""
 
     path: str
-    topics: dict[str, TopicEngine]
     transactions: OpenTransactions
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """The store's topics, by name."""
+        ...
 
     @property
     def committer(self) -> Committer:
@@ -44,8 +48,8 @@ class TransactionHost(Protocol):
         """Raise if the store cannot be used from here and now."""
         ...
 
-    def engine(self, name: str) -> TopicEngine:
-        """Return a topic's ioLoop, started if it is new."""
+    def engine(self, name: str) -> Topic:
+        """Return a topic, started if it is new."""
         ...
 
 

@@ -16,7 +16,7 @@ from aiodq.errors import AiodqError, StoreFailedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.engine.transactions.participants import Topic
     from aiodq.format.columns import Columns
 
 __all__ = ["TopicAppender"]
@@ -46,7 +46,7 @@ class TopicAppender:
     places.
     """
 
-    def __init__(self, engine: TopicEngine) -> None:
+    def __init__(self, engine: Topic) -> None:
         """Begin with nothing to do."""
         self._engine = engine
         self._waiting: deque[_Item] = deque()

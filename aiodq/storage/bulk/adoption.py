@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from aiodq.errors import CorruptionError, DiskFullError, StorageError, StoreNotFoundError
+from aiodq.errors import AiodqError, CorruptionError, DiskFullError, StorageError, StoreFailedError, StoreNotFoundError
 from aiodq.storage.bulk.commits import (
     COMMITS,
     Commit,
@@ -14,6 +14,7 @@ from aiodq.storage.bulk.commits import (
     finish_commit,
     read_commits,
     staging_directory,
+    sweep_staged,
     write_commit,
 )
 from aiodq.storage.io.durable_io import sync_directory
@@ -22,10 +23,12 @@ from aiodq.storage.log.staged_segments import check_staged, move_in
 from aiodq.storage.state.parked_transactions import may_be_topic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.log.topic_log import TopicLog
 
-__all__ = ["adopt", "finish_adoptions", "unadoptable"]
+__all__ = ["adopt", "adopt_pending", "finish_adoptions", "unadoptable"]
 
 
 def adopt(log: TopicLog, store: str, commit: Commit, topic: str) -> Commit:
@@ -91,7 +94,7 @@ def unadoptable(fs: FileSystem, store: str, commit: Commit) -> list[str]:
     """
     reasons: list[str] = []
     directory = staging_directory(store, commit.key.name)
-    for topic in commit.topics.keys() - commit.bases.keys():
+    for topic in commit.left:
         if not may_be_topic(fs, store, topic):
             number = sum(staged.records for staged in commit.topics[topic])
             reasons.append(f"no topic can be called {topic!r}, for which there are {number} messages")
@@ -101,3 +104,43 @@ def unadoptable(fs: FileSystem, store: str, commit: Commit) -> list[str]:
             except (CorruptionError, StoreNotFoundError) as error:
                 reasons.append(f"{staged.records} messages for topic {topic!r} are not what was staged: {error}")
     return reasons
+
+
+def adopt_pending(
+    fs: FileSystem, store: str, now_ns: int, log_of: Callable[[str], TopicLog], blocked: Iterable[CommitKey] = ()
+) -> None:
+    """Let a store that is being opened take over all that was committed. Blocking.
+
+    What the disk has no room for now, what is damaged, or cannot be for another reason, is left as it is: all of it, so
+    that a commit is there or not.
+
+    Args:
+        fs: the store's.
+        store: its directory.
+        now_ns: wall time.
+        log_of: opens a topic, or makes it.
+        blocked: commits that are to be left as they are.
+
+    Raises:
+        StoreFailedError: it has to be opened again.
+        StorageError: as mapped from the system's error.
+    """
+    waiting = {key.name for key in blocked}
+    for pending in read_commits(fs, store).pending:
+        commit = pending
+        if commit.key.name in waiting:
+            continue  # a stream's batches keep their order
+        try:
+            if not commit.bases and unadoptable(fs, store, commit):
+                continue
+            logs = {topic: log_of(topic) for topic in commit.left}
+            for topic, log in logs.items():
+                commit = adopt(log, store, commit, topic)
+            finish_commit(fs, store, commit)
+        except DiskFullError:
+            break  # what comes behind it may be of the same stream
+        except StoreFailedError:
+            raise
+        except AiodqError:
+            waiting.add(commit.key.name)  # nobody else has to suffer for it; it is tried again
+    sweep_staged(fs, store, now_ns)

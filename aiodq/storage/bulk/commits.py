@@ -120,6 +120,11 @@ class Commit:
             base += staged.records
         return found
 
+    @property
+    def left(self) -> list[str]:
+        """The topics for which it is not decided where they take them in, in one order."""
+        return sorted(self.topics.keys() - self.bases.keys())
+
     def at(self, topic: str, base: int) -> Commit:
         """Return the record with a topic's offset decided."""
         return replace(self, bases={**self.bases, topic: base})

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
-from aiodq.errors import DiskFullError, StorageError, StoreFailedError
-from aiodq.format.codecs import CODEC_NONE
+from aiodq.errors import DiskFullError, MissingExtraError, StorageError, StoreFailedError
+from aiodq.format.codecs import CODEC_NONE, codec_number
 from aiodq.format.footer import SegmentIndex
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.io.durable_io import ensure_directory, read_file, sweep_temporaries
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.format.columns import Columns
-    from aiodq.options import ChannelOptions
+    from aiodq.options import ChannelOptions, StoreOptions
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.log.recovery import Recovery
     from aiodq.storage.segments.offset_ranges import Ranges
@@ -49,6 +49,15 @@ class LogOptions:
 
     segment_bytes: int
     codec: int = CODEC_NONE
+
+    @classmethod
+    def of(cls, options: StoreOptions) -> LogOptions:
+        """Return what the log needs: chosen in another process, the options may ask for a codec that is not here."""
+        try:
+            codec = codec_number(options.compression)
+        except MissingExtraError:
+            codec = CODEC_NONE
+        return cls(options.segment_bytes, codec)
 
 
 class TopicLog:

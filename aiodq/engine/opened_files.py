@@ -1,0 +1,91 @@
+"""A store's files as opening finds them, before anything runs on them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from aiodq.delivery.channel_state import ChannelState
+    from aiodq.errors import StorageError
+    from aiodq.format.columns import Columns
+    from aiodq.format.transactions import Acks, Puts
+    from aiodq.storage.bulk.commits import CommitKey
+    from aiodq.storage.io.filesystem import Lock
+    from aiodq.storage.log.topic_log import TopicLog
+    from aiodq.storage.state.channel_journal import ChannelJournal
+    from aiodq.storage.state.parked_transactions import Owed
+    from aiodq.storage.state.transaction_log import TransactionFile
+
+__all__ = ["Brought", "OpenedStore", "OpenedTopic"]
+
+
+@dataclass(slots=True)
+class Brought:
+    """What transactions were committed that a topic may not hold durably.
+
+    Attributes:
+        puts: by their numbers, in order.
+        acks: of its channels.
+    """
+
+    puts: list[tuple[int, Puts]] = field(default_factory=list)
+    acks: list[Acks] = field(default_factory=list)
+
+
+class OpenedTopic:
+    """A topic's files as they were opened in a thread: the log, and each channel with its journal.
+
+    Attributes:
+        log: the log.
+        channels: by name.
+        left: what transactions put for which the disk has no room now.
+    """
+
+    __slots__ = ("channels", "left", "log")
+
+    def __init__(self, log: TopicLog) -> None:
+        """Begin without channels."""
+        self.log: TopicLog = log
+        self.channels: dict[str, tuple[ChannelJournal, ChannelState]] = {}
+        self.left: list[Columns] = []
+
+    def abandon(self) -> None:
+        """Close the files and nothing else."""
+        with ExitStack() as closing:
+            closing.callback(self.log.abandon)
+            for journal, _ in self.channels.values():
+                closing.callback(journal.close)
+
+
+class OpenedStore(NamedTuple):
+    """A store's files as they were opened in a thread.
+
+    Attributes:
+        lock: the store's.
+        transactions: the file.
+        topics: by name.
+        brought: what it says, by topic, and what was owed to those topics.
+        taken: the files of what was owed to them; to be dropped once they hold it durably.
+        unusable: why a topic cannot be used, by its name, until the store is opened again; what it is owed is kept.
+        owing: likewise, those that could not be made; that may be tried again at any time.
+        blocked: commits that are to be left as they are.
+    """
+
+    lock: Lock
+    transactions: TransactionFile
+    topics: dict[str, OpenedTopic]
+    brought: dict[str, Brought]
+    taken: list[Owed]
+    unusable: dict[str, StorageError]
+    owing: dict[str, StorageError]
+    blocked: set[CommitKey]
+
+    def abandon(self) -> None:
+        """Close everything."""
+        with ExitStack() as closing:
+            closing.callback(self.lock.release)
+            closing.callback(self.transactions.close)
+            for topic in self.topics.values():
+                closing.callback(topic.abandon)

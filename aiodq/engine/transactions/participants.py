@@ -1,0 +1,132 @@
+"""What transactions need of the topics and channels that take part in them.
+
+Said from below, as topics and channels know of transactions, and not the other way round.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from aiodq.engine.topic.put_batch import Accepted, Draft
+    from aiodq.format.columns import Columns
+
+__all__ = ["Channel", "Topic"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Channel(Protocol):
+    """A channel of which a transaction settles a message: `aiodq.engine.channel.settlement.Settlement` is one."""
+
+    name: str
+
+    def check(self, offset: int, delivery: int) -> None:
+        """Raise unless the message is in flight under that delivery number."""
+        ...
+
+    def hold(self, offset: int, delivery: int) -> int:
+        """Keep a message from timing out, until it is settled or not by the number that is returned."""
+        ...
+
+    def holds(self, offset: int, held: int) -> bool:
+        """Return whether a message is still held by that number."""
+        ...
+
+    def unhold(self, offset: int, held: int, delivery: int) -> None:
+        """Let a message be in flight as it was before it was held."""
+        ...
+
+    def settle_held(self, offset: int, held: int) -> None:
+        """Settle a message whose settling is durable already."""
+        ...
+
+    async def committed(self) -> None:
+        """Wait until everything settled before is as durable as the store's policy makes it."""
+        ...
+
+
+class _PutBuffer(Protocol):
+    """See `aiodq.engine.topic.put_buffer.PutBuffer`."""
+
+    def accepted_many(
+        self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
+    ) -> Sequence[tuple[Accepted, bytes]]: ...
+
+    def reserve(self, messages: int, cost: int, *, pressing: bool) -> None: ...
+
+    def unreserve(self, messages: int, cost: int) -> None: ...
+
+    async def enter(self, accept: Callable[[], T]) -> T: ...
+
+    def accept_committed(self, columns: Columns) -> asyncio.Future[range]: ...
+
+
+class _Creation(Protocol):
+    """See `aiodq.engine.topic.creation.Creation`."""
+
+    async def made(self) -> None: ...
+
+
+class _Log(Protocol):
+    """A topic's log, or what stands in for one that is not there yet."""
+
+    @property
+    def durable(self) -> int: ...
+
+
+class _Retention(Protocol):
+    """See `aiodq.engine.topic.retention.TopicRetention`."""
+
+    def pin(self, offset: int) -> None: ...
+
+    def unpin(self) -> None: ...
+
+
+class Topic(Protocol):
+    """A topic that a transaction puts into: `aiodq.engine.topic.topic_engine.TopicEngine` is one."""
+
+    name: str
+    closed: bool
+    stopped: bool
+
+    @property
+    def put_buffer(self) -> _PutBuffer:
+        """The way into the topic."""
+        ...
+
+    @property
+    def creation(self) -> _Creation:
+        """What makes its files."""
+        ...
+
+    @property
+    def log(self) -> _Log:
+        """Its files."""
+        ...
+
+    @property
+    def retention(self) -> _Retention:
+        """What deletes from it."""
+        ...
+
+    @property
+    def channel_engines(self) -> Mapping[str, object]:
+        """Its channels, by name."""
+        ...
+
+    def guarded(self, function: Callable[P, object]) -> Callable[P, None]:
+        """Return `function` for a callback of the event loop's: what it raises stops the store."""
+        ...
+
+    async def sync(self) -> None:
+        """Wait until everything accepted before is on disk, and everything settled before."""
+        ...
+
+    async def sync_log(self) -> None:
+        """Wait until everything accepted before is on disk."""
+        ...
