@@ -27,7 +27,10 @@ Policy = Literal["always", "everysec"]
 STREAM, GROUP, CONSUMER, FIELD = "queue", "group", "consumer", b"b"
 STARTING = 20.0
 """Seconds that a server may take to load what it has."""
+MOST = 1000
+"""Connections at once, one for each task that waits for the server."""
 TASKS = 100
+"""Connections that are made before the clock runs, as many as most cases have tasks."""
 TOGETHER = 100
 """Messages that are read at once, worked off one by one, and acked together."""
 
@@ -103,9 +106,8 @@ async def _connected(client: Redis) -> None:
 async def _open(path: Path, policy: Policy) -> AsyncIterator[Session]:
     server = await asyncio.create_subprocess_exec(*_command(path, policy), stdout=subprocess.DEVNULL)
     try:
-        async with Redis(unix_socket_path=str(path / "redis.sock"), protocol=2) as client:
+        async with Redis(unix_socket_path=str(path / "redis.sock"), protocol=2, max_connections=MOST) as client:
             await _connected(client)
-            # One connection for each task that a case has at once, made before the clock runs.
             await asyncio.gather(*(client.ping() for _ in range(TASKS)))
             yield _Session(client)
     finally:

@@ -233,6 +233,15 @@ def test_an_interpreter_whose_aiodq_is_pure_is_no_compiled_one(scratch: Path) ->
     assert [entry["subject"] for entry in report["results"]] == ["aiodq always"]
 
 
+def test_an_interpreter_whose_aiodq_is_compiled_runs_each_policy_once_more(program: Callable[[str], Path]) -> None:
+    python = program('[true, "aiodq/__init__.py"]')
+    found = {each.known_as: each for each in subjects.compiled(python)}
+    assert set(found) == {"aiodq always", "aiodq interval", "aiodq os"}
+    assert {(each.name, each.package, each.interpreter) for each in found.values()} == {
+        (f"aiodq compiled {policy}", "aiodq compiled", str(python)) for policy in ("always", "interval", "os")
+    }
+
+
 def test_another_interpreter_is_one_more_subject(scratch: Path) -> None:
     other = replace(
         subject("aiodq always"), name="aiodq compiled always", interpreter=sys.executable, known_as="aiodq always"
