@@ -13,8 +13,8 @@ from aiodq.channel import Channel
 from aiodq.clock import Clock, SystemClock
 from aiodq.deferred import DeferredMessage
 from aiodq.engine.monitoring.events import Event, Events
+from aiodq.engine.put_batch import Draft
 from aiodq.engine.queue_errors import QueueEmpty, QueueFull, QueueShutDown
-from aiodq.engine.topic.put_batch import Draft
 from aiodq.engine.topic.receipt import Receipt
 from aiodq.errors import (
     AiodqError,

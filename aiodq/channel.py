@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from aiodq.acking import Commit, ack_all
 from aiodq.consumer import Consumer
 from aiodq.deferred import look_at_deferred
-from aiodq.engine.channel.management import pause_channel
-from aiodq.engine.channel.preview import state_of
+from aiodq.engine.channel_management import pause_channel
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
-from aiodq.engine.stats import channel_stats
+from aiodq.engine.stats.preview import state_of
+from aiodq.engine.stats.topic_stats import channel_stats
 from aiodq.errors import AiodqError, NotInFlightError, OffsetError
 from aiodq.handlers import checked_handler, checked_hook
 from aiodq.onlyasync import AsyncIteration

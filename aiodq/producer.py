@@ -6,9 +6,9 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aiodq.engine.put_batch import PLAIN, Draft
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.group_commit import GIVE_WAY
-from aiodq.engine.topic.put_batch import PLAIN, Draft
 from aiodq.engine.topic.receipt import Receipt
 
 if TYPE_CHECKING:

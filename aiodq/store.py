@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 from aiodq.clock import Clock, SystemClock
 from aiodq.engine.graceful_stop import stop_channels
-from aiodq.engine.monitoring.health import health
+from aiodq.engine.stats.health import health
 from aiodq.engine.store_engine import Seams, StoreEngine
 from aiodq.errors import InvalidOptionError, InvalidOptionTypeError, NotAwaitedError, StorageError
 from aiodq.message import make_message

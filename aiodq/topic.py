@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.channel import Channel, known_start, start_offset
-from aiodq.engine.channel.management import pause_topic
-from aiodq.engine.stats import topic_stats
-from aiodq.engine.topic.prefetch_reader import SharedReader
+from aiodq.engine.channel_management import pause_topic
+from aiodq.engine.reading.prefetch_reader import SharedReader
+from aiodq.engine.stats.topic_stats import topic_stats
 from aiodq.errors import OffsetError
 from aiodq.message import Message, make_message
 from aiodq.names import check_name

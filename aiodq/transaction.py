@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-from aiodq.engine.topic.put_batch import OVERHEAD, Draft
+from aiodq.engine.put_batch import OVERHEAD, Draft
 from aiodq.engine.transactions.group_committer import HeldAck
 from aiodq.engine.transactions.task_transactions import Joinable
 from aiodq.errors import (
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
-    from aiodq.engine.topic.put_batch import Accepted
+    from aiodq.engine.put_batch import Accepted
     from aiodq.engine.transactions.participants import Topic
     from aiodq.engine.transactions.task_transactions import TransactionHost
     from aiodq.format.layout import BytesLike

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
-from aiodq.engine.channel.management import delete_channel
+from aiodq.engine.channel_management import delete_channel
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import DiskFullError
 from aiodq.storage.state.parked_transactions import drop_owed, read_owed
@@ -114,7 +114,7 @@ class Deletions:
         host.reporter.topic_deleted(engine.name)
 
     async def channel(self, engine: TopicEngine, name: str) -> None:
-        """See `aiodq.engine.channel.management.delete_channel`.
+        """See `aiodq.engine.channel_management.delete_channel`.
 
         Cancellation: it is done all the same.
         """

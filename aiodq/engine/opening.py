@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.engine.channel.addressed import FOR, aimed_since
-from aiodq.engine.channel.redelivery_timer import monotonic_ns
+from aiodq.engine.clock_timer import monotonic_ns
 from aiodq.engine.opened_files import Brought, OpenedStore, OpenedTopic
-from aiodq.engine.topic.put_batch import Part
+from aiodq.engine.put_batch import Part
 from aiodq.engine.topic.segment_writer import write_blocking
 from aiodq.errors import DiskFullError, InvalidNameError, StorageError, StoreLockedError
 from aiodq.options import ChannelOptions, StoreOptions

@@ -17,19 +17,19 @@ from aiodq.engine.bulk_adoption import Adopting
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.channel.crash_suspects import CrashSuspects
 from aiodq.engine.channel.dead_letters import DeadLetterOffice
-from aiodq.engine.channel.management import create_channel
+from aiodq.engine.channel_management import create_channel
 from aiodq.engine.deletions import Deletions
 from aiodq.engine.emergency_flush import abandon, rescue
 from aiodq.engine.futures import as_failure, tell_all
 from aiodq.engine.lock_wait import patiently, running_loop
 from aiodq.engine.loop_turns import LoopTurns
-from aiodq.engine.monitoring.alarms import Thresholds
 from aiodq.engine.monitoring.metrics import StoreMetrics, SyncTimer
 from aiodq.engine.monitoring.reporter import STORE, Reporter
-from aiodq.engine.monitoring.stats_publisher import StatsPublisher
 from aiodq.engine.monitoring.watch import Watch
 from aiodq.engine.opening import make_log, open_store
 from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.stats.alarms import Thresholds
+from aiodq.engine.stats.stats_publisher import StatsPublisher
 from aiodq.engine.store_refs import StoreRef
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.engine.transactions.group_committer import Committer
@@ -309,7 +309,7 @@ class StoreEngine:
     def create_channel(
         self, engine: TopicEngine, channel_engine: ChannelEngine[Any], start: Callable[[TopicLog], int]
     ) -> None:
-        """See `aiodq.engine.channel.management.create_channel`."""
+        """See `aiodq.engine.channel_management.create_channel`."""
         create_channel(self.fs_of(engine.name, channel_engine.name), engine, channel_engine, start)
 
     def send_dead_letter(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:

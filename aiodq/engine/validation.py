@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from aiodq.engine.topic.put_batch import PLAIN, Accepted
+from aiodq.engine.put_batch import PLAIN, Accepted
 from aiodq.errors import InvalidMessageError, InvalidMessageTypeError, InvalidOptionError, InvalidOptionTypeError
 from aiodq.values import span_seconds
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from aiodq.clock import Clock
-    from aiodq.engine.topic.put_batch import Draft
+    from aiodq.engine.put_batch import Draft
     from aiodq.format.layout import BytesLike
 
 __all__ = ["check_bodies", "check_headers", "check_labels", "checked", "no_body", "span_ns"]

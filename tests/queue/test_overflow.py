@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.engine.topic.put_batch import OVERHEAD
+from aiodq.engine.put_batch import OVERHEAD
 from tests.queue.support import (
     SpyFileSystem,
     Tasks,

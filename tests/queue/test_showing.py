@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.engine.monitoring import stats_publisher as showing
+from aiodq.engine.stats import stats_publisher as showing
 from aiodq.storage.state.owner_stats import FIGURES, ChannelFigures, read_figures, write_figures
 from tests.queue.support import SpyFileSystem, fill, numbered, soon, store, take, turns, until
 

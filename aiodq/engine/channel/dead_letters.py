@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.futures import settle, tell_all
+from aiodq.engine.put_batch import Accepted
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
-from aiodq.engine.topic.put_batch import Accepted
 from aiodq.errors import AiodqError, StorageError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aiodq.delivery.channel_state import ChannelState
-    from aiodq.engine.topic.prefetch_reader import PrefetchingReader
-    from aiodq.engine.topic.tail_cache import TailCache
+    from aiodq.engine.reading.prefetch_reader import PrefetchingReader
+    from aiodq.engine.reading.tail_cache import TailCache
     from aiodq.format.frame import Batch
     from aiodq.storage.read.log_reader import ReadResult
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from aiodq.engine.topic.tail_cache import batch_cost
+from aiodq.engine.reading.tail_cache import batch_cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.delivery.channel_state import ChannelState
-    from aiodq.engine.topic.tail_cache import TailCache
+    from aiodq.engine.reading.tail_cache import TailCache
     from aiodq.format.frame import Batch
     from aiodq.storage.read.log_reader import ReadResult
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.topic.tail_cache import batch_cost
+from aiodq.engine.reading.tail_cache import batch_cost
 from aiodq.format.frame import Batch
 
 if TYPE_CHECKING:

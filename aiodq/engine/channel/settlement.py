@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from aiodq.engine.channel.dead_letters import DeadLetter, send_dead_letter
 from aiodq.engine.channel.failure_causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.channel.message_source import MessageSource
-from aiodq.engine.channel.redelivery_timer import Alarm, monotonic_ns
 from aiodq.engine.channel.wait_queue import WaitQueue
+from aiodq.engine.clock_timer import Alarm, monotonic_ns
 from aiodq.engine.monitoring.latency import LatencyMeter
 from aiodq.engine.store_refs import nobody
 from aiodq.errors import NotInFlightError, OffsetError
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.crash_suspects import CrashSuspects
+    from aiodq.engine.lifetimes import Lifetimes
     from aiodq.engine.monitoring.reporter import Reporter
-    from aiodq.engine.topic.creation import Creation
-    from aiodq.engine.topic.lifetimes import Lifetimes
-    from aiodq.engine.topic.prefetch_reader import PrefetchingReader
-    from aiodq.engine.topic.tail_cache import TailCache
+    from aiodq.engine.reading.prefetch_reader import PrefetchingReader
+    from aiodq.engine.reading.tail_cache import TailCache
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.storage.state.channel_journal import ChannelJournal
 
@@ -39,6 +38,12 @@ _PATIENCE: Final = 1.0
 """Seconds after which a message is given up again for which the dead-letter topic had no room."""
 
 
+class _Creation(Protocol):
+    """See `aiodq.engine.topic.creation.Creation`."""
+
+    def again(self) -> None: ...
+
+
 class ChannelEngineHost(Protocol):
     """What a channel engine asks of its topic's engine."""
 
@@ -46,11 +51,15 @@ class ChannelEngineHost(Protocol):
     paused: bool
     tail: TailCache
     reader: PrefetchingReader
-    creation: Creation
     reporter: Reporter
     lifetimes: Lifetimes
     transactions: OpenTransactions
     crash_suspects: CrashSuspects
+
+    @property
+    def creation(self) -> _Creation:
+        """What makes the topic's files and channels."""
+        ...
 
     @property
     def pending(self) -> int:

@@ -1,1 +1,1 @@
-"""What an engine tells of itself: events, logs, metrics, alarms, health."""
+"""What an engine tells of itself: events, logs, what is measured."""

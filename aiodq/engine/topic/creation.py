@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class _Options(Protocol):
-    """See `aiodq.engine.effective_options.EffectiveOptions`."""
+    """See `aiodq.engine.topic.effective_options.EffectiveOptions`."""
 
     def again(self) -> None: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.topic.put_batch import OVERHEAD
+from aiodq.engine.put_batch import OVERHEAD
 from aiodq.errors import AiodqError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE
 from aiodq.storage.log.active_segment import WRITE_BYTES

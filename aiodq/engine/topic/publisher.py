@@ -10,7 +10,7 @@ from aiodq.errors import StoreFailedError
 from aiodq.format.frame import Batch
 
 if TYPE_CHECKING:
-    from aiodq.engine.topic.put_batch import Part
+    from aiodq.engine.put_batch import Part
     from aiodq.engine.topic.requests import Written
     from aiodq.engine.topic.topic_engine import TopicEngine
 

@@ -6,8 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiodq.engine.queue_errors import QueueFull, QueueShutDown
-from aiodq.engine.topic.put_batch import (
+from aiodq.engine.put_batch import (
     OVERHEAD,
     PLAIN,
     Accepted,
@@ -18,6 +17,7 @@ from aiodq.engine.topic.put_batch import (
     atomic_part,
     columns_cost,
 )
+from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.engine.validation import check_bodies, checked, no_body
 from aiodq.errors import InvalidMessageTypeError, MessageSizeError
 

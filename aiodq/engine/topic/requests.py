@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from aiodq.engine.topic.put_batch import Part
+    from aiodq.engine.put_batch import Part
     from aiodq.errors import AiodqError
 
 __all__ = [

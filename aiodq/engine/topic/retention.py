@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.ack_persister import AckPersister
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.channel.settlement import Settlement
-    from aiodq.engine.effective_options import EffectiveOptions
     from aiodq.engine.engine_host import TopicEngineHost
     from aiodq.engine.monitoring.reporter import Reporter
+    from aiodq.engine.reading.prefetch_reader import PrefetchingReader
+    from aiodq.engine.reading.tail_cache import TailCache
     from aiodq.engine.topic.creation import Creation
-    from aiodq.engine.topic.prefetch_reader import PrefetchingReader
-    from aiodq.engine.topic.tail_cache import TailCache
+    from aiodq.engine.topic.effective_options import EffectiveOptions
     from aiodq.options import StoreOptions
     from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.segments.segment_files import Segment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from aiodq.engine.topic.put_batch import Part
+from aiodq.engine.put_batch import Part
 from aiodq.engine.topic.requests import BatchWritten, Written
 from aiodq.errors import AiodqError, StorageError, StoreFailedError
 from aiodq.storage.log.active_segment import WRITE_BYTES, cuts

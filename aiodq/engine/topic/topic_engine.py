@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 import anyio
 
 from aiodq.engine.channel.ack_persister import AckPersister, Job, fold_all
-from aiodq.engine.effective_options import EffectiveOptions
 from aiodq.engine.futures import settle, tell_all
+from aiodq.engine.lifetimes import Lifetimes
 from aiodq.engine.monitoring.metrics import SyncTimer
 from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.reading.prefetch_reader import PrefetchingReader
+from aiodq.engine.reading.tail_cache import TailCache
 from aiodq.engine.topic.creation import Creation
+from aiodq.engine.topic.effective_options import EffectiveOptions
 from aiodq.engine.topic.exclusive_work import ExclusiveWork
 from aiodq.engine.topic.group_commit import GroupCommit
-from aiodq.engine.topic.lifetimes import Lifetimes
 from aiodq.engine.topic.no_log import NoLog
-from aiodq.engine.topic.prefetch_reader import PrefetchingReader
 from aiodq.engine.topic.publisher import Publisher
 from aiodq.engine.topic.put_buffer import PutBuffer
 from aiodq.engine.topic.request_queue import RequestQueue
@@ -36,7 +37,6 @@ from aiodq.engine.topic.requests import (
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.engine.topic.segment_writer import SegmentWriter
 from aiodq.engine.topic.syncer import Syncer
-from aiodq.engine.topic.tail_cache import TailCache
 from aiodq.engine.topic.ticker import Ticker
 from aiodq.errors import WrongContextError
 from aiodq.format.columns import Flags
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from aiodq.engine.engine_host import TopicEngineHost
     from aiodq.engine.monitoring.metrics import StoreMetrics
     from aiodq.engine.monitoring.reporter import Reporter
-    from aiodq.engine.topic.put_batch import OpenBatch, Part
+    from aiodq.engine.put_batch import OpenBatch, Part
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.errors import StorageError
     from aiodq.options import StoreOptions

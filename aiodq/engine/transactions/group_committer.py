@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.futures import settle, tell_all
+from aiodq.engine.put_batch import atomic_part
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.engine.topic.put_batch import atomic_part
 from aiodq.engine.transactions.topic_appender import TopicAppender
 from aiodq.errors import AiodqError, DiskFullError, NotInFlightError, StoreFailedError
 from aiodq.format.transactions import Acks, Commit, Puts
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.engine.monitoring.metrics import SyncTimer
-    from aiodq.engine.topic.put_batch import Accepted
+    from aiodq.engine.put_batch import Accepted
     from aiodq.engine.transactions.participants import Channel, Topic
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.format.columns import Columns

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from aiodq.engine.topic.put_batch import Accepted, Draft
+    from aiodq.engine.put_batch import Accepted, Draft
     from aiodq.format.columns import Columns
 
 __all__ = ["Channel", "Topic"]

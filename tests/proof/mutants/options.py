@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from aiodq.engine.effective_options import EffectiveOptions
+from aiodq.engine.topic.effective_options import EffectiveOptions
 from aiodq.options import StoreOptions
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.storage.state.topic_meta import save_meta

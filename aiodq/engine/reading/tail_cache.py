@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.topic.put_batch import OVERHEAD, columns_cost
+from aiodq.engine.put_batch import OVERHEAD, columns_cost
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiodq.engine.channel.redelivery_timer import Alarm as Timer
-from aiodq.engine.channel.redelivery_timer import monotonic_ns
-from aiodq.engine.stats import backlogs
+from aiodq.engine.clock_timer import Alarm as Timer
+from aiodq.engine.clock_timer import monotonic_ns
+from aiodq.engine.stats.topic_stats import backlogs
 from aiodq.options import seconds
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.engine.monitoring.metrics import StoreMetrics
     from aiodq.engine.monitoring.reporter import Reporter
-    from aiodq.engine.stats import BacklogFigures
+    from aiodq.engine.stats.topic_stats import BacklogFigures
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.options import Alarm
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiodq.delivery.channel_state import ChannelState
-from aiodq.engine.channel.preview import state_of
+from aiodq.engine.stats.preview import state_of
 from aiodq.stats import ChannelStats, TopicStats
 from aiodq.storage.log.backlog_bytes import segment_at
 

@@ -14,7 +14,6 @@ from aiodq.storage.read.log_reader import LogReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiodq.engine.channel.read_ahead import ReadAhead
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.read.log_reader import LogView, ReadResult
@@ -80,6 +79,16 @@ class SharedReader:
                 function(self._reader)
 
 
+class _ReadAhead(Protocol):
+    """See `aiodq.engine.channel.read_ahead.ReadAhead`."""
+
+    epoch: int
+    cost: int
+
+    @property
+    def limit(self) -> int: ...
+
+
 class Prefetched(Protocol):
     """What is read ahead for a channel: `aiodq.engine.channel.message_source.MessageSource` is one.
 
@@ -87,8 +96,12 @@ class Prefetched(Protocol):
         missing: the offsets of messages that are redelivered and are not in memory.
     """
 
-    read_ahead: ReadAhead
     missing: list[int]
+
+    @property
+    def read_ahead(self) -> _ReadAhead:
+        """What was read ahead so far."""
+        ...
 
     def fetch_offset(self) -> int | None:
         """Return the offset to read from next, or None where nothing needs to be read."""

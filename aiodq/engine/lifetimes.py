@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.channel.redelivery_timer import monotonic_ns
+from aiodq.engine.clock_timer import monotonic_ns
 
 if TYPE_CHECKING:
     from aiodq.clock import Clock
