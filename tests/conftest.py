@@ -74,6 +74,13 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
     return LOOPS if named else loops_for(item.path.relative_to(TESTS).parts[0])
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to the exhaustive runs what says the same on each loop and takes its time."""
+    for item in items:
+        if item.get_closest_marker("slow_on_uvloop") and "uvloop" in item.name:
+            item.add_marker("slow")
+
+
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """Return the run's seed, for `random.Random(seed)`; a failing test that asked for it reports it."""

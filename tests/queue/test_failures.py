@@ -66,6 +66,7 @@ async def life(jobs: aiodq.Queue, promised: set[bytes], acked: set[bytes], count
 
 
 class TestSync:
+    @pytest.mark.slow_on_uvloop
     @pytest.mark.parametrize("error", FATAL)
     @pytest.mark.parametrize("kind", ["sync", "sync_directory"])
     async def test_at_every_one_the_store_stops_and_reopening_heals(self, path: Path, error: int, kind: str) -> None:
@@ -352,6 +353,7 @@ class TestFullDisk:
             assert found[-2:] == [b"2", b"3"]
             assert b"0" not in found
 
+    @pytest.mark.slow_on_uvloop
     async def test_at_every_write_nothing_promised_is_lost_and_it_goes_on(self, path: Path) -> None:
         """G12 and G13, for every k: one write or file is refused; the store lives, and so does everything promised."""
         at = 1

@@ -246,6 +246,7 @@ class TestReadOnly:
 
 
 class TestTrouble:
+    @pytest.mark.slow_on_uvloop
     @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN, errno.ENOMEM])
     @pytest.mark.parametrize("kind", ["open", "listdir", "read"])
     async def test_a_passing_error_at_open_is_raised_as_one_and_is_no_damage(

@@ -92,6 +92,7 @@ class TestKeepingUp:
             assert jobs.topic_stats().bytes_read == 0
 
 
+@pytest.mark.slow_on_uvloop  # what is read ahead is counted in bytes, over many segments
 class TestFarBehind:
     SIZE = 10_007
 

@@ -167,6 +167,7 @@ def check(found: list[bytes], promised: tuple[set[bytes], set[bytes]], possible:
 
 
 class TestCrash:
+    @pytest.mark.slow_on_uvloop
     async def test_at_every_write_of_a_life(self, path: Path, tmp_path: Path, seed: int) -> None:
         """G3: before every call that changes the disk, an image; each must open, with everything promised by then."""
         fs, ledger = SpyFileSystem(), Ledger()

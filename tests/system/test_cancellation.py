@@ -957,7 +957,13 @@ SCENARIOS: tuple[Scenario, ...] = (
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# A task is cancelled once by a time-out as by `cancel`, and by either scope again and again: one each on every loop.
+SAMPLED = [
+    pytest.param(kind, marks=[] if kind in {"task", "scope"} else [pytest.mark.slow_on_uvloop]) for kind in KINDS
+]
+
+
+@pytest.mark.parametrize("kind", SAMPLED)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 async def test_cancelled_after_each_step(
     scenario: Scenario,

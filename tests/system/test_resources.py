@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+# Files, descriptors and bytes are the same on each loop.
+pytestmark = pytest.mark.slow_on_uvloop
+
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SMALL_SEGMENTS = aiodq.StoreOptions(segment_bytes=2_000)
 
