@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from aiodq.engine.put_batch import PLAIN, Draft
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.group_commit import GIVE_WAY
 from aiodq.engine.topic.receipt import Receipt
+from aiodq.engine.validation import check_bodies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -121,6 +122,12 @@ class Producer:
         """
         engine = self._engine
         put_buffer = engine.put_buffer
+        check_bodies(bodies)
+        bodies = list(bodies)
+        if bodies and tag is None and key is None and headers is None and delay is None and ttl is None:
+            cost = engine.group_commit.plain_cost(bodies)
+            if cost is not None:
+                return await self._put_plain(cast("list[bytes]", bodies), cost)
         messages = put_buffer.accepted_many(bodies, Draft(b"", tag, key, headers, delay, ttl))
         engine.check()
         if not messages:
@@ -128,6 +135,24 @@ class Producer:
                 raise QueueShutDown("the queue was shut down")
             return range(engine.visible, engine.visible)
         waiter = await put_buffer.enter(partial(put_buffer.accept_many, messages))
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            put_buffer.withdrawn()
+            raise
+
+    async def _put_plain(self, bodies: list[bytes], cost: int) -> range:
+        """As `put_many`, of messages that are nothing but bodies, and cost so many bytes of memory."""
+        engine = self._engine
+        offset = engine.group_commit.put_many_now(bodies, cost)
+        if offset == GIVE_WAY:
+            await asyncio.sleep(0)
+            offset = engine.group_commit.put_many_now(bodies, cost, gave_way=True)
+        if offset >= 0:
+            return range(offset, offset + len(bodies))
+        engine.check()
+        put_buffer = engine.put_buffer
+        waiter = await put_buffer.enter(partial(put_buffer.accept_plain, bodies, cost))
         try:
             return await waiter
         except asyncio.CancelledError:

@@ -10,7 +10,7 @@ from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from aiodq.errors import CorruptionError
-from aiodq.format.layout import NULL_LENGTH
+from aiodq.format.layout import NULL_LENGTH, u32_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +23,7 @@ __all__ = [
     "ColumnPlaces",
     "Columns",
     "Flags",
+    "column_parts",
     "column_places",
     "decode_columns",
     "decode_headers",
@@ -151,7 +152,15 @@ def _joined(parts: Sequence[Columns], values: Sequence[list[T] | None], none: T)
 
 def encode_columns(columns: Columns) -> tuple[int, bytes]:
     """Return the `Flags` of the columns that are there, and the payload."""
+    flags, parts = column_parts(columns)
+    return flags, b"".join(parts)
+
+
+def column_parts(columns: Columns) -> tuple[int, list[bytes]]:
+    """Return the `Flags` of the columns that are there, and the payload in parts that are to be joined."""
     bodies = columns.bodies
+    if columns.plain:
+        return 0, [u32_bytes(map(len, bodies)), *bodies]
     count = len(bodies)
     numbers = struct.Struct(f"<{count}q")
     flags = 0
@@ -175,7 +184,7 @@ def encode_columns(columns: Columns) -> tuple[int, bytes]:
             flags |= flag
             fixed.append(lengths.pack(*(NULL_LENGTH if item is None else len(item) for item in items)))
             blobs.extend(item for item in items if item)
-    return flags, b"".join((*fixed, *blobs, *bodies))
+    return flags, [*fixed, *blobs, *bodies]
 
 
 def decode_columns(payload: BytesLike, count: int, flags: int, *, path: str = "", position: int = 0) -> Columns:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import CorruptionError
 from aiodq.format.codecs import CODEC_NONE, compress, decompress, raw_limit
-from aiodq.format.columns import CONTINUED, CONTINUES, Columns, decode_columns, encode_columns
+from aiodq.format.columns import CONTINUED, CONTINUES, Columns, column_parts, decode_columns
 from aiodq.format.layout import (
     ALIGNMENT,
     BATCH_HEADER,
@@ -36,12 +38,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "Encoded",
     "Frame",
     "FrameContext",
     "check_frame",
     "decode_frame",
     "encode_compact",
     "encode_frames",
+    "encode_run",
     "frame_payload",
     "read_prefix",
     "slice_frames",
@@ -50,7 +54,7 @@ __all__ = [
 _START: Final = FRAME_START.size
 _PREFIX: Final = FRAME_PREFIX.size
 _BATCH: Final = BATCH_HEADER.size
-_BATCH_REST: Final = struct.Struct(BATCH_HEADER.format.replace("<II", "<", 1))
+_NO_HEADER: Final = bytes(BATCH_HEADER.size)
 _COMPACT_REST: Final = struct.Struct(FRAME_PREFIX.format.replace("<II", "<", 1))
 _COMPACT_ENDS: Final = tuple(struct.Struct(f"<{padding}xI") for padding in range(ALIGNMENT))
 _COUNTS: Final = struct.Struct("<III")
@@ -99,6 +103,22 @@ class Frame(NamedTuple):
     def stop(self) -> int:
         """The offset behind the frame's last record."""
         return self.first + self.records
+
+
+class Encoded(NamedTuple):
+    """A frame that was encoded, with what is known of it without reading it again.
+
+    Attributes:
+        data: its bytes.
+        records: how many it holds.
+        flags: its `Flags`.
+        raw: the payload's size before compression.
+    """
+
+    data: BytesLike
+    records: int
+    flags: int
+    raw: int
 
 
 @dataclass(slots=True)
@@ -157,33 +177,50 @@ def encode_frames(
         codec: see `aiodq.format.codecs`.
         atomic: chain the frames to one run, which readers take whole or not at all.
     """
+    run = encode_run(columns, context, first=first, watermark=watermark, time_ns=time_ns, codec=codec, atomic=atomic)
+    return [bytes(frame.data) for frame in run]
+
+
+def encode_run(
+    columns: Columns,
+    context: FrameContext,
+    *,
+    first: int,
+    watermark: int,
+    time_ns: int,
+    codec: int = CODEC_NONE,
+    atomic: bool = False,
+) -> Iterator[Encoded]:
+    """Yield the frames as `encode_frames` returns them, each as it is encoded, with what is to be noted of it."""
     if len(columns.bodies) == 1 and columns.plain and not _worth_compressing(columns.bodies[0], codec):
-        return [encode_compact(columns.bodies[0], context, first, watermark, time_ns)]
-    frames: list[bytes] = []
-    cuts = list(slice_frames(columns))
+        body = columns.bodies[0]
+        yield Encoded(encode_compact(body, context, first, watermark, time_ns), 1, 0, len(body))
+        return
+    cuts = slice_frames(columns)
     last = len(cuts) - 1
     for number, (start, stop) in enumerate(cuts):
         flags = 0
         if atomic:
             flags = (CONTINUES if number else 0) | (CONTINUED if number < last else 0)
         part = columns if last == 0 else columns.slice(start, stop)
-        frames.append(_encode_batch(part, context, first + start, watermark, time_ns, codec=codec, flags=flags))
-    return frames
+        yield _encode_batch(part, context, first + start, watermark, time_ns, codec=codec, flags=flags)
 
 
 def _worth_compressing(body: bytes, codec: int) -> bool:
     return codec != CODEC_NONE and compress(body, codec)[0] != CODEC_NONE
 
 
-def slice_frames(columns: Columns) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) so that each slice stays within a frame's bounds; a large message gets one of its own."""
-    start = total = 0
-    for number, size in enumerate(columns.sizes()):
-        if number > start and (total + size > FRAME_BYTES or number - start >= FRAME_RECORDS):
-            yield start, number
-            start, total = number, 0
-        total += size
-    yield start, len(columns.bodies)
+def slice_frames(columns: Columns) -> list[tuple[int, int]]:
+    """Return (start, stop) so that each slice stays within a frame's bounds; a large message gets one of its own."""
+    ends = list(accumulate(columns.sizes()))
+    slices: list[tuple[int, int]] = []
+    start, before, count = 0, 0, len(ends)
+    while start < count:
+        fitting = bisect_right(ends, before + FRAME_BYTES, start, min(start + FRAME_RECORDS, count))
+        stop = max(fitting, start + 1)
+        slices.append((start, stop))
+        start, before = stop, ends[stop - 1]
+    return slices
 
 
 def _lag(first: int, watermark: int) -> int:
@@ -208,27 +245,28 @@ def encode_compact(body: bytes, context: FrameContext, first: int, watermark: in
 
 def _encode_batch(
     columns: Columns, context: FrameContext, first: int, watermark: int, time_ns: int, *, codec: int, flags: int
-) -> bytes:
-    columns_flags, payload = encode_columns(columns)
-    codec, stored = compress(payload, codec)
-    used = _BATCH + len(stored) + TRAILER.size
-    length = padded(used)
+) -> Encoded:
+    columns_flags, parts = column_parts(columns)
+    raw = None
+    if codec != CODEC_NONE:
+        payload = b"".join(parts)
+        raw = len(payload)
+        codec, stored = compress(payload, codec)
+        parts = [stored]
+    # The bytes are joined once, behind room for the header, and looked at once, for the checksum.
+    frame = bytearray().join((_NO_HEADER, *parts))
+    size = len(frame) - _BATCH
+    raw = size if raw is None else raw
+    length = padded(len(frame) + TRAILER.size)
     if length > MAX_FRAME:
         message = f"a frame of {length} bytes is larger than the format can hold"
         raise ValueError(message)
-    rest = _BATCH_REST.pack(
-        KIND_BATCH,
-        codec,
-        flags | columns_flags,
-        first - context.base,
-        _lag(first, watermark),
-        time_ns,
-        len(columns.bodies),
-        len(stored),
-        len(payload),
-    )
-    covered = b"".join((rest, stored, bytes(length - used), TRAILER.pack(length)))
-    return FRAME_START.pack(length, context.checksum(covered, context.salt)) + covered
+    frame += bytes(length - len(frame) - TRAILER.size) + TRAILER.pack(length)
+    count, flags, lag = len(columns.bodies), flags | columns_flags, _lag(first, watermark)
+    relative = first - context.base
+    BATCH_HEADER.pack_into(frame, 0, length, 0, KIND_BATCH, codec, flags, relative, lag, time_ns, count, size, raw)
+    FRAME_START.pack_into(frame, 0, length, context.checksum(memoryview(frame)[_START:], context.salt))
+    return Encoded(frame, count, flags, raw)
 
 
 def read_prefix(view: BytesLike, at: int, context: FrameContext, *, position: int, limit: int, path: str = "") -> Frame:

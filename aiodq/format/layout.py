@@ -5,7 +5,10 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "ALIGNMENT",
@@ -34,6 +37,7 @@ __all__ = [
     "VERSION",
     "BytesLike",
     "padded",
+    "u32_bytes",
     "words",
 ]
 
@@ -106,6 +110,14 @@ INDEX_STRIDE: Final = 4096
 def padded(size: int) -> int:
     """Return `size` rounded up to the alignment."""
     return (size + 7) & ~7
+
+
+def u32_bytes(numbers: Iterable[int]) -> bytes:
+    """Return numbers as little-endian u32."""
+    packed = array("I", numbers)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
 
 
 def words(data: BytesLike, code: Literal["I", "Q", "q"]) -> memoryview:

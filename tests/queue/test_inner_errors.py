@@ -162,7 +162,7 @@ PLACES: Final = [
     "aiodq.engine.channel.settlement:Settlement noted",
     "aiodq.delivery.channel_state:ChannelState take_ops",
     "aiodq.delivery.channel_state:ChannelState extend",
-    "aiodq.storage.log.active_segment encode_frames",
+    "aiodq.storage.log.active_segment encode_run",
     "aiodq.storage.state.channel_journal encode_block",
     "aiodq.storage.log.topic_log:TopicLog stage",
     "aiodq.storage.log.topic_log:TopicLog commit",

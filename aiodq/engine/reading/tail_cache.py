@@ -72,11 +72,11 @@ class TailCache:
         columns = Columns(bodies, None if times[-1] == time_ns == max(times) == min(times) else times)
         self._take(Batch(first, time_ns, columns), cost)
 
-    def append(self, batch: Batch) -> None:
-        """Add the batch behind all others; the oldest go to make room."""
+    def append(self, batch: Batch, cost: int) -> None:
+        """Add the batch, which takes so many bytes of memory, behind all others; the oldest go to make room."""
         self._end_run()
         self._first = batch.stop
-        self._take(batch, batch_cost(batch))
+        self._take(batch, cost)
 
     def _take(self, batch: Batch, cost: int) -> None:
         self._batches.append((batch, cost))

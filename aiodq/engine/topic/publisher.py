@@ -75,7 +75,7 @@ class Publisher:
             engine.lifetimes.note(batch.first, engine.log.begin)
         if engine.channel_engines:
             tail = engine.tail
-            tail.append(batch)
+            tail.append(batch, part.cost)
             addressed = addressed_in(batch)
             for channel_engine in engine.channel_engines.values():
                 channel_engine.extend(batch)
@@ -94,6 +94,16 @@ class Publisher:
         for channel_engine in channel_engines:
             channel_engine.extend_plain(offset + 1)
         if ended:
+            engine.tail.trim(min(channel_engine.position for channel_engine in channel_engines))
+
+    def show_many(self, batch: Batch, cost: int) -> None:
+        """Show channels plain messages that were written by themselves, and cost so many bytes of memory."""
+        engine = self._engine
+        channel_engines = engine.channel_engines.values()
+        if channel_engines:
+            engine.tail.append(batch, cost)
+            for channel_engine in channel_engines:
+                channel_engine.extend_plain(batch.stop)
             engine.tail.trim(min(channel_engine.position for channel_engine in channel_engines))
 
     def adopted(self) -> None:

@@ -20,12 +20,12 @@ from aiodq.engine.put_batch import (
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.engine.validation import check_bodies, checked, no_body
 from aiodq.errors import InvalidMessageTypeError, MessageSizeError
+from aiodq.format.columns import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.format.columns import Columns
 
 __all__ = ["PutBuffer"]
 
@@ -156,6 +156,13 @@ class PutBuffer:
         self._add_part(part)
         return waiter
 
+    def accept_plain(self, bodies: list[bytes], cost: int) -> asyncio.Future[range]:
+        """As `accept_many`, of messages that are nothing but bodies, and cost so many bytes of memory."""
+        self._make_room(len(bodies), cost)
+        waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
+        self._add_part(Part(Columns(bodies), [waiter], atomic=True, cost=cost))
+        return waiter
+
     def _add_part(self, part: Part) -> None:
         if not self.batch.count:
             self._engine.opened()
@@ -237,7 +244,7 @@ class PutBuffer:
     def done(self, part: Part) -> None:
         """A part is visible, or failed."""
         self.pending -= len(part.columns.bodies)
-        self.cost -= columns_cost(part.columns)
+        self.cost -= part.cost
         if self._waiting:
             self.freed()
         if self.shut and not self.pending:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from aiodq.engine.put_batch import Part
+from aiodq.engine.put_batch import Part, columns_cost
 from aiodq.engine.topic.requests import BatchWritten, Written
 from aiodq.errors import AiodqError, StorageError, StoreFailedError
 from aiodq.storage.log.active_segment import WRITE_BYTES, cuts
@@ -150,11 +150,13 @@ def _split(parts: list[Part], end: int, error: AiodqError) -> Written:
             result.failed.append(part)
         else:
             columns = part.columns
-            result.parts.append(
-                Part(columns.slice(0, kept), part.waiters[:kept], atomic=False, first=part.first, time_ns=part.time_ns)
-            )
-            result.failed.append(Part(columns.slice(kept, count), part.waiters[kept:], atomic=False))
+            result.parts.append(_cut_part(part, columns.slice(0, kept), part.waiters[:kept]))
+            result.failed.append(_cut_part(part, columns.slice(kept, count), part.waiters[kept:]))
     return result
+
+
+def _cut_part(part: Part, columns: Columns, waiters: list[asyncio.Future[Any]]) -> Part:
+    return Part(columns, waiters, atomic=False, first=part.first, time_ns=part.time_ns, cost=columns_cost(columns))
 
 
 def write_blocking(log: TopicLog, parts: list[Part], clock: Clock) -> None:

@@ -57,11 +57,12 @@ class Syncer:
         if pressing:
             self._pressing = serial
 
-    def wrote_one(self, serial: int) -> None:
-        """A batch of one message is in the file, which waits for no sync."""
+    def wrote_inline(self, serial: int, messages: int) -> None:
+        """A batch is in the file, which waits for no sync."""
         self.written = serial
-        self._messages += 1
-        if self._messages == self.options.sync_every and self.options.sync == "interval":
+        before, every = self._messages, self.options.sync_every
+        self._messages = before + messages
+        if before < every <= self._messages and self.options.sync == "interval":
             self._requests.put_nowait(BatchOpen())
 
     @property

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from aiodq.format.footer import IndexEntry, SegmentIndex, begins_entry, footer_bytes
-from aiodq.format.frame import encode_compact, encode_frames, read_prefix, slice_frames
+from aiodq.format.frame import encode_compact, encode_run, slice_frames
 from aiodq.format.layout import FOOTER_TAIL, INDEX_ENTRY, INDEX_STRIDE, MAX_RELATIVE, SEGMENT_HEADER
 from aiodq.storage.io.durable_io import sync_directory, sync_file, write_all
 from aiodq.storage.io.file_pool import PooledFile, is_ready, make_ready
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aiodq.format.columns import Columns
+    from aiodq.format.layout import BytesLike
     from aiodq.format.segment import SegmentHeader
     from aiodq.storage.io.filesystem import File, FileSystem
     from aiodq.storage.segments.segment_files import Segment
@@ -35,8 +36,8 @@ _EMPTY: Final = SEGMENT_HEADER.size
 
 def cuts(columns: Columns, *, atomic: bool) -> Iterator[Columns]:
     """Yield the parts of `columns` that may lie in different segments."""
-    slices = list(slice_frames(columns))
-    if atomic or len(slices) == 1:
+    slices = [] if atomic else slice_frames(columns)
+    if len(slices) <= 1:
         yield columns
         return
     for start, stop in slices:
@@ -60,7 +61,7 @@ class ActiveSegment:
         segment.index = index
         self.next: int = segment.end
         self._position = segment.data_end
-        self._staged: list[bytes] = []
+        self._staged: list[BytesLike] = []
         self._staged_bytes = 0
         self._entries: list[tuple[IndexEntry, bool, int, int]] = []
         self._torn = False
@@ -135,10 +136,11 @@ class ActiveSegment:
         if self.segment.sealed or self.next + len(columns.bodies) - self.segment.base > MAX_RELATIVE:
             return None
         first = self.next
-        frames = encode_frames(
+        run = encode_run(
             columns, self.segment.context, first=first, watermark=watermark, time_ns=time_ns, codec=codec, atomic=atomic
         )
-        size = sum(map(len, frames))
+        frames = list(run)
+        size = sum(len(frame.data) for frame in frames)
         # What is staged at once is one run, which an index never divides.
         opens = begins_entry(self.position, self._last_indexed)
         footer = footer_bytes(self._indexed + opens)
@@ -146,22 +148,16 @@ class ActiveSegment:
             return None
         if opens:
             self._indexed, self._last_indexed = self._indexed + 1, self.position
-        self._note(frames, columns, first, time_ns)
-        self._staged += frames
+        position, relative = self.position, first - self.segment.base
+        for frame in frames:
+            entry = IndexEntry(position, relative, frame.records, 1, time_ns)
+            self._entries.append((entry, frame is not frames[0], frame.flags, frame.raw))
+            position += len(frame.data)
+            relative += frame.records
+        self._staged += [frame.data for frame in frames]
         self._staged_bytes += size
         self.next = first + len(columns.bodies)
         return first, self.next
-
-    def _note(self, frames: list[bytes], columns: Columns, first: int, time_ns: int) -> None:
-        position, base = self.position, self.segment.base
-        counts = [stop - start for start, stop in slice_frames(columns)] if len(frames) > 1 else None
-        for number, frame in enumerate(frames):
-            count = len(columns.bodies) if counts is None else counts[number]
-            entry = IndexEntry(position, first - base, count, 1, time_ns)
-            prefix = read_prefix(frame, 0, self.segment.context, position=0, limit=len(frame))
-            self._entries.append((entry, number > 0, prefix.flags, prefix.raw))
-            position += len(frame)
-            first += count
 
     def append(self, body: bytes, limit: int, *, watermark: int, time_ns: int) -> int:
         """Write one plain record at once, and show it to readers: `stage`, `flush` and `commit` in one step.
