@@ -344,7 +344,7 @@ CEILINGS: Final[dict[str, Count]] = {
     "put by 100, interval": Count(14, 15, 0.09, 0.14, 0.14),
     "put by 100, always": Count(19, 28, 1.1, 1.11, 1.15),
     "put_many of 1000, interval": Count(59, 69, 0, 0, 0),
-    "put_nowait, os": Count(20, 30, 1, 1, 0),
+    "put_nowait, os": Count(20, 30, 1, 1, 0.02),
     "get": Count(31, 31, 0, 0, 0),
     "async for + ack_nowait, memory": Count(43, 43, 0, 0, 0),
     "async for + ack_nowait, disk": Count(43, 43, 0, 0, 0.22),
