@@ -156,7 +156,8 @@ class Retention:
             seconds after the last put; `"keep"` leaves it for replay until a bound below asks for it.
         max_age: older segments go, judged by their newest message: seconds, or a `timedelta`. A segment takes messages
             of a quarter of this time at most, so that each goes within one and a quarter of it. None: no bound.
-        max_bytes: the oldest full segments go until no more than this is left. None: no bound.
+        max_bytes: the oldest full segments go until no more than this is left, in bytes of all the topic's segment
+            files, the one being written included. None: no bound.
         max_segments: as `max_bytes`, by number.
         unconsumed: `"keep"` exempts from the three bounds what some channel has not acked; `"delete"` does not, and
             counts as dropped what a channel loses by it.
@@ -251,7 +252,9 @@ class StoreOptions:
             put together and stays so, gets a segment of its own.
         min_message_bytes: the smallest body taken.
         max_message_bytes: the largest body taken.
-        max_bytes: bound of a topic's backlog in bytes, or None.
+        max_bytes: bound of a topic's backlog in bytes, or None: what it takes in the log's files, with what waits to be
+            written. Counted in memory, by the index of a segment: to about 4 KiB, or to one `put_many`, in which
+            messages count as alike in size.
         max_messages: bound of a topic's backlog in messages, or None. The backlog is all that the slowest channel has
             not settled: also what is in flight or deferred, so room comes with acks.
         overflow: what a put does at that bound: wait, raise `QueueFull`, or free the oldest messages and count them.

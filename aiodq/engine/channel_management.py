@@ -125,6 +125,7 @@ async def delete_channel(fs: FileSystem, engine: TopicEngine, name: str) -> None
         engine.reporter.channel_deleted(engine.name, name)
     finally:
         engine.channel_engines.pop(name, None)
+        engine.moved()
         engine.put_buffer.freed()
         # What only it held back may go.
         engine.submit(lambda: None, lambda _, __: engine.retention.retain())

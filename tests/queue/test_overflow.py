@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -71,6 +71,24 @@ class TestBlock:
                 assert jobs.depth <= 10
             assert found == list(range(30))
             await soon(asyncio.gather(*putting))
+
+    async def test_what_is_written_and_not_synced_yet_counts_once(self, path: Path, tasks: Tasks) -> None:
+        fs = SpyFileSystem()
+        async with queue(path, fs=fs, max_bytes=50_000, overflow="reject") as jobs:
+            await jobs.put(bytes(10_000))
+            await jobs.put(bytes(10_000))
+            gate = fs.gate("sync", match=".seg")
+            putting = [tasks.start(jobs.put(bytes(10_000)))]
+            await until(lambda: jobs.topic_stats().end_offset == 3)  # written
+            await turns(20)
+            putting.append(tasks.start(jobs.put(bytes(10_000))))
+            await turns(20)
+            with pytest.raises(aiodq.QueueFull):
+                jobs.put_nowait(bytes(10_000))
+            gate.open()
+            await soon(asyncio.gather(*putting))
+            with pytest.raises(aiodq.QueueFull):
+                jobs.put_nowait(bytes(10_000))
 
     async def test_those_who_wait_are_served_in_turn(self, path: Path, tasks: Tasks) -> None:
         async with queue(path, max_messages=1) as jobs:
@@ -191,6 +209,72 @@ class TestBlock:
             jobs.shutdown()
             await soon(asyncio.gather(*consuming))
             assert done >= total  # a cancelled put may have been stored
+
+
+class TestChannels:
+    """Whoever is furthest behind counts, whatever was known of the channels before."""
+
+    KEPT: ClassVar[dict[str, Any]] = {
+        "max_messages": 3,
+        "overflow": "reject",
+        "retention": aiodq.Retention(consumed="keep"),
+    }
+
+    async def test_one_that_goes_back_counts_from_there(self, path: Path) -> None:
+        async with queue(path, **self.KEPT) as jobs:
+            await fill(jobs, numbered(3))
+            await drain(jobs)
+            await fill(jobs, numbered(1))
+            await soon(jobs.seek("earliest"))
+            with pytest.raises(aiodq.QueueFull):
+                jobs.put_nowait(b"more")
+            await drain(jobs)
+            await fill(jobs, numbered(3))
+
+    async def test_a_new_one_counts_from_where_it_begins(self, path: Path) -> None:
+        async with store(path, **self.KEPT) as opened:
+            topic = opened.topic("a")
+            first = topic.channel("first")
+            await fill(topic, numbered(3))
+            await drain(first)
+            await fill(topic, numbered(1))
+            topic.channel("late", aiodq.ChannelOptions(start="earliest"))
+            await soon(topic.settle_in())
+            with pytest.raises(aiodq.QueueFull):
+                topic.put_nowait(b"more")
+
+    async def test_one_that_was_deleted_counts_no_longer(self, path: Path) -> None:
+        async with store(path, **self.KEPT) as opened:
+            topic = opened.topic("a")
+            quick = topic.channel("quick")
+            topic.channel("slow")
+            await fill(topic, numbered(3))
+            await drain(quick)
+            with pytest.raises(aiodq.QueueFull):
+                topic.put_nowait(b"more")
+            await soon(topic.delete_channel("slow"))
+            await fill(topic, numbered(3))
+            with pytest.raises(aiodq.QueueFull):
+                topic.put_nowait(b"more")
+
+    async def test_who_is_refused_asks_no_channel_but_the_deepest(self, path: Path) -> None:
+        async with store(path, **self.KEPT) as opened:
+            topic = opened.topic("a")
+            channels = [topic.channel(f"c{number}") for number in range(5)]
+            await fill(topic, numbered(3))
+            for channel in channels[1:]:
+                await drain(channel)
+            bound = topic._engine.put_buffer.bound
+            with pytest.raises(aiodq.QueueFull):
+                topic.put_nowait(b"more")
+            looks = bound.looks
+            for _ in range(10):
+                with pytest.raises(aiodq.QueueFull):
+                    topic.put_nowait(b"more")
+            assert bound.looks == looks > 0
+            await drain(channels[0])
+            await fill(topic, numbered(3))
+            assert bound.looks == looks + 1
 
 
 class TestReject:

@@ -219,6 +219,21 @@ class TestBounds:
         options = aiodq.StoreOptions(segment_bytes=SMALL, sync_interval=0.005, retention=retention)
         return aiodq.open_queue(path, options, fs=SpyFileSystem(), clock=clock)
 
+    @pytest.mark.parametrize("spare", [0, -1])
+    async def test_bytes_are_those_of_the_files(self, path: Path, spare: int) -> None:
+        async with self.opening(path, FakeClock(), consumed="keep") as jobs:
+            await fill(jobs, [bytes(number % 7 * 9) for number in range(40)])
+            found = segments(path)
+            bound = sum(file.stat().st_size for file in found) + spare
+            assert len(found) > 5
+            assert bound - spare == jobs.topic_stats().disk_bytes
+            retention = Retention(consumed="keep", unconsumed="delete", max_bytes=bound)
+            options = aiodq.StoreOptions(segment_bytes=SMALL, sync_interval=0.005, retention=retention)
+            await soon(jobs.topic.configure(options))
+            await until(lambda: jobs.topic._engine._ticker._timer is None)
+            await soon(jobs.sync())
+            assert segments(path) == found[-spare:]
+
     async def test_age(self, path: Path) -> None:
         clock = FakeClock()
         async with self.opening(path, clock, consumed="keep", max_age=timedelta(seconds=10)) as jobs:

@@ -17,6 +17,7 @@ from aiodq.format.checksum import crc32
 from aiodq.format.columns import Columns
 from aiodq.format.frame import FrameContext
 from aiodq.format.layout import BATCH_HEADER, FRAME_PREFIX, KIND_COMPACT, SEGMENT_HEADER
+from aiodq.storage.log.backlog_bytes import position_in
 from aiodq.storage.read.log_reader import LogReader, LogView
 from aiodq.storage.read.snapshot import LogSnapshot
 from tests.format.support import control_frame
@@ -214,17 +215,32 @@ def test_offset_at_looks_into_a_batch_with_times_of_its_own(topic: Path) -> None
 # --- size
 
 
-def test_bytes_from_falls_from_all_to_none(topic: Path) -> None:
+def bytes_from(reader: LogReader, view: LogView, offset: int) -> int:
+    """Return how many bytes of frames lie at `offset` and behind it, to the index's precision."""
+    waiting = view.between(offset, view.stop)
+    return sum(max(view.data_end_of(each) - reader._position_of(each, offset), 0) for each in waiting)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_bytes_fall_from_all_to_none(topic: Path, *, known: bool) -> None:
     log, _ = a_mixed_log(topic)
     reader = LogReader(FaultyFileSystem())
+
+    def left(offset: int) -> int:
+        number = log.listed.at(offset)
+        segment = log.segments[number]
+        index = reader.opened(segment).index if known else None
+        return log.listed.frames_from(number) - position_in(segment, offset, index) + SEGMENT_HEADER.size
+
     frames = sum(segment.data_end - SEGMENT_HEADER.size for segment in log.segments)
-    assert reader.bytes_from(log.view(), 0) == frames
-    assert reader.bytes_from(log.view(), log.end) == 0
-    sizes = [reader.bytes_from(log.view(), offset) for offset in range(0, log.end, 50)]
+    assert (left(0), left(log.end)) == (frames, 0)
+    sizes = [left(offset) for offset in range(log.end + 1)]
     assert sizes == sorted(sizes, reverse=True)
-    for segment in log.segments:
-        behind = sum(s.data_end - SEGMENT_HEADER.size for s in log.segments if s.base >= segment.base)
-        assert reader.bytes_from(log.view(), segment.base) == behind
+    exact = {segment.base for segment in log.segments}
+    if known:
+        exact |= {segment.base + first for segment in log.segments for first in reader.opened(segment).index.firsts}
+    for offset in exact:
+        assert left(offset) == bytes_from(reader, log.view(), offset)
     reader.close()
     log.close()
 
@@ -329,12 +345,12 @@ def test_a_log_is_cut_where_its_indexes_can(topic: Path, part: int, *, walk: boo
         while at < view.stop:
             end = reader.offset_behind(view, at, size, slack)
             assert at < end <= view.stop
-            left, least = (reader.bytes_from(view, offset) for offset in (at, end))
+            left, least = (bytes_from(reader, view, offset) for offset in (at, end))
             if end < view.stop:
                 assert end in begins
                 assert left - least >= size
                 before = max(first for first in (at, *begins) if first < end)
-                beyond = left - reader.bytes_from(view, before) >= size
+                beyond = left - bytes_from(reader, view, before) >= size
                 assert not beyond or (end in bases and left - least <= size + slack), "no entry before is far enough"
                 near += beyond
             at = end

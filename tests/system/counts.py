@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     Policy = Literal["always", "interval", "os"]
     Row = Callable[["Meter", Path], Coroutine[Any, Any, "Count"]]
 
-__all__ = ["CEILINGS", "FIELDS", "GOALS", "ROWS", "Count", "compiled", "count"]
+__all__ = ["CEILINGS", "FIELDS", "GOALS", "PACKAGE", "ROWS", "Count", "CountingLoop", "compiled", "count", "idle"]
 
-_PACKAGE: Final = os.path.dirname(aiodq.__file__) + os.sep
+PACKAGE: Final = os.path.dirname(aiodq.__file__) + os.sep
 _TESTS: Final = str(Path(__file__).parents[1]) + os.sep
 _BODY: Final = b"x" * 100
 _LONE: Final = 40
@@ -78,14 +78,22 @@ def least(counts: list[Count]) -> Count:
     return Count(*(min(getattr(one, field) for one in counts) for field in FIELDS))
 
 
-class _CountingLoop(asyncio.SelectorEventLoop):
+class CountingLoop(asyncio.SelectorEventLoop):
     """Asyncio's loop, that knows how many futures it made and how many callbacks it was given."""
 
     futures = callbacks = 0
-    stopped_at: float | None = None
+    _stopped_at: float | None = None
 
     def time(self) -> float:
-        return super().time() if self.stopped_at is None else self.stopped_at
+        return super().time() if self._stopped_at is None else self._stopped_at
+
+    def stop_clock(self) -> None:
+        """Let no timer ring from now on."""
+        self._stopped_at = self.time()
+
+    def start_clock(self) -> None:
+        """Go on with the machine's time."""
+        self._stopped_at = None
 
     def create_future(self) -> asyncio.Future[Any]:
         self.futures += 1
@@ -107,7 +115,7 @@ class _CountingLoop(asyncio.SelectorEventLoop):
 class Meter:
     """Counts between `begin` and `end`; made within `_threads_watched`, before the store is opened."""
 
-    def __init__(self, loop: _CountingLoop) -> None:
+    def __init__(self, loop: CountingLoop) -> None:
         self._loop = loop
         self._on = False
         self._files: list[str] = []
@@ -119,7 +127,7 @@ class Meter:
         self._files.clear()
         self._elsewhere.clear()
         self._before = self._loop.futures, self._loop.callbacks
-        self._loop.stopped_at = self._loop.time()
+        self._loop.stop_clock()
         self._on = True
         sys.setprofile(self._here)
 
@@ -128,9 +136,9 @@ class Meter:
         sys.setprofile(None)
         self._on = False
         loop = self._loop
-        loop.stopped_at = None
+        loop.start_clock()
         total = (
-            sum(name.startswith(_PACKAGE) for name in self._files),
+            sum(name.startswith(PACKAGE) for name in self._files),
             sum(not name.startswith(_TESTS) for name in self._files),
             loop.futures - self._before[0],
             loop.callbacks - self._before[1],
@@ -386,7 +394,7 @@ def _threads_watched(meter: Meter) -> Iterator[None]:
 
 
 def _once(name: str) -> Count:
-    loop = _CountingLoop()
+    loop = CountingLoop()
     meter = Meter(loop)
     running = asyncio.Runner(loop_factory=lambda: loop)
     with tempfile.TemporaryDirectory() as path, _threads_watched(meter), running as runner:

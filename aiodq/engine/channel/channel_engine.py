@@ -234,6 +234,7 @@ class ChannelEngine(Settlement, Generic[M]):
         state = self.state
         if state is not None:
             state.seek(offset)
+            self._host.moved()
             self.reset()
             self._changed()
 

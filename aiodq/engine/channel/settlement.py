@@ -83,6 +83,10 @@ class ChannelEngineHost(Protocol):
         """Something was settled or requeued that is not on disk yet."""
         ...
 
+    def moved(self) -> None:
+        """A channel delivers from now on, or goes on from another offset."""
+        ...
+
     def write_now(self, channel_engine: Settlement) -> None:
         """Write what the channel has to say, without a sync."""
         ...
@@ -152,6 +156,7 @@ class Settlement(ABC):
         """Begin to deliver."""
         self.journal = journal
         self.state = state
+        self._host.moved()
         state.max_in_flight = self.options.max_in_flight
         state.counting = self.counting
         self._set_alarm(state)

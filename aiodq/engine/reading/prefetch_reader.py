@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiodq.engine.worker_threads import WorkerThreads
+    from aiodq.format.footer import SegmentIndex
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.read.log_reader import LogView, ReadResult
+    from aiodq.storage.segments.segment_files import Segment
 
 __all__ = ["Prefetched", "PrefetchingReader", "SharedReader"]
 
@@ -187,9 +189,15 @@ class PrefetchingReader:
         self.bytes_read += result.bytes_read
         return result
 
-    def bytes_from(self, offset: int) -> int:
-        """Return about how many bytes lie at `offset` and behind it."""
-        return self._inline.use(partial(LogReader.bytes_from, view=self._view(), offset=offset))
+    def fetch_index(self, segment: Segment, told: Callable[[Segment, SegmentIndex | None], None]) -> None:
+        """Have a segment's index read off the loop; `told` gets it, or None where it cannot be read."""
+
+        def report(index: SegmentIndex | None, error: BaseException | None) -> None:
+            if error is not None and not isinstance(error, AiodqError):
+                raise error
+            told(segment, index)
+
+        self._threads.start(partial(self._lookup.use, lambda reader: reader.opened(segment).index), report)
 
     async def look(self, function: Callable[[LogReader], T]) -> T:
         """Have something looked up off the loop.

@@ -18,6 +18,7 @@ from aiodq.engine.put_batch import (
     columns_cost,
 )
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
+from aiodq.engine.topic.backlog_bound import BacklogBound
 from aiodq.engine.validation import check_bodies, checked, no_body
 from aiodq.errors import InvalidMessageTypeError, MessageSizeError
 from aiodq.format.columns import Columns
@@ -47,6 +48,7 @@ class PutBuffer:
         cost: their bytes of memory.
         shut: no more is accepted.
         bounded: the backlog has a bound.
+        bound: whether the backlog has room.
     """
 
     def __init__(self, engine: TopicEngine) -> None:
@@ -59,10 +61,10 @@ class PutBuffer:
         self.dropped: int = 0
         self._over = QueueShutDown("the queue was shut down, or its store closed")
         self._engine = engine
+        self.bound: BacklogBound = BacklogBound(engine)
         self.configure()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._turn = False
-        self._bytes_known = (-1, -1, 0)
 
     def configure(self) -> None:
         """Take over the topic's options."""
@@ -318,17 +320,6 @@ class PutBuffer:
         """Return whether a message of no bytes would be refused now."""
         return not self.has_room(1, 0)
 
-    def backlog(self) -> int:
-        """Return how many messages the slowest channel has before it, with those not yet visible."""
-        states = [
-            channel_engine.state
-            for channel_engine in self._engine.retention.holding()
-            if channel_engine.state is not None
-        ]
-        log = self._engine.log
-        kept = max(state.depth for state in states) if states else self._engine.visible - log.begin
-        return kept + self.pending
-
     def accept_letter(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
         """Take a dead letter in, also where no more is accepted from outside.
 
@@ -360,28 +351,9 @@ class PutBuffer:
         return bool(self.pending) and (self.cost + cost > self._limit or self.pending >= _MOST_WAITING)
 
     def _within_bounds(self, messages: int, cost: int) -> bool:
-        backlog = self.backlog()
-        if not backlog:
+        if self.bound.admits(self.pending + messages, self.cost + cost):
             return True
-        options = self._options
-        if options.max_messages is not None and backlog + messages > options.max_messages:
-            return False
-        return options.max_bytes is None or self.backlog_bytes() + cost <= options.max_bytes
-
-    def backlog_bytes(self) -> int:
-        """Return about how many bytes the slowest channel's backlog takes, with what is not yet visible."""
-        engine = self._engine
-        floors = [
-            channel_engine.state.floor
-            for channel_engine in engine.retention.holding()
-            if channel_engine.state is not None
-        ]
-        floor = min(floors, default=engine.log.begin)
-        known_floor, known_end, total = self._bytes_known
-        if (known_floor, known_end) != (floor, engine.visible):
-            total = engine.reader.bytes_from(floor)
-            self._bytes_known = (floor, engine.visible, total)
-        return total + self.cost
+        return not self.pending and self.bound.empty
 
     def _drop_oldest(self, messages: int, cost: int) -> None:
         """Settle the oldest ready messages of every channel that is over the bound, until there is room."""

@@ -330,6 +330,10 @@ class TopicEngine:
         self.put_buffer.freed()
         self._look_behind(channel_engine)
 
+    def moved(self) -> None:
+        """See `ChannelEngineHost.moved`."""
+        self.put_buffer.bound.forget()
+
     def write_now(self, channel_engine: Settlement) -> None:
         """See `ChannelEngineHost.write_now`."""
         self._persister.write_now(channel_engine)

@@ -11,9 +11,10 @@ from aiodq.format.layout import SEGMENT_HEADER
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aiodq.format.footer import SegmentIndex
     from aiodq.storage.segments.segment_files import Segment
 
-__all__ = ["BacklogBytes", "segment_at"]
+__all__ = ["BacklogBytes", "position_in", "segment_at"]
 
 
 def segment_at(segments: Sequence[Segment], offset: int) -> Segment | None:
@@ -54,19 +55,32 @@ class BacklogBytes:
         return self._before[-1] + segments[-1].raw_bytes - self._before[at] - _below(segments[at], offset)
 
 
+def position_in(segment: Segment, offset: int, index: SegmentIndex | None) -> int:
+    """Return about where in a segment's file an offset lies: to the entry of its index, and within it by the number.
+
+    Without an index, all records count as alike in size.
+    """
+    if offset <= segment.base:
+        return SEGMENT_HEADER.size
+    if offset >= segment.end:
+        return segment.data_end
+    relative = offset - segment.base
+    first, following = 0, segment.end - segment.base
+    position, behind = SEGMENT_HEADER.size, segment.data_end
+    if index is not None:
+        # Positions first: they are the first to grow where a thread writes on meanwhile.
+        positions, firsts = index.positions, index.firsts
+        entry = bisect_right(firsts, relative)
+        if entry:
+            first, position = firsts[entry - 1], positions[entry - 1]
+        if entry < len(firsts):
+            following, behind = firsts[entry], positions[entry]
+    share = (relative - first) / max(following - first, 1)
+    return position + round((behind - position) * min(share, 1.0))
+
+
 def _below(segment: Segment, offset: int) -> int:
     """Return about how many of a segment's bytes lie below an offset."""
-    if offset <= segment.base:
-        return 0
-    if offset >= segment.end:
-        return segment.raw_bytes
-    share = (offset - segment.base) / (segment.end - segment.base)
-    index, size = segment.index, segment.data_end - SEGMENT_HEADER.size
-    if index is not None and len(index) and size > 0:
-        entry = bisect_right(index.firsts, offset - segment.base) - 1
-        if entry >= 0:
-            position = index.positions[entry]
-            following = index.positions[entry + 1] if entry + 1 < len(index) else segment.data_end
-            within = (offset - segment.base - index.firsts[entry]) / max(index.records[entry], 1)
-            share = (position + (following - position) * min(within, 1.0) - SEGMENT_HEADER.size) / size
-    return round(segment.raw_bytes * min(max(share, 0.0), 1.0))
+    frames = segment.data_end - SEGMENT_HEADER.size
+    below = position_in(segment, offset, segment.index) - SEGMENT_HEADER.size
+    return round(segment.raw_bytes * below / frames) if frames > 0 else 0

@@ -150,15 +150,6 @@ class LogReader(FrameReader[Batch]):
             at = part.next
         return None
 
-    def bytes_from(self, view: LogView, offset: int) -> int:
-        """Return about how many bytes of frames lie at `offset` and behind it, to the index's precision.
-
-        Raises:
-            StorageError: the system refused.
-        """
-        waiting = view.between(offset, view.stop)
-        return sum(max(view.data_end_of(each) - self._position_of(each, offset), 0) for each in waiting)
-
     def light(self, segment: Segment, offset: int) -> Segment:
         """Return a segment that is small to send to who reads it from an offset on: its index has one entry.
 

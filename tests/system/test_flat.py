@@ -1,0 +1,232 @@
+"""What a put, a get and an ack do is as much with many segments, channels and topics as with one.
+
+Counted are the interpreter's instructions in functions of aiodq on the loop's thread, so that a loop over all segments
+shows even where it calls nothing. No clock decides anything (see `counts.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from aiodq.testing import FakeClock
+from tests.system.counts import PACKAGE, CountingLoop, compiled
+from tests.system.support import QuickFileSystem, WrappedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from pathlib import Path
+    from types import FrameType
+
+    from aiodq.storage.io.filesystem import File
+
+pytestmark = pytest.mark.skipif(compiled(), reason="what is compiled has no instructions to count")
+
+ROOM = 64_000
+"""Bytes of a segment: one of FILL, or a few hundred of SMALL."""
+FILL = b"x" * 60_000
+SMALL = b"x" * 20
+TIMES = 100
+KEEP = aiodq.Retention(consumed="keep", max_age=3600, max_bytes=1 << 30, max_segments=1000)
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bounded": {"max_bytes": 1 << 25, "max_messages": 100_000},
+    "kept": {"retention": KEEP},
+}
+
+
+class Effort:
+    """Counts instructions between `begin` and `end`."""
+
+    def __init__(self, loop: CountingLoop) -> None:
+        self._loop = loop
+        self._count = 0
+
+    async def of(self, call: Callable[[], Awaitable[object]], times: int = TIMES) -> float:
+        """Return the instructions of one call, as a mean."""
+        self._count = 0
+        self._loop.stop_clock()
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            for _ in range(times):
+                await call()
+        finally:
+            sys.settrace(before)
+            self._loop.start_clock()
+        return self._count / times
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "call":
+            if not frame.f_code.co_filename.startswith(PACKAGE):
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        elif event == "opcode":
+            self._count += 1
+        return self._trace
+
+
+def counted(main: Callable[[Effort], Coroutine[Any, Any, dict[str, float]]]) -> dict[str, float]:
+    """Return what `main` has counted, on a loop whose clock can be stopped."""
+    loop = CountingLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(main(Effort(loop)))
+
+
+def opened(path: Path, fs: QuickFileSystem | None = None, **options: Any) -> aiodq.StoreOpening:
+    """Open a store whose segments have room for one FILL."""
+    chosen = aiodq.StoreOptions(sync="os", segment_bytes=ROOM, **options)
+    return aiodq.open(path, chosen, fs=fs or QuickFileSystem(), clock=FakeClock())
+
+
+async def fill(topic: aiodq.Topic, segments: int, channels: int) -> None:
+    """Let a topic have so many full segments, so many channels, and one more that will have none of it."""
+    for number in range(channels):
+        topic.channel(f"c{number}", aiodq.ChannelOptions(max_in_flight=1_000_000))
+    topic.channel("slow")
+    for _ in range(segments):
+        await topic.put(FILL)
+    await topic.put_many([SMALL] * 400)  # more than are measured before some are picked
+    await topic.sync()
+
+
+async def calls(effort: Effort, topic: aiodq.Topic) -> dict[str, float]:
+    """Return what each kind of call costs, in a segment that has room for all of it."""
+    channel = topic.channel("c0")
+    await topic.sync()
+    for _ in range(TIMES):
+        await asyncio.sleep(0)  # what each topic's tasks begin with is not a put's
+    found = {"put": await effort.of(lambda: topic.put(SMALL))}
+    while channel.qsize():
+        await channel.ack_many(await channel.get_many(1000))
+    await topic.sync()
+    await topic.put_many([SMALL] * TIMES)
+    messages: list[aiodq.Message] = []
+
+    async def get() -> None:
+        messages.append(await channel.get())
+
+    async def ack() -> None:
+        messages.pop(0).ack_nowait()
+
+    found["get"] = await effort.of(get)
+    found["ack"] = await effort.of(ack)
+    return found
+
+
+def costs(path: Path, options: str, *, segments: int = 1, channels: int = 1, topics: int = 1) -> dict[str, float]:
+    """Return what each kind of call costs in a store of that size."""
+
+    async def main(effort: Effort) -> dict[str, float]:
+        async with opened(path, **OPTIONS[options]) as store:
+            for number in range(1, topics):
+                await fill(store.topic(f"t{number}"), 0, 1)
+            await fill(store.topic("t"), segments, channels)
+        # Opened again, so that nothing is in memory in either case.
+        async with opened(path, **OPTIONS[options]) as store:
+            return await calls(effort, store.topic("t"))
+
+    return counted(main)
+
+
+def alike(few: dict[str, float], many: dict[str, float]) -> None:
+    """Check that growth costs nothing, but for a step or two of a search in what is in order."""
+    for kind, before in few.items():
+        assert many[kind] == pytest.approx(before, rel=0.02, abs=12), f"{kind}: {few}, with many {many}"
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_with_many_segments(options: str, tmp_path: Path) -> None:
+    alike(costs(tmp_path / "few", options), costs(tmp_path / "many", options, segments=200))
+
+
+def test_with_many_topics(tmp_path: Path) -> None:
+    alike(costs(tmp_path / "few", "plain"), costs(tmp_path / "many", "plain", topics=200))
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_with_many_channels(options: str, tmp_path: Path) -> None:
+    """Each channel is told of what was put, once a batch; nothing else knows of the others."""
+    few, many = costs(tmp_path / "few", options), costs(tmp_path / "many", options, channels=50)
+    told = (many.pop("put") - few.pop("put")) / 49
+    assert 0 < told <= 75
+    alike(few, many)
+
+
+class Watched(QuickFileSystem):
+    """Counts what a thread opens to read, and reads, of segments."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._thread = threading.get_ident()
+
+    def called(self, path: str) -> None:
+        """A file is opened or read."""
+        self.calls += path.endswith(".seg") and threading.get_ident() == self._thread
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        if not write and not create:
+            self.called(path)
+        return _WatchedFile(self, path, super().open(path, write=write, create=create))
+
+
+class _WatchedFile(WrappedFile):
+    def __init__(self, fs: Watched, path: str, file: File) -> None:
+        super().__init__(file)
+        self._fs, self._path = fs, path
+
+    def read_at(self, size: int, position: int) -> bytes:
+        self._fs.called(self._path)
+        return super().read_at(size, position)
+
+
+def refusals(path: Path, segments: int) -> dict[str, float]:
+    """Return what a put costs that finds so many full segments before the slowest channel, and is refused."""
+    part = FILL[: len(FILL) // 4]
+    most = (segments + 1) * ROOM
+
+    async def main(effort: Effort) -> dict[str, float]:
+        fs = Watched()
+        async with opened(path, fs, max_bytes=most, overflow="reject") as store:
+            topic = store.topic("t")
+            channel, other = topic.channel("c"), topic.channel("other")
+            for _ in range(4 * segments + 1):
+                await topic.put(part)
+            for one in (channel, other):
+                # Into the middle of a full segment, so that its index is asked for as soon as that matters.
+                await one.ack_many(await one.get_many(2))
+            await channel.ack_many([await channel.get()])
+            messages = [await channel.get() for _ in range(3)]
+
+            async def refused() -> None:
+                with pytest.raises(aiodq.QueueFull):
+                    topic.put_nowait(part)
+
+            async def ack() -> None:
+                messages.pop(0).ack_nowait()
+
+            await topic.sync()
+            fs.calls = 0
+            with pytest.raises(aiodq.QueueFull):
+                while True:
+                    await topic.put(part)
+            while None in topic._engine.put_buffer.bound._indexes.values():
+                await asyncio.sleep(0.001)
+            held = max(channel.depth, other.depth) * len(part)
+            assert 0.99 * most - len(part) < held <= most
+            found = {"put": await effort.of(refused), "ack": await effort.of(ack, 3)}
+            assert fs.calls == 0
+            return found
+
+    return counted(main)
+
+
+@pytest.mark.parametrize("segments", [10, 200])
+def test_at_the_bound_in_bytes(segments: int, tmp_path: Path) -> None:
+    alike(refusals(tmp_path / "few", 2), refusals(tmp_path / "many", segments))
