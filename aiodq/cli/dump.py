@@ -21,6 +21,7 @@ from aiodq.storage.io.filesystem import File, OsFileSystem
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.read.stored_message import records_of
 from aiodq.storage.segments.frame_scan import Bad, scan_units
+from aiodq.storage.segments.segment_files import written_end
 from aiodq.storage.state.topic_meta import read_meta
 
 __all__ = ["dump"]
@@ -81,11 +82,13 @@ class _Dump:
         if header is not None:
             yield _header_part(header)
         context = self._context(header, tail)
-        limit = size if tail is None else tail.data_end
+        limit = written_end(file, self._path, size) if tail is None else tail.data_end
         if context is not None:
             yield from self._frames(file, context, limit)
         elif limit > SEGMENT_HEADER.size:
             yield _damage(SEGMENT_HEADER.size, limit, "without header, footer and topic.json, frames cannot be checked")
+        if tail is None and limit < size:
+            yield {"part": "zeros", "position": limit, "end": size}
         yield from self._footer(file, size, tail, tail_error)
 
     def _header(self, file: File) -> tuple[SegmentHeader | None, CorruptionError | None]:
@@ -221,6 +224,8 @@ def _lines(part: Part) -> Iterator[str]:
             f"{part['kind']}, {part['length']} bytes, messages {part['first']} to {part['first'] + part['count'] - 1}, "
             f"put {part['time']}, durable to {part['watermark']}{codec}{flags}"
         )
+    elif kind == "zeros":
+        text = f"to {part['end']}: written ahead, for frames to come"
     elif kind == "end":
         text = "sealed" if part["sealed"] else "not sealed"
     else:

@@ -18,7 +18,9 @@ position 0        64                                                data end    
 
 A segment holds a stretch of one topic's records; its file is named by the offset of the first. Frames are appended
 until it is sealed: then a footer is written behind them and nothing in it changes any more. Without a footer it is
-scanned from its header on. The footer is derived from the frames: lost, it is made again.
+scanned from its header on. The footer is derived from the frames: lost, it is made again. Behind the last frame of a
+segment without a footer there may be zeros up to the file's end, which its owner wrote ahead: they are not written yet,
+and no damage. A footer is the file's end.
 
 SEGMENT_HEADER: 64 bytes
 

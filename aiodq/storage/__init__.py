@@ -34,6 +34,9 @@ commit points, in the order in which an owner passes them:
    that it is one. (`keep_owed`, `drop_owed`)
 14. *Messages are found to be missing*: `topic.json` says which (as 6), before a segment is made behind them or a
    channel passes them. Before: they are found to be missing once more. (`TopicLog._note_losses`)
+15. *Zeros are written ahead of the last segment's end*, and synced with the frames before them; sealing and closing cut
+   them off. At any time: behind the last frame are zeros, an unfinished write, or both in any mixture of sectors; what
+   is not zeros is told as cut off here, and all of it is. (`Preallocation.top_up`, `Preallocation.give_back`, `_cut`)
 
 Whether bytes that do not check are an unfinished write or damage is decided by what was promised: the watermark noted
 in 3, the watermark each later frame carries, and, for any but the last segment, the existence of the next one, which

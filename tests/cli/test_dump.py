@@ -133,3 +133,13 @@ def test_a_file_by_a_segment_s_name_that_is_none(tmp_path: Path, content: bytes)
     path.write_bytes(content)
     done = aiodq("dump", path, "--json")
     assert (done.code, done.err) == (1, "")
+
+
+def test_zeros_written_ahead_are_told_and_no_damage(segment: Path) -> None:
+    size = segment.stat().st_size
+    with segment.open("ab") as file:
+        file.write(bytes(5000))
+    done = ok("dump", segment, "--json")
+    assert kinds(done) == ["header", "frame", "frame", "frame", "zeros", "end"]
+    assert [parts(done)[-2][name] for name in ("position", "end")] == [size, size + 5000]
+    assert f"to {size + 5000}: written ahead" in ok("dump", segment).out.decode()

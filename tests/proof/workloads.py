@@ -161,6 +161,18 @@ async def puts_and_acks(world: World) -> None:
 
 
 @workload
+async def written_ahead(world: World) -> None:
+    """Messages that go into zeros written ahead of them, in segments that are sealed, closed, and opened again."""
+    with mock.patch("aiodq.storage.log.preallocation._PAGE", 64):
+        for _ in range(2):
+            async with world.store(SMALL) as store:
+                queue = world.queue(store, "jobs")
+                for size in (40, 150, 40, 300, 100):
+                    await world.put(queue, "p", size)
+                await _consume(world, queue, 3)
+
+
+@workload
 async def roll_and_retention(world: World) -> None:
     """Segments that fill, roll, are acked, and are deleted, while two channels are at different places."""
     async with world.store(SMALL) as store:

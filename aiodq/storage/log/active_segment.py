@@ -12,6 +12,7 @@ from aiodq.storage.io.durable_io import sync_directory, sync_file, write_all
 from aiodq.storage.io.file_pool import PooledFile, is_ready, make_ready
 from aiodq.storage.io.filesystem import close_file
 from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.log.preallocation import Preallocation
 from aiodq.storage.log.recovery import seal_file
 from aiodq.storage.segments.segment_contents import Contents
 from aiodq.storage.segments.segment_files import scanned_segment
@@ -52,10 +53,11 @@ class ActiveSegment:
         next: the offset of the next record.
     """
 
-    def __init__(self, file: File, segment: Segment, index: SegmentIndex) -> None:
+    def __init__(self, fs: FileSystem, file: File, segment: Segment, index: SegmentIndex) -> None:
         """Go on behind the segment's last frame."""
         self._file = file
         self._pooled = file if isinstance(file, PooledFile) else None
+        self._ahead = Preallocation(fs, file, segment.path)
         self.segment = segment
         self._index = index
         segment.index = index
@@ -65,6 +67,7 @@ class ActiveSegment:
         self._staged_bytes = 0
         self._entries: list[tuple[IndexEntry, bool, int, int]] = []
         self._torn = False
+        self._limit = 0
         self._count_entries()
 
     def _count_entries(self) -> None:
@@ -93,7 +96,7 @@ class ActiveSegment:
                 raise
         except OSError as cause:
             raise storage_error(cause, path) from cause
-        return cls(file, scanned_segment(path, Contents(header.base), header.context), SegmentIndex())
+        return cls(fs, file, scanned_segment(path, Contents(header.base), header.context), SegmentIndex())
 
     @property
     def ready(self) -> bool:
@@ -132,6 +135,7 @@ class ActiveSegment:
         Returns:
             The first offset and the one behind the last, or None where the segment has to roll first.
         """
+        self._limit = limit
         # A roll that failed half-way may have left it sealed: frames over the footer would be lost behind it.
         if self.segment.sealed or self.next + len(columns.bodies) - self.segment.base > MAX_RELATIVE:
             return None
@@ -228,6 +232,7 @@ class ActiveSegment:
         try:
             if self._torn:
                 self._file.truncate(self._position)
+                self._ahead.gone()
                 self._torn = False
             self._torn = True
             # CRASH: 2. Until the next sync any part of these bytes may be missing.
@@ -237,6 +242,7 @@ class ActiveSegment:
             raise storage_error(cause, self.segment.path, self._position) from cause
         self._staged.clear()
         self._staged_bytes = 0
+        self._ahead.top_up(self._position, self._limit)
 
     def commit(self) -> None:
         """Show readers what was written."""
@@ -270,7 +276,9 @@ class ActiveSegment:
         Raises:
             StoreFailedError: nobody knows what is there.
         """
+        position = self.segment.data_end
         sync_file(self._file, self.segment.path)
+        self._ahead.synced(position)
 
     def seal(self) -> None:
         """Write the footer, durably. The segment never changes again.
@@ -285,10 +293,11 @@ class ActiveSegment:
         except OSError as cause:
             raise storage_error(cause, self.segment.path, self.segment.data_end) from cause
         self._torn = False
+        self._ahead.gone()
         self.segment.index = None
 
     def close(self) -> None:
-        """Cut off what a failed write left, if that still works, and close the file.
+        """Cut off what a failed write left and what was allocated ahead, if that still works, and close the file.
 
         Raises:
             StorageError: one of these could not be done; the file is closed all the same.
@@ -296,6 +305,8 @@ class ActiveSegment:
         try:
             if self._torn:
                 self._file.truncate(self.segment.data_end)
+            else:
+                self._ahead.give_back(self._position)
         except OSError as cause:
             raise storage_error(cause, self.segment.path, self.segment.data_end) from cause
         finally:

@@ -11,7 +11,7 @@ from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.io.durable_io import sync_directory, sync_file, write_again, write_all
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import Damage, quarantine, set_aside
-from aiodq.storage.segments.segment_contents import Contents, examine, index_unit
+from aiodq.storage.segments.segment_contents import Contents, examine, examine_growing, index_unit
 from aiodq.storage.segments.segment_files import (
     Inspection,
     Segment,
@@ -90,8 +90,9 @@ def recover(fs: FileSystem, directory: str, topic: UUID, promised: int, *, copie
     for number, (_, path, found) in enumerate(own):
         last = number == len(own) - 1
         limit = promised if last else own[number + 1][0]
+        ends = found if last else found.followed()
         try:
-            segment = _recover_file(_Task(fs, path, found, limit, last, copied, result))
+            segment = _recover_file(_Task(fs, path, ends, limit, last, copied, result))
         except OSError as cause:
             raise storage_error(cause, path) from cause
         if segment is not None:
@@ -127,7 +128,9 @@ def _recover_file(task: _Task) -> Segment | None:
         if found.header_error is not None and found.tail is not None:
             _report_header(task)
             return sealed_segment(task.path, found, found.tail)
-        contents = examine(file, found.header.context, task.path, limit=found.size, promised=task.promised)
+        found = found.without_zeros(file, task.path)
+        task, context, promised = task._replace(found=found), found.header.context, task.promised
+        contents = examine_growing(file, context, task.path, size=found.size, written=found.written, promised=promised)
         if found.header_error is not None and not found.torn(task.promised, last=task.last):
             if not len(contents.index):
                 _take_out(task.fs, task.path, found, task.result)
@@ -196,9 +199,10 @@ def _cut(task: _Task, file: File, contents: Contents) -> Segment:
         write_all(file, [found.header.encode()], 0)
     if found.size > contents.data_end:
         # CRASH: 7. Whatever of this had been promised was quarantined before.
+        # CRASH: 15. Zeros that were written ahead are cut off whether or not something was torn before them.
         file.truncate(contents.data_end)
         if contents.unfinished and task.last:
-            task.result.cut_bytes += found.size - contents.data_end
+            task.result.cut_bytes += max(found.written - contents.data_end, 0)
     if task.last:
         write_again(file, _unpromised(task, contents), contents.data_end)
     # CRASH: 2. What was found is made durable before anyone is told of it; else a second crash could take it back.

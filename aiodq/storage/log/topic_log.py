@@ -213,7 +213,7 @@ class TopicLog:
         except BaseException:
             file.close()
             raise
-        return ActiveSegment(file, segment, index or SegmentIndex())
+        return ActiveSegment(self.fs, file, segment, index or SegmentIndex())
 
     def _list(self, listed: SegmentList) -> None:
         self.listed: SegmentList = listed

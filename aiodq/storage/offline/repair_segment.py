@@ -67,9 +67,9 @@ def _header(fs: FileSystem, file: File, path: str, check: SegmentCheck) -> list[
 
 
 def _cut(fs: FileSystem, file: File, path: str, check: SegmentCheck, contents: Contents) -> list[tuple[str, str]]:
-    if check.size <= contents.data_end:
-        return []
-    kept = quarantine(fs, path, contents.data_end, check.size)
+    if check.found.written <= contents.data_end:
+        return []  # zeros that were written ahead are no harm
+    kept = quarantine(fs, path, contents.data_end, check.found.written)
     # CRASH: 7. Set aside before; without the cut the next owner makes it.
     file.truncate(contents.data_end)
     sync_file(file, path)
@@ -84,7 +84,7 @@ def _footer(
     size = max(check.size - start, 0)
     if file.read_at(size, start) == footer:
         return []
-    kept = quarantine(fs, path, start, check.size) if size else ""
+    kept = quarantine(fs, path, start, check.found.written) if check.found.written > start else ""
     # CRASH: 4. Without a whole footer the segment is scanned, and gets one.
     file.truncate(start)
     write_all(file, [footer], start)

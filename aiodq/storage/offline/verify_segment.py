@@ -11,7 +11,7 @@ from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.io.filesystem import opened
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.segments.frame_scan import frames_backward
-from aiodq.storage.segments.segment_contents import Contents, examine
+from aiodq.storage.segments.segment_contents import Contents, examine_growing
 from aiodq.storage.segments.segment_files import Inspection, inspect
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def check_segment(fs: FileSystem, path: str, base: int, topic: UUID, promised: i
         StorageError: as mapped from the system's error.
     """
     with opened(fs, path) as file:
-        return _check(file, path, inspect(file, path, base, topic), promised, last=last)
+        found = inspect(file, path, base, topic)
+        found = found.without_zeros(file, path) if last else found
+        return _check(file, path, found, promised, last=last)
 
 
 def _check(file: File, path: str, found: Inspection, promised: int, *, last: bool) -> SegmentCheck:
@@ -83,7 +85,8 @@ def _check(file: File, path: str, found: Inspection, promised: int, *, last: boo
     tail, context = found.tail, found.header.context
     limit = found.size if tail is None else tail.data_end
     bound = promised if tail is None else base + tail.end
-    contents = examine(file, context, path, limit=limit, promised=bound)
+    written = min(found.written, limit)
+    contents = examine_growing(file, context, path, size=limit, written=written, promised=bound)
     if found.header_error is not None and not torn and tail is None and not contents.records:
         return check
     check.contents, check.end = contents, contents.end

@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import StoreNotFoundError
 from aiodq.format.decode import index_singles
@@ -14,7 +14,7 @@ from aiodq.format.segment import topic_salt
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import Damage
 from aiodq.storage.read.log_reader import LogView
-from aiodq.storage.segments.segment_contents import Contents, examine
+from aiodq.storage.segments.segment_contents import Contents, examine_growing
 from aiodq.storage.segments.segment_files import (
     inspect,
     inspect_file,
@@ -23,7 +23,7 @@ from aiodq.storage.segments.segment_files import (
     sealed_segment,
     segment_base,
 )
-from aiodq.storage.segments.tail_search import contents_by_end
+from aiodq.storage.segments.tail_search import contents_by_end, written_since
 from aiodq.storage.state.gap_assessment import is_loss
 from aiodq.storage.state.topic_meta import describe
 from aiodq.storage.state.watermark import WATERMARK, noted_watermark, read_slot_file
@@ -37,6 +37,20 @@ if TYPE_CHECKING:
 __all__ = ["LogSnapshot"]
 
 _MARK: Final = 64
+
+
+class _Grown(NamedTuple):
+    """What is known of a segment that grows.
+
+    Attributes:
+        contents: what a walk has found.
+        mark: the last bytes of it.
+        written: where what was written ended, then.
+    """
+
+    contents: Contents
+    mark: bytes
+    written: int
 
 
 class LogSnapshot:
@@ -65,7 +79,7 @@ class LogSnapshot:
         self.unwalked: Segment | None = None
         self._sealed: dict[str, Segment] = {}
         self._headers: dict[str, Damage] = {}
-        self._growing: dict[str, tuple[Contents, bytes]] = {}
+        self._growing: dict[str, _Grown] = {}
         self._given_up: set[tuple[int, int]] = set()
 
     @property
@@ -144,6 +158,7 @@ class LogSnapshot:
             raise storage_error(cause, path) from cause
         try:
             found = inspect(file, path, base, self.meta.uuid)
+            found = found if last else found.followed()
             segment = self._segment(file, path, found, promised, walk=walk or not last)
         finally:
             file.close()
@@ -156,17 +171,21 @@ class LogSnapshot:
         if found.tail is not None:
             self._growing.pop(path, None)
             return sealed_segment(path, found, found.tail)
-        context, limit = found.header.context, found.size
+        context = found.header.context
+        known = self._growing.get(path)
+        if known is not None and self._mark(file, path, known.contents) != known.mark:
+            known = None  # a write that failed was taken back, and another took its place
+        written = _written(file, path, found, known)
         if not walk:
-            contents = contents_by_end(file, context, path, limit=limit, promised=promised)
+            contents = contents_by_end(file, context, path, limit=written, promised=promised)
             if contents is not None:
                 self.unwalked = scanned_segment(path, contents, context)
                 return self.unwalked
-        known, mark = self._growing.get(path, (None, b""))
-        if known is not None and self._mark(file, path, known) != mark:
-            known = None  # a write that failed was taken back, and another took its place
-        contents = examine(file, context, path, limit=limit, promised=promised, found=known, singles=_counting())
-        self._growing[path] = contents, self._mark(file, path, contents)
+        before, singles = None if known is None else known.contents, _counting()
+        contents = examine_growing(
+            file, context, path, size=found.size, written=written, promised=promised, found=before, singles=singles
+        )
+        self._growing[path] = _Grown(contents, self._mark(file, path, contents), written)
         self.damages += [Damage(path, *lost) for lost in contents.lost]
         return scanned_segment(path, contents, context)
 
@@ -215,6 +234,16 @@ class LogSnapshot:
             self.gaps.append(Damage(path, 0, 0, f"the messages {first} to {stop - 1} are missing", first, stop))
         else:
             self._given_up.add((first, stop))
+
+
+def _written(file: File, path: str, found: Inspection, known: _Grown | None) -> int:
+    """Return where what was written ends; of a segment that was looked at before, by what is new."""
+    # An owner writes frame behind frame. Zeros between them come from a power cut, and that ends who looks, too.
+    if found.padded and known is not None:
+        end = written_since(file, path, known.contents.data_end, found.size)
+        if end is not None and end >= known.written:
+            return end
+    return found.without_zeros(file, path).written
 
 
 def _counting() -> IndexSingles:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aiodq.format.frame import FrameContext
     from aiodq.storage.io.filesystem import File
 
-__all__ = ["Contents", "Lost", "examine", "index_unit"]
+__all__ = ["Contents", "Lost", "examine", "examine_growing", "index_unit"]
 
 _WINDOW: Final = 1 << 20
 _AHEAD: Final = 128 * 1024
@@ -115,6 +115,39 @@ def examine(
         if item.cut_short:
             found.lost.append(Lost(pending.position, limit, pending.reason, found.end, found.end))
     return found
+
+
+def examine_growing(
+    file: File,
+    context: FrameContext,
+    path: str,
+    *,
+    size: int,
+    written: int,
+    promised: int,
+    found: Contents | None = None,
+    singles: IndexSingles = index_singles,
+) -> Contents:
+    """As `examine`, of a segment that no other follows: the zeros behind what was written are its owner's, not damage.
+
+    Args:
+        file: the segment's file.
+        context: the segment's.
+        path: for errors.
+        size: the file's, bytes.
+        written: where what was written ends; zeros follow.
+        promised: the offset below which everything is known to have been durable.
+        found: what an earlier call found; it is continued.
+        singles: how what was put one by one is counted.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
+    contents = examine(file, context, path, limit=written, promised=promised, found=found, singles=singles)
+    if written < size and contents.end < promised:
+        # They stand where something was promised.
+        return examine(file, context, path, limit=size, promised=promised, found=contents, singles=singles)
+    return contents
 
 
 def _take_singles(found: Contents, window: Window, context: FrameContext, singles: IndexSingles) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.footer import FooterTail, SegmentIndex
-from aiodq.format.layout import FOOTER_TAIL, INDEX_ENTRY, MAX_RELATIVE, SEGMENT_HEADER
+from aiodq.format.layout import ALIGNMENT, FOOTER_TAIL, INDEX_ENTRY, MAX_RELATIVE, SEGMENT_HEADER, TRAILER
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.io.os_errors import storage_error
 
@@ -33,10 +33,12 @@ __all__ = [
     "sealed_segment",
     "segment_base",
     "segment_path",
+    "written_end",
 ]
 
 _NAME: Final = re.compile(r"([0-9]{20})\.seg")
 _OFFSETS: Final = 1 << 63
+_ZEROS: Final = bytes(16 * 1024)
 
 
 @dataclass(slots=True)
@@ -89,6 +91,8 @@ class Inspection(NamedTuple):
         header_error: what is wrong with it.
         tail: None where there is none, or a damaged one.
         tail_error: what is wrong with it.
+        padded: it has no footer, and its last bytes are zeros: its owner may have written them ahead.
+        written: where what was written ends, bytes, as far as `without_zeros` looked: else the size.
     """
 
     size: int
@@ -96,6 +100,20 @@ class Inspection(NamedTuple):
     header_error: CorruptionError | None
     tail: FooterTail | None
     tail_error: CorruptionError | None
+    padded: bool
+    written: int
+
+    def followed(self) -> Inspection:
+        """Return this of a segment that another one follows: it was sealed, and zeros at its end are damage."""
+        return self._replace(padded=False)
+
+    def without_zeros(self, file: File, path: str) -> Inspection:
+        """Return this with the place from which on there are only zeros.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        return self._replace(written=written_end(file, path, self.size)) if self.padded else self
 
     @property
     def foreign(self) -> bool:
@@ -225,7 +243,36 @@ def inspect(file: File, path: str, base: int, topic: UUID) -> Inspection:
         header = SegmentHeader(base, topic, 0, topic_salt(topic) if tail is None else tail.salt)
     if tail is not None and tail.salt != header.salt:
         tail, tail_error = None, CorruptionError("the footer is another segment's", path, size - FOOTER_TAIL.size)
-    return Inspection(size, header, header_error, tail, tail_error)
+    # A frame ends with its length.
+    padded = tail is None and header_error is None and end[-TRAILER.size :] == bytes(TRAILER.size)
+    return Inspection(size, header, header_error, tail, tail_error, padded, size)
+
+
+def written_end(file: File, path: str, size: int) -> int:
+    """Return where what was written of a file of this size ends: the rest is zeros, which its owner wrote ahead.
+
+    A frame ends at a multiple of 8, and its last bytes, which are its length, are not all zeros.
+
+    Args:
+        file: a segment without a footer.
+        path: its own.
+        size: the file's.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    start, data = size, b""
+    # Comparing is fast, stripping is not: readers do this at every look.
+    while data == _ZEROS[: len(data)]:
+        if start <= SEGMENT_HEADER.size:
+            return min(SEGMENT_HEADER.size, size)
+        end, start = start, max(start - len(_ZEROS), SEGMENT_HEADER.size)
+        try:
+            data = file.read_at(end - start, start)
+        except OSError as cause:
+            raise storage_error(cause, path, start) from cause
+    end = start + len(data.rstrip(b"\0"))
+    return min(max(end + -end % ALIGNMENT, SEGMENT_HEADER.size), size)
 
 
 def _check_identity(header: SegmentHeader, path: str, base: int, topic: UUID) -> None:

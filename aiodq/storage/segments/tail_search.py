@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from aiodq.errors import CorruptionError
 from aiodq.format.columns import CONTINUED, CONTINUES
 from aiodq.format.footer import IndexEntry
-from aiodq.format.layout import SEGMENT_HEADER
+from aiodq.format.layout import ALIGNMENT, COMPACT_MIN, SEGMENT_HEADER, TRAILER
+from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.segments.frame_scan import frames_backward
 from aiodq.storage.segments.segment_contents import Contents, examine
 
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
     from aiodq.format.frame import Frame, FrameContext
     from aiodq.storage.io.filesystem import File
 
-__all__ = ["contents_by_end"]
+__all__ = ["contents_by_end", "written_since"]
 
 _MOST_FRAMES: Final = 1000
 """So many frames are stepped back over before a walk from the beginning is the better way."""
+
+_LEAST_READ: Final = 512
+_MOST_READ: Final = 64 * 1024
 
 
 def contents_by_end(file: File, context: FrameContext, path: str, *, limit: int, promised: int) -> Contents | None:
@@ -50,6 +54,34 @@ def contents_by_end(file: File, context: FrameContext, path: str, *, limit: int,
     found = examine(file, context, path, limit=limit, promised=promised, found=found)
     clean = not found.lost and found.data_end == limit and found.end >= promised
     return found if clean else None
+
+
+def written_since(file: File, path: str, start: int, size: int) -> int | None:
+    """Return where what was written behind a frame ends, by the frames' lengths alone, or None if they do not tell.
+
+    It reads little more than what was written, where `written_end` reads the zeros that were written ahead. So it tells
+    only where frames follow each other up to zeros, and is for who knows that there were only zeros before.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
+    data, at, chunk = b"", start, _LEAST_READ
+    while at - start <= _MOST_READ:
+        if at - start + TRAILER.size > len(data):
+            try:
+                data = file.read_at(min(max(at - start + TRAILER.size, chunk), size - start), start)
+            except OSError as cause:
+                raise storage_error(cause, path, start) from cause
+            chunk *= 2
+            if at - start + TRAILER.size > len(data):
+                return None
+        (length,) = TRAILER.unpack_from(data, at - start)
+        if not length:
+            return at
+        if length % ALIGNMENT or length < COMPACT_MIN:
+            return None
+        at += length
+    return None
 
 
 def _promised_put(frames: Iterator[Frame], promised: int) -> Frame | None:

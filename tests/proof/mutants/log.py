@@ -9,8 +9,10 @@ from aiodq.engine.topic.publisher import Publisher
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.storage.log import recovery
 from aiodq.storage.log.active_segment import ActiveSegment
+from aiodq.storage.log.preallocation import Preallocation
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.storage.segments import segment_contents as contents
+from aiodq.storage.segments import segment_files
 from aiodq.storage.store_layout import delete_topic
 from tests.proof.mutants.registry import Patch, change, mutant
 
@@ -234,4 +236,56 @@ change(
     "max(promised, _marks(file, context, path, item.end, limit))",
     "promised",
     test="tests/storage/test_recovery.py::test_damage_below_the_watermark_is_set_aside_and_what_follows_is_delivered",
+)
+
+_AHEAD = "tests/storage/test_preallocation.py"
+
+change(
+    "zeros are written ahead over the last message",
+    Preallocation.top_up,
+    "[_ZEROS[: target - position]], position)",
+    "[_ZEROS[: target - position]], position - 8)",
+    "written ahead",
+)
+change(
+    "zeros written ahead are left at closing",
+    Preallocation.give_back,
+    "self._file.truncate(position)",
+    "None",
+    test=f"{_AHEAD}::test_they_go_when_the_log_is_closed",
+)
+change(
+    "zeros written ahead are left at opening",
+    recovery._cut,
+    "if found.size > contents.data_end:",
+    "if found.written > contents.data_end:",
+    test=f"{_AHEAD}::test_a_kill_leaves_them_and_the_next_owner_cuts_them_off_and_says_nothing",
+)
+change(
+    "a file's size is taken for what was written of it",
+    segment_files.inspect,
+    "end[-TRAILER.size :] == bytes(TRAILER.size)",
+    "False",
+    test=f"{_AHEAD}::test_a_store_with_zeros_ahead_from_a_version_that_wrote_none",
+)
+change(
+    "a disk without room for zeros ahead refuses the message",
+    Preallocation.top_up,
+    "except OSError:",
+    "except ZeroDivisionError:",
+    test=f"{_AHEAD}::test_a_disk_without_room_for_them_takes_messages",
+)
+change(
+    "zeros at the end of a full segment are taken for its owner's",
+    recovery.recover,
+    "found if last else found.followed()",
+    "found",
+    test=f"{_AHEAD}::test_zeros_at_the_end_of_a_full_segment_are_damage",
+)
+change(
+    "zeros where something was promised are taken for its owner's",
+    contents.examine_growing,
+    "written < size and contents.end < promised",
+    "False",
+    test=f"{_AHEAD}::test_zeros_where_something_was_promised_are_damage",
 )
