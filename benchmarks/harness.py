@@ -57,8 +57,11 @@ BATCH = 1000
 MAX_BYTES = 128 * 2**20
 """Most that one measurement writes, so that the kernel's write-back of one subject is not the next one's noise."""
 
-PILOT_SHARE = 0.1
-"""A pilot run shorter than this share of the target says too little about the speed."""
+PILOT_SHARE = 0.5
+"""A pilot run shorter than this share of the target says too little: what a queue does once may take most of it."""
+
+PILOT_STEP = 20.0
+"""Most by which a pilot run is larger than the one before."""
 
 FEW = 50
 """Operations of the first pilot run."""
@@ -359,9 +362,8 @@ def _pilot(result: Result, subject: Subject, settings: Settings) -> int:
     if case.timed or not settings.pilot:
         return count
     while (sample := _attempt(result, subject, count, settings)) is not None:
-        short = sample.elapsed < PILOT_SHARE * settings.seconds
-        larger = _scaled(result, count, sample, settings.seconds, most=20.0 if short else 1 / PILOT_SHARE)
-        if not short or larger == count:
+        larger = _scaled(result, count, sample, settings.seconds, most=PILOT_STEP)
+        if sample.elapsed >= PILOT_SHARE * settings.seconds or larger == count:
             return larger
         count = larger
     return count
@@ -413,6 +415,8 @@ def measure_once(case: Case, subject: Subject, size: int, count: int, setting: S
 async def _trial(case: Case, subject: Subject, path: Path, body: bytes, *, count: int, seconds: float) -> Sample:
     """Measure `case` once in the queue at `path`."""
     async with subject.open(path) as session:
+        if not case.prefilled:
+            await session.put(body)  # what a queue does at its first put only is not what is measured
         return await case.run(Trial(session, body, count, seconds, subject.blocking))
 
 
