@@ -184,11 +184,6 @@ class Retention:
             if value is not None:
                 check_whole(name, value, least=1, example=example)
 
-    @property
-    def bounded(self) -> bool:
-        """True when age, bytes or segments are limited."""
-        return not (self.max_age is None and self.max_bytes is None and self.max_segments is None)
-
 
 @_in_words
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, StoreFailedError
 from aiodq.names import is_ephemeral
 from aiodq.storage.read.delayed_index import delayed
-from aiodq.storage.state.gap_assessment import channel_directory
+from aiodq.storage.state.assessment import channel_directory
 from aiodq.storage.store_layout import remove_channel_files
 
 if TYPE_CHECKING:

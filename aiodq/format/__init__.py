@@ -253,8 +253,8 @@ it.
 *Backward* (`frame_before`): the 4 bytes before a frame's end are its length; the frame begins that many bytes earlier,
 where the same length must stand. Start at the data end: by the tail if sealed, else by a scan.
 
-*Behind damage* (`find_frame`): frames begin at multiples of 8, and at 8 bytes from their beginning stand a known kind
-and a detail below 8. Any such place whose lengths and checksum are right is a frame.
+*Behind damage* (`candidate_frames`): frames begin at multiples of 8, and at 8 bytes from their beginning stand a known
+kind and a detail below 8. Any such place whose lengths and checksum are right is a frame.
 
 *By offset or time*: the index gives the entry, from which frames are stepped over.
 

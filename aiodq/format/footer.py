@@ -157,15 +157,6 @@ class SegmentIndex:
         number = bisect_right(self.firsts, relative) - 1
         return self.positions[number] if number >= 0 else SEGMENT_HEADER.size
 
-    def position_at(self, time_ns: int) -> int | None:
-        """Return the position of the first entry with a batch at `time_ns` or later, None if all are older."""
-        return next((p for p, t in zip(self.positions, self.newest, strict=True) if t >= time_ns), None)
-
-    def position_before(self, position: int) -> int | None:
-        """Return the position of the last entry that begins before `position`, None at the start."""
-        number = bisect_right(self.positions, position - 1) - 1
-        return self.positions[number] if number >= 0 else None
-
     @property
     def newest_ns(self) -> int:
         """The newest batch time, or 0 while empty."""

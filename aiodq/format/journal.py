@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -48,6 +48,7 @@ __all__ = [
     "ChannelImage",
     "Op",
     "OpKind",
+    "apply",
     "decode_blocks",
     "decode_checkpoint",
     "decode_journal_header",
@@ -55,6 +56,8 @@ __all__ = [
     "encode_checkpoint",
     "encode_journal_header",
     "names_newer_checkpoint",
+    "replayed",
+    "unsettled",
 ]
 
 _VERSION: Final = 1
@@ -130,6 +133,55 @@ class ChannelImage:
     attempts: dict[int, int] = field(default_factory=dict)
     deferred: dict[int, int] = field(default_factory=dict)
     noted_ns: int = 0
+
+
+def replayed(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
+    """Return what a checkpoint comes to with the operations behind it: sorted, disjoint ranges above the floor."""
+    found = replace(image, ranges=list(image.ranges), attempts=dict(image.attempts), deferred=dict(image.deferred))
+    for op in ops:
+        apply(found, op)
+    floor, joined = found.floor, list[tuple[int, int]]()
+    for start, stop in sorted(found.ranges):
+        if start <= floor:
+            floor = max(floor, stop)
+        elif joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        else:
+            joined.append((start, stop))
+    result = replace(found, floor=floor, ranges=joined)
+    result.attempts = {offset: n for offset, n in found.attempts.items() if unsettled(result, offset, offset + 1)}
+    result.deferred = {offset: due for offset, due in found.deferred.items() if unsettled(result, offset, offset + 1)}
+    return result
+
+
+def apply(image: ChannelImage, op: Op) -> None:
+    """Enter an operation in an image, whose ranges may then come in any order and overlap."""
+    match op.kind:
+        case OpKind.FLOOR:
+            image.floor = max(image.floor, op.offset)
+        case OpKind.ACK:
+            image.ranges.append((op.offset, op.offset + op.length))
+        case OpKind.REQUEUE:
+            for offset in op.run:
+                image.attempts[offset] = op.value
+                image.deferred.pop(offset, None)
+        case OpKind.DEFER:
+            image.attempts.setdefault(op.offset, 0)
+            image.deferred[op.offset] = op.value
+            if op.length < MOST_REMAINING:
+                image.noted_ns = max(image.noted_ns, op.value - op.length * 1_000_000)
+        case OpKind.SEEK:
+            image.floor, image.ranges = op.offset, []
+            image.attempts.clear()
+            image.deferred.clear()
+
+
+def unsettled(image: ChannelImage, start: int, stop: int) -> int:
+    """Return how many of the offsets from `start` to `stop` are not settled in an image that is `replayed`."""
+    start = max(start, image.floor)
+    if stop <= start:
+        return 0
+    return stop - start - sum(max(min(b, stop) - max(a, start), 0) for a, b in image.ranges)
 
 
 def encode_journal_header(generation: int) -> bytes:

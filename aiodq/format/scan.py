@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import CorruptionError
-from aiodq.format.frame import check_frame, read_prefix
+from aiodq.format.frame import read_prefix
 from aiodq.format.layout import ALIGNMENT, COMPACT_MIN, CONTROL_KINDS, KIND_BATCH, KIND_COMPACT, TRAILER
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from aiodq.format.frame import Frame, FrameContext
 
-__all__ = ["candidate_frames", "find_frame", "frame_before"]
+__all__ = ["candidate_frames", "frame_before"]
 
 _KIND_AT: Final = 8
 _KINDS: Final = bytes(sorted({KIND_BATCH, KIND_COMPACT, *CONTROL_KINDS}))
@@ -39,19 +39,6 @@ def candidate_frames(data: bytes, start: int, context: FrameContext, *, position
             continue
         with suppress(CorruptionError):
             yield read_prefix(view, at, context, position=position + at, limit=limit)
-
-
-def find_frame(data: bytes, start: int, context: FrameContext, *, position: int, limit: int) -> Frame | None:
-    """Return the first frame at or after `start` that `data` holds whole and right, or None.
-
-    The arguments are those of `candidate_frames`.
-    """
-    view = memoryview(data)
-    for frame in candidate_frames(data, start, context, position=position, limit=limit):
-        with suppress(CorruptionError):
-            check_frame(view, frame.position - position, frame, context)
-            return frame
-    return None
 
 
 def frame_before(data: bytes, at: int, context: FrameContext, *, position: int, limit: int, path: str = "") -> Frame:

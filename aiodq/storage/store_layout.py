@@ -13,8 +13,8 @@ from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import is_lasting, storage_error
 from aiodq.storage.io.quarantine import is_quarantined
+from aiodq.storage.state.assessment import CHANNELS
 from aiodq.storage.state.format_versions import refuse_newer, refuse_newer_transactions
-from aiodq.storage.state.gap_assessment import CHANNELS
 from aiodq.storage.state.holds import HOLDS
 from aiodq.storage.state.owner_stats import FIGURES
 from aiodq.storage.state.parked_transactions import ASIDE, may_be_topic, read_owed

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import tracemalloc
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from hypothesis import strategies as st
 
+from aiodq.errors import CorruptionError
 from aiodq.format.checksum import CRC32, checksum_named
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
 from aiodq.format.columns import Columns
 from aiodq.format.decode import decode_stretch
-from aiodq.format.frame import FrameContext, encode_frames, read_prefix
+from aiodq.format.frame import FrameContext, check_frame, encode_frames, read_prefix
 from aiodq.format.layout import FRAME_PREFIX, FRAME_START, SEGMENT_HEADER, TRAILER
+from aiodq.format.scan import candidate_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -233,3 +235,13 @@ puts_strategy = st.lists(
     min_size=1,
     max_size=8,
 )
+
+
+def first_frame(data: bytes, start: int, context: FrameContext, *, position: int, limit: int) -> Frame | None:
+    """Return the first of the `candidate_frames` that `data` holds whole and right, or None."""
+    view = memoryview(data)
+    for frame in candidate_frames(data, start, context, position=position, limit=limit):
+        with suppress(CorruptionError):
+            check_frame(view, frame.position - position, frame, context)
+            return frame
+    return None

@@ -18,7 +18,7 @@ from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD, compress, raw_limit
 from aiodq.format.columns import Columns, Flags, decode_columns, encode_columns
 from aiodq.format.frame import check_frame, decode_frame, encode_frames, read_prefix
 from aiodq.format.layout import BATCH_HEADER, FRAME_PREFIX, KIND_BATCH, KIND_COMPACT, MAX_RECORDS, NULL_LENGTH, TRAILER
-from aiodq.format.scan import find_frame, frame_before
+from aiodq.format.scan import frame_before
 from tests.format.support import (
     BASE,
     CONTEXT,
@@ -33,6 +33,7 @@ from tests.format.support import (
     control_frame,
     decode,
     encode_puts,
+    first_frame,
     hostile_u32,
     memory_bound,
     mixed_stream,
@@ -372,7 +373,7 @@ def assert_only_refusals(data: bytes) -> None:
     assert 0 <= used <= len(data)
     assert (error is None) == (used == len(data))
     assert sum(len(record.body) for record in records) <= raw_limit(len(data))
-    found = find_frame(data, 0, CONTEXT, position=START, limit=START + len(data))
+    found = first_frame(data, 0, CONTEXT, position=START, limit=START + len(data))
     if found is not None:
         assert_right(data, found)
     for at in range(0, len(data) + 1, 8):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aiodq.errors import CorruptionError
 from aiodq.format.columns import Columns
 from aiodq.format.layout import ALIGNMENT
-from aiodq.format.scan import candidate_frames, find_frame, frame_before
+from aiodq.format.scan import candidate_frames, frame_before
 from tests.format.support import (
     CONTEXT,
     HOSTILE,
@@ -20,6 +20,7 @@ from tests.format.support import (
     Put,
     control_frame,
     encode_puts,
+    first_frame,
     flipped,
     mixed_stream,
     patched,
@@ -33,7 +34,7 @@ MIXED = mixed_stream()
 def find(data: bytes, start: int = 0, limit: int | None = None) -> int | None:
     """Return where in `data` the first right frame is."""
     limit = START + len(data) if limit is None else limit
-    frame = find_frame(data, start, CONTEXT, position=START, limit=limit)
+    frame = first_frame(data, start, CONTEXT, position=START, limit=limit)
     return None if frame is None else frame.position - START
 
 
@@ -77,7 +78,7 @@ def test_behind_a_frame_with_a_wrong_bit_the_next_is_found(number: int) -> None:
 def test_a_frame_is_only_found_where_it_may_be(off: int) -> None:
     frame = MIXED.frames[0]
     assert find(bytes(off) + frame + bytes(ALIGNMENT)) is None
-    found = find_frame(bytes(off) + frame, 0, CONTEXT, position=START + ALIGNMENT - off, limit=2**40)
+    found = first_frame(bytes(off) + frame, 0, CONTEXT, position=START + ALIGNMENT - off, limit=2**40)
     assert found is not None
     assert found.position == START + ALIGNMENT
 

@@ -211,22 +211,6 @@ def test_index_finds_the_entry_of_an_offset(given_pieces: list[Piece]) -> None:
         assert index.position_of(relative) == (expected[-1] if expected else START)
 
 
-@given(pieces)
-def test_index_finds_the_first_entry_at_a_time(given_pieces: list[Piece]) -> None:
-    index, frames, *_ = build(given_pieces)
-    for time_ns in {frame[3] + off for frame in frames for off in (-1, 0, 1)}:
-        hits = [position for position, _, _, newest_ns in frames if newest_ns >= time_ns]
-        expected = max(position for position in index.positions if position <= hits[0]) if hits else None
-        assert index.position_at(time_ns) == expected
-
-
-@given(pieces)
-def test_index_finds_the_entry_before_a_position(given_pieces: list[Piece]) -> None:
-    index, frames, data_end, *_ = build(given_pieces)
-    for position in {0, START, data_end, *(frame[0] + off for frame in frames for off in (-8, 0, 8))}:
-        assert index.position_before(position) == max((p for p in index.positions if p < position), default=None)
-
-
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(4, 900).map(lambda n: n * 8), st.integers(1, 50)), min_size=1, max_size=60),

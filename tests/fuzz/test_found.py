@@ -10,11 +10,11 @@ from aiodq.format.decode import decode_stretch
 from aiodq.format.frame import encode_frames, read_prefix
 from aiodq.format.journal import ChannelImage, decode_checkpoint, encode_checkpoint
 from aiodq.format.layout import FRAME_PREFIX, TRAILER
-from aiodq.format.scan import find_frame
 from aiodq.format.segment import SegmentHeader
 from aiodq.storage.log.recovery import recover
 from aiodq.storage.read.log_reader import LogReader, LogView
 from aiodq.testing import SimulatedFileSystem
+from tests.format.support import first_frame
 from tests.fuzz.mend import SALT, mend_frames
 from tests.fuzz.targets import BASE, CONTEXT, START, TOPIC
 
@@ -26,7 +26,7 @@ def test_a_control_frame_with_a_detail_that_no_kind_has_is_none_to_every_reader(
     with pytest.raises(CorruptionError):
         read_prefix(data, 0, CONTEXT, position=START, limit=START + length)
     assert decode_stretch(data, CONTEXT, position=START, limit=START + length)[1] == 0
-    assert find_frame(data, 0, CONTEXT, position=START, limit=START + length) is None
+    assert first_frame(data, 0, CONTEXT, position=START, limit=START + length) is None
 
 
 def test_a_frame_of_right_checksum_and_wrong_content_is_stepped_over() -> None:

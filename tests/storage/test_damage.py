@@ -15,13 +15,12 @@ import pytest
 from aiodq.errors import AiodqError, FormatVersionError, StorageError
 from aiodq.format.codecs import CODEC_ZSTD
 from aiodq.format.columns import Columns
-from aiodq.format.journal import ChannelImage, Op, OpKind
+from aiodq.format.journal import ChannelImage, Op, OpKind, replayed
 from aiodq.format.layout import BATCH_HEADER, FRAME_PREFIX, KIND_BATCH, KIND_COMPACT, SEGMENT_HEADER
 from aiodq.storage.io.quarantine import Damage, quarantine, quarantined
 from aiodq.storage.offline.store_reader import TopicReader
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.state.channel_journal import ChannelJournal
-from aiodq.storage.state.gap_assessment import applied
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import (
     alike,
@@ -282,7 +281,7 @@ def test_a_file_that_is_not_what_it_was(tmp_path: Path, name: str, fault: Callab
 
 def check_channel(journal: ChannelJournal, name: str, fault: object, *, again: bool) -> None:
     """A channel may deliver again, but settles nothing that nobody settled; and it says so."""
-    image = applied(journal.image, journal.ops)
+    image = replayed(journal.image, journal.ops)
     settled = {*range(image.floor), *(n for start, stop in image.ranges for n in range(start, stop))}
     assert settled <= SETTLED
     assert settled or name.startswith("channels/c")

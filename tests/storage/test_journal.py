@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.errors import AiodqError, CorruptionError, DiskFullError, StoreFailedError
-from aiodq.format.journal import JOURNAL_HEADER, ChannelImage, Op, OpKind, decode_checkpoint
+from aiodq.format.journal import JOURNAL_HEADER, ChannelImage, Op, OpKind, decode_checkpoint, replayed, unsettled
 from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.channel_journal import ChannelJournal
-from aiodq.storage.state.gap_assessment import applied, unsettled
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import copy, flip, open_log, set_aside
 from tests.system.support import WrappedFile
@@ -432,7 +431,7 @@ def test_a_block_behind_one_that_never_arrived_counts_and_nothing_is_damaged(cha
         file.write(bytes(BLOCK))
     journal = opened(channel)
     assert (journal.ops, journal.damages, journal.unclean) == ([ack(6), ack(10)], [], True)
-    journal.fold(applied(journal.image, journal.ops))
+    journal.fold(replayed(journal.image, journal.ops))
     journal.close()
     assert found(channel) == (ChannelImage(5, [(6, 7), (10, 11)]), [])
     assert set_aside(channel) == []
@@ -504,7 +503,7 @@ def test_without_its_checkpoint_a_journal_still_counts(channel: Path, tmp_path: 
             assert journal.unclean
             journal.close()
         journal = opened(work, start=1)
-        journal.fold(applied(journal.image, journal.ops))
+        journal.fold(replayed(journal.image, journal.ops))
         journal.close()
         journal = opened(work, start=1)
         assert (journal.image.floor, journal.image.ranges, journal.unclean) == (1, [(6, 7), (8, 9), (10, 11)], False)
@@ -607,7 +606,7 @@ def test_applied_is_the_set_it_stands_for(
             for delivered in range(offset, offset + count):
                 attempts[delivered] = count
                 deferred.pop(delivered, None)
-    result = applied(image, [Op(kind, offset, count, count) for kind, offset, count in ops])
+    result = replayed(image, [Op(kind, offset, count, count) for kind, offset, count in ops])
     covered = set(range(result.floor)) | {n for start, stop in result.ranges for n in range(start, stop)}
     assert covered == settled
     assert result.floor not in settled

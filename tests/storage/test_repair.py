@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiodq.errors import AiodqError, FormatVersionError, NotAStoreError, StoreLockedError, StoreNotFoundError
+from aiodq.format.journal import replayed
 from aiodq.format.segment import SegmentHeader
 from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.offline.repair import RepairAction, repair_store
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.channel_journal import read_channel
-from aiodq.storage.state.gap_assessment import applied
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import alike, contents, copy, open_log, overwrite, put, read_topic, segments, set_aside, tree
 from tests.storage.stores import BREAKS, LEFTOVERS, a_store
@@ -41,7 +41,7 @@ def settled(store: Path) -> dict[str, object]:
     found: dict[str, object] = {}
     for name in ("one", "two"):
         image, ops, _, _, _ = read_channel(fs, str(store / "t" / "channels" / name), 0)
-        image = applied(image, ops)
+        image = replayed(image, ops)
         found[name] = (image.floor, image.ranges)
     return found
 

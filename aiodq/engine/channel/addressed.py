@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aiodq.format.columns import Flags
-from aiodq.storage.read.log_reader import LogReader
+from aiodq.storage.read.log_reader import batches_with
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,9 +22,6 @@ __all__ = ["FOR", "addressed_in", "aimed_since", "shown"]
 
 FOR: Final = "aiodq-for"
 """The header that names the channel."""
-
-_PIECE: Final = 1 << 20
-_FLAGS: Final = int(Flags.TRANSACTION | Flags.HEADERS)
 
 
 def addressed_in(batch: Batch) -> list[tuple[int, str]]:
@@ -41,22 +38,9 @@ def aimed_since(fs: FileSystem, log: TopicLog, since: int) -> list[tuple[int, st
     Raises:
         StorageError: as mapped from the system's error.
     """
-    reader, view = LogReader(fs), log.view()
-    found: list[tuple[int, str]] = []
-    try:
-        for segment in log.segments:
-            # Only transactions put such messages.
-            at = max(segment.base, since) if segment.flags & _FLAGS == _FLAGS else segment.end
-            while at < segment.end:
-                result = reader.read(view, at, _PIECE)
-                for batch in result.batches:
-                    found += addressed_in(batch)
-                if result.next <= at:
-                    break
-                at = result.next
-    finally:
-        reader.close()
-    return found
+    # Only transactions put such messages.
+    batches = batches_with(fs, log.view(), Flags.TRANSACTION | Flags.HEADERS, since)
+    return [one for batch in batches for one in addressed_in(batch)]
 
 
 def shown(headers: Mapping[str, str]) -> Mapping[str, str]:

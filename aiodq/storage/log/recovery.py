@@ -19,6 +19,7 @@ from aiodq.storage.segments.segment_files import (
     scanned_segment,
     sealed_segment,
 )
+from aiodq.storage.state.assessment import repeats
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -38,14 +39,11 @@ class Recovery:
     Attributes:
         segments: in order; all but the last sealed, the last perhaps.
         damages: what is wrong.
-        gaps: offsets between segments that none of them holds. Retention leaves such gaps too: it deletes what every
-            channel has settled.
         cut_bytes: unfinished writes taken off the end.
     """
 
     segments: list[Segment] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
-    gaps: list[Damage] = field(default_factory=list)
     cut_bytes: int = 0
 
 
@@ -87,14 +85,11 @@ def recover(fs: FileSystem, directory: str, topic: UUID, promised: int, *, copie
     own, foreign = own_segments(fs, directory, topic, promised)
     for path, found in foreign:
         _take_out(fs, path, found, result)
-    for number, (_, path, found) in enumerate(own):
-        last = number == len(own) - 1
-        limit = promised if last else own[number + 1][0]
-        ends = found if last else found.followed()
+    for one in own:
         try:
-            segment = _recover_file(_Task(fs, path, ends, limit, last, copied, result))
+            segment = _recover_file(_Task(fs, one.path, one.found, one.promised, one.last, copied, result))
         except OSError as cause:
-            raise storage_error(cause, path) from cause
+            raise storage_error(cause, one.path) from cause
         if segment is not None:
             _append(result, segment, fs)
     # CRASH: 1. An owner that was killed may have made a file whose name is not durable yet; from here on all are.
@@ -103,18 +98,12 @@ def recover(fs: FileSystem, directory: str, topic: UUID, promised: int, *, copie
 
 
 def _append(result: Recovery, segment: Segment, fs: FileSystem) -> None:
-    """Add a segment behind the others; note what is missing between them."""
-    if result.segments:
-        end = result.segments[-1].end
-        if segment.base < end:
-            target = set_aside(fs, segment.path)
-            reason = f"the segment repeats offsets before {end}"
-            result.damages.append(Damage(target, 0, segment.size, reason))
-            return
-        if segment.base > end:
-            reason = f"no segment holds the offsets {end} to {segment.base - 1}"
-            result.gaps.append(Damage(segment.path, 0, 0, reason, end, segment.base))
-    result.segments.append(segment)
+    """Add a segment behind the others, unless it repeats what they hold."""
+    reason = repeats(segment.base, result.segments[-1].end) if result.segments else ""
+    if reason:
+        result.damages.append(Damage(set_aside(fs, segment.path), 0, segment.size, reason))
+    else:
+        result.segments.append(segment)
 
 
 def _recover_file(task: _Task) -> Segment | None:
@@ -131,10 +120,10 @@ def _recover_file(task: _Task) -> Segment | None:
         found = found.without_zeros(file, task.path)
         task, context, promised = task._replace(found=found), found.header.context, task.promised
         contents = examine_growing(file, context, task.path, size=found.size, written=found.written, promised=promised)
-        if found.header_error is not None and not found.torn(task.promised, last=task.last):
-            if not len(contents.index):
-                _take_out(task.fs, task.path, found, task.result)
-                return None
+        if found.nothing(contents.records, task.promised, last=task.last):
+            _take_out(task.fs, task.path, found, task.result)
+            return None
+        if not found.torn(task.promised, last=task.last):
             _report_header(task)
         _report_lost(task, contents)
         return _cut(task, file, contents)

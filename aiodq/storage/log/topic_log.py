@@ -23,7 +23,7 @@ from aiodq.storage.read.log_reader import LogView
 from aiodq.storage.segments.offset_ranges import joined, total, without
 from aiodq.storage.segments.segment_files import Segment, load_index, segment_path
 from aiodq.storage.segments.segment_list import SegmentList
-from aiodq.storage.state.gap_assessment import losses, losses_in_front
+from aiodq.storage.state.assessment import missing
 from aiodq.storage.state.topic_meta import TopicMeta, load_meta, save_meta
 from aiodq.storage.state.watermark import SLOT_FILE_BYTES, WATERMARK, WatermarkFile, check_slots, noted_watermark
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from aiodq.format.columns import Columns
     from aiodq.options import ChannelOptions, StoreOptions
     from aiodq.storage.io.filesystem import FileSystem
-    from aiodq.storage.log.recovery import Recovery
     from aiodq.storage.segments.offset_ranges import Ranges
     from aiodq.storage.state.stored_options import StoredOptions
 
@@ -115,7 +114,7 @@ class TopicLog:
             self.damages += found.damages
             self.cut_bytes: int = found.cut_bytes
             sweep_temporaries(fs, directory)
-            self._note_losses(found.segments, self._report_gaps(found, promised))
+            self._note_losses(found.segments, self._report_missing(found.segments, promised))
             self._active = active = self._continue(self._without_dead(found.segments), promised)
             self.durable: int = active.segment.end
             self._slots.write(self.durable, topic_salt(self.meta.uuid))
@@ -144,28 +143,22 @@ class TopicLog:
             self.damages.append(Damage(path, 0, SLOT_FILE_BYTES, "the watermark is another topic's"))
         return promised
 
-    def _report_gaps(self, found: Recovery, promised: int) -> Ranges:
+    def _report_missing(self, segments: Sequence[Segment], promised: int) -> Ranges:
         """Report the offsets that no segment holds and that were not given up; return those that a channel waits for.
 
         They are reported until every channel has passed them, also where they are noted already.
         """
-        fs, directory, meta = self.fs, self.directory, self.meta
-        base = found.segments[0].base if found.segments else 0
-        lost = losses_in_front(fs, directory, meta, base)
-        if lost:
-            reason = f"no segment holds the offsets {meta.begin} to {base - 1}"
-            self.damages.append(Damage(directory, 0, 0, reason, meta.begin, base))
-        for gap in found.gaps:
-            missing = losses(fs, directory, meta, gap.first, gap.stop)
-            if missing:
-                self.damages.append(gap)
-                lost += missing
-        first = max(found.segments[-1].end if found.segments else 0, meta.begin)
-        missing = losses(fs, directory, meta, first, promised)
-        if missing:
-            reason = f"acknowledged messages are missing: offsets {first} to {promised - 1}"
-            self.damages.append(Damage(directory, 0, 0, reason, first, promised))
-        return lost + missing
+        lost: Ranges = ()
+        spans = [(segment.base, segment.end) for segment in segments]
+        for gap in missing(self.fs, self.directory, self.meta, spans, promised):
+            behind = gap.place == len(spans)
+            between = gap.place > 0 and not behind
+            what = "acknowledged messages are missing:" if behind else "no segment holds the"
+            reason = f"{what} offsets {gap.first} to {gap.stop - 1}"
+            path = segments[gap.place].path if between else self.directory
+            self.damages.append(Damage(path, 0, 0, reason, gap.first, gap.stop))
+            lost += gap.ranges
+        return lost
 
     def _note_losses(self, segments: Sequence[Segment], found: Ranges) -> None:
         """Note what is missing; forget what is there again, as somebody has put its file back."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aiodq.errors import CorruptionError, ReadOnlyError
+from aiodq.format.journal import replayed
 from aiodq.format.segment import topic_salt
 from aiodq.storage.bulk.adoption import unadoptable
 from aiodq.storage.bulk.commits import COMMITS, read_commits
@@ -23,13 +24,20 @@ from aiodq.storage.offline.repair_segment import repair_segment
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.offline.verify_segment import check_segment
 from aiodq.storage.segments.segment_files import own_segments
+from aiodq.storage.state.assessment import CHANNELS, channel_directory, missing, repeats
 from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL, ChannelJournal, read_channel, topic_of
-from aiodq.storage.state.gap_assessment import CHANNELS, applied, channel_directory, is_loss, is_loss_in_front
 from aiodq.storage.state.holds import hold_path, read_hold, read_holds
 from aiodq.storage.state.parked_transactions import keep_owed, may_be_topic, read_owed
 from aiodq.storage.state.topic_meta import TOPIC_FILE, TopicMeta, describe, save_meta
 from aiodq.storage.state.transaction_log import TRANSACTIONS, mended, read_transactions
-from aiodq.storage.state.watermark import WATERMARK, WatermarkFile, check_slots, noted_watermark, read_slot_file
+from aiodq.storage.state.watermark import (
+    WATERMARK,
+    WatermarkFile,
+    check_slots,
+    is_foreign,
+    noted_watermark,
+    read_slot_file,
+)
 from aiodq.storage.store_layout import check_store_directory, in_the_way, list_topics
 
 if TYPE_CHECKING:
@@ -222,27 +230,22 @@ class _TopicRepair:
                 self._did(damage.path, f"{damage.reason}: made it again from what can be read", copy)
             journal = ChannelJournal(self._fs, directory, start, topic)
             try:
-                journal.fold(applied(image, ops))
+                journal.fold(replayed(image, ops))
             finally:
                 journal.close()
 
     def _segments(self, meta: TopicMeta, promised: int) -> int:
         """Repair every segment; return the offset behind the last of them."""
         kept = self._belonging(meta, promised)
+        spans = [(check.base, check.end) for _, check, _ in kept]
+        gaps = {gap.place: gap for gap in missing(self._fs, self._directory, meta, spans, promised)}
         for number, (path, check, contents) in enumerate(kept):
-            last = number == len(kept) - 1
-            end, behind = check.end, promised if last else kept[number + 1][1].base
-            if behind > end and is_loss(self._fs, self._directory, meta, end, behind):
-                end = behind
+            last, following = number == len(kept) - 1, gaps.get(number + 1)
+            end = check.end if following is None else following.stop
             for what, where in repair_segment(self._fs, path, check, contents, end=end, last=last):
                 self._did(path, what, where)
-        if kept:
-            begin, end = kept[0][1].base, kept[-1][1].end
-            missing = is_loss_in_front(self._fs, self._directory, meta, begin)
-        else:
-            begin = end = promised
-            missing = is_loss(self._fs, self._directory, meta, meta.begin, begin)
-        if missing:
+        begin, end = (spans[0][0], spans[-1][1]) if spans else (promised, promised)
+        if 0 in gaps:
             path = os.path.join(self._directory, TOPIC_FILE)
             copy = self._whole(path)
             save_meta(self._fs, self._directory, replace(meta, begin=begin))
@@ -257,22 +260,21 @@ class _TopicRepair:
             reason = "" if found.header_error is None else found.header_error.message
             self._did(path, f"{reason}: set aside the file", set_aside(self._fs, path))
         kept: list[tuple[str, SegmentCheck, Contents]] = []
-        for number, (base, path, _) in enumerate(own):
-            last = number == len(own) - 1
-            limit = promised if last else own[number + 1][0]
-            check = check_segment(self._fs, path, base, meta.uuid, limit, last=last)
+        for one in own:
+            check = check_segment(self._fs, one.path, one.base, meta.uuid, one.promised, last=one.last)
             if check.contents is None:
-                self._did(path, "nothing in it can be read: set aside the file", set_aside(self._fs, path))
-            elif kept and base < kept[-1][1].end:
-                self._did(path, "it repeats offsets: set aside the file", set_aside(self._fs, path))
+                self._did(one.path, "nothing in it can be read: set aside the file", set_aside(self._fs, one.path))
+            elif kept and (reason := repeats(check.base, kept[-1][1].end)):
+                self._did(one.path, f"{reason}: set aside the file", set_aside(self._fs, one.path))
             else:
-                kept.append((path, check, check.contents))
+                kept.append((one.path, check, check.contents))
         return kept
 
     def _watermark(self, path: str, end: int, salt: int) -> None:
         data = read_file(self._fs, path)
-        foreign = read_slot_file(self._fs, path)[1] not in {0, salt}
-        if not foreign and not any(severity == "damage" for severity, _, _ in check_slots(data)):
+        if not is_foreign(read_slot_file(self._fs, path), salt) and not any(
+            severity == "damage" for severity, _, _ in check_slots(data)
+        ):
             return
         kept = self._whole(path)
         slots = WatermarkFile(self._fs, path)

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiodq.errors import CorruptionError, InvalidOptionError, MissingExtraError, StoreNotFoundError
+from aiodq.format.journal import unsettled
 from aiodq.names import check_name
 from aiodq.stats import HeldSegment
 from aiodq.storage.io.filesystem import OsFileSystem
@@ -22,7 +23,7 @@ from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.storage.read.stored_message import records_of
 from aiodq.storage.segments.offset_ranges import total
-from aiodq.storage.state.gap_assessment import channel_images, unsettled
+from aiodq.storage.state.assessment import channel_images
 from aiodq.storage.state.holds import held_by, read_holds
 from aiodq.storage.state.owner_stats import ChannelFigures, read_figures
 from aiodq.storage.store_layout import check_store_directory, list_topics

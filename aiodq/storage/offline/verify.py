@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -17,14 +18,14 @@ from aiodq.storage.io.quarantine import is_quarantined
 from aiodq.storage.offline.verify_segment import SegmentCheck, check_segment
 from aiodq.storage.segments.offset_ranges import without
 from aiodq.storage.segments.segment_files import own_segments
+from aiodq.storage.state.assessment import CHANNELS, channel_directory, missing, repeats
 from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL, read_channel, topic_of
-from aiodq.storage.state.gap_assessment import CHANNELS, channel_directory, losses, losses_in_front
 from aiodq.storage.state.holds import HOLDS, decode_hold
 from aiodq.storage.state.owner_stats import FIGURES
 from aiodq.storage.state.parked_transactions import ASIDE, may_be_topic, read_owed
 from aiodq.storage.state.topic_meta import TOPIC_FILE, TopicMeta, describe
 from aiodq.storage.state.transaction_log import TRANSACTIONS, read_transactions
-from aiodq.storage.state.watermark import WATERMARK, check_slots, noted_watermark, read_slot_file
+from aiodq.storage.state.watermark import WATERMARK, check_slots, is_foreign, noted_watermark, read_slot_file
 from aiodq.storage.store_layout import check_store_directory, in_the_way, list_topics
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from aiodq.storage.bulk.commits import Commit
     from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.state.assessment import Missing
 
 __all__ = ["FileReport", "Finding", "Kind", "Severity", "StoreReport", "verify_store"]
 
@@ -228,7 +230,7 @@ class _TopicCheck:
         data = read_file(self._fs, path, _LARGEST_NOTED)
         findings = [Finding(severity, path, at, reason) for severity, at, reason in check_slots(data)]
         values = read_slot_file(self._fs, path)
-        if values[1] not in {0, salt}:
+        if is_foreign(values, salt):
             findings.append(Finding("damage", path, 0, "the watermark is another topic's"))
         self._add(path, "watermark", len(data or b""), 0, findings)
         return noted_watermark(values, salt)
@@ -238,29 +240,33 @@ class _TopicCheck:
         for path, found in foreign:
             reason = "" if found.header_error is None else found.header_error.message
             self._add(path, "segment", found.size, 0, [Finding("damage", path, 0, reason)])
-        end = meta.begin
-        follows = False
-        held: list[tuple[int, int]] = []
-        for number, (base, path, _) in enumerate(own):
-            last = number == len(own) - 1
-            limit = promised if last else own[number + 1][0]
-            try:
-                check = check_segment(self._fs, path, base, meta.uuid, limit, last=last)
-            except StoreNotFoundError:
-                continue  # its owner deleted it meanwhile
+        checks: list[tuple[str, SegmentCheck]] = []
+        for one in own:
+            with suppress(StoreNotFoundError):  # its owner deleted it meanwhile
+                check = check_segment(self._fs, one.path, one.base, meta.uuid, one.promised, last=one.last)
+                checks.append((one.path, check))
+        self._report(meta, checks, promised)
+
+    def _report(self, meta: TopicMeta, checks: list[tuple[str, SegmentCheck]], promised: int) -> None:
+        """Report what was found in each segment, and what none of them holds."""
+        spans = [(check.base, check.end) for _, check in checks if check.contents is not None]
+        found = missing(self._fs, self._directory, meta, spans, promised)
+        gaps = {gap.place: gap for gap in found if without(gap.ranges, meta.lost)}
+        place, end = 0, None
+        for path, check in checks:
             findings = [Finding(s, path, at, reason, first, stop) for s, at, reason, first, stop in check.findings]
             if check.contents is not None:
-                findings += self._between(meta, path, end, check, follows=follows)
-                end, follows = max(end, check.end), True
-                held.append((base, check.end))
+                if end is not None and (reason := repeats(check.base, end)):
+                    findings.append(Finding("damage", path, 0, reason))
+                if place in gaps:
+                    findings.append(_missing(path, gaps[place], "are missing"))
+                place, end = place + 1, max(end or 0, check.end)
             self._add(path, "segment", check.size, check.records, findings)
-        self._lost(meta, held)
-        if without(losses(self._fs, self._directory, meta, end, promised), meta.lost):
+        self._lost(meta, spans)
+        if len(spans) in gaps:
             path = os.path.join(self._directory, WATERMARK)
-            reason = f"the messages {end} to {promised - 1} were durable and are missing"
-            self._files.append(
-                FileReport(path, "watermark", self._name, 0, 0, (Finding("damage", path, 0, reason, end, promised),))
-            )
+            finding = _missing(path, gaps[len(spans)], "were durable and are missing")
+            self._files.append(FileReport(path, "watermark", self._name, 0, 0, (finding,)))
 
     def _lost(self, meta: TopicMeta, held: list[tuple[int, int]]) -> None:
         """Report what was missing at an opening, as far as nobody has put it back."""
@@ -271,19 +277,6 @@ class _TopicCheck:
         )
         if findings:
             self._files.append(FileReport(path, "topic", self._name, 0, 0, findings))
-
-    def _between(self, meta: TopicMeta, path: str, end: int, check: SegmentCheck, *, follows: bool) -> list[Finding]:
-        """Hold a segment's place against the one before it."""
-        if check.base < end and follows:
-            return [Finding("damage", path, 0, f"the segment repeats offsets before {end}")]
-        if follows:
-            missing = losses(self._fs, self._directory, meta, end, check.base)
-        else:
-            missing = losses_in_front(self._fs, self._directory, meta, check.base)
-        if without(missing, meta.lost):
-            reason = f"the messages {end} to {check.base - 1} are missing"
-            return [Finding("damage", path, 0, reason, end, check.base)]
-        return []
 
     def _channel(self, name: str, start: int, topic: UUID | None) -> None:
         directory = channel_directory(self._directory, name)
@@ -304,6 +297,10 @@ class _TopicCheck:
         for entry in self._names(CHANNELS, name):
             if entry not in {CHECKPOINT, JOURNAL}:
                 self._files.append(_other(self._fs, os.path.join(directory, entry), self._name))
+
+
+def _missing(path: str, gap: Missing, what: str) -> Finding:
+    return Finding("damage", path, 0, f"the messages {gap.first} to {gap.stop - 1} {what}", gap.first, gap.stop)
 
 
 def _transactions(fs: FileSystem, store: str) -> FileReport:

@@ -87,7 +87,7 @@ def _check(file: File, path: str, found: Inspection, promised: int, *, last: boo
     bound = promised if tail is None else base + tail.end
     written = min(found.written, limit)
     contents = examine_growing(file, context, path, size=limit, written=written, promised=bound)
-    if found.header_error is not None and not torn and tail is None and not contents.records:
+    if found.nothing(contents.records, promised, last=last):
         return check
     check.contents, check.end = contents, contents.end
     for lost in contents.lost:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from aiodq.format.columns import Flags
-from aiodq.storage.read.log_reader import LogReader
+from aiodq.storage.read.log_reader import batches_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from aiodq.storage.read.log_reader import LogView
 
 __all__ = ["Dues", "delayed"]
-
-_PIECE: Final = 1 << 20
-_DUES: Final = int(Flags.DUES)
 
 
 class Dues:
@@ -50,18 +47,7 @@ def delayed(fs: FileSystem, view: LogView) -> Dues:
     Raises:
         StorageError: as mapped from the system's error.
     """
-    reader = LogReader(fs)
     found = Dues()
-    try:
-        for segment in view.segments:
-            at = segment.base if segment.flags & _DUES else segment.end
-            while at < segment.end:
-                result = reader.read(view, at, _PIECE)
-                for batch in result.batches:
-                    found.take(batch)
-                if result.next <= at:
-                    break
-                at = result.next
-    finally:
-        reader.close()
+    for batch in batches_with(fs, view, Flags.DUES):
+        found.take(batch)
     return found

@@ -16,11 +16,13 @@ from aiodq.storage.read.frame_reader import FrameReader
 from aiodq.storage.read.frame_results import FramesRead, LogView, lost_segment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.read.frame_reader import OpenSegment
     from aiodq.storage.segments.segment_files import Segment
 
-__all__ = ["LogReader", "LogView", "ReadResult", "transactions_in"]
+__all__ = ["LogReader", "LogView", "ReadResult", "batches_with", "transactions_in"]
 
 _PIECE: Final = 1 << 20
 _CHUNK: Final = 256 * 1024
@@ -175,17 +177,25 @@ def transactions_in(fs: FileSystem, view: LogView, since: int) -> set[int]:
     Raises:
         StorageError: as mapped from the system's error.
     """
+    found = {batch.columns.transaction for batch in batches_with(fs, view, Flags.TRANSACTION, since)}
+    return {number for number in found if number is not None}
+
+
+def batches_with(fs: FileSystem, view: LogView, flags: Flags, since: int = 0) -> Iterator[Batch]:
+    """Yield the batches of those segments whose frames have all of these flags, from an offset on. Blocking.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
     reader = LogReader(fs)
-    numbers: set[int] = set()
     try:
         for segment in view.segments:
-            at = max(segment.base, since) if segment.flags & Flags.TRANSACTION else segment.end
+            at = max(segment.base, since) if segment.flags & flags == flags else segment.end
             while at < segment.end:
                 result = reader.read(view, at, _PIECE)
-                numbers |= {b.columns.transaction for b in result.batches if b.columns.transaction is not None}
+                yield from result.batches
                 if result.next <= at:
                     break
                 at = result.next
     finally:
         reader.close()
-    return numbers

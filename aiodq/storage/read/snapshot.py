@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import StoreNotFoundError
@@ -19,12 +18,13 @@ from aiodq.storage.segments.segment_files import (
     inspect,
     inspect_file,
     list_segments,
+    promises,
     scanned_segment,
     sealed_segment,
     segment_base,
 )
 from aiodq.storage.segments.tail_search import contents_by_end, written_since
-from aiodq.storage.state.gap_assessment import is_loss
+from aiodq.storage.state.assessment import missing, repeats
 from aiodq.storage.state.topic_meta import describe
 from aiodq.storage.state.watermark import WATERMARK, noted_watermark, read_slot_file
 
@@ -112,16 +112,15 @@ class LogSnapshot:
         self.promised = noted_watermark(values, topic_salt(self.meta.uuid))
         listed = self._own()
         segments: list[Segment] = []
-        for number, (base, path) in enumerate(listed):
-            last = number == len(listed) - 1
-            limit = self.promised if last else listed[number + 1][0]
+        limits = promises([base for base, _ in listed], self.promised)
+        for (base, path), limit in zip(listed, limits, strict=True):
+            last = path == listed[-1][1]
             segment = self._sealed.get(path) or self._look(path, base, limit, last=last, walk=walk)
             if path in self._headers:
                 self.damages.append(self._headers[path])
             if segment is None:
                 continue
-            if segments and segment.base < segments[-1].end:
-                reason = f"the segment repeats offsets before {segments[-1].end}"
+            if segments and (reason := repeats(segment.base, segments[-1].end)):
                 self.damages.append(Damage(path, 0, segment.size, reason))
                 continue
             segments.append(segment)
@@ -165,7 +164,7 @@ class LogSnapshot:
         if found.header_error is None or found.torn(promised, last=last):
             return segment
         self._headers[path] = Damage(path, 0, found.size, found.header_error.message)
-        return segment if segment.records else None
+        return None if found.nothing(segment.records, promised, last=last) else segment
 
     def _segment(self, file: File, path: str, found: Inspection, promised: int, *, walk: bool) -> Segment:
         if found.tail is not None:
@@ -215,25 +214,15 @@ class LogSnapshot:
         return damage._replace(first=first, stop=min(bases, default=max(self.view.stop, self.promised)))
 
     def _find_gaps(self) -> None:
-        segments, stop = self.view.segments, self.view.stop
+        segments = self.view.segments
+        spans = [(segment.base, segment.end) for segment in segments]
+        found = missing(self._fs, self.directory, self.meta, spans, self.promised, given_up=self._given_up)
         self.gaps = []
-        if segments and self.meta.channels:
-            self._judge(segments[0].path, self.meta.begin, segments[0].base)
-        for before, behind in pairwise(segments):
-            if behind.base > before.end:
-                self._judge(behind.path, before.end, behind.base)
-        if self.promised > stop:
-            self._judge(self.directory, max(stop, self.meta.begin), self.promised)
+        for gap in found:
+            path = segments[gap.place].path if gap.place < len(spans) else self.directory
+            reason = f"the messages {gap.first} to {gap.stop - 1} are missing"
+            self.gaps.append(Damage(path, 0, 0, reason, gap.first, gap.stop))
         self.damages += self.gaps
-
-    def _judge(self, path: str, first: int, stop: int) -> None:
-        """Tell a gap that retention made, once every channel had settled it, from a loss."""
-        if first >= stop or (first, stop) in self._given_up:
-            return
-        if is_loss(self._fs, self.directory, self.meta, first, stop):
-            self.gaps.append(Damage(path, 0, 0, f"the messages {first} to {stop - 1} are missing", first, stop))
-        else:
-            self._given_up.add((first, stop))
 
 
 def _written(file: File, path: str, found: Inspection, known: _Grown | None) -> int:

@@ -15,6 +15,7 @@ from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.io.os_errors import storage_error
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     from aiodq.format.frame import FrameContext
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Inspection",
+    "OwnSegment",
     "Segment",
     "inspect",
     "inspect_file",
     "list_segments",
     "load_index",
     "own_segments",
+    "promises",
     "scanned_segment",
     "sealed_segment",
     "segment_base",
@@ -132,6 +135,10 @@ class Inspection(NamedTuple):
         """
         return self.header_error is not None and not self.foreign and self.size <= SEGMENT_HEADER.size
 
+    def nothing(self, records: int, promised: int, *, last: bool) -> bool:
+        """Return whether there is nothing of this log in the file: neither end says so, and no message can be read."""
+        return self.header_error is not None and not (records or self.tail or self.torn(promised, last=last))
+
     def astray(self, before: Inspection, promised: int) -> bool:
         """Return whether only the file's name says that it follows `before`, and no segment would have that name.
 
@@ -186,10 +193,34 @@ def inspect_file(fs: FileSystem, path: str, base: int, topic: UUID) -> Inspectio
         file.close()
 
 
+class OwnSegment(NamedTuple):
+    """A file that is a segment of the log in whose directory it lies.
+
+    Attributes:
+        base: the offset that its name says it begins at.
+        path: the file.
+        found: what its two ends say.
+        promised: the offset below which everything in it was durable.
+        last: no segment follows.
+    """
+
+    base: int
+    path: str
+    found: Inspection
+    promised: int
+    last: bool
+
+
+def promises(bases: Sequence[int], promised: int) -> list[int]:
+    """Return up to which offset each segment of a log was durable, where only the noted watermark is known."""
+    # CRASH: 4. A segment begins only after the one before it was synced, so all up to its beginning was promised.
+    return [*bases[1:], promised] if bases else []
+
+
 def own_segments(
     fs: FileSystem, directory: str, topic: UUID, promised: int
-) -> tuple[list[tuple[int, str, Inspection]], list[tuple[str, Inspection]]]:
-    """Return (base offset, path, both ends) of a topic's segments, and (path, both ends) of files that are not its own.
+) -> tuple[list[OwnSegment], list[tuple[str, Inspection]]]:
+    """Return a topic's segments in order, and (path, both ends) of files that only have the name of one.
 
     One that its owner deletes meanwhile is left out.
 
@@ -212,7 +243,13 @@ def own_segments(
                 foreign.append((path, found))
             else:
                 own.append((base, path, found))
-    return own, foreign
+    limits = promises([base for base, _, _ in own], promised)
+    final = own[-1][0] if own else -1
+    segments = [
+        OwnSegment(base, path, found if base == final else found.followed(), limit, base == final)
+        for (base, path, found), limit in zip(own, limits, strict=True)
+    ]
+    return segments, foreign
 
 
 def inspect(file: File, path: str, base: int, topic: UUID) -> Inspection:

@@ -16,8 +16,8 @@ from aiodq.format.segment import SegmentHeader
 from aiodq.format.transactions import FIRST_BLOCK, decode_header
 from aiodq.storage.io.durable_io import read_file
 from aiodq.storage.segments.segment_files import list_segments
+from aiodq.storage.state.assessment import CHANNELS
 from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL
-from aiodq.storage.state.gap_assessment import CHANNELS
 from aiodq.storage.state.topic_meta import read_meta
 from aiodq.storage.state.transaction_log import TRANSACTIONS
 

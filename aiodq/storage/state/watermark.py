@@ -22,6 +22,7 @@ __all__ = [
     "WATERMARK",
     "WatermarkFile",
     "check_slots",
+    "is_foreign",
     "noted_watermark",
     "read_slot_file",
     "read_slots",
@@ -67,9 +68,14 @@ def check_slots(data: bytes | None) -> list[tuple[Literal["damage", "note"], int
     return found
 
 
+def is_foreign(values: tuple[int, int], salt: int) -> bool:
+    """Return whether a watermark's values are another topic's."""
+    return values[1] not in {0, salt}
+
+
 def noted_watermark(values: tuple[int, int], salt: int) -> int:
     """Return the offset that a watermark's values promise; 0 where they are another topic's."""
-    return values[0] if values[1] in {0, salt} else 0
+    return 0 if is_foreign(values, salt) else values[0]
 
 
 def read_slot_file(fs: FileSystem, path: str) -> tuple[int, int]:

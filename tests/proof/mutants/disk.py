@@ -153,7 +153,7 @@ change(
 change(
     "the watermark of another topic is believed",
     noted_watermark,
-    "values[1] in {0, salt}",
-    "True",
+    "is_foreign(values, salt)",
+    "salt < 0",
     test="tests/storage/test_recovery.py::test_another_topic_s_watermark_promises_nothing_and_is_set_aside",
 )

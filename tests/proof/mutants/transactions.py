@@ -91,7 +91,7 @@ change(
 )
 change(
     "what transactions put is looked for one message too late",
-    log_reader.transactions_in,
+    log_reader.batches_with,
     "max(segment.base, since)",
     "max(segment.base, since + 1)",
     "transactions",

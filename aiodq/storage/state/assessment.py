@@ -1,0 +1,137 @@
+"""What is wrong with a log's segments: decided here for opening, readers, `verify` and `repair` alike.
+
+Which bytes of one file count is said by `aiodq.storage.segments.segment_contents`. Here it is how the files stand to
+each other: what is missing between them, and, by what channels have settled, whether that is a loss or on purpose.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.format.journal import replayed
+from aiodq.storage.segments.offset_ranges import joined, without
+from aiodq.storage.state.channel_journal import read_channel, topic_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from aiodq.format.journal import ChannelImage
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.segments.offset_ranges import Ranges
+    from aiodq.storage.state.topic_meta import TopicMeta
+
+__all__ = [
+    "CHANNELS",
+    "Missing",
+    "channel_directory",
+    "channel_images",
+    "missing",
+    "repeats",
+]
+
+CHANNELS: Final = "channels"
+"""The name of the directory of a topic in which each channel has one of its own."""
+
+_ATTEMPTS: Final = 3
+
+
+def channel_directory(topic_directory: str, channel: str) -> str:
+    """Return where a channel's files are."""
+    return os.path.join(topic_directory, CHANNELS, channel)
+
+
+def channel_images(fs: FileSystem, topic_directory: str, meta: TopicMeta) -> dict[str, ChannelImage]:
+    """Return what each channel of a topic has settled. Beside a live owner, too.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    images: dict[str, ChannelImage] = {}
+    topic = topic_of(fs, topic_directory) if meta.channels else None
+    for name, start in meta.channels.items():
+        for _ in range(_ATTEMPTS):
+            image, ops, _, _, damages = read_channel(fs, channel_directory(topic_directory, name), start, topic)
+            images[name] = replayed(image, ops)
+            if not damages:
+                break  # else the owner may have been replacing the two files just now
+    return images
+
+
+class Missing(NamedTuple):
+    """Offsets that no segment holds and that were not given up.
+
+    Attributes:
+        place: how many of the segments stand before them.
+        first, stop: the gap.
+        ranges: what of it is missing; retention, purges and channels account for the rest.
+    """
+
+    place: int
+    first: int
+    stop: int
+    ranges: Ranges
+
+
+def repeats(base: int, end: int) -> str:
+    """Return what is wrong with a segment that begins at `base` behind one that ends at `end`, or nothing.
+
+    The one before it counts: a copy was put beside it by somebody.
+    """
+    return f"the segment repeats offsets before {end}" if base < end else ""
+
+
+def missing(
+    fs: FileSystem,
+    topic_directory: str,
+    meta: TopicMeta,
+    spans: Sequence[tuple[int, int]],
+    promised: int,
+    *,
+    given_up: set[tuple[int, int]] | None = None,
+) -> Iterator[Missing]:
+    """Yield what is missing in front of a log's segments, between them, and behind them up to what was promised.
+
+    Args:
+        fs: the file system.
+        topic_directory: the topic's.
+        meta: its description.
+        spans: the first offset of each segment and the one behind its last, in order.
+        promised: the noted watermark.
+        given_up: gaps that are known to be no losses; those that are found to be none are added.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    for place, first, stop in _gaps(meta, spans, promised):
+        if given_up is not None and (first, stop) in given_up:
+            continue
+        ranges = _losses(fs, topic_directory, meta, first, stop)
+        if ranges:
+            yield Missing(place, first, stop, ranges)
+        elif given_up is not None:
+            given_up.add((first, stop))
+
+
+def _gaps(meta: TopicMeta, spans: Sequence[tuple[int, int]], promised: int) -> Iterator[tuple[int, int, int]]:
+    end = meta.begin
+    for place, (base, stop) in enumerate(spans):
+        # Retention leaves a gap in front, too, and notes it nowhere; without a channel nobody can tell.
+        if base > end and (place or meta.channels):
+            yield place, end, base
+        end = max(end, stop)
+    if promised > end:
+        yield len(spans), end, promised
+
+
+def _losses(fs: FileSystem, topic_directory: str, meta: TopicMeta, start: int, stop: int) -> Ranges:
+    """Return which of these offsets were not given up: by a purge, by retention, or by every channel."""
+    gone = without([(start, stop)], meta.deleted)
+    if not gone:
+        return ()
+    images = channel_images(fs, topic_directory, meta).values()
+    if not images:
+        return gone
+    return joined(one for image in images for one in without(gone, [(0, image.floor), *image.ranges]))
