@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.options import ChannelOptions
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.state.channel_journal import ChannelJournal
@@ -41,42 +42,60 @@ def create_channel(
         start: tells the offset at which it begins.
     """
     engine.creation.create()
-    begin: int | None = None
+    engine.creation.make_channel(_NewChannel(fs, engine, channel_engine, start))
 
-    def work() -> tuple[ChannelJournal, ChannelState]:
-        nonlocal begin
-        log = engine.real_log()
-        begin = start(log) if begin is None else max(begin, log.begin)
-        if channel_engine.name not in log.meta.channels:
+
+class _NewChannel:
+    """See `aiodq.engine.topic.creation.NewChannel`."""
+
+    def __init__(
+        self, fs: FileSystem, engine: TopicEngine, channel_engine: ChannelEngine[Any], start: Callable[[TopicLog], int]
+    ) -> None:
+        self.name: str = channel_engine.name
+        self.begin: int | None = None
+        self.durable: bool = True
+        self._fs = fs
+        self._engine = engine
+        self._channel_engine = channel_engine
+        self._start = start
+        self._opened: tuple[ChannelJournal, ChannelState] | None = None
+
+    def open(self, log: TopicLog) -> None:
+        fs, begin = self._fs, self.begin
+        self.durable = fs is log.fs
+        self.begin = begin = self._start(log) if begin is None else max(begin, log.begin)
+        if self.name not in log.meta.channels:
             # CRASH: of one that was deleted, or half made, the files may be there; what they say is not of this one.
-            remove_channel_files(fs, channel_directory(log.directory, channel_engine.name))
+            remove_channel_files(fs, channel_directory(log.directory, self.name))
         dues: Iterable[tuple[int, int, int]] = delayed(log.fs, log.view()) if begin < log.end else ()
-        journal, state = open_channel(fs, engine.clock, log, channel_engine.name, begin, dues)
-        try:
-            if fs is log.fs:
-                log.add_channel(
-                    channel_engine.name, begin, engine.effective_options.channel_record(channel_engine.name)
-                )
-        except BaseException:
-            journal.close()
-            raise
-        return journal, state
+        self._opened = open_channel(fs, self._engine.clock, log, self.name, begin, dues)
 
-    def finish(opened: tuple[ChannelJournal, ChannelState], error: Exception | None) -> None:
-        if error is None:
+    def discard(self) -> None:
+        if self._opened is not None:
+            journal, self._opened = self._opened[0], None
+            journal.close()
+
+    def record(self) -> ChannelOptions | None:
+        return self._engine.effective_options.channel_record(self.name)
+
+    def finish(self, error: Exception | None) -> None:
+        engine, channel_engine = self._engine, self._channel_engine
+        opened, self._opened = self._opened, None
+        if error is None and opened is not None:
             _attach(engine, channel_engine, *opened)
-        elif isinstance(error, AiodqError) and not isinstance(error, StoreFailedError):
+            return
+        if opened is not None:
+            opened[0].close()
+        if isinstance(error, AiodqError) and not isinstance(error, StoreFailedError):
             channel_engine.end_getters(error)
-            engine.creation.put_off(channel_engine.name, again, error)
-        else:
-            engine.channel_engines.pop(channel_engine.name, None)
+            engine.creation.put_off(self.name, self._again, error)
+        elif error is not None:
+            engine.channel_engines.pop(self.name, None)
             channel_engine.end(error)
 
-    def again() -> None:
-        if engine.channel_engines.get(channel_engine.name) is channel_engine:
-            engine.submit(work, finish, after=0)
-
-    engine.submit(work, finish)
+    def _again(self) -> None:
+        if self._engine.channel_engines.get(self.name) is self._channel_engine:
+            self._engine.creation.make_channel(self, after=0)
 
 
 def _attach(

@@ -184,6 +184,73 @@ class TestBeginning:
                 assert len(found) >= 60 - int(channel.name[1:]) - 1
 
 
+class TestInOneGo:
+    NAMES = tuple(f"c{number}" for number in range(20))
+
+    async def test_the_description_is_written_once(self, path: Path, tmp_path: Path) -> None:
+        fs = SpyFileSystem()
+        async with store(path, fs=fs) as opened:
+            topic = opened.topic("a")
+            await fill(topic, numbered(3))
+            before = len(fs.named("rename", match="topic.json"))
+            channels = [topic.channel(name, EARLIEST) for name in self.NAMES]
+            await fill(topic, numbered(1, start=3))
+            assert len(fs.named("rename", match="topic.json")) == before + 1
+            assert [channel.depth for channel in channels] == [4] * len(self.NAMES)
+            copy = crash_image(path, tmp_path / "copy", fs)
+        async with store(copy) as opened:
+            assert opened.topic("a").channels() == sorted(self.NAMES)
+            for name in self.NAMES:
+                assert ready_now(opened.topic("a").channel(name)) == numbered(4)
+
+    async def test_each_begins_where_the_log_was_when_it_was_named(self, path: Path, tasks: Tasks) -> None:
+        latest = aiodq.ChannelOptions(start="latest")
+        async with store(path) as opened:
+            topic = opened.topic("a")
+            channels = []
+            for number in range(10):
+                channels.append(topic.channel(f"c{number}", latest))
+                if number % 3 == 2:
+                    tasks.start(topic.put(b"%d" % number))
+                    await asyncio.sleep(0)
+            await soon(topic.sync())
+            assert [channel.depth for channel in channels] == [3, 3, 3, 2, 2, 2, 1, 1, 1, 0]
+
+    async def test_one_that_cannot_be_made_keeps_none_of_the_others(self, path: Path) -> None:
+        fs = SpyFileSystem()
+        async with store(path, fs=fs) as opened:
+            topic = opened.topic("a")
+            await fill(topic, numbered(3))
+            fs.fail(errno.ENOSPC, "create", "make_directory", match="c7")
+            channels = [topic.channel(name, EARLIEST) for name in self.NAMES]
+            await soon(channels[8].get())
+            with pytest.raises(aiodq.DiskFullError):
+                await soon(channels[7].get())
+            with pytest.raises(aiodq.DiskFullError):
+                await soon(topic.put(b"3"))
+            fs.heal()
+            await fill(topic, numbered(1, start=3))
+            assert ready_now(channels[7]) == numbered(4)
+        async with store(path) as opened:
+            assert opened.topic("a").channels() == sorted(self.NAMES)
+
+    async def test_where_the_description_cannot_be_written_all_are_tried_again(self, path: Path) -> None:
+        fs = SpyFileSystem()
+        async with store(path, fs=fs) as opened:
+            topic = opened.topic("a")
+            await fill(topic, numbered(3))
+            fs.fail(errno.ENOSPC, "rename", match="topic.json")
+            channels = [topic.channel(name, EARLIEST) for name in self.NAMES]
+            with pytest.raises(aiodq.DiskFullError):
+                await soon(topic.put(b"3"))
+            fs.heal()
+            before = len(fs.named("rename", match="topic.json"))
+            await fill(topic, numbered(1, start=3))
+            assert len(fs.named("rename", match="topic.json")) == before + 1
+            for channel in channels:
+                assert ready_now(channel) == numbered(4)
+
+
 class TestState:
     async def test_counts_before_it_is_there(self, path: Path) -> None:
         async with store(path) as opened:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from aiodq.engine.futures import settle
 from aiodq.engine.topic.no_log import NoLog
-from aiodq.errors import StorageError
+from aiodq.errors import AiodqError, StorageError, StoreFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from aiodq.options import ChannelOptions
     from aiodq.storage.log.topic_log import TopicLog
 
-__all__ = ["CreatedTopic", "Creation"]
+__all__ = ["CreatedTopic", "Creation", "NewChannel"]
 
 T = TypeVar("T")
 
@@ -29,6 +32,8 @@ class CreatedTopic(Protocol):
     """What is needed of the topic that is made: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
 
     name: str
+    serial: int
+    submitted: int
     log: TopicLog | NoLog
 
     @property
@@ -59,6 +64,88 @@ class CreatedTopic(Protocol):
         ...
 
 
+class NewChannel(Protocol):
+    """A channel that is to be made: `aiodq.engine.channel_management` makes it."""
+
+    name: str
+    begin: int | None
+    durable: bool
+
+    def open(self, log: TopicLog) -> None:
+        """Make its files. Blocking."""
+        ...
+
+    def discard(self) -> None:
+        """Close what was opened, as it was not noted. Blocking."""
+        ...
+
+    def record(self) -> ChannelOptions | None:
+        """Return the options that were named for it."""
+        ...
+
+    def finish(self, error: Exception | None) -> None:
+        """It is there, or could not be made; on the loop."""
+        ...
+
+
+class _ChannelGroup:
+    """Channels that are made in one go: however many they are, the topic's description is written once."""
+
+    def __init__(self, engine: CreatedTopic, first: NewChannel) -> None:
+        """Begin with one; others may `join` until a thread begins to make them."""
+        self._engine = engine
+        self._mutex = threading.Lock()
+        self._closed = False
+        self._channels = [first]
+        self._errors: dict[str, Exception] = {}
+
+    def join(self, channel: NewChannel) -> bool:
+        """Have one more made, unless it is too late for that."""
+        with self._mutex:
+            if not self._closed:
+                self._channels.append(channel)
+            return not self._closed
+
+    def make(self) -> None:
+        """Make them. What cannot be made keeps none of the others. Blocking."""
+        with self._mutex:
+            self._closed = True
+        log = self._engine.real_log()
+        opened: list[NewChannel] = []
+        try:
+            for channel in self._channels:
+                with self._blaming(channel):
+                    channel.open(log)
+                    opened.append(channel)
+            noted = {one.name: (one.begin or 0, one.record()) for one in opened if one.durable}
+            with self._blaming(*(one for one in opened if one.durable)):
+                if noted:
+                    log.add_channels(noted)
+        except BaseException:
+            for channel in opened:
+                channel.discard()
+            raise
+        for channel in opened:
+            if channel.name in self._errors:
+                channel.discard()
+
+    @contextmanager
+    def _blaming(self, *channels: NewChannel) -> Iterator[None]:
+        try:
+            yield
+        except StoreFailedError:
+            raise
+        except AiodqError as error:
+            self._errors |= dict.fromkeys([channel.name for channel in channels], error)
+
+    def made(self, _: object, error: Exception | None) -> None:
+        """Tell each of them what came of it."""
+        with self._mutex:
+            self._closed = True
+        for channel in self._channels:
+            channel.finish(error or self._errors.get(channel.name))
+
+
 class Creation:
     """One per topic.
 
@@ -79,6 +166,7 @@ class Creation:
         self._engine = engine
         self._make_log = make_log
         self._channels: dict[str, tuple[Callable[[], None], Exception]] = {}
+        self._group: tuple[_ChannelGroup, tuple[object, ...]] | None = None
 
     @property
     def at_rest(self) -> bool:
@@ -120,6 +208,16 @@ class Creation:
         done: asyncio.Future[TopicLog] = asyncio.get_running_loop().create_future()
         self._engine.submit(self._engine.real_log, lambda log, error: settle(done, log, error), after=0)
         await done
+
+    def make_channel(self, channel: NewChannel, after: int | None = None) -> None:
+        """Have a channel made: with those before it, where nothing else was asked for or put since."""
+        engine = self._engine
+        group, since = self._group or (None, None)
+        if group is not None and since == (engine.serial, engine.submitted, after) and group.join(channel):
+            return
+        group = _ChannelGroup(engine, channel)
+        engine.submit(group.make, group.made, after=after)
+        self._group = group, (engine.serial, engine.submitted, after)
 
     def put_off(self, channel: str, again: Callable[[], None], error: Exception) -> None:
         """A channel could not be made; `again` tries once more."""

@@ -87,6 +87,7 @@ class TopicEngine:
         visible: the offset up to which channels may deliver.
         paused: none of them delivers.
         in_writer: what the segment writer has in hand.
+        submitted: operations so far.
         serial, taken: the numbers of the batch that was opened last, and of the one that was taken to be written.
         stirred: the next tick is on its way.
         group_commit: how messages get into the log.
@@ -156,8 +157,7 @@ class TopicEngine:
         self.stirred: bool = False
         self._ticker = Ticker(lambda: self._requests.put_nowait(Tick()))
         self.effective_options: EffectiveOptions = EffectiveOptions(self, host, self._persister)
-        self.serial: int = 0
-        self.taken: int = 0
+        self.serial, self.taken, self.submitted = 0, 0, 0
         self.in_writer: list[Part] = []
 
     # --- what handles call, on the loop
@@ -392,6 +392,7 @@ class TopicEngine:
         if after is None:
             self.put_buffer.close_batch()
         told = cast("Callable[[object, Exception | None], None]", finish)
+        self.submitted += 1
         self._requests.ask(Operation(work, told, self.serial if after is None else after))
 
     async def persist(self, work: Callable[[], T], *, acks_first: bool = False) -> T:

@@ -425,11 +425,19 @@ class TopicLog:
         Raises:
             StorageError: it was not noted.
         """
+        self.add_channels({name: (begin, options)})
+
+    def add_channels(self, channels: Mapping[str, tuple[int, ChannelOptions | None]]) -> None:
+        """As `add_channel`, for several at once: all are noted, or none.
+
+        Raises:
+            StorageError: they were not noted.
+        """
         with self._describing:
-            channels, named = {**self.meta.channels, name: begin}, _without(self.meta.channel_options, name)
-            if options is not None:
-                named[name] = options
-            self._describe(replace(self.meta, channels=channels, channel_options=named))
+            named = {name: options for name, options in self.meta.channel_options.items() if name not in channels}
+            named |= {name: options for name, (_, options) in channels.items() if options is not None}
+            begins = {name: begin for name, (begin, _) in channels.items()}
+            self._describe(replace(self.meta, channels={**self.meta.channels, **begins}, channel_options=named))
 
     def remove_channel(self, name: str) -> None:
         """Note durably that a channel is gone. Its files may be deleted then.

@@ -133,7 +133,7 @@ change(
 )
 change(
     "a channel's name is noted nowhere",
-    TopicLog.add_channel,
+    TopicLog.add_channels,
     "self._describe(",
     "(lambda _: None)(",
     "channels come and go",
