@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
+from aiodq.delivery.leases import HELD, MEASURED
 from aiodq.errors import AlreadySettledError, InvalidOptionTypeError, NotInFlightError
 from aiodq.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.channel.message_lease import MessageLease
 
 __all__ = ["Commit", "ack_all"]
+
+_LEASE: Final[Callable[[Message], MessageLease]] = attrgetter("_run")
+_PLACE: Final[Callable[[Message], int]] = attrgetter("_index")
 
 
 class Commit:
@@ -42,6 +49,9 @@ def ack_all(channel_engine: ChannelEngine[Message], messages: Iterable[Message])
         raise InvalidOptionTypeError(
             f"ack_many takes a list of messages, not {messages!r:.100}: write await message.ack() for one"
         )
+    messages = list(messages)
+    if _ack_runs(channel_engine, messages):
+        return
     claimed: dict[int, tuple[Message, int]] = {}
     for message in messages:
         delivery = _delivery(channel_engine, message)
@@ -51,6 +61,33 @@ def ack_all(channel_engine: ChannelEngine[Message], messages: Iterable[Message])
     channel_engine.ack_many([(offset, delivery) for offset, (_, delivery) in claimed.items()])
     for message, _ in claimed.values():
         message._committed()  # noqa: SLF001 - a way of settling that is not the message's own
+
+
+def _ack_runs(channel_engine: ChannelEngine[Message], messages: list[Message]) -> bool:
+    """Settle messages that are runs of leases, as `get_many` gives them; return whether that is what they are.
+
+    All of it is done to a whole run at a time.
+    """
+    if set(map(type, messages)) != {Message}:
+        return False
+    runs: dict[MessageLease, tuple[int, int]] = {}
+    for lease, members in groupby(messages, _LEASE):
+        places = list(map(_PLACE, members))
+        first, count = places[0], len(places)
+        marks = lease.marks[first : first + count]
+        if (
+            lease.channel_engine is not channel_engine
+            or lease in runs
+            or places != list(range(first, first + count))
+            or marks.count(HELD) + marks.count(MEASURED) != count
+        ):
+            return False
+        runs[lease] = first, count
+    for lease, (first, count) in runs.items():
+        channel_engine.ack_run(lease, first, count)
+    for message in messages:
+        message._store_ref = None  # noqa: SLF001 - a way of settling that is not the message's own
+    return True
 
 
 def _delivery(channel_engine: ChannelEngine[Message], message: object) -> int:

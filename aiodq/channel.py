@@ -18,6 +18,7 @@ from aiodq.engine.stats.preview import state_of
 from aiodq.engine.stats.topic_stats import channel_stats
 from aiodq.errors import AiodqError, NotInFlightError, OffsetError
 from aiodq.handlers import checked_handler, checked_hook
+from aiodq.message import Message
 from aiodq.onlyasync import AsyncIteration
 from aiodq.options import check_channel_options, check_dead_letter, time_ns
 from aiodq.storage.read.log_reader import LogReader
@@ -31,13 +32,10 @@ if TYPE_CHECKING:
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.message import Message
-    from aiodq.options import ChannelOptions, Position, Start
+    from aiodq.options import ChannelOptions, Position
     from aiodq.stats import ChannelStats
-    from aiodq.storage.io.filesystem import FileSystem
-    from aiodq.storage.log.topic_log import TopicLog
 
-__all__ = ["Channel", "known_start", "start_offset"]
+__all__ = ["Channel"]
 
 
 class Channel(AsyncIteration):
@@ -51,6 +49,8 @@ class Channel(AsyncIteration):
         self._engine = engine
         self._channel_engine = channel_engine
         self._store_ref = channel_engine.store_ref()
+        # What is told of each message that is handed out.
+        self._note: Callable[[Message], None] | None = None
 
     def __repr__(self) -> str:
         """Say which it is, whether it is open, what is before it, and where."""
@@ -106,7 +106,9 @@ class Channel(AsyncIteration):
         Cancellation: nothing is lost and the order is kept.
         """
         if timeout is None:
-            return self._handed(await self._channel_engine.get())
+            channel_engine = self._channel_engine
+            message = channel_engine.take_next(self._store_ref) or await channel_engine.get(self._store_ref)
+            return self._handed(message) if self._note is not None or channel_engine.special else message
         wait = span_seconds("timeout", timeout, past=True)
         if not wait:
             try:
@@ -114,7 +116,7 @@ class Channel(AsyncIteration):
             except QueueEmpty:
                 raise TimeoutError from None
         async with asyncio.timeout(wait):
-            message: Message = await self._channel_engine.get()
+            message = await self._channel_engine.get(self._store_ref)
         return self._handed(message)
 
     def get_nowait(self) -> Message:
@@ -136,10 +138,10 @@ class Channel(AsyncIteration):
         return self._handed(message)
 
     def _take_now(self) -> Message | None:
-        message: Message | None = self._channel_engine.take(cold=True)
+        message: Message | None = self._channel_engine.take(self._store_ref, cold=True)
         if message is None and self._engine.pending:
             self._engine.catch_up()
-            message = self._channel_engine.take(cold=True)
+            message = self._channel_engine.take(self._store_ref, cold=True)
         return message
 
     async def get_many(self, max_items: int, *, linger: float | timedelta = 0.0) -> list[Message]:
@@ -160,24 +162,28 @@ class Channel(AsyncIteration):
         """
         check_whole("max_items", max_items, least=1, example=100)
         wait = span_seconds("linger", linger)
-        messages: list[Message] = [await self._channel_engine.get()]
+        channel_engine = self._channel_engine
+        messages: list[Message] = [await channel_engine.get(self._store_ref)]
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         try:
             async with asyncio.timeout_at(deadline):
                 while len(messages) < max_items:
-                    message = self._take_now()
+                    messages += channel_engine.take_run(max_items - len(messages), self._store_ref)
+                    message = self._take_now() if len(messages) < max_items else None
                     if message is not None:
                         messages.append(message)
-                    elif not wait or loop.time() >= deadline:
+                    elif len(messages) == max_items or not wait or loop.time() >= deadline:
                         break
                     else:
-                        messages.append(await self._channel_engine.get())
+                        messages.append(await channel_engine.get(self._store_ref))
         except (TimeoutError, AiodqError):
             pass  # what was taken so far is returned; an error comes again with the next call
         except BaseException:
             self._give_back(messages)
             raise
+        if self._note is None and not channel_engine.special:
+            return messages
         return [self._handed(message) for message in messages]
 
     def _give_back(self, messages: list[Message]) -> None:
@@ -191,19 +197,35 @@ class Channel(AsyncIteration):
         return self._iterate()
 
     async def _iterate(self) -> AsyncIterator[Message]:
+        channel_engine, store_ref = self._channel_engine, self._store_ref
+        monotonic = channel_engine.monotonic
+        self._engine.check_context()
         while True:
-            try:
-                message = await self.get()
-            except QueueShutDown:
-                return
+            lease = channel_engine.lease
+            index = lease.next
+            # As `ChannelEngine.take_next`, but for the call.
+            if index < lease.limit and (now := monotonic()) < channel_engine.until:
+                lease.next, lease.last = index + 1, now
+                message = Message(lease, index, channel_engine.bodies[index], store_ref)
+            else:
+                try:
+                    message = await channel_engine.get(store_ref)
+                except QueueShutDown:
+                    return
+            if self._note is not None or channel_engine.special:
+                self._handed(message)
             yield message
 
     def _handed(self, message: Message) -> Message:
+        """Do with a message what is to be done before whoever asked has it."""
         channel_engine = self._channel_engine
         if channel_engine.options.auto_ack:
             message.ack_nowait()
-        elif channel_engine.counting:
+            return message
+        if channel_engine.counting:
             channel_engine.note_deliveries()
+        if self._note is not None:
+            self._note(message)
         return message
 
     def ack_many(self, messages: Iterable[Message]) -> Awaitable[None]:
@@ -330,7 +352,7 @@ class Channel(AsyncIteration):
     def in_flight(self) -> int:
         """Return how many messages are handed out and not settled."""
         state = self._channel_engine.state
-        return 0 if state is None else len(state.in_flight)
+        return 0 if state is None else state.flying
 
     def deferred(self) -> int:
         """Return how many messages wait for a moment: put with a delay, or requeued with one."""
@@ -564,27 +586,3 @@ class Channel(AsyncIteration):
     def stats(self) -> ChannelStats:
         """Return the channel's numbers. No I/O."""
         return channel_stats(self._engine, self._channel_engine)
-
-
-def start_offset(fs: FileSystem, start: Start, log: TopicLog, *, first: bool) -> int:
-    """Return where a new channel begins (see `ChannelOptions.start`). Blocking."""
-    if not isinstance(start, datetime):
-        return _start_within(start, log.begin, log.end, first=first)
-    reader = LogReader(fs)
-    try:
-        return reader.offset_at(log.view(), time_ns(start))
-    finally:
-        reader.close()
-
-
-def known_start(start: Start, begin: int, end: int, *, first: bool) -> int | None:
-    """Return where a new channel of a log from `begin` to `end` begins, or None where that has to be read."""
-    return None if isinstance(start, datetime) else _start_within(start, begin, end, first=first)
-
-
-def _start_within(start: str | int | None, begin: int, end: int, *, first: bool) -> int:
-    if start is None:
-        start = "earliest" if first else "latest"
-    if start == "earliest":
-        return begin
-    return end if start == "latest" else min(max(int(start), begin), end)

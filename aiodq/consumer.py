@@ -62,6 +62,7 @@ class Consumer:
         """
         self._where = channel_engine.place
         self._channel_engine = channel_engine
+        self._store_ref = channel_engine.store_ref()
         self._check = check
         self._handler = handler.call
         self._limiter = anyio.CapacityLimiter(concurrency) if handler.threaded else None
@@ -110,7 +111,9 @@ class Consumer:
         misses = 0
         while True:
             try:
-                return await self._channel_engine.get()
+                return self._channel_engine.take_next(self._store_ref) or await self._channel_engine.get(
+                    self._store_ref
+                )
             except QueueShutDown:
                 return None
             except StorageError as error:

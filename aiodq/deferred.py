@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from aiodq.message import Message, make_message
+from aiodq.message import Message, look_at
 from aiodq.storage.read.log_reader import LogReader
 
 if TYPE_CHECKING:
@@ -40,10 +40,7 @@ class DeferredMessage(Message):
 
     def __init__(self, message: Message, due: datetime) -> None:
         """Made by the channel."""
-        super().__init__(
-            message.topic, message.offset, message.timestamp_ns, message.body,
-            tag=message.tag, key=message.key, headers=message.headers, attempts=message.attempts,
-        )  # fmt: skip
+        super().__init__(message._run, message._index, message.body)  # noqa: SLF001 - one more of the same
         self.due: datetime = due
 
 
@@ -67,7 +64,7 @@ async def look_at_deferred(
             if batch is None or state.deferred.due(offset) != due:
                 continue  # it is lost to damage, as is noted when it is due; or it is deferred no more
             wall, now = channel_engine.times()
-            message = make_message(engine.name, None, batch, offset - batch.first, state.attempts(offset), 0)
+            message = look_at(engine.name, batch, offset - batch.first, state.attempts(offset))
             yield DeferredMessage(message, _EPOCH + timedelta(microseconds=(wall + due - now) // 1000))
         await asyncio.sleep(0)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from asyncio import get_running_loop
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
-from aiodq.engine.channel.addressed import shown
+from aiodq.delivery.leases import ACKED, HELD, MEASURED, SETTLED
 from aiodq.engine.channel.failure_causes import Course, Sequel, cause_of
+from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.validation import span_ns
 from aiodq.errors import AlreadySettledError, InvalidMessageTypeError, NotInFlightError, StoreFailedError
@@ -20,17 +22,15 @@ from aiodq.storage.read.stored_message import StoredMessage
 from aiodq.transaction import Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator
     from datetime import timedelta
     from types import TracebackType
 
-    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.channel.settlement import Settlement
     from aiodq.engine.transactions.task_transactions import Joinable
     from aiodq.options import Backoff
 
-__all__ = ["Message", "make_message"]
-
-_NONE: Mapping[str, str] = {}
+__all__ = ["Message", "look_at"]
 
 
 class Message(StoredMessage, AsyncBlock):
@@ -44,37 +44,42 @@ class Message(StoredMessage, AsyncBlock):
 
     Attributes:
         body: the bytes that were put.
-        offset: its number in the topic, from 0; `id` is the same as 16 hex digits.
-        timestamp_ns: when it was put, nanoseconds since 1970-01-01 UTC; `timestamp` is the same as a `datetime`.
-        attempts: 1 at the first delivery. Where the channel has `max_attempts`, a delivery that ended with its process
-            counts too.
-        tag, key, headers: as they were put.
-        topic, channel: where it came from; `channel` is empty for one that was only looked at.
     """
 
-    __slots__ = ("_channel_engine", "_course", "_delivery", "_expiry", "_settled", "_store_ref", "attempts", "channel")
+    __slots__ = ("_course", "_store_ref")
 
-    def __init__(  # noqa: PLR0913 - a message has that many parts
-        self, topic: str, offset: int, timestamp_ns: int, body: bytes, *, tag: str | None, key: bytes | None,
-        headers: Mapping[str, str], channel_engine: ChannelEngine[Message] | None = None,
-        attempts: int = 0, delivery: int = 0, expiry: int = 0,
-    ) -> None:  # fmt: skip
+    _run: MessageLease
+    _course: Course
+
+    def __init__(self, run: MessageLease, index: int, body: bytes, store_ref: object = None) -> None:
         """Made by the engine."""
-        self.topic = topic
-        self.offset = offset
-        self.timestamp_ns = timestamp_ns
+        self._run = run
+        self._index = index
         self.body = body
-        self.tag = tag
-        self.key = key
-        self.headers = headers
-        self.attempts: int = attempts
-        self.channel: str = "" if channel_engine is None else channel_engine.name
-        self._channel_engine = channel_engine
-        self._delivery = delivery
-        self._expiry = expiry
-        self._settled = False
-        self._store_ref: object = None if channel_engine is None else channel_engine.store_ref()
-        self._course: Course | None = None
+        self._store_ref: object = store_ref
+
+    @property
+    def attempts(self) -> int:
+        """1 at the first delivery. With the channel's `max_attempts`, one that ended with its process counts too."""
+        return self._run.attempts
+
+    @property
+    def channel(self) -> str:
+        """The name of the channel that it came from; empty for a message that was only looked at."""
+        channel_engine = self._run.channel_engine
+        return "" if channel_engine is None else channel_engine.name
+
+    @property
+    def _delivery(self) -> int:
+        return self._run.number + self._index
+
+    @property
+    def _settled(self) -> bool:
+        return self._run.marks[self._index] >= ACKED
+
+    @property
+    def _channel_engine(self) -> Settlement | None:
+        return self._run.channel_engine
 
     async def ack(self) -> None:
         """Settle the message: it is never delivered again once this returns.
@@ -91,8 +96,8 @@ class Message(StoredMessage, AsyncBlock):
         Cancellation: settled all the same, durable with the next commit; a crash before that redelivers.
         """
         self.ack_nowait()
-        if self._channel_engine is not None:
-            await self._channel_engine.committed()
+        if self._run.channel_engine is not None:
+            await self._run.channel_engine.committed()
 
     def ack_nowait(self) -> None:
         """Settle the message; durable with the next commit.
@@ -101,10 +106,34 @@ class Message(StoredMessage, AsyncBlock):
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile.
         """
-        channel_engine = self._take()
-        channel_engine.ack(self.offset, self._delivery)
-        self._settled = True
-        self._store_ref = None
+        run, index = self._run, self._index
+        try:
+            here = get_running_loop()
+        except RuntimeError:
+            here = None
+        # INVARIANT: of what is marked so, nothing but the loop is to be looked at: what else forbids it, marks it anew.
+        if run.marks[index] == HELD and here is run.loop:
+            run.marks[index] = ACKED
+            self._store_ref = None
+            if run.clean:
+                self._changed()
+        else:
+            self._ack_otherwise()
+
+    def _changed(self) -> None:
+        if self._run.channel_engine is not None:
+            self._run.channel_engine.acked(self._run)
+
+    def _ack_otherwise(self) -> None:
+        """Ack what is measured, or has an entry of its own; or say why it cannot be."""
+        run, channel_engine = self._run, self._take()
+        channel_engine.check_context()
+        if run.marks[self._index] == MEASURED:
+            channel_engine.ack_run(run, self._index, 1)
+            self._store_ref = None
+        else:
+            channel_engine.ack(self.offset, self._delivery)
+            self._committed()
 
     async def nack(self, delay: float | timedelta | None = None, *, count_attempt: bool = True) -> None:
         """Requeue the message: it is ready again at once or after a delay, in offset order, ahead of newer ones.
@@ -138,8 +167,7 @@ class Message(StoredMessage, AsyncBlock):
         channel_engine = self._take()
         attempts = self.attempts if count_attempt else self.attempts - 1
         channel_engine.nack(self._batch(), self._delivery, attempts, wait)
-        self._settled = True
-        self._store_ref = None
+        self._committed()
 
     async def reject(self, reason: str = "") -> None:
         """Give the message up: it goes to the channel's dead-letter topic, with headers that tell where from and why.
@@ -166,8 +194,7 @@ class Message(StoredMessage, AsyncBlock):
             )
         channel_engine = self._take()
         buried = channel_engine.reject(self._batch(), self._delivery, self.attempts, reason)
-        self._settled = True
-        self._store_ref = None
+        self._committed()
         await asyncio.shield(buried)
         await channel_engine.committed()
 
@@ -212,6 +239,10 @@ class Message(StoredMessage, AsyncBlock):
         finally:
             self._renew_no_more()
 
+    def _own_course(self) -> Course | None:
+        """Return what goes for the message where `consume` has it. Of all others, it is not even unset."""
+        return getattr(self, "_course", None)
+
     def _consumed(self, backoff: Backoff) -> None:
         """Note that `consume` has the message, so that what fails waits, in whichever block it does."""
         self._course = Course(backoff)
@@ -233,15 +264,14 @@ class Message(StoredMessage, AsyncBlock):
         """
         channel_engine = self._take()
         channel_engine.release(self._batch(), self._delivery, self.attempts)
-        self._settled = True
-        self._store_ref = None
+        self._committed()
 
     def _standing(self) -> str:
         channel_engine = self._channel_engine
         if channel_engine is None:
             return " only looked at"
         state = channel_engine.state
-        held = state is not None and state.in_flight.get(self.offset) == self._delivery
+        held = state is not None and state.delivery(self.offset) == self._delivery
         standing = "settled" if self._settled else "in flight" if held else "taken away"
         return f" {standing} in {self.channel!r}, attempt {self.attempts}"
 
@@ -298,7 +328,7 @@ class Message(StoredMessage, AsyncBlock):
         """
         return Transaction(self._take().transactions.host, self)
 
-    def _claim(self) -> tuple[ChannelEngine[Message], int]:
+    def _claim(self) -> tuple[Settlement, int]:
         """Return the channel and the delivery number by which a transaction settles the message; `Transaction` asks.
 
         Raises:
@@ -308,8 +338,8 @@ class Message(StoredMessage, AsyncBlock):
         return self._take(), self._delivery
 
     def _committed(self) -> None:
-        """Note that a transaction has settled the message; `Transaction` tells."""
-        self._settled = True
+        """Note that the message is settled, and that it was its holder who did that; `Transaction` tells, too."""
+        self._run.marks[self._index] = SETTLED
         self._store_ref = None
 
     def _given_back(self, error: BaseException | None) -> None:
@@ -337,15 +367,14 @@ class Message(StoredMessage, AsyncBlock):
             except (NotInFlightError, QueueShutDown, StoreFailedError):
                 # That it was taken away meanwhile must not hide the exception under way.
                 return Sequel("it was taken away meanwhile")
-            self._settled = True
-            self._store_ref = None
-            if self._course is not None:
-                self._course.sequel = sequel
+            self._committed()
+            if (course := self._own_course()) is not None:
+                course.sequel = sequel
             return sequel
-        return (self._course and self._course.sequel) or Sequel("it was settled before that")
+        return ((course := self._own_course()) and course.sequel) or Sequel("it was settled before that")
 
     def _retried(self, error: BaseException, note: str) -> Sequel:
-        channel_engine, course = self._take(), self._course
+        channel_engine, course = self._take(), self._own_course()
         wait = span_ns(error.delay, "a delay") if isinstance(error, Retry) else None
         if wait is None and course is not None and channel_engine.options.backoff is None:
             wait = span_ns(course.backoff.seconds(self.attempts, random.random()), "a delay")  # noqa: S311 - no secret
@@ -366,7 +395,7 @@ class Message(StoredMessage, AsyncBlock):
             with suppress(NotInFlightError, QueueShutDown, StoreFailedError):
                 self.ack_nowait()
 
-    def _take(self) -> ChannelEngine[Message]:
+    def _take(self) -> Settlement:
         if self._settled:
             raise AlreadySettledError(
                 f"message {self.offset} of {self.topic!r} was settled before: ack, nack, reject or the end of "
@@ -381,31 +410,17 @@ class Message(StoredMessage, AsyncBlock):
 
     def _batch(self) -> Batch:
         """Return the message as a batch of one, so that requeueing does not hold on to its neighbours' memory."""
+        expiries = self._run.expiries
         columns = Columns(
             [self.body],
             tags=None if self.tag is None else [self.tag],
             keys=None if self.key is None else [self.key],
             headers=[self.headers] if self.headers else None,
-            expiries=[self._expiry] if self._expiry else None,
+            expiries=None if expiries is None else [expiries[self._index]],
         )
         return Batch(self.offset, self.timestamp_ns, columns)
 
 
-def make_message(  # noqa: PLR0917 - called once per message, and keywords cost time
-    topic: str, channel_engine: ChannelEngine[Message] | None, batch: Batch, number: int, attempts: int, delivery: int
-) -> Message:
-    """Build the message at place `number` of a batch."""
-    columns = batch.columns
-    return Message(
-        topic,
-        batch.first + number,
-        batch.time_ns if columns.times is None else columns.times[number],
-        columns.bodies[number],
-        tag=None if columns.tags is None else columns.tags[number],
-        key=None if columns.keys is None else columns.keys[number],
-        headers=_NONE if columns.headers is None else shown(columns.headers[number]),
-        channel_engine=channel_engine,
-        attempts=attempts,
-        delivery=delivery,
-        expiry=0 if columns.expiries is None else columns.expiries[number],
-    )
+def look_at(topic: str, batch: Batch, number: int, attempts: int = 0) -> Message:
+    """Return the message at a place of a batch, to be looked at."""
+    return Message(MessageLease.of_one(topic, batch, number, attempts=attempts), 0, batch.columns.bodies[number])

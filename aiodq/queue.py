@@ -231,16 +231,6 @@ class Queue(Producer, Channel, AsyncBlock):
             )
         message.ack_nowait()
 
-    def _handed(self, message: Message) -> Message:
-        channel_engine = self._channel_engine
-        if channel_engine.options.auto_ack:
-            message.ack_nowait()
-            return message
-        if channel_engine.counting:
-            channel_engine.note_deliveries()
-        self._note(message)
-        return message
-
     def shutdown(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - asyncio's signature
         """Refuse puts from now on; getters go on until nothing is ready, or end at once if `immediate`.
 

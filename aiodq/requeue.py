@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.dead_letters import HEADERS
+from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.message import Message
 from aiodq.transaction import Transaction
 
@@ -89,7 +90,7 @@ class _Office:
         if state is None or not self.may_return(letter):
             return None
         attempts, delivery = state.pick(letter.offset)
-        return Message(
-            letter.topic, letter.offset, letter.timestamp_ns, letter.body, tag=letter.tag, key=letter.key,
-            headers=letter.headers, channel_engine=self._channel_engine, attempts=attempts, delivery=delivery,
+        lease = MessageLease.of_one(
+            letter.topic, letter._batch(), 0, number=delivery, attempts=attempts, channel_engine=self._channel_engine,  # noqa: SLF001 - the same message
         )  # fmt: skip
+        return Message(lease, 0, letter.body, self._channel_engine.store_ref())

@@ -13,7 +13,7 @@ from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.stats.health import health
 from aiodq.engine.store_engine import Seams, StoreEngine
 from aiodq.errors import InvalidOptionError, InvalidOptionTypeError, NotAwaitedError, StorageError
-from aiodq.message import make_message
+from aiodq.message import Message
 from aiodq.names import check_name, check_topic_name
 from aiodq.onlyasync import AsyncBlock
 from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, check_store_options
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from aiodq.engine.monitoring.events import Events
     from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.message import Message
 
 __all__ = ["QueueOpening", "Store", "StoreOpening", "open", "open_queue", "open_reader"]
 
@@ -351,7 +350,7 @@ class StoreOpening(AsyncBlock):
     async def _open(self) -> Store:
         self._begun = True
         store_engine = StoreEngine(self._path, self._options, self._seams)
-        await store_engine.open(make_message, create=self._manner.create, wait=self._manner.wait)
+        await store_engine.open(Message, create=self._manner.create, wait=self._manner.wait)
         return Store(store_engine)
 
     async def __aenter__(self) -> Store:

@@ -6,15 +6,16 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiodq.channel import Channel, known_start, start_offset
+from aiodq.channel import Channel
 from aiodq.engine.channel_management import pause_topic
 from aiodq.engine.reading.prefetch_reader import SharedReader
 from aiodq.engine.stats.topic_stats import topic_stats
 from aiodq.errors import OffsetError
-from aiodq.message import Message, make_message
+from aiodq.message import Message, look_at
 from aiodq.names import check_name
 from aiodq.options import check_channel_options, check_dead_letter, check_store_options, time_ns
 from aiodq.producer import Producer
+from aiodq.starting import known_start, start_offset
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.values import check_offset
 
@@ -116,7 +117,7 @@ class Topic(Producer):
     def _open_channel_engine(self, name: str, options: ChannelOptions | None) -> ChannelEngine[Message]:
         engine, store_engine = self._engine, self._store_engine
         new, first = name not in engine.channel_engines, not engine.retention.holding()
-        channel_engine = store_engine.channel_engine(engine, name, make_message)
+        channel_engine = store_engine.channel_engine(engine, name, Message)
         if options is not None:
             engine.effective_options.channel(channel_engine, options)
         if new:
@@ -170,7 +171,7 @@ class Topic(Producer):
         result = await self._engine.look(read)
         for batch in result.batches:
             if batch.first <= offset < batch.stop:
-                return make_message(self.name, None, batch, offset - batch.first, 0, 0)
+                return look_at(self.name, batch, offset - batch.first)
         raise OffsetError(f"the message at offset {offset} of {self.name!r} is lost to damage or deleted")
 
     def scan(
@@ -203,7 +204,7 @@ class Topic(Producer):
                 result = await self._store_engine.threads.call(reader.use, read)
                 for batch in result.batches:
                     for number in range(len(batch.columns.bodies)):
-                        yield make_message(self.name, None, batch, number, 0, 0)
+                        yield look_at(self.name, batch, number)
                 if result.next <= low:
                     return
                 low = result.next
@@ -220,7 +221,7 @@ class Topic(Producer):
                     for number in reversed(range(len(batch.columns.bodies))):
                         if batch.first + number < low:
                             return
-                        yield make_message(self.name, None, batch, number, 0, 0)
+                        yield look_at(self.name, batch, number)
                 if result.next >= high:
                     return
                 high = result.next

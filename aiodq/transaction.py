@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from types import TracebackType
 
-    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.channel.settlement import Settlement
     from aiodq.engine.put_batch import Accepted
     from aiodq.engine.transactions.participants import Topic
     from aiodq.engine.transactions.task_transactions import TransactionHost
@@ -48,7 +48,7 @@ class Held(Protocol):
         """Its number there."""
         ...
 
-    def _claim(self) -> tuple[ChannelEngine[Any], int]:
+    def _claim(self) -> tuple[Settlement, int]:
         """Return the channel and the delivery number by which the transaction settles it."""
         ...
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import heapq
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from aiodq.delivery.counters import Counters
+from aiodq.delivery.leases import LONGEST, Leases
 from aiodq.delivery.range_set import RangeSet
 from aiodq.delivery.timers import Deadlines, Deferrals
 from aiodq.format.journal import LONGEST_RUN, MOST_REMAINING, ChannelImage, Op, OpKind
@@ -21,40 +22,23 @@ from aiodq.format.journal import LONGEST_RUN, MOST_REMAINING, ChannelImage, Op, 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["ChannelState", "Counters"]
+from aiodq.delivery.leases import Lease
+
+__all__ = ["ChannelState"]
 
 _MILLISECOND: Final = 1_000_000
-
-
-@dataclass(slots=True)
-class Counters:
-    """How often what happened since the channel was opened."""
-
-    delivered: int = 0
-    redelivered: int = 0
-    acked: int = 0
-    requeued: int = 0
-    timed_out: int = 0
-    dead: int = 0
-    expired: int = 0
-    filtered: int = 0
-    dropped: int = 0
-    lost: int = 0
-    cancelled: int = 0
 
 
 class ChannelState:
     """The machine. Offsets are absolute.
 
+    What is handed out and acked by way of a lease (`lease`) is entered here when somebody looks: each property and
+    method does so first.
+
     Attributes:
-        floor: everything below is settled.
-        settled: what else is, above it.
         end: the log's end as far as the channel may deliver.
-        cursor: the next offset never handed out.
-        in_flight: delivery numbers by offset. A delivery number tells two deliveries of one message apart.
         deferred: what waits for a moment.
-        max_in_flight: the bound of `in_flight`.
-        counters: see `Counters`.
+        max_in_flight: the bound of what is in flight.
         orphans: of what was restored, what was in hand when its process ended and has not been worked off since, and
             whether it has waited.
         counting: deliveries are to be noted as they happen, so that they count also if their process dies.
@@ -62,23 +46,27 @@ class ChannelState:
 
     def __init__(self, floor: int, end: int, max_in_flight: int) -> None:
         """Begin with everything from `floor` to `end` ready."""
-        self.floor: int = floor
         self.end: int = max(floor, end)
-        self.cursor: int = floor
-        self.settled: RangeSet = RangeSet()
-        self.in_flight: dict[int, int] = {}
         self.deferred: Deferrals = Deferrals()
         self.max_in_flight = max_in_flight
-        self.counters: Counters = Counters()
         self.counting: bool = False
         self.orphans: dict[int, bool] = {}
-        self._deadlines = Deadlines(self.in_flight)
+        self._floor = floor
+        self._cursor = floor
+        self._settled = RangeSet()
+        self._counters = Counters()
+        self._leases = Leases(self._settle_plain, self._set_apart)
+        # Delivery numbers of what is in flight and in no lease.
+        self._apart: dict[int, int] = {}
+        self._deadlines = Deadlines(self._apart)
         self._again: list[int] = []
         # What lies before the cursor and is not to be found by it, as it was deferred before it was handed out.
         self._passed = RangeSet()
         self._attempts: dict[int, int] = {}
         # Of messages in flight whose deliveries are noted: how often they were delivered, this time included.
         self._noted: dict[int, int] = {}
+        # No message from here on was delivered before, in another process.
+        self._unseen = floor
         self._deliveries = 0
         self._fresh_acks: list[tuple[int, int]] = []
         self._fresh_requeues: list[int] = []
@@ -107,18 +95,18 @@ class ChannelState:
         """
         state = cls(image.floor, end, max_in_flight)
         for start, stop in image.ranges:
-            state.settled.add(start, stop)
+            state._settled.add(start, stop)
         state._attempts = dict(image.attempts)
         dues, wall = dict(image.deferred), max(wall, image.noted_ns)
         for op in ops:
             if op.kind is OpKind.SEEK:
-                state.floor = op.offset
-                state.settled, state._attempts = RangeSet(), {}
+                state._floor = op.offset
+                state._settled, state._attempts = RangeSet(), {}
                 dues.clear()
             elif op.kind is OpKind.FLOOR:
-                state.floor = max(state.floor, op.offset)
+                state._floor = max(state._floor, op.offset)
             elif op.kind is OpKind.ACK:
-                state.settled.add(op.offset, op.offset + op.length)
+                state._settled.add(op.offset, op.offset + op.length)
             elif op.kind is OpKind.DEFER:
                 dues[op.offset] = op.value
                 if op.length < MOST_REMAINING:
@@ -127,9 +115,9 @@ class ChannelState:
                 for offset in range(op.offset, min(op.run.stop, end)):
                     state._attempts[offset] = op.value
                     dues.pop(offset, None)
-        state.floor = min(state.floor, end)
+        state._floor = min(state._floor, end)
         state.end = end
-        state.settled.discard_from(end)
+        state._settled.discard_from(end)
         state._advance()
         state._attempts = {o: n for o, n in state._attempts.items() if state._is_open(o)}
         # What was put off and fell due while nobody ran is as suspect as it was; it has waited already.
@@ -138,7 +126,8 @@ class ChannelState:
             for offset, number in state._attempts.items()
             if number and dues.get(offset, wall) <= wall
         }
-        state.cursor = state._noted_floor = state.floor
+        state._unseen = max(state._attempts, default=-1) + 1
+        state._cursor = state._noted_floor = state._floor
         for offset in sorted(o for o, due in dues.items() if due > wall and state._is_open(o)):
             state._attempts.setdefault(offset, 0)
             state.defer(offset, now + dues[offset] - wall)
@@ -152,20 +141,70 @@ class ChannelState:
         deferred = {offset: due - now + wall for offset, due in dues if due is not None}
         return ChannelImage(self.floor, list(self.settled), attempts, deferred, wall)
 
+    # --- what it is like
+
+    def _look(self) -> None:
+        """Enter what was handed out and acked by way of leases."""
+        leases, lease = self._leases, self._leases.open
+        if leases.dirty or (lease is not None and lease.counted != lease.next):
+            handed, acked = leases.look()
+            if handed and lease is not None:
+                self._cursor = lease.first + lease.next
+            self._counters.delivered += handed
+            self._counters.acked += acked
+
+    @property
+    def floor(self) -> int:
+        """Everything below is settled."""
+        self._look()
+        return self._floor
+
+    @property
+    def settled(self) -> RangeSet:
+        """What else is settled, above the floor."""
+        self._look()
+        return self._settled
+
+    @property
+    def counters(self) -> Counters:
+        """See `Counters`."""
+        self._look()
+        return self._counters
+
     @property
     def depth(self) -> int:
         """Messages not settled."""
-        return self.end - self.floor - self.settled.total
+        self._look()
+        return self.end - self._floor - self._settled.total
+
+    @property
+    def flying(self) -> int:
+        """How many messages are in flight."""
+        self._look()
+        return len(self._apart) + self._leases.in_flight
+
+    @property
+    def in_flight(self) -> dict[int, int]:
+        """A copy of the delivery numbers of what is in flight, by offset."""
+        self._look()
+        return self._apart | dict(self._leases)
+
+    def delivery(self, offset: int) -> int | None:
+        """Return a message's delivery number, which tells two deliveries apart; None where it is not in flight."""
+        self._look()
+        number = self._apart.get(offset)
+        return self._leases.delivery(offset) if number is None else number
 
     @property
     def ready(self) -> int:
         """Messages that wait to be handed out."""
-        return self.depth - len(self.in_flight) - len(self.deferred)
+        return self.depth - self.flying - len(self.deferred)
 
     @property
     def credit(self) -> int:
         """How many more may be in flight."""
-        return self.max_in_flight - len(self.in_flight)
+        self._look()
+        return self.max_in_flight - len(self._apart) - self._leases.in_flight
 
     def extend(self, end: int) -> None:
         """The log has grown."""
@@ -173,9 +212,10 @@ class ChannelState:
 
     def again(self) -> int | None:
         """Return the lowest offset that the cursor has passed and that is ready, or None."""
+        self._look()
         while self._again:
             offset = self._again[0]
-            if self._is_open(offset) and offset not in self.in_flight and offset not in self.deferred:
+            if self.is_ready(offset):
                 return offset
             heapq.heappop(self._again)
         return None
@@ -193,47 +233,120 @@ class ChannelState:
 
     def fresh(self) -> int:
         """Return the next offset never handed out, settled or deferred; `end` where there is none."""
-        self.cursor = max(self.cursor, self.floor)
-        if self.settled.total or self._passed.total:
+        self._look()
+        self._cursor = max(self._cursor, self._floor)
+        if self._settled.total or self._passed.total:
             before = -1
-            while before != self.cursor:
-                before = self.cursor
-                self.cursor = self._passed.next_missing(self.settled.next_missing(before))
-        return min(self.end, self.cursor)
+            while before != self._cursor:
+                before = self._cursor
+                self._cursor = self._passed.next_missing(self._settled.next_missing(before))
+        return min(self.end, self._cursor)
+
+    # --- leases
+
+    def plain_run(self, offset: int, stop: int) -> int:
+        """Return how many messages from `offset` on, before `stop`, a lease may be of; 0 where it is another's turn.
+
+        They are the next ones, nobody had them before, and nothing but their turn decides when they are delivered.
+        """
+        self._look()
+        if offset != self._cursor:
+            return 0
+        stop = min(stop, self.end, offset + LONGEST)
+        stop = min(self._settled.next_present(offset, stop), self._passed.next_present(offset, stop))
+        if offset < self._unseen:
+            stop = next((each for each in range(offset, stop) if each in self._attempts), stop)
+        return stop - offset
+
+    def begin(self, lease: Lease) -> None:
+        """Hand out of a lease from now on, which begins with the next message (see `plain_run`)."""
+        self._look()
+        lease.number = self._deliveries + 1
+        self._leases.begin(lease)
+        self._deliveries += len(lease.marks)
+
+    def reach(self, lease: Lease) -> None:
+        """Let as many be handed out of the open lease as there are, and as may be in flight."""
+        self._look()
+        credit = self.max_in_flight - len(self._apart) - self._leases.in_flight
+        lease.limit = min(len(lease.marks), lease.next + max(credit, 0)) if lease.open else lease.next
+
+    def acked(self, lease: Lease) -> None:
+        """A message of a lease was acked, for the first time since somebody looked."""
+        self._leases.acked(lease)
+
+    def halt(self) -> None:
+        """Let nothing more be handed out of the open lease before `reach` is called."""
+        self._leases.halt()
+
+    def close_lease(self) -> None:
+        """Hand out nothing more of the open lease."""
+        self._look()
+        self._leases.close()
+
+    def part(self, offset: int | None = None) -> None:
+        """Have nothing to do with leases any more: neither with a message, nor, where none is named, with any."""
+        self._look()
+        if offset is None:
+            self._leases.part_all()
+        else:
+            self._leases.part(offset)
+
+    def _set_apart(self, offset: int, delivery: int, deadline: int | None) -> None:
+        self._apart[offset] = delivery
+        if deadline is not None:
+            self._deadlines.add(deadline, offset, delivery)
+
+    # --- deliveries
 
     def deliver(self, offset: int, deadline: int | None = None) -> tuple[int, int]:
         """Hand out a ready message, to be settled by `deadline`; return (attempts, delivery number)."""
+        self._make_way(offset, offset + 1)
         if self._again and self._again[0] == offset:
             heapq.heappop(self._again)
         attempts = self._attempts.get(offset, 0) + 1
-        self.counters.redelivered += attempts > 1
-        self.counters.delivered += 1
+        self._counters.redelivered += attempts > 1
+        self._counters.delivered += 1
         self._deliveries += 1
-        self.in_flight[offset] = self._deliveries
+        self._apart[offset] = self._deliveries
         if self.counting:
             self._noted[offset] = attempts
             self._fresh_deliveries.append(offset)
         if deadline is not None:
             self._deadlines.add(deadline, offset, self._deliveries)
-        if offset >= self.cursor and not (self._passed.total and offset in self._passed):
-            self.cursor = offset + 1
+        if offset >= self._cursor and not (self._passed.total and offset in self._passed):
+            self._cursor = offset + 1
             if self._passed.total:
-                self._passed.discard_below(self.cursor)
+                self._passed.discard_below(self._cursor)
         return attempts, self._deliveries
+
+    def _make_way(self, start: int, stop: int) -> None:
+        """Messages are dealt with otherwise than by the open lease: it looks again, or ends if they were to come."""
+        self._look()
+        lease = self._leases.open
+        if lease is None:
+            return
+        if start < lease.first + len(lease.marks) and stop > lease.first + lease.next:
+            self._leases.close()
+        else:
+            self._leases.halt()
 
     def is_ready(self, offset: int) -> bool:
         """Return whether a message waits to be handed out."""
-        return self._is_open(offset) and offset not in self.in_flight and offset not in self.deferred
+        self._look()
+        return self._is_open(offset) and self.delivery(offset) is None and offset not in self.deferred
 
     def pick(self, offset: int) -> tuple[int, int]:
         """Hand out a ready message out of its turn; return (attempts, delivery number)."""
-        if offset >= self.cursor:
+        self._make_way(offset, offset + 1)
+        if offset >= self._cursor:
             self._passed.add(offset, offset + 1)
         return self.deliver(offset)
 
     def passed(self, offset: int) -> bool:
         """Return whether the message was handed out or deferred before."""
-        return offset < self.cursor or offset in self._passed
+        self._look()
+        return offset < self._cursor or offset in self._passed
 
     def attempts(self, offset: int) -> int:
         """Return how often a message was delivered that is not in flight."""
@@ -246,41 +359,55 @@ class ChannelState:
 
     def touch(self, offset: int, deadline: int) -> None:
         """Expect a message in flight back by then."""
-        self._deadlines.move(deadline, offset, self.in_flight[offset])
+        self.part(offset)
+        self._deadlines.move(deadline, offset, self._apart[offset])
 
     def hold(self, offset: int) -> int:
         """Take a message, in flight or ready, until somebody settles or requeues it; return the delivery number."""
+        self._make_way(offset, offset + 1)
+        self._leases.pop(offset)
         self._deliveries += 1
-        self.in_flight[offset] = self._deliveries
-        if offset >= self.cursor and offset not in self._passed:
-            self.cursor = offset + 1
+        self._apart[offset] = self._deliveries
+        if offset >= self._cursor and offset not in self._passed:
+            self._cursor = offset + 1
         return self._deliveries
+
+    def unhold(self, offset: int, delivery: int) -> None:
+        """Let a message that is held be in flight by the number that it had before."""
+        self._apart[offset] = delivery
 
     def next_moment(self) -> int | None:
         """Return when there is something for `tick` to do, or None."""
-        due, deadline = self.deferred.next(), self._deadlines.next()
-        return due if deadline is None or (due is not None and due < deadline) else deadline
+        self._look()
+        moments = self.deferred.next(), self._deadlines.next(), self._leases.next_deadline()
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def tick(self, now: int) -> list[int]:
         """Make ready what is due; return what was in flight for too long. The caller requeues that, one by one."""
+        self._look()
         for offset in self.deferred.take(now):
-            heapq.heappush(self._again, offset)
+            self._come_again(offset)
         late = self._deadlines.next()
-        return [] if late is None or late > now else self._deadlines.take(now)
+        return self._leases.take_late(now) + ([] if late is None or late > now else self._deadlines.take(now))
+
+    def _come_again(self, offset: int) -> None:
+        heapq.heappush(self._again, offset)
+        # What was handed out before comes ahead of what was not.
+        self._leases.halt()
 
     def ack(self, offset: int) -> None:
         """Settle a message in flight."""
         self._land(offset)
-        self.counters.acked += 1
+        self._counters.acked += 1
         self._settle(offset, offset + 1)
 
     def nack(self, offset: int, attempts: int, due: int | None = None) -> None:
         """Make a message in flight ready again, now or when it is due, having been delivered `attempts` times."""
         self._land(offset)
-        self.counters.requeued += 1
+        self._counters.requeued += 1
         self.count(offset, attempts)
         if due is None:
-            heapq.heappush(self._again, offset)
+            self._come_again(offset)
         else:
             self.deferred.add(offset, due)
             self._fresh_deferrals.append(offset)
@@ -288,48 +415,50 @@ class ChannelState:
     def release(self, offset: int, attempts: int) -> None:
         """As `nack`, for a message that nobody has looked at: it counts as never delivered."""
         self.nack(offset, attempts - 1)
-        self.counters.requeued -= 1
-        self.counters.delivered -= 1
+        self._counters.requeued -= 1
+        self._counters.delivered -= 1
 
     def time_out(self, offset: int) -> None:
         """Make a message in flight ready again whose time is up; the delivery counts."""
         self._land(offset)
-        self.counters.timed_out += 1
+        self._counters.timed_out += 1
         self.count(offset, self.attempts(offset) + 1)
-        heapq.heappush(self._again, offset)
+        self._come_again(offset)
 
     def defer(self, offset: int, due: int) -> None:
         """Defer a message that was never handed out, as the log says; that is not noted once more."""
-        if not self._is_open(offset) or offset in self.in_flight or offset in self.deferred:
+        if not self.is_ready(offset):
             return
+        self._make_way(offset, offset + 1)
         self.deferred.add(offset, due)
-        if offset >= self.cursor:
+        if offset >= self._cursor:
             self._passed.add(offset, offset + 1)
 
     def send_dead_letter(self, offset: int) -> None:
         """Settle a message in flight that is given up."""
         self._land(offset)
-        self.counters.dead += 1
+        self._counters.dead += 1
         self._settle(offset, offset + 1)
 
     def expire(self, offset: int) -> None:
         """Settle a ready message whose time is over."""
-        self.counters.expired += self._give_up(offset, offset + 1)
+        self._counters.expired += self._give_up(offset, offset + 1)
 
     def cancel(self, offset: int) -> None:
         """Settle a deferred message that nobody is to get."""
-        self.counters.cancelled += self._give_up(offset, offset + 1)
+        self._counters.cancelled += self._give_up(offset, offset + 1)
 
     def skip(self, start: int, stop: int) -> None:
         """Settle ready messages that the channel does not want."""
-        self.counters.filtered += self._give_up(start, stop)
+        self._counters.filtered += self._give_up(start, stop)
 
     def seek(self, offset: int) -> None:
         """Begin anew at an offset: everything below it is settled, nothing else; what is in flight is forgotten."""
-        self.floor = self.cursor = self._noted_floor = offset
-        self.settled, self._passed = RangeSet(), RangeSet()
+        self._look()
+        self._floor = self._cursor = self._noted_floor = offset
+        self._settled, self._passed = RangeSet(), RangeSet()
         for forgotten in (
-            self.in_flight, self.deferred, self._deadlines, self._again, self._attempts, self._noted,
+            self._apart, self._leases, self.deferred, self._deadlines, self._again, self._attempts, self._noted,
         ):  # fmt: skip
             forgotten.clear()
         for fresh in (self._fresh_acks, self._fresh_requeues, self._fresh_deliveries, self._fresh_deferrals):
@@ -339,23 +468,23 @@ class ChannelState:
     def lose(self, start: int, stop: int) -> int:
         """Settle offsets that cannot be read any more; return how many were not settled."""
         lost = self._give_up(start, stop)
-        self.counters.lost += lost
+        self._counters.lost += lost
         return lost
 
     def miss(self, start: int, stop: int) -> int:
         """Settle what is deleted before the channel had it; return how many messages that were."""
         missed = self._give_up(start, stop)
-        self.counters.dropped += missed
+        self._counters.dropped += missed
         return missed
 
     def drop(self, count: int) -> int:
         """Settle the `count` oldest messages not in flight; return the offset behind the last of them."""
         at = self.floor
-        for _ in range(min(count, self.depth - len(self.in_flight))):
-            at = self.settled.next_missing(max(at, self.floor))
-            while at in self.in_flight:
-                at = self.settled.next_missing(at + 1)
-            self.counters.dropped += self._give_up(at, at + 1)
+        for _ in range(min(count, self.depth - self.flying)):
+            at = self._settled.next_missing(max(at, self._floor))
+            while self.delivery(at) is not None:
+                at = self._settled.next_missing(at + 1)
+            self._counters.dropped += self._give_up(at, at + 1)
             at += 1
         return at
 
@@ -365,21 +494,23 @@ class ChannelState:
 
     def settled_all(self, start: int, stop: int) -> bool:
         """Return whether everything from `start` to `stop` is settled."""
-        return stop <= self.floor or self.settled.covers(max(start, self.floor), stop)
+        self._look()
+        return stop <= self._floor or self._settled.covers(max(start, self._floor), stop)
 
     def take_ops(self, wall: int = 0, now: int = 0) -> list[Op]:
         """Return what happened since the last call, as short as it can be said, noted at this wall time and moment."""
+        self._look()
         ops: list[Op] = []
         if self._fresh_seek is not None:
             ops.append(Op(OpKind.SEEK, self._fresh_seek))
             self._fresh_seek = None
-        if self.floor > self._noted_floor:
-            ops.append(Op(OpKind.FLOOR, self.floor))
-            self._noted_floor = self.floor
+        if self._floor > self._noted_floor:
+            ops.append(Op(OpKind.FLOOR, self._floor))
+            self._noted_floor = self._floor
         if self._fresh_acks:
             joined = RangeSet()
             for start, stop in self._fresh_acks:
-                joined.add(max(start, self.floor), stop)
+                joined.add(max(start, self._floor), stop)
             ops += [Op(OpKind.ACK, start, stop - start) for start, stop in joined]
             self._fresh_acks.clear()
         if self._fresh_requeues or self._fresh_deliveries:
@@ -416,21 +547,23 @@ class ChannelState:
         """Have `take_ops` say everything again, as what it said last did not reach the disk."""
         # Of everything that was noted before, nothing counts any more.
         self._fresh_seek = self._noted_floor = self.floor
-        self._fresh_acks = list(self.settled)
+        self._fresh_acks = list(self._settled)
         self._fresh_requeues = list(self._attempts)
         self._fresh_deliveries = list(self._noted)
         self._fresh_deferrals = [offset for offset in self._attempts if offset in self.deferred]
 
     def _is_open(self, offset: int) -> bool:
-        return self.floor <= offset < self.end and offset not in self.settled
+        return self._floor <= offset < self.end and offset not in self._settled
 
     def _give_up(self, start: int, stop: int) -> int:
         start, stop = max(start, self.floor), min(stop, self.end)
         if stop <= start:
             return 0
         before = self.depth
-        for offset in [o for o in self.in_flight if start <= o < stop]:
+        self._make_way(start, stop)
+        for offset in [o for o in self._apart if start <= o < stop]:
             self._land(offset)
+        self._leases.take_away(start, stop)
         if self.deferred:
             self.deferred.discard_range(start, stop)
         self._settle(start, stop)
@@ -438,7 +571,9 @@ class ChannelState:
 
     def _land(self, offset: int) -> None:
         """A message is in flight no more."""
-        del self.in_flight[offset]
+        if self._apart.pop(offset, None) is None:
+            self._look()
+            self._leases.pop(offset)
         if self._noted:
             self._noted.pop(offset, None)
 
@@ -447,14 +582,18 @@ class ChannelState:
             self._attempts.pop(start, None)
         elif self._attempts:
             self._attempts = {o: n for o, n in self._attempts.items() if not start <= o < stop}
-        if start == self.floor and not self.settled:
-            self.floor = stop
+        self._settle_plain(start, stop)
+
+    def _settle_plain(self, start: int, stop: int) -> None:
+        """Settle what was delivered once at most, so that no number of attempts is known of it."""
+        if start == self._floor and not self._settled:
+            self._floor = stop
             return
-        self.settled.add(start, stop)
+        self._settled.add(start, stop)
         self._fresh_acks.append((start, stop))
-        if start == self.floor:
+        if start == self._floor:
             self._advance()
 
     def _advance(self) -> None:
-        self.floor = self.settled.next_missing(self.floor)
-        self.settled.discard_below(self.floor)
+        self._floor = self._settled.next_missing(self._floor)
+        self._settled.discard_below(self._floor)

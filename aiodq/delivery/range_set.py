@@ -64,6 +64,11 @@ class RangeSet:
         at = bisect_right(self._starts, number) - 1
         return self._stops[at] if at >= 0 and number < self._stops[at] else number
 
+    def next_present(self, number: int, stop: int) -> int:
+        """Return the first member from `number` on and before `stop`; `stop` where there is none."""
+        at = bisect_right(self._stops, number)
+        return min(max(self._starts[at], number), stop) if at < len(self._starts) else stop
+
     def covers(self, start: int, stop: int) -> bool:
         """Return whether all of `start` to `stop` are members."""
         return stop <= start or self.next_missing(start) >= stop

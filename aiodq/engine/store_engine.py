@@ -52,12 +52,13 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.engine.channel.dead_letters import DeadLetter
+    from aiodq.engine.channel.message_lease import MessageLease
     from aiodq.engine.opened_files import OpenedStore, OpenedTopic
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.state.stored_options import StoredOptions
 
-    MakeMessage = Callable[[str, ChannelEngine[Any] | None, Any, int, int, int], Any]
+    MakeMessage = Callable[[MessageLease, int, bytes, object], Any]
 
 __all__ = ["Seams", "StoreEngine"]
 
@@ -301,7 +302,7 @@ class StoreEngine:
         """Return a topic's channel, made without a state if it is new."""
         found = engine.channel_engines.get(channel)
         if found is None:
-            found = ChannelEngine(channel, engine, partial(make, engine.name), self.clock)
+            found = ChannelEngine(channel, engine, make, self.clock)
             found.store_ref = self.store_ref
             engine.channel_engines[channel] = found
         return found
@@ -493,11 +494,14 @@ class StoreEngine:
 
     def _begin_closing(self) -> None:
         self.closing = True
-        self._stop_inline_puts()
+        self._stop_inline()
 
-    def _stop_inline_puts(self) -> None:
+    def _stop_inline(self) -> None:
+        """Have it looked whether the store may be used, before anything more is put or handed out."""
         for engine in (*self.topics.values(), *self.deletions.ending):
             engine.group_commit.stop_inline()
+            for channel_engine in list(engine.channel_engines.values()):
+                channel_engine.halt()
 
     @property
     def usable(self) -> bool:
@@ -540,7 +544,7 @@ class StoreEngine:
     def after_fork(self) -> None:
         """In the child: nothing of this store may be used here."""
         self.forked = True
-        self._stop_inline_puts()
+        self._stop_inline()
 
 
 def _mark_children() -> None:

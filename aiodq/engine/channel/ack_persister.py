@@ -50,7 +50,13 @@ class AckPersister:
     """One per topic."""
 
     def __init__(
-        self, threads: WorkerThreads, wait_durable: Callable[[], Awaitable[None]], timer: SyncTimer, *, durable: bool
+        self,
+        threads: WorkerThreads,
+        wait_durable: Callable[[], Awaitable[None]],
+        timer: SyncTimer,
+        written: Callable[[Settlement], None],
+        *,
+        durable: bool,
     ) -> None:
         """Keep the files of a topic.
 
@@ -58,11 +64,13 @@ class AckPersister:
             threads: the threads.
             wait_durable: returns when every message that may be acked is durable.
             timer: times the syncs.
+            written: told of each channel that has written what it settled.
             durable: whether acks are synced as soon as they are written, or left to `sync_all`.
         """
         self._threads = threads
         self._wait_durable = wait_durable
         self._timer = timer
+        self._written = written
         self.durable = durable
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
         self._dirty: dict[str, Settlement] = {}
@@ -171,6 +179,7 @@ class AckPersister:
                 waiters, channel_engine.ack_waiters = channel_engine.ack_waiters, []
                 waiting.append((channel_engine, waiters))
                 error = self._write(channel_engine)
+                self._written(channel_engine)
                 if error is None:
                     self._unsynced[channel_engine.name] = channel_engine
                 else:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from aiodq.delivery.leases import MEASURED
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.held_by_task import HeldByTask
+from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.channel.settlement import SECOND, Settlement
 from aiodq.engine.futures import settle
 from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 from aiodq.options import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.settlement import ChannelEngineHost
     from aiodq.engine.graceful_stop import Stoppable
-    from aiodq.format.columns import Columns
     from aiodq.options import ChannelOptions
 
 __all__ = ["ChannelEngine"]
@@ -43,6 +46,11 @@ class ChannelEngine(Settlement, Generic[M]):
         shut: it ends once nothing is ready; `shut_now`: at once.
         taken: which task holds what, as far as a `Queue` handed it out.
         ending: set once it is to end.
+        lease, bodies: what is handed out from, and the bodies of its messages. The next one may be handed out by
+            counting one up, as long as that is below the lease's limit and it is not yet `until`.
+        monotonic: the store's clock.
+        until: the clock's monotonic time from which on `take` or `get` has to look.
+        special: more is to be done with each message before whoever asked has it.
         consumers: those that work it off.
     """
 
@@ -50,7 +58,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self,
         name: str,
         host: ChannelEngineHost,
-        make: Callable[[ChannelEngine[M] | None, Batch, int, int, int], M],
+        make: Callable[[MessageLease, int, bytes, object], M],
         clock: Clock,
     ) -> None:
         """Begin without a state; `attach` brings it.
@@ -58,7 +66,7 @@ class ChannelEngine(Settlement, Generic[M]):
         Args:
             name: the channel's.
             host: the topic's engine.
-            make: builds a message of (channel engine, batch, number in it, attempts, delivery number).
+            make: builds a message of (lease, place in it, body, what keeps the store open).
             clock: the store's.
         """
         super().__init__(name, host, clock)
@@ -76,7 +84,12 @@ class ChannelEngine(Settlement, Generic[M]):
         self._tags: frozenset[str] | None = None
         self._plain = True
         self._looks_ahead = False
+        self._loop = asyncio.get_running_loop()
+        self.monotonic: Callable[[], float] = clock.monotonic
         self._turn_began = 0.0
+        self._turn = _LONGEST_TURN
+        self.lease: MessageLease = MessageLease(host.name, Batch(0, 0, Columns([])))
+        self.bodies: list[bytes] = []
         self._measure_at = 0
         self.configure(self.options)
 
@@ -86,20 +99,52 @@ class ChannelEngine(Settlement, Generic[M]):
         timeout = options.visibility_timeout
         self._timeout = None if timeout is None or options.auto_ack else int(seconds(timeout) * SECOND)
         self._tags = None if options.tags is None else frozenset(options.tags)
+        self._turn = _LONGEST_TURN if self._timeout is None else min(_LONGEST_TURN, self._timeout / SECOND / 20)
         self._plain = self._tags is None and options.max_attempts is None
         self.counting: bool = options.max_attempts is not None and not options.auto_ack
+        self.special: bool = self.counting or options.auto_ack
         if self.state is not None:
             self.state.counting = self.counting
+            self.state.close_lease()
             self.settle_ahead()
             self.state.max_in_flight = options.max_in_flight
             self.wake()
 
     # --- getting
 
-    def take(self, *, cold: bool = False, now: float | None = None) -> M | None:
+    def halt(self) -> None:
+        """Let nothing be handed out without a look at what is different from now on."""
+        if self.state is not None:
+            self.state.halt()
+
+    def take_next(self, store_ref: object) -> M | None:
+        """Hand out the next message of the lease that is open; None where more is to be looked at than that."""
+        lease = self.lease
+        index = lease.next
+        if index >= lease.limit or (now := self.monotonic()) >= self.until:
+            return None
+        try:
+            if asyncio.get_running_loop() is not self._loop:
+                return None
+        except RuntimeError:
+            return None
+        lease.next, lease.last = index + 1, now
+        return self._make(lease, index, self.bodies[index], store_ref)
+
+    def take_run(self, most: int, store_ref: object) -> Iterable[M]:
+        """Hand out up to so many of the lease that is open, likewise. The caller's context is known to be right."""
+        lease = self.lease
+        first, stop = lease.next, min(lease.next + most, lease.limit)
+        if first >= stop or (now := self.monotonic()) >= self.until:
+            return ()
+        lease.next, lease.last = stop, now
+        return map(self._make, repeat(lease), range(first, stop), self.bodies[first:stop], repeat(store_ref))
+
+    def take(self, store_ref: object, *, cold: bool = False, now: float | None = None) -> M | None:
         """Hand out the next message, or None when nothing may be or nothing is at hand.
 
         Args:
+            store_ref: what the message is to hold, so that the store stays open.
             cold: read a little from disk at once rather than leave it to the prefetching reader.
             now: the clock's monotonic time, where the caller has just looked.
         """
@@ -109,19 +154,63 @@ class ChannelEngine(Settlement, Generic[M]):
         while state.credit > 0:
             found = self.source.next(state, cold=cold)
             if found is None:
+                self.bodies = self.bodies if self.lease.open and self.lease.next < len(self.lease.marks) else []
                 return None
             batch, number = found
             columns = batch.columns
+            now = self._clock.monotonic() if now is None else now
             if (
                 self._plain
                 and columns.dues is None
                 and columns.expiries is None
                 and (columns.headers is None or FOR not in columns.headers[number])
             ):
-                return self._deliver(state, batch, number, now)
+                if self._lease(state, batch, number):
+                    return self._take_of_lease(state, now, store_ref)
+                return self._deliver(state, batch, number, now, store_ref)
             if self._wanted(state, batch, number):
-                return self._deliver(state, batch, number, now)
+                return self._deliver(state, batch, number, now, store_ref)
         return None
+
+    def _lease(self, state: ChannelState, batch: Batch, number: int) -> bool:
+        """Have a lease whose next message is this one; return whether that can be."""
+        lease, offset = self.lease, batch.first + number
+        if lease.open and lease.first + lease.next == offset and lease.next < len(lease.marks):
+            return True
+        count = state.plain_run(offset, batch.stop)
+        if not count:
+            return False
+        headers = batch.columns.headers
+        if headers is not None:
+            count = next((at for at in range(count) if FOR in headers[number + at]), count)
+        run = batch.cut(offset, offset + count)
+        self.lease = MessageLease(
+            self._host.name, run, timeout=self._timeout, channel_engine=self,
+            loop=self._loop,
+        )  # fmt: skip
+        self.bodies = run.columns.bodies
+        state.begin(self.lease)
+        return True
+
+    def _take_of_lease(self, state: ChannelState, now: float, store_ref: object) -> M:
+        """Hand out the next message of the lease, and let those behind it be handed out without looking."""
+        lease = self.lease
+        if now >= self.until:
+            lease.turn()
+            self.until = now + self._turn
+        if self._timeout is not None:
+            deadline = round(now * SECOND) + self._timeout
+            if self._alarm.at is None or self._alarm.at > deadline:
+                self._alarm.set(deadline)
+        state.reach(lease)
+        index = lease.next
+        lease.next, lease.last = index + 1, now
+        if lease.number + index >= self._measure_at:
+            lease.marks[index] = MEASURED
+            put = lease.time_ns if lease.times is None else lease.times[index]
+            self._measure_at = self.latency.delivered(lease.number + index, put, 1)
+        lease.limit = min(lease.limit, self._measure_at - lease.number)
+        return self._make(lease, index, self.bodies[index], store_ref)
 
     def settle_ahead(self) -> None:
         """Settle what is dead or expired in front of the next message that is to be delivered, nobody having asked.
@@ -185,11 +274,11 @@ class ChannelEngine(Settlement, Generic[M]):
         put = batch.time_ns if batch.columns.times is None else batch.columns.times[number]
         return self._host.lifetimes.end(batch.first + number, put, expiries[number]) <= now
 
-    def _deliver(self, state: ChannelState, batch: Batch, number: int, now: float | None) -> M:
+    def _deliver(self, state: ChannelState, batch: Batch, number: int, now: float, store_ref: object) -> M:
         offset = batch.first + number
         deadline = None
         if self._timeout is not None:
-            deadline = int((self._clock.monotonic() if now is None else now) * SECOND) + self._timeout
+            deadline = round(now * SECOND) + self._timeout
             if self._alarm.at is None or self._alarm.at > deadline:
                 self._alarm.set(deadline)
         attempts, delivery = state.deliver(offset, deadline)
@@ -197,7 +286,10 @@ class ChannelEngine(Settlement, Generic[M]):
             self.source.requeue_cache.discard(offset)
         if delivery >= self._measure_at:
             self._measure_at = self.latency.delivered(delivery, _since(batch, number), attempts)
-        return self._make(self, batch, number, attempts, delivery)
+        lease = MessageLease.of_one(
+            self._host.name, batch, number, number=delivery, attempts=attempts, channel_engine=self
+        )
+        return self._make(lease, 0, batch.columns.bodies[number], store_ref)
 
     def peek(self) -> M | None:
         """Return the message that `take` would give, made without a channel engine, or None."""
@@ -206,7 +298,10 @@ class ChannelEngine(Settlement, Generic[M]):
             return None
         while (found := self.source.next(state, cold=True)) is not None and not self._wanted(state, *found):
             pass
-        return None if found is None else self._make(None, *found, 0, 0)
+        if found is None:
+            return None
+        batch, number = found
+        return self._make(MessageLease.of_one(self._host.name, batch, number), 0, batch.columns.bodies[number], None)
 
     def supplied(self, error: Exception | None) -> None:
         """See `MessageSourceUser.supplied`."""
@@ -221,6 +316,7 @@ class ChannelEngine(Settlement, Generic[M]):
         """Deliver nothing, or go on; None for as before, where only the topic's own pause may have changed."""
         self._own_pause = self._own_pause if paused is None else paused
         self.paused = self._own_pause or self._host.paused or self.held
+        self.halt()
         self.wake()
 
     def hold_back(self, *, held: bool) -> None:
@@ -251,8 +347,8 @@ class ChannelEngine(Settlement, Generic[M]):
             return 0
         return state.fresh()
 
-    async def get(self) -> M:
-        """Wait for the next message.
+    async def get(self, store_ref: object) -> M:
+        """Wait for the next message, which is to hold `store_ref`.
 
         Raises:
             QueueShutDown: shut down, and nothing is ready.
@@ -267,7 +363,7 @@ class ChannelEngine(Settlement, Generic[M]):
             self._turn_began = now = self._clock.monotonic()
         while True:
             self._host.check()
-            item = self.take(now=now)
+            item = self.take(store_ref, now=now)
             if item is not None:
                 return item
             self._raise_if_over()
@@ -376,7 +472,7 @@ class ChannelEngine(Settlement, Generic[M]):
 
         Cancellation: nothing changes.
         """
-        while self.consumers or (not handlers_only and self._over is None and self.state and self.state.in_flight):
+        while self.consumers or (not handlers_only and self._over is None and self.state and self.state.flying):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idlers.append(waiter)
             try:
@@ -396,6 +492,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self._shut_error = over or self._shut_error
         self.shut = True
         self.shut_now = self.shut_now or immediate
+        self.halt()
         self.ending.set()
         if self.shut_now:
             self._release_joiners()
@@ -408,6 +505,7 @@ class ChannelEngine(Settlement, Generic[M]):
 
     def end_getters(self, error: Exception) -> None:
         """End everyone who waits for a message, or for there to be none."""
+        self.halt()
         self._wait_queue.end(error)
         for waiter in self._joiners:
             settle(waiter, None, error)
@@ -419,6 +517,8 @@ class ChannelEngine(Settlement, Generic[M]):
         Who waits for the commit of an ack goes on waiting.
         """
         self._over = error
+        if self.state is not None:
+            self.state.part()  # whoever settles something is told
         self._alarm.stop()
         self.end_getters(error)
         self._release_idlers()

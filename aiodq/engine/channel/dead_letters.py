@@ -96,7 +96,7 @@ def send_dead_letter(
         settle(buried, None, error)
         if error is not None and not buried.cancelled():
             buried.exception()  # who gave the message up need not wait
-        if state.in_flight.get(offset) == held:
+        if state.delivery(offset) == held:
             if error is None:
                 state.send_dead_letter(offset)
             else:

@@ -6,9 +6,13 @@ from asyncio import current_task, get_running_loop
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from weakref import ref
 
+from aiodq.delivery.leases import ACKED
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+
+    from aiodq.delivery.leases import Lease
 
 __all__ = ["HeldByTask"]
 
@@ -19,7 +23,8 @@ _SLACK: Final = 16
 class Takeable(Protocol):
     """A message."""
 
-    _settled: bool
+    _run: Lease
+    _index: int
 
     @property
     def held(self) -> bool:
@@ -73,10 +78,12 @@ class HeldByTask(Generic[T]):
         if taken is None:
             if task is not None:  # else a callback of the loop: who settles there has to name the message
                 self._by_id[id(task)] = _Taken(message, ref(task, self._forget(id(task))))
-        elif taken.last._settled:  # noqa: SLF001 - `settled` would cost a call for each message
-            taken.last = message
         else:
-            taken.add(message)
+            last = taken.last
+            if last._run.marks[last._index] >= ACKED:  # noqa: SLF001 - `settled` would cost a call for each message
+                taken.last = message
+            else:
+                taken.add(message)
 
     def _forget(self, identity: int) -> Callable[[object], object]:
         # INVARIANT: this runs before another task can have the same id.

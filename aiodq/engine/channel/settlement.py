@@ -7,6 +7,7 @@ import random
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, Protocol
 
+from aiodq.delivery.leases import ACKED, MEASURED
 from aiodq.engine.channel.dead_letters import DeadLetter, send_dead_letter
 from aiodq.engine.channel.failure_causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.channel.message_source import MessageSource
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
+    from aiodq.delivery.leases import Lease
     from aiodq.engine.channel.crash_suspects import CrashSuspects
     from aiodq.engine.lifetimes import Lifetimes
     from aiodq.engine.monitoring.reporter import Reporter
@@ -77,6 +79,10 @@ class ChannelEngineHost(Protocol):
 
     def check_context(self) -> None:
         """Raise if the store belongs to another loop or process than the caller's."""
+        ...
+
+    def acked(self, channel_engine: Settlement) -> None:
+        """Something was acked: the first since anybody looked, or somebody waits for it to be durable."""
         ...
 
     def settled(self, channel_engine: Settlement) -> None:
@@ -134,6 +140,7 @@ class Settlement(ABC):
         self.counting: bool = False
         self.latency: LatencyMeter = LatencyMeter(clock)
         self._measured = self.latency.open
+        self.check_context: Callable[[], None] = host.check_context
         self.transactions: OpenTransactions = host.transactions
         self.crash_suspects: CrashSuspects = host.crash_suspects
         self._host = host
@@ -141,6 +148,7 @@ class Settlement(ABC):
         self._alarm = Alarm(clock, self._rung)
         self._over: Exception | None = None
         self._timeout: int | None = None
+        self.until: float = 0.0
         self._wait_queue = WaitQueue(self.wake)
         self.store_ref: Callable[[], object] = nobody
         self._joiners: list[asyncio.Future[None]] = []
@@ -217,6 +225,7 @@ class Settlement(ABC):
         self.source.prepare(state)
         self.settle_ahead()
         self.wake()
+        self.until = 0.0  # what is handed out from now on sets the alarm
         return state.next_moment()
 
     def _watch(self, batch: Batch) -> None:
@@ -230,6 +239,24 @@ class Settlement(ABC):
         self._host.write_now(self)
 
     # --- settling
+
+    def acked(self, lease: Lease) -> None:
+        """A message of a lease was acked, for the first time since anybody looked at the state."""
+        if self.state is not None:
+            self.state.acked(lease)
+        if self._wait_queue.line or self._joiners or self._idlers:
+            self.wake()
+        self._host.acked(self)
+
+    def ack_run(self, lease: Lease, first: int, count: int) -> None:
+        """Settle so many messages of a lease, one behind the other, which are in flight."""
+        at = lease.marks.find(MEASURED, first, first + count)
+        while at >= 0:
+            self.latency.acked(lease.number + at)
+            at = lease.marks.find(MEASURED, at + 1, first + count)
+        lease.marks[first : first + count] = bytes([ACKED]) * count
+        if lease.clean:
+            self.acked(lease)
 
     def ack(self, offset: int, delivery: int) -> None:
         """Settle a message.
@@ -264,7 +291,7 @@ class Settlement(ABC):
         Raises:
             OffsetError: it is not deferred.
         """
-        self._host.check_context()
+        self.check_context()
         if self._over is not None:
             raise self._over
         state = self.state
@@ -362,13 +389,13 @@ class Settlement(ABC):
         asked = self._renewed.pop(delivery, 1) - 1
         if asked:
             self._renewed[delivery] = asked
-        elif self._over is None and self.state is not None and self.state.in_flight.get(offset) == delivery:
+        elif self.holds(offset, delivery):
             self.touch(offset, delivery, None)
 
     def _kept_on(self, state: ChannelState, offset: int) -> bool:
         """Return whether a message whose time is up is renewed, and do so."""
-        delivery = state.in_flight[offset]
-        if delivery not in self._renewed:
+        delivery = state.delivery(offset)
+        if delivery is None or delivery not in self._renewed:
             return False
         self.touch(offset, delivery, None)
         return True
@@ -395,7 +422,7 @@ class Settlement(ABC):
 
     def holds(self, offset: int, held: int) -> bool:
         """Return whether a message is still held by that number."""
-        return self._over is None and self.state is not None and self.state.in_flight.get(offset) == held
+        return self._over is None and self.state is not None and self.state.delivery(offset) == held
 
     def settle_held(self, offset: int, held: int) -> None:
         """Settle a message whose settling is durable already; the journal may hear of it later."""
@@ -411,7 +438,7 @@ class Settlement(ABC):
         """Let a message be in flight as it was before it was held, its time beginning anew."""
         state = self.state
         if state is not None and self.holds(offset, held):
-            state.in_flight[offset] = delivery
+            state.unhold(offset, delivery)
             self.latency.moved(held, delivery)
             self.touch(offset, delivery, None)
 
@@ -452,11 +479,11 @@ class Settlement(ABC):
         return send_dead_letter(state, letter, self._host.send_dead_letter, failed, self._changed)
 
     def _in_flight(self, offset: int, delivery: int) -> ChannelState:
-        self._host.check_context()
+        self.check_context()
         state = self.state
         if self._over is not None:
             raise self._over
-        if state is None or state.in_flight.get(offset) != delivery:
+        if state is None or state.delivery(offset) != delivery:
             raise NotInFlightError(f"message {offset} is not in flight here any more")
         return state
 
@@ -474,7 +501,8 @@ class Settlement(ABC):
             raise self._over
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ack_waiters.append(waiter)
-        self.noted()
+        if len(self.ack_waiters) == 1:
+            self._host.acked(self)
         await waiter
 
 
@@ -482,6 +510,6 @@ def _standing(state: ChannelState | None, offset: int) -> str:
     """Return what a message is that is not deferred."""
     if state is None or offset >= state.end:
         return "not written yet"
-    if offset in state.in_flight:
+    if state.delivery(offset) is not None:
         return "in flight: ack or reject it"
     return "ready to be delivered" if state.is_ready(offset) else "settled already"

@@ -71,7 +71,7 @@ class StatsPublisher:
                     continue
                 counters, latency = state.counters, channel_engine.latency
                 figures = ChannelFigures(
-                    len(state.in_flight),
+                    state.flying,
                     counters.timed_out,
                     counters.dead,
                     counters.dropped,

@@ -103,7 +103,7 @@ def channel_stats(engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> Ch
     return ChannelStats(
         channel_engine.name,
         state.ready,
-        len(state.in_flight),
+        state.flying,
         len(state.deferred),
         state.depth,
         state.floor,

@@ -143,7 +143,7 @@ class TopicEngine:
         )
         self.reader: PrefetchingReader = PrefetchingReader(host.fs_of(name), host.threads, self.view, self._ahead)
         self._persister = AckPersister(
-            host.threads, self.wait_durable, SyncTimer(host.metrics, name), durable=self._durably
+            host.threads, self.wait_durable, SyncTimer(host.metrics, name), self.look_behind, durable=self._durably
         )
         self.put_buffer: PutBuffer = PutBuffer(self)
         self.retention: TopicRetention = TopicRetention(self, self.reader, self._persister, host)
@@ -328,7 +328,13 @@ class TopicEngine:
         """A channel's state is there, or something in it was settled."""
         self._persister.settled(channel_engine)
         self.put_buffer.freed()
-        self._look_behind(channel_engine)
+        self.look_behind(channel_engine)
+
+    def acked(self, channel_engine: Settlement) -> None:
+        """See `ChannelEngineHost.acked`. What may go by that is looked for once it is written (`look_behind`)."""
+        self._use()
+        self._persister.settled(channel_engine)
+        self.put_buffer.freed()
 
     def moved(self) -> None:
         """See `ChannelEngineHost.moved`."""
@@ -343,9 +349,9 @@ class TopicEngine:
         self._use()
         self._persister.note(channel_engine)
         self.put_buffer.freed()
-        self._look_behind(channel_engine)
+        self.look_behind(channel_engine)
 
-    def _look_behind(self, channel_engine: Settlement) -> None:
+    def look_behind(self, channel_engine: Settlement) -> None:
         """A channel has settled something: the oldest segment may go by that at once, any other at the next tick."""
         if self.retention.passed(channel_engine):
             self.retain_soon()

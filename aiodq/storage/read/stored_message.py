@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from aiodq.format.frame import Batch
 
@@ -16,39 +16,91 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 _SHOWN: Final = 32
 
 
+class Run(Protocol):
+    """Neighbouring messages, column by column: all that they are but their bodies.
+
+    Attributes:
+        topic: the topic's name.
+        first: the offset of the first of them.
+        time_ns: when they were put, where `times` does not say it of each.
+        times, tags, keys, headers: an item each, or None where none has any.
+    """
+
+    topic: str
+    first: int
+    time_ns: int
+    times: Sequence[int] | None
+    tags: Sequence[str | None] | None
+    keys: Sequence[bytes | None] | None
+    headers: Sequence[Mapping[str, str]] | None
+
+
+class _BatchRun:
+    """The run of a whole batch."""
+
+    __slots__ = ("first", "headers", "keys", "tags", "time_ns", "times", "topic")
+
+    def __init__(self, topic: str, batch: Batch) -> None:
+        columns = batch.columns
+        self.topic: str = topic
+        self.first: int = batch.first
+        self.time_ns: int = batch.time_ns
+        self.times: Sequence[int] | None = columns.times
+        self.tags: Sequence[str | None] | None = columns.tags
+        self.keys: Sequence[bytes | None] | None = columns.keys
+        self.headers: Sequence[Mapping[str, str]] | None = columns.headers
+
+
 class StoredMessage:
     """A message as it lies in the log.
 
     Attributes:
         body: the bytes that were put.
-        offset: its number in the topic, from 0.
-        timestamp_ns: when it was put, nanoseconds since 1970-01-01 UTC.
-        tag: a short text, or None.
-        key: bytes, or None.
-        headers: text by text; empty for none. Not to be changed.
-        topic: the topic's name.
     """
 
-    __slots__ = ("body", "headers", "key", "offset", "tag", "timestamp_ns", "topic")
+    __slots__ = ("_index", "_run", "body")
 
-    def __init__(  # noqa: PLR0917 - made once per message, and keywords cost time
-        self,
-        topic: str,
-        offset: int,
-        timestamp_ns: int,
-        body: bytes,
-        tag: str | None = None,
-        key: bytes | None = None,
-        headers: Mapping[str, str] = _NO_HEADERS,
-    ) -> None:
-        """Keep the parts."""
-        self.topic: str = topic
-        self.offset: int = offset
-        self.timestamp_ns: int = timestamp_ns
+    _run: Run
+
+    def __init__(self, run: Run, index: int, body: bytes) -> None:
+        """Be the message at a place of a run."""
+        self._run = run
+        self._index: int = index
         self.body: bytes = body
-        self.tag: str | None = tag
-        self.key: bytes | None = key
-        self.headers: Mapping[str, str] = headers
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._run.topic
+
+    @property
+    def offset(self) -> int:
+        """Its number in the topic, from 0."""
+        return self._run.first + self._index
+
+    @property
+    def timestamp_ns(self) -> int:
+        """When it was put, nanoseconds since 1970-01-01 UTC."""
+        times = self._run.times
+        return self._run.time_ns if times is None else times[self._index]
+
+    @property
+    def tag(self) -> str | None:
+        """A short text, or None."""
+        tags = self._run.tags
+        return None if tags is None else tags[self._index]
+
+    @property
+    def key(self) -> bytes | None:
+        """Bytes that name what the message is about, or None."""
+        keys = self._run.keys
+        return None if keys is None else keys[self._index]
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Text by text; empty for none. Not to be changed."""
+        headers = self._run.headers
+        return _NO_HEADERS if headers is None else headers[self._index]
 
     @property
     def id(self) -> str:
@@ -73,14 +125,6 @@ class StoredMessage:
 
 def records_of(batch: Batch, topic: str) -> Iterator[StoredMessage]:
     """Yield a batch's records in order."""
-    columns = batch.columns
-    for number, body in enumerate(columns.bodies):
-        yield StoredMessage(
-            topic,
-            batch.first + number,
-            batch.time_ns if columns.times is None else columns.times[number],
-            body,
-            None if columns.tags is None else columns.tags[number],
-            None if columns.keys is None else columns.keys[number],
-            _NO_HEADERS if columns.headers is None else columns.headers[number],
-        )
+    run = _BatchRun(topic, batch)
+    for index, body in enumerate(batch.columns.bodies):
+        yield StoredMessage(run, index, body)

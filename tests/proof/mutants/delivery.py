@@ -8,6 +8,7 @@ from unittest import mock
 
 from aiodq import requeue
 from aiodq.delivery.channel_state import ChannelState
+from aiodq.delivery.leases import Lease, Leases
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.channel.dead_letters import DeadLetterOffice
 from aiodq.format.journal import OpKind
@@ -118,10 +119,45 @@ change(
 )
 change(
     "an ack settles one message more",
+    Leases._settled,
+    "self._settle(first + at, first + stop)",
+    "self._settle(first + at, first + stop + 1)",
+    "puts and acks",
+)
+change(
+    "an ack of what was delivered before settles one message more",
     ChannelState.ack,
     "self._settle(offset, offset + 1)",
     "self._settle(offset, offset + 2)",
-    "puts and acks",
+    test="tests/delivery/test_channel_machine.py::test_any_sequence",
+)
+change(
+    "what comes again waits for what was not handed out",
+    ChannelState._come_again,
+    "self._leases.halt()",
+    "None",
+    test="tests/delivery/test_lease_machine.py::test_any_sequence",
+)
+change(
+    "what is given up is handed out all the same",
+    ChannelState._make_way,
+    "self._leases.close()",
+    "self._leases.halt()",
+    test="tests/delivery/test_lease_machine.py::test_what_is_settled_in_the_middle_of_a_lease_is_not_handed_out",
+)
+change(
+    "all of a lease has the deadline of what was handed out last",
+    Lease.turn,
+    "self.turns.append((self.next, deadline))",
+    "None",
+    test="tests/delivery/test_lease_machine.py::test_any_sequence",
+)
+change(
+    "what was delivered by another process counts as new",
+    ChannelState.plain_run,
+    "if offset < self._unseen:",
+    "if offset < 0:",
+    test="tests/delivery/test_lease_machine.py::test_any_sequence",
 )
 change(
     "the floor is noted one too high",

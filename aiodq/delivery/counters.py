@@ -1,0 +1,24 @@
+"""What a channel counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Counters"]
+
+
+@dataclass(slots=True)
+class Counters:
+    """How often what happened since the channel was opened."""
+
+    delivered: int = 0
+    redelivered: int = 0
+    acked: int = 0
+    requeued: int = 0
+    timed_out: int = 0
+    dead: int = 0
+    expired: int = 0
+    filtered: int = 0
+    dropped: int = 0
+    lost: int = 0
+    cancelled: int = 0

@@ -1,0 +1,67 @@
+"""What neighbouring messages that are handed out have in common, and what each of them is but its body."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.delivery.leases import APART, Lease
+from aiodq.engine.channel.addressed import shown
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Mapping, Sequence
+
+    from aiodq.engine.channel.settlement import Settlement
+    from aiodq.format.frame import Batch
+
+__all__ = ["MessageLease"]
+
+
+class MessageLease(Lease):
+    """A lease with the columns of its messages. Their bodies are theirs: one that is kept keeps no other in memory.
+
+    Attributes:
+        topic: the topic's name.
+        channel_engine: the channel's; None for messages that are only looked at.
+        loop: where they may be settled without another look; None for nowhere.
+        attempts: how often each was delivered.
+        time_ns, times, tags, keys, headers, expiries: as in `Batch` and `Columns`.
+    """
+
+    __slots__ = (
+        "attempts", "channel_engine", "expiries", "headers", "keys", "loop", "tags", "time_ns", "times", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self, topic: str, batch: Batch, *, number: int = 0, attempts: int = 1, timeout: int | None = None,
+        channel_engine: Settlement | None = None, loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:  # fmt: skip
+        """Begin with the messages of a batch."""
+        columns = batch.columns
+        super().__init__(batch.first, len(columns.bodies), timeout)
+        self.number = number
+        self.topic: str = topic
+        self.channel_engine: Settlement | None = channel_engine
+        self.loop: asyncio.AbstractEventLoop | None = loop
+        self.attempts: int = attempts
+        self.time_ns: int = batch.time_ns
+        self.times: Sequence[int] | None = columns.times
+        self.tags: Sequence[str | None] | None = columns.tags
+        self.keys: Sequence[bytes | None] | None = columns.keys
+        self.headers: Sequence[Mapping[str, str]] | None = columns.headers
+        self.expiries: Sequence[int] | None = columns.expiries
+
+    @classmethod
+    def of_one(
+        cls, topic: str, batch: Batch, place: int, *, number: int = 0, attempts: int = 0,
+        channel_engine: Settlement | None = None,
+    ) -> MessageLease:  # fmt: skip
+        """Return one for a message that is no lease's: it is only looked at, or has an entry of its own."""
+        offset = batch.first + place
+        alone = batch.cut(offset, offset + 1)
+        lease = cls(topic, alone, number=number, attempts=attempts, channel_engine=channel_engine)
+        if lease.headers is not None:
+            lease.headers = [shown(lease.headers[0])]
+        lease.marks[0] = APART
+        lease.open = False
+        return lease

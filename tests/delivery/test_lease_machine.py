@@ -1,0 +1,183 @@
+"""A channel's state where most is handed out by leases, against the same model: nobody can tell the difference."""
+
+from __future__ import annotations
+
+from itertools import repeat
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from aiodq.delivery.channel_state import ChannelState
+from aiodq.delivery.leases import ACKED, APART, HELD, MEASURED, SETTLED, Lease
+from tests.delivery.test_channel_machine import ChannelMachine
+
+SECOND = 10**9
+STEPS = st.lists(st.tuples(st.sampled_from("dddggnattxs"), st.integers(0, 9)), min_size=1, max_size=12)
+
+
+class LeaseMachine(ChannelMachine):
+    """Beside the model: which place of which lease each delivery by a lease has, whoever may settle it by then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lease: Lease | None = None
+        self.handles: list[tuple[Lease, int]] = []
+
+    def hand_out(self, count: int) -> None:
+        lease = self.lease
+        assert lease is not None
+        while count and lease.next < lease.limit:
+            offset, number = lease.first + lease.next, lease.number + lease.next
+            assert offset == min(self.ready)
+            assert len(self.flight) < self.state.max_in_flight
+            assert number not in self.numbers
+            self.numbers.add(number)
+            self.flight[offset] = 1, number
+            if lease.timeout is not None:
+                self.deadlines[offset] = self.now + lease.timeout
+            self.handles.append((lease, lease.next))
+            lease.next += 1
+            lease.last = self.now / SECOND
+            count -= 1
+
+    @initialize(floor=st.integers(0, 5), count=st.integers(4, 12))
+    def begin(self, floor: int, count: int) -> None:
+        super().begin(floor=floor, count=count, counting=False)
+
+    def _work(self, steps: list[tuple[str, int]]) -> None:
+        """What happens most, many steps at a time: deliver, go on, nack, ack, let time go by."""
+        for step, number in steps:
+            mine = sorted(self.flight)
+            if step == "d":
+                self.deliver_by_a_lease(number % 3 + 1, 2 + number % 7, None if number % 2 else 5 + number)
+            elif step == "g" and self.lease is not None:
+                # As a consumer that does not look at the state in between.
+                self.hand_out(number % 2 + 1)
+            elif step == "n" and mine:
+                offset = mine[number % len(mine)]
+                self.attempts[offset], _ = self.flight.pop(offset)
+                self.deadlines.pop(offset, None)
+                self.state.nack(offset, self.attempts[offset])
+            elif step == "a" and (held := self.in_hand()):
+                self.ack_by_its_mark(*held[number % len(held)])
+            elif step == "s" and self.ready:
+                offset = sorted(self.ready)[number % len(self.ready)]
+                self.state.expire(offset)
+                self.settle({offset})
+            elif step == "t":
+                self.turn(number % 5)
+            elif step == "x":
+                self.deliver_apart(1)
+
+    # Of all the rules, about every third that is chosen is to be this.
+    work1, work2, work3, work4, work5, work6, work7, work8, work9 = map(rule(steps=STEPS), repeat(_work, 9))
+
+    def deliver_by_a_lease(self, count: int, size: int, timeout: int | None) -> None:
+        """As a channel's engine does."""
+        offset = self.state.fresh()
+        if self.state.again() is not None:
+            self.deliver_apart(count)
+            return
+        if self.lease is None or not self.lease.open or self.lease.first + self.lease.next != offset:
+            run = self.state.plain_run(offset, offset + size)
+            assert all(each in self.ready and not self.attempts.get(each) for each in range(offset, offset + run))
+            if not run:
+                self.deliver_apart(1)
+                return
+            self.lease = Lease(offset, run, timeout)
+            self.state.begin(self.lease)
+        self.state.reach(self.lease)
+        self.hand_out(count)
+
+    @precondition(lambda self: self.lease is not None)
+    @rule(count=st.integers(1, 2))
+    def go_on(self, count: int) -> None:
+        self.hand_out(count)
+
+    def turn(self, passing: int) -> None:
+        """Time goes by, and whoever hands out notices."""
+        if self.lease is not None and self.lease.open:
+            self.lease.turn()
+        self.time_goes_by(passing)
+
+    def in_hand(self) -> list[tuple[Lease, int]]:
+        return [(lease, index) for lease, index in self.handles if lease.marks[index] in {HELD, MEASURED}]
+
+    def ack_by_its_mark(self, lease: Lease, index: int) -> None:
+        lease.marks[index] = ACKED
+        if lease.clean:
+            self.state.acked(lease)
+        self.settle({lease.first + index})
+
+    @rule()
+    def ack_all_that_is_in_hand(self) -> None:
+        for lease, index in self.in_hand():
+            self.ack_by_its_mark(lease, index)
+
+    @precondition(lambda self: self.in_hand())
+    @rule(data=st.data())
+    def measure(self, data: st.DataObject) -> None:
+        lease, index = data.draw(st.sampled_from(self.in_hand()))
+        lease.marks[index] = MEASURED
+
+    @rule(everything=st.booleans(), data=st.data())
+    def part(self, *, everything: bool, data: st.DataObject) -> None:
+        if everything:
+            self.state.part()
+        elif self.flight:
+            self.state.part(data.draw(st.sampled_from(sorted(self.flight))))
+
+    @rule(most=st.integers(1, 8))
+    def bound(self, most: int) -> None:
+        """Never below what is in flight: the model's invariants do not know of that."""
+        self.state.max_in_flight = max(most, len(self.flight))
+        self.state.close_lease()
+
+    @rule(looking=st.booleans())
+    def look(self, *, looking: bool) -> None:
+        """For some time nobody looks, so that much is entered at once."""
+        self.looking = looking
+
+    def restore(self, end: int) -> None:
+        super().restore(end)
+        self.lease, self.handles = None, []
+
+    # --- what always holds
+
+    @invariant()
+    def who_has_a_message_knows_whether_it_is_his(self) -> None:
+        for lease, index in self.handles:
+            mark, offset = lease.marks[index], lease.first + index
+            mine = self.flight.get(offset, (0, 0))[1] == lease.number + index
+            assert mark in {HELD, MEASURED, APART, ACKED, SETTLED}
+            assert mine or mark not in {HELD, MEASURED}
+            assert not (mine and mark in {ACKED, SETTLED})
+
+    @precondition(lambda self: self.looking)
+    @invariant()
+    def each_delivery_is_found(self) -> None:
+        for offset in self.open:
+            assert self.state.delivery(offset) == self.flight.get(offset, (0, None))[1]
+        assert self.state.flying == len(self.flight)
+
+
+def test_what_is_settled_in_the_middle_of_a_lease_is_not_handed_out() -> None:
+    state = ChannelState(0, 10, 100)
+    lease = Lease(0, state.plain_run(0, 10), None)
+    state.begin(lease)
+    state.reach(lease)
+    lease.next = 2
+    state.expire(5)
+    state.reach(lease)
+    assert (lease.limit, state.fresh(), state.plain_run(2, 10), state.flying) == (2, 2, 3, 2)
+
+
+def test_any_sequence() -> None:
+    run_state_machine_as_test(LeaseMachine, settings=settings(max_examples=200, stateful_step_count=25))
+
+
+@pytest.mark.slow
+def test_any_sequence_for_long() -> None:
+    run_state_machine_as_test(LeaseMachine, settings=settings(max_examples=800, stateful_step_count=50))
