@@ -41,6 +41,7 @@ from aiodq.errors import (
     StoreNotFoundError,
     WrongContextError,
 )
+from aiodq.format import frame as _hot
 from aiodq.message import Message
 from aiodq.options import Alarm, Backoff, ChannelOptions, Retention, StoreOptions
 from aiodq.outcomes import Reject, Retry
@@ -118,3 +119,6 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+__compiled__: bool = not _hot.__file__.endswith((".py", ".pyc"))
+"""Whether the hot modules are compiled (`AIODQ_COMPILE=1 pip install …`), or plain Python: what they do is the same."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
+import aiodq
+from tests.compiled import skip_what_needs_pure_python, skip_what_patches
 from tests.loops import LOOPS, loops_for
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests interrupt.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if aiodq.__compiled__:
+        patch = pytest.MonkeyPatch()
+        config.add_cleanup(patch.undo)
+        skip_what_patches(patch)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -64,7 +70,9 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     """Say how to repeat this run."""
     hypothesis_seed = config.option.hypothesis_seed
-    return f"seed: {SEED_VARIABLE}={config.stash[SEED]}, hypothesis: --hypothesis-seed={hypothesis_seed or 'its own'}"
+    kind = "compiled" if aiodq.__compiled__ else "pure Python"
+    seeds = f"{SEED_VARIABLE}={config.stash[SEED]}, hypothesis: --hypothesis-seed={hypothesis_seed or 'its own'}"
+    return f"aiodq: {kind}\nseed: {seeds}"
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -75,7 +83,9 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to the exhaustive runs what says the same on each loop and takes its time."""
+    """Leave to the exhaustive runs what says the same on each loop slowly, and to pure Python what is its own."""
+    if aiodq.__compiled__:
+        skip_what_needs_pure_python(items)
     for item in items:
         if item.get_closest_marker("slow_on_uvloop") and "uvloop" in item.name:
             item.add_marker("slow")

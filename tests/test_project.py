@@ -129,3 +129,12 @@ def test_the_systems_that_are_claimed_are_those_that_readme_names() -> None:
     systems = [name for name in project["classifiers"] if name.startswith("Operating System ::")]
     assert systems == ["Operating System :: MacOS", "Operating System :: POSIX :: Linux"]
     assert "POSIX only" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_what_is_to_be_compiled_and_what_is_left_out_is_there() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
+    assert [room for room in hook["rooms"] if not list((ROOT / room).glob("*.py"))] == []
+    left_out = [path for paths in hook["left-out"].values() for path in paths]
+    assert [path for path in [*hook["modules"], *left_out] if not (ROOT / path).is_file()] == []
+    assert [path for path in left_out if str(Path(path).parent) not in hook["rooms"]] == []

@@ -49,7 +49,8 @@ _COMMANDS: Final = {
 
 def _version() -> str:
     # Not `from aiodq import …`: nothing inside comes in through the front door, and this is its plate.
-    return str(importlib.import_module("aiodq").__version__)
+    package = importlib.import_module("aiodq")
+    return f"{package.__version__}, compiled" if package.__compiled__ else str(package.__version__)
 
 
 def app(chosen: str = "") -> App:

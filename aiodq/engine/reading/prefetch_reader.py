@@ -138,7 +138,7 @@ class PrefetchingReader:
         self._threads = threads
         self._view = view
         # Apart, so that each finds the files open that it read last.
-        self._ahead, self._inline, self._lookup = SharedReader(fs), SharedReader(fs), SharedReader(fs)
+        self._ahead, self._at_once, self._lookup = SharedReader(fs), SharedReader(fs), SharedReader(fs)
         self._wanted: asyncio.Queue[Prefetched] = asyncio.Queue()
         self.bytes_read: int = 0
 
@@ -185,7 +185,7 @@ class PrefetchingReader:
 
     def read_now(self, offset: int) -> ReadResult:
         """Read a little at once, on the caller's time."""
-        result = self._inline.use(partial(LogReader.read, view=self._view(), offset=offset, max_bytes=_LITTLE))
+        result = self._at_once.use(partial(LogReader.read, view=self._view(), offset=offset, max_bytes=_LITTLE))
         self.bytes_read += result.bytes_read
         return result
 
@@ -208,12 +208,12 @@ class PrefetchingReader:
 
     def forget(self, paths: Sequence[str]) -> None:
         """Let go of files that are about to be deleted, so that their space comes back. Blocking."""
-        for shared in (self._ahead, self._inline, self._lookup):
+        for shared in (self._ahead, self._at_once, self._lookup):
             shared.release(partial(LogReader.forget, paths=paths))
 
     def close(self) -> None:
         """Close the files, each once whoever reads it is through."""
-        for shared in (self._ahead, self._inline, self._lookup):
+        for shared in (self._ahead, self._at_once, self._lookup):
             shared.release(LogReader.close)
 
 

@@ -17,7 +17,11 @@ __all__ = ["NoLog"]
 class NoLog:
     """What a topic without files looks like."""
 
-    begin = end = durable = cut_bytes = lost = 0
+    begin = 0
+    end = 0
+    durable = 0
+    cut_bytes = 0
+    lost = 0
     closed = True
     segments: tuple[Segment, ...] = ()
     listed = SegmentList()
