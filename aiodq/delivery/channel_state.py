@@ -17,7 +17,7 @@ from aiodq.delivery.counters import Counters
 from aiodq.delivery.leases import LONGEST, Leases
 from aiodq.delivery.range_set import RangeSet
 from aiodq.delivery.timers import Deadlines, Deferrals
-from aiodq.format.journal import LONGEST_RUN, MOST_REMAINING, ChannelImage, Op, OpKind
+from aiodq.format.journal import LONGEST_RUN, MOST_REMAINING, ChannelImage, Op, OpKind, applied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -93,33 +93,16 @@ class ChannelState:
                 was noted last counts as now, so that nothing waits for longer than it was deferred for.
             now: the same moment on the clock that never goes back.
         """
-        state = cls(image.floor, end, max_in_flight)
-        for start, stop in image.ranges:
+        noted = applied(image, ops)
+        state = cls(noted.floor, end, max_in_flight)
+        for start, stop in noted.ranges:
             state._settled.add(start, stop)
-        state._attempts = dict(image.attempts)
-        dues, wall = dict(image.deferred), max(wall, image.noted_ns)
-        for op in ops:
-            if op.kind is OpKind.SEEK:
-                state._floor = op.offset
-                state._settled, state._attempts = RangeSet(), {}
-                dues.clear()
-            elif op.kind is OpKind.FLOOR:
-                state._floor = max(state._floor, op.offset)
-            elif op.kind is OpKind.ACK:
-                state._settled.add(op.offset, op.offset + op.length)
-            elif op.kind is OpKind.DEFER:
-                dues[op.offset] = op.value
-                if op.length < MOST_REMAINING:
-                    wall = max(wall, op.value - op.length * _MILLISECOND)
-            else:
-                for offset in range(op.offset, min(op.run.stop, end)):
-                    state._attempts[offset] = op.value
-                    dues.pop(offset, None)
-        state._floor = min(state._floor, end)
+        dues, wall = noted.deferred, max(wall, noted.noted_ns)
+        state._floor = min(noted.floor, end)
         state.end = end
         state._settled.discard_from(end)
         state._advance()
-        state._attempts = {o: n for o, n in state._attempts.items() if state._is_open(o)}
+        state._attempts = {o: n for o, n in noted.attempts.items() if state._is_open(o)}
         # What was put off and fell due while nobody ran is as suspect as it was; it has waited already.
         state.orphans = {
             offset: offset in dues

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.engine.topic.topic_engine import TopicEngine
 
-__all__ = ["abandon", "rescue"]
+__all__ = ["abandon", "flush_accepted"]
 
 
-def rescue(engine: TopicEngine, clock: Clock) -> None:
+def flush_accepted(engine: TopicEngine, clock: Clock) -> None:
     """Write and sync what a topic accepted, and what was settled in it. Blocking.
 
     Raises:

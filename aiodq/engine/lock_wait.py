@@ -10,7 +10,7 @@ from aiodq.errors import StoreLockedError, WrongContextError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["patiently", "running_loop"]
+__all__ = ["running_loop", "when_unlocked"]
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
         ) from None
 
 
-async def patiently(attempt: Callable[[], Awaitable[T]], wait: float) -> T:
+async def when_unlocked(attempt: Callable[[], Awaitable[T]], wait: float) -> T:
     """Return what `attempt` returns, made again and again for `wait` seconds while another owner has the store.
 
     Raises:

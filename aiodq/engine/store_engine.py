@@ -19,9 +19,9 @@ from aiodq.engine.channel.crash_suspects import CrashSuspects
 from aiodq.engine.channel.dead_letters import DeadLetterOffice
 from aiodq.engine.channel_management import create_channel
 from aiodq.engine.deletions import Deletions
-from aiodq.engine.emergency_flush import abandon, rescue
+from aiodq.engine.emergency_flush import abandon, flush_accepted
 from aiodq.engine.futures import as_failure, tell_all
-from aiodq.engine.lock_wait import patiently, running_loop
+from aiodq.engine.lock_wait import running_loop, when_unlocked
 from aiodq.engine.loop_turns import LoopTurns
 from aiodq.engine.monitoring.metrics import StoreMetrics, SyncTimer
 from aiodq.engine.monitoring.reporter import STORE, Reporter
@@ -130,9 +130,9 @@ class StoreEngine:
         self._store_ref: weakref.ref[StoreRef] | None = None
         self._dropped = False
         self.deletions: Deletions = Deletions(self)
-        self._post = DeadLetterOffice(self.clock, self.fail)
+        self._dead_letter_office = DeadLetterOffice(self.clock, self.fail)
         self._adopting = Adopting(self, path)
-        self._showing = StatsPublisher(self.fs, path, self.topics, self.threads, self.clock)
+        self._stats_publisher = StatsPublisher(self.fs, path, self.topics, self.threads, self.clock)
         self.thresholds: Thresholds = Thresholds(
             self.options.alarms, self.topics, self.clock, self.metrics, self.reporter
         )
@@ -161,7 +161,7 @@ class StoreEngine:
             # As where the cell of a notebook is run once more.
             if going := [task for other in list(_LIVE) if (task := other.going(self.path)) is not None]:
                 await asyncio.wait(going)
-            opened = await patiently(partial(self.threads.call, self._open_unless_given_up, create=create), wait)
+            opened = await when_unlocked(partial(self.threads.call, self._open_unless_given_up, create=create), wait)
             self.reporter.opened(self.clock.monotonic() - began, opened.topics)
             self._start(opened, make)
         except BaseException:
@@ -324,7 +324,7 @@ class StoreEngine:
                     letter.topic, letter.channel, offset, letter.attempts, letter.reason, target=letter.target
                 )
 
-        self._post.send(letter, self.engine(letter.target).put_buffer, told)
+        self._dead_letter_office.send(letter, self.engine(letter.target).put_buffer, told)
 
     # --- running
 
@@ -379,7 +379,7 @@ class StoreEngine:
         """Own the ioLoops until the store is closed. Cancelled (the loop is ending), save what was accepted."""
         try:
             async with anyio.create_task_group() as tasks:
-                for run in (self.committer.run, self._adopting.run, self._showing.run, self._watch.run):
+                for run in (self.committer.run, self._adopting.run, self._stats_publisher.run, self._watch.run):
                     tasks.start_soon(self._guarded, run)
                 if self.options.alarms:
                     tasks.start_soon(self._guarded, self.thresholds.run)
@@ -407,10 +407,10 @@ class StoreEngine:
             ending.callback(_LIVE.discard, self)
             ending.callback(self._files.retire)
             ending.callback(self._unlock)
-            ending.callback(self._showing.end)
+            ending.callback(self._stats_publisher.end)
             for engine in (*self.topics.values(), *self.deletions.ending):
                 if not engine.closed:
-                    ending.callback(self._rescue, engine)
+                    ending.callback(self._flush_accepted, engine)
         self.reporter.end()
         if not self.loop.is_closed():  # on one that is, nobody can be woken any more
             self.reporter.listeners.end()
@@ -420,11 +420,11 @@ class StoreEngine:
         if self.loop.is_closed() and self in _LIVE:
             self._end()
 
-    def _rescue(self, engine: TopicEngine) -> None:
+    def _flush_accepted(self, engine: TopicEngine) -> None:
         error: Exception = self.failure or QueueShutDown("the event loop ended before the store was closed")
         try:
             if self.failure is None:
-                rescue(engine, self.clock)
+                flush_accepted(engine, self.clock)
         except AiodqError as cause:
             error = cause
         except Exception as cause:  # noqa: BLE001 - whatever it is, nobody is left waiting
@@ -527,7 +527,7 @@ class StoreEngine:
     async def _close(self) -> None:
         results: list[BaseException | None] = []
         results += await asyncio.gather(self.deletions.end(), return_exceptions=True)
-        results += await asyncio.gather(self._post.close(), return_exceptions=True)
+        results += await asyncio.gather(self._dead_letter_office.close(), return_exceptions=True)
         if self.failure is None:
             results += await asyncio.gather(self.committer.close(), return_exceptions=True)
         if self.failure is None:

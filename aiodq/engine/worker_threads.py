@@ -23,7 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _WORKERS: Final = 8
-_PATIENCE: Final = 0.002
+_NUDGE_SECONDS: Final = 0.002
 _PAUSE: Final = 0.0001
 
 
@@ -91,7 +91,7 @@ class WorkerThreads:
         self._outstanding += 1
         if not self._nudging:
             self._nudging = True
-            self._loop.call_later(_PATIENCE, self._nudge)
+            self._loop.call_later(_NUDGE_SECONDS, self._nudge)
 
     def _work(self, errand: _Errand) -> None:
         result, error = None, None
@@ -122,7 +122,7 @@ class WorkerThreads:
             self._nudging = False
             return
         time.sleep(_PAUSE)
-        self._loop.call_later(_PATIENCE, self._nudge)
+        self._loop.call_later(_NUDGE_SECONDS, self._nudge)
 
     def shutdown(self, *, wait: bool = True) -> None:
         """End the threads once everything they were given is done: files are closed there, too."""

@@ -245,7 +245,7 @@ allocated by a number before that. What a compressed payload may claim is bound 
 each record by MAX_RECORDS. A frame's trailing length can be looked at before the frame is read as a whole, which
 tells most wrong lengths for the price of four bytes.
 
-*Forward* (`decode_stretch`): prefix; length a multiple of 8, within bounds and within the file; kind; checksum; then
+*Forward* (`decode_frames`): prefix; length a multiple of 8, within bounds and within the file; kind; checksum; then
 the content. Also what is only stepped over is checked, as one wrong bit in kind or offset makes a record look like
 something to step over. The short path for compact records leaves the trailing length to the checksum, which covers
 it.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Checksum = Callable[[BytesLike, int], int]
 
-__all__ = ["CRC32", "checksum_named", "crc32", "crc32_link", "crc32_of_stretch"]
+__all__ = ["CRC32", "checksum_named", "crc32", "crc32_link", "crc32_of_range"]
 
 CRC32: Final = 1
 """zlib's CRC-32, the default."""
@@ -51,7 +51,7 @@ _ONE: Final = 1 << 31
 """The polynomial 1: bits are reflected, the highest power is the lowest bit."""
 
 
-def crc32_of_stretch(before: int, behind: int, length: int, start: int) -> int:
+def crc32_of_range(before: int, behind: int, length: int, start: int) -> int:
     """Return the CRC-32, begun with `start`, of a stretch that is not looked at.
 
     Many stretches that overlap, of bytes that somebody chose, would take quadratic time otherwise.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aiodq.format.footer import SegmentIndex
     from aiodq.format.frame import Frame, FrameContext
 
-__all__ = ["IndexSingles", "compact_stretch", "decode_stretch", "index_singles", "whole_frame"]
+__all__ = ["IndexSingles", "compact_frames", "decode_frames", "index_singles", "whole_frame"]
 
 _START: Final = FRAME_START.size
 _PREFIX: Final = FRAME_PREFIX.size
@@ -23,7 +23,7 @@ _AT_ONCE: Final = 128 * 1024
 """Bytes of frames that are counted in one go: the shorter the records, the more memory they take."""
 
 
-def decode_stretch(
+def decode_frames(
     data: bytes, context: FrameContext, *, position: int, limit: int, skip_below: int = 0, path: str = ""
 ) -> tuple[list[Batch], int, CorruptionError | None]:
     """Decode whole frames from the start of `data`, which is byte `position` of the file.
@@ -47,7 +47,7 @@ def decode_stretch(
     at, end = 0, min(len(data), limit - position)
     try:
         while at < end:
-            batch, at = compact_stretch(data, at, end, context, position)
+            batch, at = compact_frames(data, at, end, context, position)
             if batch is not None:
                 if batch.stop > skip_below:
                     batches.append(batch)
@@ -79,7 +79,7 @@ def whole_frame(
     return frame if at + frame.length <= len(view) else None
 
 
-def compact_stretch(data: bytes, at: int, end: int, context: FrameContext, position: int) -> tuple[Batch | None, int]:
+def compact_frames(data: bytes, at: int, end: int, context: FrameContext, position: int) -> tuple[Batch | None, int]:
     """Decode compact records with consecutive offsets from `at`; stop before whatever is anything else.
 
     Args:
@@ -152,7 +152,7 @@ def index_singles(
     Returns:
         How many there are, and the bytes they take. It need not be all of them.
     """
-    batch, stop = compact_stretch(data, at, min(len(data), at + _AT_ONCE), context, 0)
+    batch, stop = compact_frames(data, at, min(len(data), at + _AT_ONCE), context, 0)
     if batch is None or batch.first - context.base != first:
         return 0, 0
     sizes = list(map(len, batch.columns.bodies))

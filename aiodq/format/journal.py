@@ -48,7 +48,7 @@ __all__ = [
     "ChannelImage",
     "Op",
     "OpKind",
-    "apply",
+    "applied",
     "decode_blocks",
     "decode_checkpoint",
     "decode_journal_header",
@@ -137,9 +137,9 @@ class ChannelImage:
 
 def replayed(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
     """Return what a checkpoint comes to with the operations behind it: sorted, disjoint ranges above the floor."""
-    found = replace(image, ranges=list(image.ranges), attempts=dict(image.attempts), deferred=dict(image.deferred))
-    for op in ops:
-        apply(found, op)
+    found = applied(image, ops)
+    for offset in found.deferred:
+        found.attempts.setdefault(offset, 0)
     floor, joined = found.floor, list[tuple[int, int]]()
     for start, stop in sorted(found.ranges):
         if start <= floor:
@@ -154,8 +154,15 @@ def replayed(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
     return result
 
 
-def apply(image: ChannelImage, op: Op) -> None:
-    """Enter an operation in an image, whose ranges may then come in any order and overlap."""
+def applied(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
+    """Return a checkpoint with the operations behind it entered, its ranges in any order and overlapping."""
+    found = replace(image, ranges=list(image.ranges), attempts=dict(image.attempts), deferred=dict(image.deferred))
+    for op in ops:
+        _apply(found, op)
+    return found
+
+
+def _apply(image: ChannelImage, op: Op) -> None:
     match op.kind:
         case OpKind.FLOOR:
             image.floor = max(image.floor, op.offset)
@@ -166,7 +173,6 @@ def apply(image: ChannelImage, op: Op) -> None:
                 image.attempts[offset] = op.value
                 image.deferred.pop(offset, None)
         case OpKind.DEFER:
-            image.attempts.setdefault(op.offset, 0)
             image.deferred[op.offset] = op.value
             if op.length < MOST_REMAINING:
                 image.noted_ns = max(image.noted_ns, op.value - op.length * 1_000_000)

@@ -12,7 +12,7 @@ from aiodq.errors import CorruptionError
 from aiodq.format.checksum import CRC32, checksum_named
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
 from aiodq.format.columns import Columns
-from aiodq.format.decode import decode_stretch
+from aiodq.format.decode import decode_frames
 from aiodq.format.frame import FrameContext, check_frame, encode_frames, read_prefix
 from aiodq.format.layout import FRAME_PREFIX, FRAME_START, SEGMENT_HEADER, TRAILER
 from aiodq.format.scan import candidate_frames
@@ -160,7 +160,7 @@ def decode(
 ) -> tuple[list[Record], int, Exception | None]:
     """Decode what stands behind a segment's header; the file ends with it unless `limit` says otherwise."""
     limit = START + len(data) if limit is None else limit
-    batches, used, error = decode_stretch(data, context, position=START, limit=limit, skip_below=skip_below)
+    batches, used, error = decode_frames(data, context, position=START, limit=limit, skip_below=skip_below)
     return records_in(batches), used, error
 
 

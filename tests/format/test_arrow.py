@@ -1,4 +1,4 @@
-"""Arrow gives the rows that `decode_stretch` gives, and refuses the same frames at the same place."""
+"""Arrow gives the rows that `decode_frames` gives, and refuses the same frames at the same place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aiodq.errors import CorruptionError
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
 from aiodq.format.columns import Columns
-from aiodq.format.decode import decode_stretch
+from aiodq.format.decode import decode_frames
 from aiodq.format.segment import SegmentHeader
 from aiodq.format.vectorized.arrow import COLUMNS, ArrowDecoder, joined, schema_of
 from tests.format import make_golden
@@ -44,7 +44,7 @@ GOLDEN = sorted(make_golden.DIRECTORY.parent.glob("v*/*.seg"))
 def expected(
     data: bytes, context: FrameContext, limit: int, skip_below: int = 0
 ) -> tuple[list[tuple[object, ...]], int, int | None]:
-    batches, used, error = decode_stretch(data, context, position=START, limit=limit, skip_below=skip_below)
+    batches, used, error = decode_frames(data, context, position=START, limit=limit, skip_below=skip_below)
     return rows_expected(batches), used, None if error is None else error.position
 
 

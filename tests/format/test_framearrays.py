@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aiodq.format import decode
 from aiodq.format.columns import CONTINUED, CONTINUES, Columns
-from aiodq.format.decode import decode_stretch
+from aiodq.format.decode import decode_frames
 from aiodq.format.footer import SegmentIndex
 from aiodq.format.frame import FrameContext
 from aiodq.format.vectorized import frame_arrays as framearrays
@@ -60,7 +60,7 @@ RUNS = encode_puts(
 def both(data: bytes, limit: int | None = None, context: FrameContext = CONTEXT, skip_below: int = 0) -> None:
     """Compare what both decoders make of the data."""
     limit = START + len(data) if limit is None else limit
-    batches, used, error = decode_stretch(data, context, position=START, limit=limit, skip_below=skip_below)
+    batches, used, error = decode_frames(data, context, position=START, limit=limit, skip_below=skip_below)
     rows, end, refusal = ArrowDecoder()(data, context, position=START, limit=limit, skip_below=skip_below)
     # Of records that are decoded together some may be skipped ones.
     found, expected = (
@@ -112,7 +112,7 @@ def frames_of(batches: list[Batch]) -> dict[int, Batch]:
 
 def assert_runs_told(data: bytes, stream: Stream) -> None:
     """Make sure that rows made of several frames hide no run's beginning and no run's end that a reader must know."""
-    batches, *_ = decode_stretch(data, CONTEXT, position=START, limit=stream.limit)
+    batches, *_ = decode_frames(data, CONTEXT, position=START, limit=stream.limit)
     rows, *_ = ArrowDecoder()(data, CONTEXT, position=START, limit=stream.limit)
     single = frames_of(batches)
     for one in rows:

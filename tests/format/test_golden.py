@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from aiodq.format.decode import decode_stretch
+from aiodq.format.decode import decode_frames
 from aiodq.format.footer import FooterTail, SegmentIndex
 from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
 from aiodq.format.scan import frame_before
@@ -63,7 +63,7 @@ def test_header(path: Path) -> None:
 @files
 def test_records(path: Path) -> None:
     segment = load(path)
-    batches, used, error = decode_stretch(
+    batches, used, error = decode_frames(
         segment.frames, segment.header.context, position=SEGMENT_HEADER.size, limit=segment.data_end
     )
     assert (used, error) == (len(segment.frames), None)

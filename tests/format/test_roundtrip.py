@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
 from aiodq.format.columns import Columns, Flags, decode_columns, encode_columns
-from aiodq.format.decode import decode_stretch
+from aiodq.format.decode import decode_frames
 from aiodq.format.frame import FrameContext, decode_frame, encode_frames, read_prefix, slice_frames
 from aiodq.format.layout import (
     FRAME_BYTES,
@@ -204,7 +204,7 @@ def test_watermark(first: int, watermark: int, seen: int, bodies: list[bytes]) -
 def test_a_segment_moves_to_another_base_without_a_change_to_its_frames(puts: list[Put], base: int) -> None:
     stream = encode_puts(puts)
     moved = FrameContext(base, CONTEXT.checksum, CONTEXT.salt)
-    batches, used, error = decode_stretch(stream.data, moved, position=START, limit=stream.limit)
+    batches, used, error = decode_frames(stream.data, moved, position=START, limit=stream.limit)
     assert (used, error) == (len(stream.data), None)
     there = [record._replace(offset=record.offset - BASE + base) for record in stream.until(len(stream.frames))]
     assert records_in(batches) == there
@@ -212,7 +212,7 @@ def test_a_segment_moves_to_another_base_without_a_change_to_its_frames(puts: li
 
 def test_neighbouring_compact_records_come_as_one_batch() -> None:
     stream = encode_puts([Put(Columns([b"%d" % number]), TIME + number) for number in range(3)])
-    (batch,), _, _ = decode_stretch(stream.data, CONTEXT, position=START, limit=stream.limit)
+    (batch,), _, _ = decode_frames(stream.data, CONTEXT, position=START, limit=stream.limit)
     assert batch.columns == Columns([b"0", b"1", b"2"], [TIME, TIME + 1, TIME + 2])
     assert (batch.time_ns, batch.position, batch.length) == (TIME, START, len(stream.data))
 
@@ -223,7 +223,7 @@ def test_compact_records_with_a_gap_between_are_two_batches() -> None:
         for relative in (0, 1, 5)
     ]
     data = b"".join(frames)
-    batches, _, _ = decode_stretch(data, CONTEXT, position=START, limit=START + len(data))
+    batches, _, _ = decode_frames(data, CONTEXT, position=START, limit=START + len(data))
     assert [(batch.first, batch.stop, batch.columns.times) for batch in batches] == [
         (BASE, BASE + 2, [TIME, TIME]),
         (BASE + 5, BASE + 6, None),

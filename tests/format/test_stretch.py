@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.errors import CorruptionError
-from aiodq.format.decode import decode_stretch
+from aiodq.format.decode import decode_frames
 from aiodq.format.frame import decode_frame, read_prefix
 from tests.format.support import (
     BASE,
@@ -52,7 +52,7 @@ def test_data_cut_at_any_byte_gives_the_whole_frames_before_the_cut(start: int) 
     begin = MIXED.positions[start]
     for cut in range(begin, len(MIXED.data)):
         whole = whole_frames(MIXED, cut)
-        batches, used, error = decode_stretch(MIXED.data[begin:cut], CONTEXT, position=START + begin, limit=MIXED.limit)
+        batches, used, error = decode_frames(MIXED.data[begin:cut], CONTEXT, position=START + begin, limit=MIXED.limit)
         assert error is None
         assert used == MIXED.positions[whole] - begin
         assert [row for rows in MIXED.records[start:whole] for row in rows] == records_in(batches)
@@ -79,7 +79,7 @@ def test_what_lies_behind_the_limit_is_not_looked_at() -> None:
 
 
 def test_batches_know_their_place_in_the_file() -> None:
-    batches, _, _ = decode_stretch(MIXED.data, CONTEXT, position=START, limit=MIXED.limit)
+    batches, _, _ = decode_frames(MIXED.data, CONTEXT, position=START, limit=MIXED.limit)
     for batch in batches:
         begin = batch.position - START
         assert decode(MIXED.data[begin : begin + batch.length]) == (records_in([batch]), batch.length, None)
@@ -98,7 +98,7 @@ def test_reading_on_where_the_last_stretch_ended_gives_everything_once(puts: lis
     while at < len(stream.data):
         size += sizes[turn % len(sizes)]
         turn += 1
-        batches, used, error = decode_stretch(
+        batches, used, error = decode_frames(
             stream.data[at : at + size], CONTEXT, position=START + at, limit=stream.limit
         )
         assert error is None
@@ -113,7 +113,7 @@ def test_skipping_leaves_out_whole_batches_below(puts: list[Put], data: st.DataO
     stream = encode_puts(puts)
     everything = stream.until(len(stream.frames))
     skip = data.draw(st.integers(BASE - 1, BASE + len(everything) + 1))
-    batches, used, error = decode_stretch(stream.data, CONTEXT, position=START, limit=stream.limit, skip_below=skip)
+    batches, used, error = decode_frames(stream.data, CONTEXT, position=START, limit=stream.limit, skip_below=skip)
     assert (used, error) == (len(stream.data), None)
     assert all(batch.stop > skip for batch in batches)
     assert [row for row in records_in(batches) if row.offset >= skip] == [

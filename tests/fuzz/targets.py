@@ -15,7 +15,7 @@ from aiodq.diskqueue import DiskQueueReader
 from aiodq.engine.opening import open_topic
 from aiodq.errors import AiodqError, CorruptionError, FormatVersionError
 from aiodq.format.columns import decode_columns, encode_columns
-from aiodq.format.decode import decode_stretch
+from aiodq.format.decode import decode_frames
 from aiodq.format.footer import FooterTail, SegmentIndex
 from aiodq.format.frame import FrameContext, check_frame, decode_frame, read_prefix
 from aiodq.format.journal import (
@@ -87,7 +87,7 @@ def frames(data: bytes) -> bool:
     """Frames, read by every way there is to read them."""
     limit = START + len(data)
     try:
-        batches, used, error = decode_stretch(data, CONTEXT, position=START, limit=limit)
+        batches, used, error = decode_frames(data, CONTEXT, position=START, limit=limit)
     except FormatVersionError:
         return True
     assert 0 <= used <= len(data)
@@ -95,7 +95,7 @@ def frames(data: bytes) -> bool:
         _same_again(batch)
     rows, end, refusal = ArrowDecoder()(data, CONTEXT, position=START, limit=limit)
     assert (rows_of(rows), end, refusal is None) == (rows_expected(batches), used, error is None)
-    _, skipped, _ = decode_stretch(data, CONTEXT, position=START, limit=limit, skip_below=1 << 63)
+    _, skipped, _ = decode_frames(data, CONTEXT, position=START, limit=limit, skip_below=1 << 63)
     assert skipped >= used
     found = first_frame(data, 0, CONTEXT, position=START, limit=limit)
     if found is not None:

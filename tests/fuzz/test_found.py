@@ -6,7 +6,7 @@ import pytest
 
 from aiodq.errors import CorruptionError
 from aiodq.format.columns import Columns
-from aiodq.format.decode import decode_stretch
+from aiodq.format.decode import decode_frames
 from aiodq.format.frame import encode_frames, read_prefix
 from aiodq.format.journal import ChannelImage, decode_checkpoint, encode_checkpoint
 from aiodq.format.layout import FRAME_PREFIX, TRAILER
@@ -25,7 +25,7 @@ def test_a_control_frame_with_a_detail_that_no_kind_has_is_none_to_every_reader(
     data = mend_frames(FRAME_PREFIX.pack(length, 0, 0xE2, detail, 0, 0, 0, 0) + TRAILER.pack(length))
     with pytest.raises(CorruptionError):
         read_prefix(data, 0, CONTEXT, position=START, limit=START + length)
-    assert decode_stretch(data, CONTEXT, position=START, limit=START + length)[1] == 0
+    assert decode_frames(data, CONTEXT, position=START, limit=START + length)[1] == 0
     assert first_frame(data, 0, CONTEXT, position=START, limit=START + length) is None
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiodq.format.checksum import crc32_of_stretch
+from aiodq.format.checksum import crc32_of_range
 from aiodq.format.columns import Columns
 from aiodq.format.frame import encode_frames
 from aiodq.format.segment import SegmentHeader
@@ -33,7 +33,7 @@ KIB = 1024
 @given(st.binary(max_size=300), st.binary(max_size=300), st.integers(0, 2**32 - 1))
 def test_the_checksum_of_a_stretch_is_known_from_those_of_its_ends(before: bytes, stretch: bytes, start: int) -> None:
     sums = zlib.crc32(before), zlib.crc32(before + stretch)
-    assert crc32_of_stretch(*sums, len(stretch), start) == zlib.crc32(stretch, start)
+    assert crc32_of_range(*sums, len(stretch), start) == zlib.crc32(stretch, start)
 
 
 def like_frames(size: int) -> bytes:

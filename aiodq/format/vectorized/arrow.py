@@ -143,7 +143,7 @@ def _numbers(name: str, values: Any) -> Any:  # noqa: ANN401 - numpy's, pyarrow'
 
 
 class ArrowDecoder:
-    """Like `aiodq.format.decode.decode_stretch`, of `ArrowRows`."""
+    """Like `aiodq.format.decode.decode_frames`, of `ArrowRows`."""
 
     def __init__(self, columns: Collection[str] = COLUMNS, *, verify: bool = True) -> None:
         """Decode these columns.
@@ -158,7 +158,7 @@ class ArrowDecoder:
     def __call__(
         self, data: bytes, context: FrameContext, *, position: int, limit: int, skip_below: int = 0, path: str = ""
     ) -> tuple[list[ArrowRows], int, CorruptionError | None]:
-        """Decode whole frames from the start of `data`. Parameters and result as those of `decode_stretch`."""
+        """Decode whole frames from the start of `data`. Parameters and result as those of `decode_frames`."""
         found: list[ArrowRows] = []
         end = min(len(data), limit - position)
         frames = FrameArrays(data, end)

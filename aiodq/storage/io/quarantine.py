@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from aiodq.storage.io.filesystem import File, FileSystem
 
-__all__ = ["Damage", "is_quarantined", "quarantine", "quarantine_path", "quarantined", "set_aside"]
+__all__ = ["Damage", "is_quarantined", "quarantine", "quarantine_file", "quarantine_path", "quarantined"]
 
 _MARK: Final = ".damaged-"
 _CHUNK: Final = 1 << 20
@@ -85,7 +85,7 @@ def quarantine(fs: FileSystem, path: str, position: int, end: int) -> str:
     raise AssertionError("there is always a free name")  # pragma: no cover
 
 
-def set_aside(fs: FileSystem, path: str) -> str:
+def quarantine_file(fs: FileSystem, path: str) -> str:
     """Take a whole file out of the way under a quarantine name, durably; return that name.
 
     Raises:

@@ -10,7 +10,7 @@ from aiodq.format.footer import SegmentIndex, encode_footer
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.io.durable_io import sync_directory, sync_file, write_again, write_all
 from aiodq.storage.io.os_errors import storage_error
-from aiodq.storage.io.quarantine import Damage, quarantine, set_aside
+from aiodq.storage.io.quarantine import Damage, quarantine, quarantine_file
 from aiodq.storage.segments.segment_contents import Contents, examine, examine_growing, index_unit
 from aiodq.storage.segments.segment_files import (
     Inspection,
@@ -101,7 +101,7 @@ def _append(result: Recovery, segment: Segment, fs: FileSystem) -> None:
     """Add a segment behind the others, unless it repeats what they hold."""
     reason = repeats(segment.base, result.segments[-1].end) if result.segments else ""
     if reason:
-        result.damages.append(Damage(set_aside(fs, segment.path), 0, segment.size, reason))
+        result.damages.append(Damage(quarantine_file(fs, segment.path), 0, segment.size, reason))
     else:
         result.segments.append(segment)
 
@@ -156,7 +156,7 @@ def _is_whole(task: _Task, segment: Segment, file: File) -> bool:
 
 def _take_out(fs: FileSystem, path: str, found: Inspection, result: Recovery) -> None:
     """Set aside a file in which there is nothing of this log that could be read."""
-    target = set_aside(fs, path)
+    target = quarantine_file(fs, path)
     reason = "" if found.header_error is None else found.header_error.message
     result.damages.append(Damage(target, 0, found.size, reason))
 

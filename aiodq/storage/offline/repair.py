@@ -19,7 +19,7 @@ from aiodq.storage.bulk.adoption import unadoptable
 from aiodq.storage.bulk.commits import COMMITS, read_commits
 from aiodq.storage.io.durable_io import TEMPORARY, read_file, replace_file, sweep_temporaries
 from aiodq.storage.io.os_errors import storage_error
-from aiodq.storage.io.quarantine import quarantine, set_aside
+from aiodq.storage.io.quarantine import quarantine, quarantine_file
 from aiodq.storage.offline.repair_segment import repair_segment
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.offline.verify_segment import check_segment
@@ -96,7 +96,9 @@ def _transactions(fs: FileSystem, store: str) -> Iterator[RepairAction]:
     """Leave a file of transactions of which every block can be read."""
     found, path = read_transactions(fs, store), os.path.join(store, TRANSACTIONS)
     if found.damages and found.header is None:
-        yield RepairAction(path, "set the file aside: nothing can be read without its header", set_aside(fs, path))
+        yield RepairAction(
+            path, "quarantined the file: nothing can be read without its header", quarantine_file(fs, path)
+        )
     elif found.damages:
         kept = [quarantine(fs, path, 0, found.size)]
         replace_file(fs, path, mended(found))
@@ -106,17 +108,17 @@ def _transactions(fs: FileSystem, store: str) -> Iterator[RepairAction]:
 def _in_the_way(fs: FileSystem, store: str) -> Iterator[RepairAction]:
     """Make way for topics for which something is committed."""
     for topic, path in in_the_way(fs, store).items():
-        yield RepairAction(path, f"moved it out of the way of topic {topic!r}", set_aside(fs, path))
+        yield RepairAction(path, f"moved it out of the way of topic {topic!r}", quarantine_file(fs, path))
 
 
 def _owed(fs: FileSystem, store: str) -> Iterator[RepairAction]:
     """Leave nothing aside that can never be put where it belongs, or that cannot be read."""
     for one in (one for files in read_owed(fs, store).values() for one in files):
         if not may_be_topic(fs, store, one.topic):
-            what = f"set the file aside: no topic can be called {one.topic!r}"
-            yield RepairAction(one.path, what, set_aside(fs, one.path))
+            what = f"quarantined the file: no topic can be called {one.topic!r}"
+            yield RepairAction(one.path, what, quarantine_file(fs, one.path))
         elif one.damages:
-            kept = set_aside(fs, one.path)
+            kept = quarantine_file(fs, one.path)
             if one.blocks:
                 keep_owed(fs, store, one.topic, one.blocks)
             yield from (RepairAction(one.path, f"took out what cannot be read: {d.reason}", kept) for d in one.damages)
@@ -129,11 +131,11 @@ def _commits(fs: FileSystem, store: str) -> Iterator[RepairAction]:
     """
     found = read_commits(fs, store)
     for damage in found.damages:
-        yield RepairAction(damage.path, f"set the record aside: {damage.reason}", set_aside(fs, damage.path))
+        yield RepairAction(damage.path, f"quarantined the record: {damage.reason}", quarantine_file(fs, damage.path))
     for commit in found.pending:
         for reason in unadoptable(fs, store, commit)[:1]:
             path = os.path.join(store, COMMITS, commit.key.file)
-            yield RepairAction(path, f"set the record aside: {reason}", set_aside(fs, path))
+            yield RepairAction(path, f"quarantined the record: {reason}", quarantine_file(fs, path))
 
 
 def _holds(fs: FileSystem, store: str) -> Iterator[RepairAction]:
@@ -143,7 +145,7 @@ def _holds(fs: FileSystem, store: str) -> Iterator[RepairAction]:
         try:
             read_hold(fs, store, name)
         except CorruptionError as error:
-            yield RepairAction(path, f"set the hold aside: {error.message}", set_aside(fs, path))
+            yield RepairAction(path, f"quarantined the hold: {error.message}", quarantine_file(fs, path))
 
 
 def _sweep(fs: FileSystem, directory: str) -> list[RepairAction]:
@@ -258,14 +260,16 @@ class _TopicRepair:
         own, foreign = own_segments(self._fs, self._directory, meta.uuid, promised)
         for path, found in foreign:
             reason = "" if found.header_error is None else found.header_error.message
-            self._did(path, f"{reason}: set aside the file", set_aside(self._fs, path))
+            self._did(path, f"{reason}: quarantined the file", quarantine_file(self._fs, path))
         kept: list[tuple[str, SegmentCheck, Contents]] = []
         for one in own:
             check = check_segment(self._fs, one.path, one.base, meta.uuid, one.promised, last=one.last)
             if check.contents is None:
-                self._did(one.path, "nothing in it can be read: set aside the file", set_aside(self._fs, one.path))
+                self._did(
+                    one.path, "nothing in it can be read: quarantined the file", quarantine_file(self._fs, one.path)
+                )
             elif kept and (reason := repeats(check.base, kept[-1][1].end)):
-                self._did(one.path, f"{reason}: set aside the file", set_aside(self._fs, one.path))
+                self._did(one.path, f"{reason}: quarantined the file", quarantine_file(self._fs, one.path))
             else:
                 kept.append((one.path, check, check.contents))
         return kept

@@ -109,13 +109,13 @@ class FrameReader(Generic[R]):
         limit = view.data_end_of(segment)
         start = opened.ahead[1] if opened.ahead[0] == offset else opened.index.position_of(offset - segment.base)
         try:
-            return self._read_stretch(opened, view, offset, start, limit=limit, max_bytes=max_bytes)
+            return self._read_frames(opened, view, offset, start, limit=limit, max_bytes=max_bytes)
         except StoreNotFoundError as error:
             # It was closed while it was idle, and is deleted since.
             self.forget([segment.path])
             return lost_segment(segment, error, view)
 
-    def _read_stretch(
+    def _read_frames(
         self, opened: OpenSegment, view: LogView, offset: int, start: int, *, limit: int, max_bytes: int
     ) -> FramesRead[R]:
         segment = opened.segment

@@ -56,7 +56,7 @@ R = TypeVar("R", bound=Rows)
 
 
 class Decode(Protocol[R]):
-    """See `aiodq.format.decode.decode_stretch`."""
+    """See `aiodq.format.decode.decode_frames`."""
 
     def __call__(
         self, data: bytes, context: FrameContext, *, position: int, limit: int, skip_below: int, path: str

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.columns import Flags
-from aiodq.format.decode import decode_stretch
+from aiodq.format.decode import decode_frames
 from aiodq.format.footer import IndexEntry, SegmentIndex
 from aiodq.format.frame import Batch
 from aiodq.format.layout import SEGMENT_HEADER
@@ -35,7 +35,7 @@ class LogReader(FrameReader[Batch]):
 
     def __init__(self, fs: FileSystem) -> None:
         """Read through `fs`."""
-        super().__init__(fs, decode_stretch)
+        super().__init__(fs, decode_frames)
 
     def read_back(self, view: LogView, offset: int, max_bytes: int) -> ReadResult:
         """Return batches that end below `offset`, in order; `next` is the offset to go on with, downward.

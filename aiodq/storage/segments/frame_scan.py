@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import CorruptionError
-from aiodq.format.checksum import crc32, crc32_of_stretch
+from aiodq.format.checksum import crc32, crc32_of_range
 from aiodq.format.columns import CONTINUED, CONTINUES
 from aiodq.format.frame import check_frame, read_prefix
 from aiodq.format.layout import ALIGNMENT, BATCH_HEADER, COMPACT_MIN, FRAME_START, SEGMENT_HEADER, TRAILER
@@ -114,7 +114,7 @@ class _RunningSums:
         """Return whether the frame's checksum is right."""
         start = frame.position + FRAME_START.size
         before, behind = self._until(start), self._until(frame.end)
-        return crc32_of_stretch(before, behind, frame.end - start, context.salt) == frame.crc
+        return crc32_of_range(before, behind, frame.end - start, context.salt) == frame.crc
 
     def _until(self, position: int) -> int:
         number, rest = divmod(position - self._start, _STEP)

@@ -18,7 +18,7 @@ from aiodq.format.transactions import Commit, Header
 from aiodq.names import is_topic_name
 from aiodq.storage.io.durable_io import ensure_directory, replace_file, sweep_temporaries, sync_directory
 from aiodq.storage.io.os_errors import storage_error
-from aiodq.storage.io.quarantine import set_aside
+from aiodq.storage.io.quarantine import quarantine_file
 from aiodq.storage.state.transaction_log import FoundTransactions, mended, read_blocks
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def drop_owed(fs: FileSystem, owed: Sequence[Owed]) -> None:
             if not fs.exists(one.path):
                 continue
             if one.damages:
-                set_aside(fs, one.path)
+                quarantine_file(fs, one.path)
                 continue
             fs.remove(one.path)
             # CRASH: 13. Until the name is gone for good, no message may be deleted by which it is known to be there.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest import mock
 
-from aiodq.format.decode import compact_stretch
+from aiodq.format.decode import compact_frames
 from aiodq.format.footer import FooterTail, SegmentIndex
 from aiodq.format.frame import check_frame
 from aiodq.format.transactions import decode_commit
@@ -110,7 +110,7 @@ change(
 )
 change(
     "the checksum of a compact frame is not compared in a stretch",
-    compact_stretch,
+    compact_frames,
     "checksum(view[at + _START : stop], salt) != crc",
     "False",
     "larger than a sector",
