@@ -67,20 +67,21 @@ class Producer:
         """
         commit = self._engine.group_commit
         plain = tag is None and key is None and headers is None and delay is None and ttl is None
-        if plain:
+        if plain and commit.inline:
             offset = commit.put_now(body)
             if offset == GIVE_WAY:
                 await asyncio.sleep(0)
                 offset = commit.put_now(body, gave_way=True)
             if offset >= 0:
                 return offset
-        put_buffer = self._engine.put_buffer
-        data = put_buffer.body(body)
-        message = PLAIN if plain else put_buffer.accepted(Draft(data, tag, key, headers, delay, ttl))
-        self._engine.check()
-        waiter = put_buffer.accept_at_once(message, data)
+        put_buffer, waiter = self._engine.put_buffer, commit.accept(body) if plain else None
         if waiter is None:
-            waiter = await put_buffer.enter(partial(put_buffer.accept, message, data))
+            data = put_buffer.body(body)
+            message = PLAIN if plain else put_buffer.accepted(Draft(data, tag, key, headers, delay, ttl))
+            self._engine.check()
+            waiter = put_buffer.accept_at_once(message, data)
+            if waiter is None:
+                waiter = await put_buffer.enter(partial(put_buffer.accept, message, data))
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -187,6 +188,10 @@ class Producer:
             QueueShutDown: shut down, or the store is closed.
             StoreFailedError: the store has stopped.
         """
+        if tag is None and key is None and headers is None and delay is None and ttl is None:
+            accepted = self._engine.group_commit.accept(body)
+            if accepted is not None:
+                return Receipt(accepted)
         self._engine.check()
         put_buffer = self._engine.put_buffer
         data = put_buffer.body(body)

@@ -128,12 +128,6 @@ class Part:
         columns.dues = _added(columns.dues, count, message.due, 0)
         columns.expiries = _added(columns.expiries, count, message.expiry, 0)
 
-    def add_plain(self, body: bytes, waiter: asyncio.Future[Any]) -> None:
-        """Append one message that is nothing but a body, to a part of such."""
-        self.columns.bodies.append(body)
-        self.waiters.append(waiter)
-        self.cost += len(body) + OVERHEAD
-
     def without_cancelled(self) -> Part | None:
         """Return the part less what nobody waits for any more; None where nothing is left."""
         if self.atomic:
@@ -196,6 +190,7 @@ class OpenBatch:
         count: messages.
         cost: bytes of memory.
         cancelled: some who waited were cancelled, so their messages are not to be stored.
+        plain: the last part, as long as it is nothing but bodies that go by themselves.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -203,22 +198,37 @@ class OpenBatch:
     count: int = 0
     cost: int = 0
     cancelled: bool = False
+    plain: Part | None = None
 
     def add(self, message: Accepted, body: bytes, waiter: asyncio.Future[Any], cost: int) -> None:
         """Take one message in, which costs that many bytes of memory."""
+        if message is PLAIN:
+            self.add_plain(body, waiter, cost)
+            return
         part = self.parts[-1] if self.parts else None
         if part is None or part.atomic:
             part = Part(Columns([]), [], atomic=False)
             self.parts.append(part)
-        if message is PLAIN and part.columns.plain:
-            part.add_plain(body, waiter)
-        else:
-            part.add(message, body, waiter)
+        self.plain = None
+        part.add(message, body, waiter)
+        self.count += 1
+        self.cost += cost
+
+    def add_plain(self, body: bytes, waiter: asyncio.Future[Any], cost: int) -> None:
+        """Take in one message that is nothing but a body."""
+        part = self.plain
+        if part is None:
+            part = self.plain = Part(Columns([]), [], atomic=False)
+            self.parts.append(part)
+        part.columns.bodies.append(body)
+        part.waiters.append(waiter)
+        part.cost += cost
         self.count += 1
         self.cost += cost
 
     def add_part(self, part: Part) -> None:
         """Take messages in that are stored all or not at all."""
+        self.plain = None
         self.parts.append(part)
         self.count += len(part.columns.bodies)
         self.cost += part.cost

@@ -499,7 +499,7 @@ class StoreEngine:
     def _stop_inline(self) -> None:
         """Have it looked whether the store may be used, before anything more is put or handed out."""
         for engine in (*self.topics.values(), *self.deletions.ending):
-            engine.group_commit.stop_inline()
+            engine.group_commit.hinder()
             for channel_engine in list(engine.channel_engines.values()):
                 channel_engine.halt()
 

@@ -128,7 +128,7 @@ def caused_by_injection(error: BaseException | None) -> bool:
 PLACES: Final = [
     "anyio create_task_group",
     "aiodq.engine.topic.topic_engine:TopicEngine _advance",
-    "aiodq.engine.topic.topic_engine:TopicEngine _start_write",
+    "aiodq.engine.topic.group_commit:GroupCommit write",
     "aiodq.engine.put_batch:OpenBatch take",
     "aiodq.engine.put_batch:Part resolve",
     "aiodq.engine.topic.segment_writer:SegmentWriter write_at_once",

@@ -59,6 +59,10 @@ class CreatedTopic(Protocol):
         """Refuse what was accepted and is not written yet."""
         ...
 
+    def hinder_puts(self) -> None:
+        """Have the next put try again what could not be done."""
+        ...
+
     def real_log(self) -> TopicLog:
         """Return the log for work on its files."""
         ...
@@ -225,6 +229,7 @@ class Creation:
             again()  # somebody has put meanwhile, so that the topic is tried once more before this
             return
         self._channels[channel] = again, error
+        self._engine.hinder_puts()
         if not isinstance(self._engine.log, NoLog):
             self._engine.refuse(error)
 

@@ -85,6 +85,10 @@ class ConfiguredTopic(Protocol):
         """Look for segments that may go, when nothing else is under way."""
         ...
 
+    def hinder_puts(self) -> None:
+        """Have the next put try again what could not be done."""
+        ...
+
     async def operate(self, work: Callable[[], T]) -> T:
         """Have `work` done with the log at rest, everything accepted before being durable."""
         ...
@@ -218,6 +222,7 @@ class EffectiveOptions:
         def finish(_: object, error: Exception | None) -> None:
             self._coming = None
             self._unwritten = error is not None
+            self._engine.hinder_puts()
             if error is None:
                 self._compare()
                 self.look()  # others may have been named meanwhile
@@ -339,6 +344,7 @@ class EffectiveOptions:
                 self.look_at(channel_engine)  # others may have been named meanwhile
             elif channel_engine.held:
                 self._failed[name] = error
+                self._engine.hinder_puts()
                 channel_engine.end_getters(error)
 
         self._write_channel(name, wanted, finish)

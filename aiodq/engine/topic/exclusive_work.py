@@ -7,14 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiodq.engine.futures import as_failure, tell_all
-from aiodq.engine.topic.requests import BatchOpen
 from aiodq.errors import AiodqError, StoreFailedError
 
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Callable
 
     from aiodq.engine.engine_host import TopicEngineHost
-    from aiodq.engine.topic.requests import Operation, Request
+    from aiodq.engine.topic.requests import Operation
 
 __all__ = ["ExclusiveWork"]
 
@@ -24,47 +23,48 @@ class ExclusiveWork:
 
     Attributes:
         running: one is; nothing else may touch the log.
+        waiting: those that come next.
     """
 
-    def __init__(self, host: TopicEngineHost, requests: asyncio.Queue[Request]) -> None:
-        """Begin empty; the ioLoop hears of the end of an operation through `requests`."""
+    def __init__(self, host: TopicEngineHost, wake: Callable[[], None]) -> None:
+        """Begin empty; `wake` has the ioLoop look again."""
         self.running: bool = False
         self._host = host
-        self._requests = requests
-        self._waiting: deque[Operation] = deque()
+        self._wake = wake
+        self.waiting: deque[Operation] = deque()
 
     def add(self, operation: Operation) -> None:
         """Queue an operation."""
-        self._waiting.append(operation)
+        self.waiting.append(operation)
 
     @property
     def busy(self) -> bool:
         """Whether one runs or waits."""
-        return self.running or bool(self._waiting)
+        return self.running or bool(self.waiting)
 
     def waits_for(self, taken: int) -> bool:
         """Return whether an operation is next once what was taken from the open batch so far is written."""
-        return bool(self._waiting) and taken >= self._waiting[0].after
+        return bool(self.waiting) and taken >= self.waiting[0].after
 
     def wake(self, taken: int) -> None:
         """Have the ioLoop look again where an operation is next: a batch that no sync follows brings no event."""
         if self.waits_for(taken):
-            self._requests.put_nowait(BatchOpen())
+            self._wake()
 
     def may_start(self, written: int) -> bool:
         """Return whether what has to come before the next operation is written."""
-        return bool(self._waiting) and written >= self._waiting[0].after
+        return bool(self.waiting) and written >= self.waiting[0].after
 
     def start_next(self, written: int) -> bool:
         """Start the next operation if what has to come before it is written; the log is at rest."""
         if not self.may_start(written):
             return False
         self.running = True
-        operation = self._waiting.popleft()
+        operation = self.waiting.popleft()
         try:
             self._host.threads.start(operation.work, lambda result, error: self._ended(operation, result, error))
         except Exception:
-            self._waiting.appendleft(operation)
+            self.waiting.appendleft(operation)
             raise
         return True
 
@@ -78,9 +78,9 @@ class ExclusiveWork:
             tell_all(told, [partial(operation.finish, None)])
         if isinstance(told, StoreFailedError):
             self._host.fail(told)
-        self._requests.put_nowait(BatchOpen())
+        self._wake()
 
     def fail(self, error: Exception) -> None:
         """Tell whoever waits."""
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self.waiting = self.waiting, deque()
         tell_all(error, [partial(operation.finish, None) for operation in waiting])

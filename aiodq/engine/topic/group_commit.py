@@ -14,7 +14,11 @@ from aiodq.storage.log.active_segment import WRITE_BYTES
 from aiodq.storage.log.topic_log import TopicLog
 
 if TYPE_CHECKING:
+    import asyncio
+
     from aiodq.engine.engine_host import TopicEngineHost
+    from aiodq.engine.put_batch import OpenBatch
+    from aiodq.engine.topic.requests import Written
     from aiodq.engine.topic.topic_engine import TopicEngine
 
 __all__ = ["GIVE_WAY", "NOT_NOW", "GroupCommit"]
@@ -30,19 +34,29 @@ _LONGEST_RUN: Final = 1024
 """So many puts at once after which others have their turn although no time went by, as on a clock that stands still."""
 
 
+_OVERLAP: Final = 1 << 20
+"""With so much waiting, the next batch is written beside a sync instead of after it."""
+
+
 class GroupCommit:
     """One per topic.
 
     Attributes:
         inline: a plain put may be written in the caller's own step, without a future and without a turn of the loop:
             nothing is written, waits or rolls, no operation runs or is asked for, the topic has its files, and the
-            policy does not ask for a sync. INVARIANT: whatever changes one of these clears it before the next put; only
-            `look`, at the end of the ioLoop's turn, sets it.
+            policy does not ask for a sync.
+        writing: a batch is being written.
+        ready: a plain put may be accepted without looking at anything but its body and the room there is.
+
+    INVARIANT: whatever changes what these say clears them before the next put; only `look`, at the end of the ioLoop's
+    turn, sets them.
     """
 
     def __init__(self, engine: TopicEngine, host: TopicEngineHost) -> None:
         """Begin with what every topic begins with: its files are to be made or looked at."""
         self.inline: bool = False
+        self.ready: bool = False
+        self.writing: bool = False
         self._engine = engine
         self._host = host
         self._loop = host.loop
@@ -57,26 +71,46 @@ class GroupCommit:
         """Let no put be written at once before the ioLoop has had a turn."""
         self.inline = False
 
+    def hinder(self) -> None:
+        """Let every put look at everything for itself before the ioLoop has had a turn."""
+        self.inline = self.ready = False
+
     def look(self) -> None:
-        """See whether the next put may be written at once."""
+        """See what the next put has to look at, and whether it may be written at once."""
         engine, host = self._engine, self._host
         log, options, put_buffer = engine.log, engine.options, engine.put_buffer
-        self.inline = (
-            engine.at_rest
+        self._log = log if isinstance(log, TopicLog) else None
+        usable = (
+            host.usable
+            and not engine.stopped
             and put_buffer.at_rest
-            and host.usable
-            and options.sync != "always"
-            and isinstance(log, TopicLog)
-            and log.options.codec == CODEC_NONE
+            and self._log is not None
             and engine.creation.at_rest
             and engine.effective_options.at_rest
+        )
+        self.ready = usable and not put_buffer.bounded
+        self._least, self._most = options.min_message_bytes, min(options.max_message_bytes, WRITE_BYTES - OVERHEAD)
+        self._bounded = put_buffer.bounded
+        self.inline = (
+            usable
+            and self._log is not None
+            and engine.at_rest
+            and not put_buffer.pending
+            and options.sync != "always"
+            and self._log.options.codec == CODEC_NONE
             and engine.name not in engine.metrics.refusing
             and not engine.retention.begun
         )
-        if self.inline and isinstance(log, TopicLog):
-            self._log = log
-            self._least, self._most = options.min_message_bytes, min(options.max_message_bytes, WRITE_BYTES - OVERHEAD)
-            self._bounded = put_buffer.bounded
+
+    def accept(self, body: object) -> asyncio.Future[int] | None:
+        """Take a plain message into the open batch; None where that has to go the long way, if only for its error."""
+        if not self.ready or type(body) is not bytes or not self._least <= len(body) <= self._most:
+            return None
+        try:
+            here = get_running_loop() is self._loop
+        except RuntimeError:  # there is none in this thread
+            here = False
+        return self._engine.put_buffer.add_plain(body, len(body) + OVERHEAD) if here else None
 
     def _free(self, cost: int) -> bool:
         """Return whether so many bytes of memory may be written at once, as far as that does not show in `inline`."""
@@ -191,3 +225,39 @@ class GroupCommit:
     def _stop(self, error: Exception) -> None:
         self._host.fail(error)
         self._host.check()
+
+    # --- batches
+
+    def may_write(self, batch: OpenBatch) -> bool:
+        """Return whether what was accepted is to be written now, nothing else being written."""
+        engine = self._engine
+        if engine.exclusive_work.waiting and engine.exclusive_work.waits_for(engine.taken):
+            return False
+        return not (engine.options.sync == "always" and engine.syncer.busy) or batch.cost >= _OVERLAP
+
+    def write(self, batch: OpenBatch) -> None:
+        """Write the oldest batch: in this step where it is small, else by the segment writer, which reports."""
+        engine = self._engine
+        self.writing = True
+        engine.taken = batch.serial
+        engine.in_writer = engine.put_buffer.take()
+        written = engine.writer.write_at_once(engine.in_writer)
+        if written is None:
+            engine.writer.batches.put_nowait((batch.serial, engine.in_writer))
+        else:
+            self.written(batch.serial, written)
+            if engine.exclusive_work.waiting:
+                engine.exclusive_work.wake(batch.serial)
+
+    def written(self, serial: int, result: Written) -> None:
+        """A batch has been written, or could not be: show it, or let it wait for the sync that it shares."""
+        engine = self._engine
+        self.writing = False
+        engine.publisher.written(serial, result, durably=engine.options.sync == "always")
+        engine.in_writer = []
+        if not engine.effective_options.acting:
+            engine.effective_options.used()
+        if engine.retention.wrote():
+            engine.retain_if_idle()
+        if not engine.stirred:
+            engine.stir()

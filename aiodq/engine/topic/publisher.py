@@ -39,16 +39,18 @@ class Publisher:
             StoreFailedError: that is how it ended.
         """
         engine = self._engine
-        pressing = False
+        pressing, messages = False, 0
         for part in result.parts:
             batch = Batch(part.first, part.time_ns, part.columns)
+            messages += len(part.columns.bodies)
             if durably:
                 pressing = pressing or part.columns.transaction is None
                 self.unsynced.append((part, batch))
             else:
                 self._publish(part, batch)
-        engine.metrics.written(engine.name, result.error)
-        engine.syncer.wrote(serial, sum(len(part.columns.bodies) for part in result.parts), pressing=pressing)
+        if result.error is not None or engine.metrics.refusing:
+            engine.metrics.written(engine.name, result.error)
+        engine.syncer.wrote(serial, messages, pressing=pressing)
         for part in result.failed:
             part.fail(result.error or StoreFailedError("the batch was not written"))
             engine.put_buffer.done(part)
@@ -56,7 +58,9 @@ class Publisher:
             raise result.error
         if durably and engine.log.durable >= engine.log.end:
             engine.syncer.nothing_to_sync()
-        self.synced()
+            pressing = False
+        if not pressing or len(result.parts) > 1:
+            self.synced()
 
     def synced(self) -> None:
         """Show what a sync has made durable, and what needed none."""

@@ -61,6 +61,7 @@ class PutBuffer:
         self.dropped: int = 0
         self._over = QueueShutDown("the queue was shut down, or its store closed")
         self._engine = engine
+        self._loop = engine.loop
         self.bound: BacklogBound = BacklogBound(engine)
         self.configure()
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -134,6 +135,19 @@ class PutBuffer:
         if not self.batch.count:
             self._engine.opened()
         self.batch.add(message, body, waiter, cost)
+        self.pending += 1
+        self.cost += cost
+        return waiter
+
+    def add_plain(self, body: bytes, cost: int) -> asyncio.Future[int] | None:
+        """Take a plain message in where `GroupCommit.ready`; None where there is no room."""
+        if self.pending and (self.cost + cost > self._limit or self.pending >= _MOST_WAITING):
+            return None
+        waiter: asyncio.Future[int] = self._loop.create_future()
+        batch = self.batch
+        if not batch.count:
+            self._engine.opened(ready=True)
+        batch.add_plain(body, waiter, cost)
         self.pending += 1
         self.cost += cost
         return waiter
@@ -224,6 +238,8 @@ class PutBuffer:
         batch = self._closed[0]
         parts = batch.take()
         self._closed.popleft()
+        if not batch.cancelled:
+            return parts
         withdrawn = batch.count - sum(len(part.columns.bodies) for part in parts)
         if withdrawn:
             self.pending -= withdrawn
@@ -283,11 +299,11 @@ class PutBuffer:
 
     @property
     def at_rest(self) -> bool:
-        """Whether nobody waits for room, and nothing was accepted that is not visible yet."""
-        return not (self.pending or self.shut or self._waiting or self._turn)
+        """Whether nobody waits for room, and more is accepted."""
+        return not (self.shut or self._waiting or self._turn)
 
     async def _wait_for_room(self, *, first: bool) -> None:
-        self._engine.group_commit.stop_inline()
+        self._engine.group_commit.hinder()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if first:
             self._waiting.appendleft(waiter)
@@ -375,7 +391,7 @@ class PutBuffer:
 
     def shut_down(self, over: QueueShutDown | None = None) -> None:
         """Accept no more; who waits for room is told."""
-        self._engine.group_commit.stop_inline()
+        self._engine.group_commit.hinder()
         self.shut = True
         self._over = over or self._over
         self._fail_waiting(self._over)

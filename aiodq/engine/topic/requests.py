@@ -13,15 +13,9 @@ if TYPE_CHECKING:
     from aiodq.errors import AiodqError
 
 __all__ = [
-    "BatchOpen",
-    "BatchWritten",
     "Operation",
     "Request",
-    "Retain",
-    "Stop",
     "SyncWanted",
-    "Synced",
-    "Tick",
     "Written",
 ]
 
@@ -42,40 +36,10 @@ class Written:
 
 
 @dataclass(slots=True)
-class BatchOpen:
-    """The open batch is no longer empty."""
-
-
-@dataclass(slots=True)
-class BatchWritten:
-    """The segment writer is done with a batch."""
-
-    serial: int
-    result: Written
-
-
-@dataclass(slots=True)
-class Synced:
-    """A sync has ended."""
-
-    error: BaseException | None
-
-
-@dataclass(slots=True)
 class SyncWanted:
     """Everything accepted before is to be made durable."""
 
     done: asyncio.Future[None]
-
-
-@dataclass(slots=True)
-class Tick:
-    """Time has passed."""
-
-
-@dataclass(slots=True)
-class Retain:
-    """Something was consumed; segments may have become free."""
 
 
 @dataclass(slots=True)
@@ -93,9 +57,4 @@ class Operation:
     after: int = field(default=0)
 
 
-@dataclass(slots=True)
-class Stop:
-    """The ioLoop is to end."""
-
-
-Request = BatchOpen | BatchWritten | Synced | SyncWanted | Tick | Retain | Operation | Stop
+Request = Operation | SyncWanted

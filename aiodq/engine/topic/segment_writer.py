@@ -6,13 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiodq.engine.put_batch import Part, columns_cost
-from aiodq.engine.topic.requests import BatchWritten, Written
+from aiodq.engine.topic.requests import Written
 from aiodq.errors import AiodqError, StorageError, StoreFailedError
+from aiodq.format.codecs import CODEC_NONE
 from aiodq.storage.log.active_segment import WRITE_BYTES, cuts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiodq.clock import Clock
-    from aiodq.engine.topic.requests import Request
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.format.columns import Columns
     from aiodq.storage.log.topic_log import TopicLog
@@ -30,12 +32,12 @@ class SegmentWriter:
     """
 
     def __init__(
-        self, log: TopicLog | None, clock: Clock, threads: WorkerThreads, requests: asyncio.Queue[Request]
+        self, log: TopicLog | None, clock: Clock, threads: WorkerThreads, report: Callable[[int, Written], None]
     ) -> None:
-        """Write to `log`; where it is None it has to be set before the first batch."""
+        """Write to `log`; where it is None it has to be set before the first batch. `report` hears of each."""
         self.log = log
         self.batches: asyncio.Queue[tuple[int, list[Part]]] = asyncio.Queue()
-        self._requests = requests
+        self._report = report
         self._clock = clock
         self._threads = threads
         self._may_roll = asyncio.Event()
@@ -53,7 +55,7 @@ class SegmentWriter:
         """Write what comes, and report."""
         while True:
             serial, parts = await self.batches.get()
-            self._requests.put_nowait(BatchWritten(serial, await self.write(parts)))
+            self._report(serial, await self.write(parts))
 
     def write_at_once(self, parts: list[Part]) -> Written | None:
         """Write a small batch without leaving the caller's step; None where that takes longer.
@@ -61,9 +63,11 @@ class SegmentWriter:
         It does where the batch is long, the segment has to roll, or its file to be opened again.
         """
         log = self._opened()
-        if not log.ready or sum(part.cost for part in parts) > WRITE_BYTES:
-            return None
         try:
+            if self._append(log, parts):
+                return Written(parts)
+            if not log.ready or sum(part.cost for part in parts) > WRITE_BYTES:
+                return None
             if not all(self._stage(log, part) for part in parts):
                 log.rollback()
                 return None
@@ -73,6 +77,20 @@ class SegmentWriter:
             log.rollback()
             return Written(failed=parts, error=error)
         return Written(parts)
+
+    def _append(self, log: TopicLog, parts: list[Part]) -> bool:
+        """Write a batch of one plain message, if it is such and fits in."""
+        part = parts[0] if len(parts) == 1 else None
+        if part is None or part.atomic or len(part.waiters) != 1 or part.cost > WRITE_BYTES:
+            return False
+        if log.options.codec != CODEC_NONE or not part.columns.plain:
+            return False
+        time_ns = self._clock.now_ns()
+        offset = log.append(part.columns.bodies[0], time_ns)
+        if offset < 0:
+            return False
+        part.first, part.time_ns = offset, time_ns
+        return True
 
     def _stage(self, log: TopicLog, part: Part) -> bool:
         time_ns = self._clock.now_ns()

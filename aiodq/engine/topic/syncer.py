@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiodq.engine.futures import settle
-from aiodq.engine.topic.requests import BatchOpen, Synced
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
     from aiodq.engine.monitoring.metrics import SyncTimer
-    from aiodq.engine.topic.requests import Request
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.options import StoreOptions
 
@@ -30,25 +28,32 @@ class Syncer:
         written: the last batch written.
         count: syncs so far.
         options: the topic's.
+        waiting: who waits for a batch to be on the device, with its number.
     """
 
     def __init__(
-        self, options: StoreOptions, threads: WorkerThreads, requests: asyncio.Queue[Request], timer: SyncTimer
+        self,
+        options: StoreOptions,
+        threads: WorkerThreads,
+        timer: SyncTimer,
+        wake: Callable[[], None],
+        report: Callable[[None, BaseException | None], None],
     ) -> None:
-        """Begin with nothing written; the ioLoop hears of the end of a sync through `requests`."""
+        """Begin with nothing written; `wake` has the ioLoop look again, `report` tells it how a sync has ended."""
         self.busy: bool = False
         self.due: bool = False
         self.written: int = 0
         self.count: int = 0
         self.options = options
         self._threads = threads
-        self._requests = requests
+        self._wake = wake
+        self._report = report
         self._timer = timer
         self._synced = 0
         self._target = 0
         self._pressing = 0
         self._messages = 0
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self.waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def wrote(self, serial: int, messages: int, *, pressing: bool = True) -> None:
         """A batch is in the file; `pressing`: under `"always"` it is to be synced at once."""
@@ -63,7 +68,7 @@ class Syncer:
         before, every = self._messages, self.options.sync_every
         self._messages = before + messages
         if before < every <= self._messages and self.options.sync == "interval":
-            self._requests.put_nowait(BatchOpen())
+            self._wake()
 
     @property
     def lagging(self) -> bool:
@@ -84,7 +89,7 @@ class Syncer:
         if self.busy or self.written <= self._synced:
             self.due = self.due and self.written > self._synced
             return False
-        if self._waiting or self.due or (self.options.sync == "always" and self._pressing > self._synced):
+        if self.waiting or self.due or (self.options.sync == "always" and self._pressing > self._synced):
             return True
         return self.options.sync == "interval" and self._messages >= self.options.sync_every
 
@@ -95,7 +100,7 @@ class Syncer:
         self._target = self.written
         self._messages = 0
         self._timer.began()
-        self._threads.start(work, lambda _, error: self._requests.put_nowait(Synced(error)))
+        self._threads.start(work, self._report)
 
     def ended(self, error: BaseException | None) -> None:
         """The sync in flight has ended.
@@ -112,21 +117,19 @@ class Syncer:
 
     def wait(self, serial: int, done: asyncio.Future[None]) -> None:
         """Decide `done` once this batch is on the device."""
-        self._waiting.append((serial, done))
+        self.waiting.append((serial, done))
 
     def resolve(self) -> None:
         """Tell those whose batch is on the device."""
-        if not self._waiting:
-            return
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for serial, done in waiting:
             if serial <= self._synced:
                 settle(done, None, None)
             else:
-                self._waiting.append((serial, done))
+                self.waiting.append((serial, done))
 
     def fail(self, error: Exception) -> None:
         """Tell everyone who waits."""
-        for _, done in self._waiting:
+        for _, done in self.waiting:
             settle(done, None, error)
-        self._waiting.clear()
+        self.waiting.clear()

@@ -23,17 +23,7 @@ from aiodq.engine.topic.no_log import NoLog
 from aiodq.engine.topic.publisher import Publisher
 from aiodq.engine.topic.put_buffer import PutBuffer
 from aiodq.engine.topic.request_queue import RequestQueue
-from aiodq.engine.topic.requests import (
-    BatchOpen,
-    BatchWritten,
-    Operation,
-    Request,
-    Retain,
-    Stop,
-    Synced,
-    SyncWanted,
-    Tick,
-)
+from aiodq.engine.topic.requests import Operation, SyncWanted
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.engine.topic.segment_writer import SegmentWriter
 from aiodq.engine.topic.syncer import Syncer
@@ -55,7 +45,8 @@ if TYPE_CHECKING:
     from aiodq.engine.engine_host import TopicEngineHost
     from aiodq.engine.monitoring.metrics import StoreMetrics
     from aiodq.engine.monitoring.reporter import Reporter
-    from aiodq.engine.put_batch import OpenBatch, Part
+    from aiodq.engine.put_batch import Part
+    from aiodq.engine.topic.requests import Request, Written
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.errors import StorageError
     from aiodq.options import StoreOptions
@@ -68,8 +59,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _LEAST_AHEAD: Final = 1 << 16
-_OVERLAP: Final = 1 << 20
-"""With so much waiting, the next batch is written beside a sync instead of after it."""
 
 
 class TopicEngine:
@@ -90,6 +79,8 @@ class TopicEngine:
         submitted: operations so far.
         serial, taken: the numbers of the batch that was opened last, and of the one that was taken to be written.
         stirred: the next tick is on its way.
+        writer: writes its segments.
+        exclusive_work: what needs the log for itself.
         group_commit: how messages get into the log.
         abandoned: its files were closed, and what a thread opens after that is to be closed at once.
         publisher: shows what is written once it may be seen.
@@ -99,6 +90,14 @@ class TopicEngine:
         lifetimes: when times to live end.
         unusable: why the topic cannot be used until the store is opened again, though it has files; else None.
     """
+
+    serial: int = 0
+    taken: int = 0
+    submitted: int = 0
+    stirred: bool = False
+    stopped: bool = False
+    closed: bool = False
+    abandoned: bool = False
 
     def __init__(
         self,
@@ -117,10 +116,8 @@ class TopicEngine:
         self.visible: int = self.log.end
         self.channel_engines: dict[str, ChannelEngine[Any]] = {}
         self.tail: TailCache = TailCache(self._quarter)
-        self.stopped: bool = False
-        self.closed: bool = False
-        self.abandoned: bool = False
         self.clock: Clock = host.clock
+        self.loop: asyncio.AbstractEventLoop = host.loop
         self.lifetimes: Lifetimes = Lifetimes(host.clock)
         self._mortal = any(segment.flags & Flags.EXPIRIES for segment in self.log.segments)
         self.reporter: Reporter = host.reporter
@@ -134,8 +131,8 @@ class TopicEngine:
         self.paused: bool = False
         self._host = host
         self._durably = options.sync == "always"
-        self._requests = RequestQueue()
-        self._writer = SegmentWriter(log, host.clock, host.threads, self._requests)
+        self._requests = RequestQueue(host.loop, self._guarded_turn)
+        self.writer: SegmentWriter = SegmentWriter(log, host.clock, host.threads, self._writer_reported)
         self.creation: Creation = Creation(
             self,
             lambda: host.make_log(name, self.effective_options.record),
@@ -149,15 +146,18 @@ class TopicEngine:
         self.retention: TopicRetention = TopicRetention(self, self.reader, self._persister, host)
         self.publisher: Publisher = Publisher(self)
         self.backlog_bytes: BacklogBytes = BacklogBytes()
-        self.syncer: Syncer = Syncer(options, host.threads, self._requests, SyncTimer(host.metrics, name))
-        self._exclusive_work = ExclusiveWork(host, self._requests)
+        self.syncer: Syncer = Syncer(
+            options, host.threads, SyncTimer(host.metrics, name), self._requests.wake, self._sync_reported
+        )
+        self.exclusive_work: ExclusiveWork = ExclusiveWork(host, self._requests.wake)
         self.group_commit: GroupCommit = GroupCommit(self, host)
         self._requests.hear = self.group_commit.stop_inline
-        self._writing = self._retain_queued = self._in_turn = False
-        self.stirred: bool = False
-        self._ticker = Ticker(lambda: self._requests.put_nowait(Tick()))
+        self._retain_queued = self._in_turn = self._tick_due = False
+        self._in_writer_ended: tuple[int, Written] | None = None
+        self._sync_result: tuple[BaseException | None] | None = None
+        self._stopping = asyncio.Event()
+        self._ticker = Ticker(self._tick)
         self.effective_options: EffectiveOptions = EffectiveOptions(self, host, self._persister)
-        self.serial, self.taken, self.submitted = 0, 0, 0
         self.in_writer: list[Part] = []
 
     # --- what handles call, on the loop
@@ -195,21 +195,26 @@ class TopicEngine:
     @property
     def at_rest(self) -> bool:
         """Whether nothing is being written, and no operation runs, waits or is asked for."""
-        return not (self._writing or self.stopped or self._exclusive_work.busy or not self._requests.empty())
+        return not (self.group_commit.writing or self.stopped or self.exclusive_work.busy or self._requests.asked)
 
-    def opened(self) -> None:
-        """The open batch is no longer empty."""
+    def opened(self, *, ready: bool = False) -> None:
+        """The open batch is no longer empty; `ready`: nothing is to be made or written before it."""
         self.serial += 1
         self.put_buffer.batch.serial = self.serial
-        self.creation.create()
-        self.creation.again()
-        self._requests.put_nowait(BatchOpen())
+        if not ready:
+            self.creation.create()
+            self.creation.again()
+        self._requests.wake()
+
+    def hinder_puts(self) -> None:
+        """Something could not be made or written: the next put is to try it again."""
+        self.group_commit.hinder()
 
     def retain_soon(self) -> None:
         """Look for segments that may go, when nothing else is under way."""
         if not self._retain_queued:
             self._retain_queued = True
-            self._requests.put_nowait(Retain())
+            self._requests.wake()
         self.stir()
 
     def stir(self) -> None:
@@ -225,7 +230,7 @@ class TopicEngine:
             return
         self.log = log
         self.visible = log.end
-        self._writer.log = log
+        self.writer.log = log
         self.effective_options.created()
 
     def refuse(self, error: Exception) -> None:
@@ -289,7 +294,7 @@ class TopicEngine:
 
     def configure(self, options: StoreOptions, log: LogOptions) -> None:
         """Go on with other options."""
-        self.group_commit.stop_inline()
+        self.group_commit.hinder()
         self.options = options
         self._durably = self._persister.durable = options.sync == "always"
         self.syncer.options = options
@@ -435,19 +440,19 @@ class TopicEngine:
     def fail(self, error: Exception) -> None:
         """End: `error` goes to everybody who waits, and to everybody who wants something later."""
         self.stopped = True
-        self.group_commit.stop_inline()
+        self.group_commit.hinder()
         self._ticker.end()
         parts = [part.fail for part in self.in_writer]
         own = [
             self.put_buffer.fail,
             self.publisher.fail,
             self.syncer.fail,
-            self._exclusive_work.fail,
+            self.exclusive_work.fail,
             self._persister.fail,
         ]
         channel_engines = [channel_engine.end for channel_engine in self.channel_engines.values()]
         tell_all(error, [*parts, *own, *channel_engines, self._requests.close])
-        self._requests.put_nowait(Stop())
+        self._stopping.set()
 
     # --- the task
 
@@ -455,7 +460,7 @@ class TopicEngine:
         """Serve until stopped."""
         async with anyio.create_task_group() as tasks:
             self.stir()
-            for coroutine in (self._writer.run, self.reader.run, self._persister.run):
+            for coroutine in (self.writer.run, self.reader.run, self._persister.run):
                 tasks.start_soon(self._guarded, coroutine)
             await self._guarded(self._serve)
             tasks.cancel_scope.cancel()
@@ -478,94 +483,105 @@ class TopicEngine:
         return callback
 
     async def _serve(self) -> None:
-        while not self.stopped:
-            request = await self._requests.get()
-            self._turn(request)
+        self._requests.begin()
+        try:
+            if not self.stopped:
+                await self._stopping.wait()
+        finally:
+            self._requests.end()
 
-    def _turn(self, request: Request | None = None) -> None:
+    def _guarded_turn(self) -> None:
+        try:
+            self._turn()
+        except Exception as error:  # noqa: BLE001 - as in `_guarded`
+            self._host.fail(error)
+
+    def _turn(self) -> None:
+        if self.stopped:
+            return
         self._in_turn = True
         try:
-            if request is not None:
-                self._handle(request)
-            while not self._requests.empty() and not self.stopped:
-                self._handle(self._requests.get_nowait())
+            self._take_reports()
+            asked = self._requests.asked
+            while asked and not self.stopped:
+                self._handle(asked.popleft())
             if not self.stopped:
                 self._advance()
-                self.group_commit.look()
+                # Under "always" no put is written at once, so that one look is enough until something hinders them.
+                if not (self._durably and self.group_commit.ready):
+                    self.group_commit.look()
         finally:
             self._in_turn = False
 
+    def _take_reports(self) -> None:
+        """See to what has happened meanwhile."""
+        written, self._in_writer_ended = self._in_writer_ended, None
+        if written is not None:
+            self.group_commit.written(*written)
+        result, self._sync_result = self._sync_result, None
+        if result is not None:
+            self._sync_ended(*result)
+        if self._tick_due:
+            self._tick_due = False
+            self._ticked()
+        if self._retain_queued:
+            self._retain_queued = False
+            self.retain_if_idle()
+
+    def _writer_reported(self, serial: int, result: Written) -> None:
+        self._in_writer_ended = serial, result
+        self._requests.wake()
+
+    def _sync_reported(self, _: None, error: BaseException | None) -> None:
+        self._sync_result = (error,)
+        if self._in_turn:
+            self._requests.wake()
+        else:
+            self._requests.turn_now()
+
+    def _tick(self) -> None:
+        self._tick_due = True
+        self._requests.wake()
+
     def _handle(self, request: Request) -> None:
-        match request:
-            case BatchWritten():
-                self._batch_written(request)
-            case Synced():
-                self._sync_ended(request.error)
-            case SyncWanted():
-                self.syncer.wait(self.serial, request.done)
-            case Operation():
-                self._exclusive_work.add(request)
-            case Tick():
-                self._ticked()
-            case Retain():
-                self._retain_queued = False
-                self._retain_if_idle()
-            case BatchOpen() | Stop():
-                pass  # `_advance` looks at the batch; the loop's condition at the stop
+        if isinstance(request, SyncWanted):
+            self.syncer.wait(self.serial, request.done)
+        else:
+            self.exclusive_work.add(request)
 
     def _advance(self) -> None:
         """Start whatever may start now. Every decision of the ioLoop is made here."""
-        if self._exclusive_work.running:
+        if self.exclusive_work.running:
             return
-        at_rest = not self._writing and not self.syncer.busy and not self.publisher.unsynced
-        if at_rest and self._durably and self.syncer.lagging and self._exclusive_work.may_start(self.syncer.written):
-            self.syncer.sync_now()
-        elif at_rest and self._exclusive_work.start_next(self.syncer.written):
+        at_rest = not self.group_commit.writing and not self.syncer.busy and not self.publisher.unsynced
+        if at_rest and self.exclusive_work.waiting and self._start_operation():
             return
         batch = self.put_buffer.next_batch()
-        if batch is not None and not self._writing and self._may_write(batch):
-            self._start_write(batch)
-        if not self._writer.rolling and self.syncer.needed():
-            self._writer.syncing(busy=True)
+        if batch is not None and not self.group_commit.writing and self.group_commit.may_write(batch):
+            self.group_commit.write(batch)
+        if not self.writer.rolling and self.syncer.needed():
+            self.writer.syncing(busy=True)
             self.syncer.start(self.real_log().sync)
-        self.syncer.resolve()
+        if self.syncer.waiting:
+            self.syncer.resolve()
 
-    def _may_write(self, batch: OpenBatch) -> bool:
-        if self._exclusive_work.waits_for(self.taken):
+    def _start_operation(self) -> bool:
+        """Start the next operation, the log being at rest; return whether it runs."""
+        if self._durably and self.syncer.lagging and self.exclusive_work.may_start(self.syncer.written):
+            self.syncer.sync_now()
             return False
-        return not (self._durably and self.syncer.busy) or batch.cost >= _OVERLAP
+        return self.exclusive_work.start_next(self.syncer.written)
 
-    # --- writing
-
-    def _start_write(self, batch: OpenBatch) -> None:
-        self._writing = True
-        self.taken = batch.serial
-        self.in_writer = self.put_buffer.take()
-        written = self._writer.write_at_once(self.in_writer)
-        if written is None:
-            self._writer.batches.put_nowait((self.taken, self.in_writer))
-        else:
-            self._batch_written(BatchWritten(self.taken, written))
-            self._exclusive_work.wake(self.taken)
-
-    def _batch_written(self, request: BatchWritten) -> None:
-        self._writing = False
-        self.publisher.written(request.serial, request.result, durably=self._durably)
-        self.in_writer = []
-        self._use()
-        if self.retention.wrote():
-            self._retain_if_idle()
-        self.stir()
-
-    def _retain_if_idle(self) -> None:
+    def retain_if_idle(self) -> None:
+        """Look for segments that may go, unless somebody changes the list of them."""
         # A roll or an operation changes the list of segments in a thread.
-        if not self._writer.rolling and not self._exclusive_work.running:
+        if not self.writer.rolling and not self.exclusive_work.running:
             self.retention.retain()
 
     # --- syncing
 
     def _sync_ended(self, error: BaseException | None) -> None:
-        self._writer.syncing(busy=False)
+        self.writer.syncing(busy=False)
         self.syncer.ended(error)
         self.publisher.synced()
 
@@ -578,7 +594,7 @@ class TopicEngine:
             if self._persister.unsynced:
                 self._persister.submit(Job(lambda: None, self.retention.ignore, acks_first=True))
                 self.stir()
-        self._retain_if_idle()
+        self.retain_if_idle()
         again = self.retention.next_look()
         if again is not None:
             self._ticker.within(again)

@@ -59,7 +59,8 @@ class PooledFileSystem:
 
     Attributes:
         mutex: held while any of this is changed.
-        dirty: the open files of which something may not be on the device, those used least lately first.
+        clean: the open files that hold nothing that is not on the device, those used least lately first.
+        dirty: the open files of which something may not be on the device, likewise.
     """
 
     def __init__(self, fs: FileSystem, unpromised: frozenset[str] = frozenset()) -> None:
@@ -74,7 +75,7 @@ class PooledFileSystem:
         self.mutex: threading.RLock = threading.RLock()
         self._changed = threading.Condition(self.mutex)
         # Each in the order of use. Looking for a victim among thousands must not take a walk through them.
-        self._clean: dict[PooledFile, None] = {}
+        self.clean: dict[PooledFile, None] = {}
         self.dirty: dict[PooledFile, None] = {}
         _STORES.add(self)
 
@@ -91,7 +92,7 @@ class PooledFileSystem:
             self, path, file, write=write or create, careless=os.path.basename(path) in self._unpromised
         )
         with self._changed:
-            self._clean[pooled] = None
+            self.clean[pooled] = None
         return pooled
 
     def listdir(self, path: str) -> list[str]:
@@ -138,7 +139,7 @@ class PooledFileSystem:
 
     def _opened(self, path: str, *, write: bool, create: bool = False) -> File:
         limit = _limit()
-        while len(self._clean) + len(self.dirty) >= limit:
+        while len(self.clean) + len(self.dirty) >= limit:
             if not self._close_one():
                 break  # all are in use, so that there are more for a moment
         return self._insist(lambda: self._fs.open(path, write=write, create=create))
@@ -155,7 +156,7 @@ class PooledFileSystem:
     def _close_one(self) -> bool:
         """Close the file that was used least lately; return False where all are in use."""
         with self._changed:
-            idle = (file for files in (self._clean, self.dirty) for file in files if not (file.users or file.busy))
+            idle = (file for files in (self.clean, self.dirty) for file in files if not (file.users or file.busy))
             victim = next(idle, None)
             if victim is None:
                 return False
@@ -219,10 +220,10 @@ class PooledFileSystem:
         """Put an open file behind those that were used before."""
         self._drop(pooled)
         if pooled.file is not None:
-            (self.dirty if pooled.dirty else self._clean)[pooled] = None
+            (self.dirty if pooled.dirty else self.clean)[pooled] = None
 
     def _drop(self, pooled: PooledFile) -> None:
-        self._clean.pop(pooled, None)
+        self.clean.pop(pooled, None)
         self.dirty.pop(pooled, None)
 
 
@@ -271,24 +272,25 @@ class PooledFile:
     def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
         """See `File.write_at`."""
         fs = self._fs
-        if not self.dirty or self._failure is not None:
-            return self._write_at(buffers, position)
-        # What `take` and `give_back` do, as far as a file needs it that was written last time, too: every put is here.
+        # What `take` and `give_back` do, as far as an open file needs it: every put is here.
         with fs.mutex:
-            file = self.file
-            if file is None or self.busy or self.closed or not self.dirty:
-                return self._write_at(buffers, position)
-            del fs.dirty[self]
-            fs.dirty[self] = None
-            self.users += 1
+            file = None if self.busy or self.closed or self.careless or self._failure is not None else self.file
+            if file is not None:
+                fs.clean.pop(self, None)
+                fs.dirty.pop(self, None)
+                fs.dirty[self] = None
+                self.users += 1
+        if file is None:
+            return self._write_at(buffers, position)
         try:
             return file.write_at(buffers, position)
         finally:
             with fs.mutex:
-                if self.dirty and not self.closed:
-                    self.users -= 1
-                else:  # a sync has begun meanwhile, or the owner waits for the last user
+                if self.closed or self in fs.clean:  # the owner waits for the last user, or a sync has ended meanwhile
                     fs.give_back(self, dirty=True)
+                else:
+                    self.dirty = True
+                    self.users -= 1
 
     def _write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
         self._check()
