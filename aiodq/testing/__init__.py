@@ -22,7 +22,8 @@ The same for every moment of a run, and for many states that a power cut at that
         async with aiodq.open("/shop", fs=SimulatedFileSystem(files)) as store:
             ...
 
-The machine's own disk, or any other file system, watched, slowed or refused on the way: `WrappedFileSystem`.
+The machine's own disk, or any other file system, watched, held up or refused on the way: `WatchedFileSystem`, and
+`WrappedFileSystem` for what else may happen to a call.
 
 Everything random takes a seed and repeats from it. `run` and `SimulatedExecutor` take the event loop and the store's
 threads along, so that a whole run repeats.
@@ -48,6 +49,7 @@ from aiodq.testing.faults import CALLS, Call, Fault, FaultPlan, Pages
 from aiodq.testing.filesystem import SimulatedFileSystem
 from aiodq.testing.loop import SimulatedExecutor, SimulatedLoop, StalledError, run
 from aiodq.testing.memory import memory_queue, memory_store
+from aiodq.testing.watched import Failing, Gate, Passed, WatchedFileSystem
 from aiodq.testing.wrapped import WrappedFile, WrappedFileSystem
 
 __all__ = [
@@ -56,15 +58,18 @@ __all__ = [
     "Call",
     "Disk",
     "Dropped",
+    "Failing",
     "FakeClock",
     "Fault",
     "FaultPlan",
+    "Gate",
     "Image",
     "Made",
     "Marked",
     "Operation",
     "Ordering",
     "Pages",
+    "Passed",
     "Removed",
     "Renamed",
     "SimulatedExecutor",
@@ -73,6 +78,7 @@ __all__ = [
     "StalledError",
     "Synced",
     "Truncated",
+    "WatchedFileSystem",
     "WrappedFile",
     "WrappedFileSystem",
     "Wrote",

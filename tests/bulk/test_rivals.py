@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 import aiodq
 from aiodq.storage.bulk.commits import COMMITS, STAGING, Commit, CommitKey, commit_staged, discard_staged, read_commits
-from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.log.staged_segments import move_in
+from aiodq.testing import WrappedFileSystem
 from tests.bulk.support import STORE, eventually, left, load, numbered, shown, staged
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from aiodq.testing import Call
     from tests.channels.support import Machine
 
+T = TypeVar("T")
 
-class RemovingFileSystem(OsFileSystem):
+
+class RemovingFileSystem(WrappedFileSystem):
     """Lets a writer remove its empty directory just before that is synced."""
 
-    def sync_directory(self, path: str) -> None:
-        if STAGING in path and os.path.isdir(path) and not os.listdir(path) and not path.endswith(STAGING):
+    def passing(self, call: Call, path: str, perform: Callable[..., T], *args: Any) -> T:
+        staged = call == "sync_directory" and STAGING in path and not path.endswith(STAGING)
+        if staged and os.path.isdir(path) and not os.listdir(path):
             os.rmdir(path)
-        super().sync_directory(path)
+        return super().passing(call, path, perform, *args)
 
 
 def test_a_directory_that_its_writer_removes_meanwhile(tmp_path: Path) -> None:

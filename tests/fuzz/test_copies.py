@@ -16,9 +16,9 @@ import pytest
 from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.offline.verify import verify_store
+from aiodq.testing import WatchedFileSystem
 from tests.fuzz.trial import unkept
 from tests.processes import killed_at_last
-from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import tree
 
 if TYPE_CHECKING:
@@ -75,12 +75,12 @@ def an_owner(store: Path, consumed: str, *, at_work: bool) -> Iterator[None]:
 
 
 def damages(store: Path) -> tuple[Finding, ...]:
-    return verify_store(str(store), FaultyFileSystem()).damages
+    return verify_store(str(store), WatchedFileSystem()).damages
 
 
 def messages(store: Path) -> Messages:
     """Return every message there is, by topic and offset; each must be one that the owner put."""
-    reader = StoreReader(str(store), FaultyFileSystem())
+    reader = StoreReader(str(store), WatchedFileSystem())
     found: Messages = {}
     for topic in reader.topics():
         for message in reader.topic(topic).scan():
@@ -92,12 +92,12 @@ def messages(store: Path) -> Messages:
 def check_repair(store: Path) -> Messages:
     """A repair keeps every message and every byte, leaves nothing wrong, and has nothing to do a second time."""
     held, before = messages(store), tree(store)
-    repair_store(str(store), FaultyFileSystem())
+    repair_store(str(store), WatchedFileSystem())
     before.pop("LOCK", None)
     assert unkept(before, tree(store)) == []
     assert damages(store) == ()
     assert messages(store) == held
-    assert repair_store(str(store), FaultyFileSystem()) == []
+    assert repair_store(str(store), WatchedFileSystem()) == []
     return held
 
 

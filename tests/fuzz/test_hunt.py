@@ -17,10 +17,9 @@ from aiodq.format.segment import SegmentHeader
 from aiodq.storage.log.recovery import recover
 from aiodq.storage.segments import frame_scan as scan
 from aiodq.storage.segments.frame_scan import Bad, Unit, scan_units
-from aiodq.testing import SimulatedFileSystem
+from aiodq.testing import SimulatedFileSystem, WatchedFileSystem
 from tests.fuzz.mend import SALT
 from tests.fuzz.targets import BASE, CONTEXT, START, TOPIC
-from tests.storage.faults import FaultyFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +50,7 @@ def test_a_torn_message_full_of_what_looks_like_frames_is_cut_at_a_price(tmp_pat
     path = tmp_path / f"{BASE:020d}.seg"
     whole = frame(b"whole", 0)
     path.write_bytes(SegmentHeader(BASE, TOPIC, 1, SALT).encode() + whole + frame(like_frames(256 * KIB), 1)[:-8])
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     found = recover(fs, str(tmp_path), TOPIC, 0)
     assert found.segments[0].end == BASE + 1
     # Sixteen thousand times half the message would be two GiB.

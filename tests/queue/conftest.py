@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.queue.support import SpyFileSystem, Tasks
+from aiodq.testing import WatchedFileSystem
+from tests.queue.support import Tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def fs() -> SpyFileSystem:
+def fs() -> WatchedFileSystem:
     """Return a file system that is watched, and that does not wait for the device."""
-    return SpyFileSystem()
+    return WatchedFileSystem()
 
 
 @pytest.fixture

@@ -17,19 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from tests.queue.support import (
-    SpyFileSystem,
-    Tasks,
-    bodies_of,
-    fill,
-    numbered,
-    outcome,
-    queue,
-    ready_now,
-    soon,
-    take,
-    turns,
-)
+from aiodq.testing import WatchedFileSystem
+from tests.queue.support import Tasks, bodies_of, fill, numbered, outcome, queue, ready_now, soon, take, turns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -227,7 +216,7 @@ class TestPut:
             assert jobs.empty()
 
     async def test_accepted_and_cancelled_the_room_goes_to_who_waits(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, max_messages=2) as jobs:
             gate = fs.gate("sync", match=".seg")
             first = tasks.start(jobs.put(b"first"))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.testing import WatchedFileSystem
 from tests.queue.support import (
     FakeClock,
-    SpyFileSystem,
     Tasks,
     crash_image,
     drain,
@@ -96,7 +96,7 @@ class TestBeginning:
             assert ready_now(second) == [b"3"]
 
     async def test_its_creation_is_durable_before_a_later_put_returns(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:
             topic = opened.topic("a")
             await fill(topic, numbered(3))
@@ -123,7 +123,9 @@ class TestBeginning:
     async def test_at_a_time(self, path: Path) -> None:
         clock = FakeClock()
         begin = datetime.fromtimestamp(clock.now // 10**9, UTC)
-        async with aiodq.open(path, aiodq.StoreOptions(segment_bytes=300), fs=SpyFileSystem(), clock=clock) as opened:
+        async with aiodq.open(
+            path, aiodq.StoreOptions(segment_bytes=300), fs=WatchedFileSystem(), clock=clock
+        ) as opened:
             topic = opened.topic("a")
             for body in numbered(10):
                 clock.move(1)
@@ -188,7 +190,7 @@ class TestInOneGo:
     NAMES = tuple(f"c{number}" for number in range(20))
 
     async def test_the_description_is_written_once(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:
             topic = opened.topic("a")
             await fill(topic, numbered(3))
@@ -217,7 +219,7 @@ class TestInOneGo:
             assert [channel.depth for channel in channels] == [3, 3, 3, 2, 2, 2, 1, 1, 1, 0]
 
     async def test_one_that_cannot_be_made_keeps_none_of_the_others(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:
             topic = opened.topic("a")
             await fill(topic, numbered(3))
@@ -235,7 +237,7 @@ class TestInOneGo:
             assert opened.topic("a").channels() == sorted(self.NAMES)
 
     async def test_where_the_description_cannot_be_written_all_are_tried_again(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:
             topic = opened.topic("a")
             await fill(topic, numbered(3))
@@ -304,7 +306,7 @@ class TestThatCannotBeMade:
     async def test_a_put_is_refused_and_the_next_makes_it(
         self, path: Path, tasks: Tasks, error: int, kind: str
     ) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs, segment_bytes=500) as opened:
             topic = opened.topic("a")
             other = topic.channel("other")
@@ -325,7 +327,7 @@ class TestThatCannotBeMade:
             assert ready_now(opened.topic("a").channel("late")) == []
 
     async def test_what_waits_for_it_tries_again_and_is_told(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs, segment_bytes=500) as opened:
             topic = opened.topic("a")
             other = topic.channel("other")
@@ -345,7 +347,7 @@ class TestThatCannotBeMade:
             assert await drain(late) == numbered(40)
 
     async def test_one_that_is_deleted_is_not_made(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:
             topic = opened.topic("a")
             await fill(topic, numbered(3))
@@ -362,7 +364,7 @@ class TestThatCannotBeMade:
             assert opened.topic("a").channels() == []
 
     async def test_a_topic_and_its_channel(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:
             fs.fail(errno.ENOSPC, "write", "create", match="/a/")
             topic = opened.topic("a")
@@ -375,7 +377,7 @@ class TestThatCannotBeMade:
             assert await drain(channel) == numbered(3)
 
     async def test_closing_leaves_the_topic_as_it_is(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:
             topic = opened.topic("a")
             await fill(topic, numbered(3))

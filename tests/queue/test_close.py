@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.testing import WatchedFileSystem
 from tests.queue.support import (
     CHANGES,
     Camera,
-    SpyFileSystem,
     Tasks,
     drain,
     fill,
@@ -46,7 +46,7 @@ class TestClosing:
             await soon(jobs.aclose())
 
     async def test_at_once_by_several(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         opened = await aiodq.open(path, fs=fs)
         receipt = opened.topic("a").put_nowait(b"a")
         gate = fs.gate("sync", match=".seg")
@@ -60,7 +60,7 @@ class TestClosing:
         assert fs.open_files == 0
 
     async def test_cancelled_it_goes_on_and_may_be_awaited_again(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         jobs = await aiodq.open_queue(path, fs=fs)
         jobs.put_nowait(b"a")
         gate = fs.gate("sync", match=".seg")
@@ -77,7 +77,7 @@ class TestClosing:
             assert ready_now(jobs) == [b"a"]
 
     async def test_what_was_accepted_is_finished(self, path: Path, tasks: Tasks) -> None:
-        jobs = await aiodq.open_queue(path, aiodq.StoreOptions(segment_bytes=500), fs=SpyFileSystem())
+        jobs = await aiodq.open_queue(path, aiodq.StoreOptions(segment_bytes=500), fs=WatchedFileSystem())
         putting = [tasks.start(jobs.put(body)) for body in numbered(20)]
         await asyncio.sleep(0)
         receipts = [jobs.put_nowait(body) for body in numbered(20, start=20)]
@@ -151,7 +151,7 @@ class TestClosing:
             await opened.topic("b").put(b"b")
 
     async def test_every_file_is_closed_and_nothing_is_left_over(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs, segment_bytes=300) as opened:
             for name in ("a", "b"):
                 topic = opened.topic(name)
@@ -181,7 +181,7 @@ class TestClosing:
 
     async def test_without_a_leak_over_many_failures(self, path: Path) -> None:
         async def once(number: int) -> None:
-            fs = SpyFileSystem()
+            fs = WatchedFileSystem()
             jobs = await aiodq.open_queue(path, aiodq.StoreOptions(segment_bytes=300), fs=fs)
             await fill(jobs, numbered(10))
             await jobs.read(jobs.begin_offset)
@@ -228,7 +228,7 @@ class TestDeleting:
             assert opened.topics() == []
 
     async def test_made_again_while_it_is_being_deleted(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:
             await opened.topic("a").put(b"old")
             gate = fs.gate("rename", match="#deleted")
@@ -244,7 +244,7 @@ class TestDeleting:
             assert [message.body async for message in opened.topic("a").scan()] == [b"new"]
 
     async def test_deleted_twice_at_once(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:
             await opened.topic("a").put(b"old")
             gate = fs.gate("rename", match="#deleted")
@@ -289,7 +289,7 @@ class TestDeleting:
             assert await opened.topic("a").put(b"a") == 0
 
     async def test_a_crash_in_the_middle_leaves_it_whole_or_gone(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         camera = Camera(fs, path, tmp_path, *CHANGES)
         async with store(path, fs=fs, segment_bytes=300) as opened:
             topic = opened.topic("a")
@@ -308,7 +308,7 @@ class TestDeleting:
         assert seen == {("a",), ()}
 
     async def test_one_that_cannot_be_deleted_says_so(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:
             await opened.topic("a").put(b"a")
             fs.fail(errno.EACCES, "rename", match="#deleted")
@@ -339,7 +339,7 @@ class TestTopics:
 
     async def test_many(self, path: Path) -> None:
         names = [f"t{number:03}" for number in range(40)]
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:
             await asyncio.gather(*(opened.topic(name).put(name.encode()) for name in names))
         async with store(path, fs=fs) as opened:
@@ -377,18 +377,18 @@ class TestStats:
                 told.__setattr__("pending", 1)
 
     async def test_they_do_no_io(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await fill(jobs, numbered(5))
             await jobs.sync()
-            since = len(fs.calls)
+            since = len(fs.passed)
             jobs.stats()
             jobs.topic_stats()
             assert (jobs.qsize(), jobs.depth, jobs.in_flight(), jobs.empty(), jobs.full()) == (5, 5, 0, False, False)
-            assert fs.calls[since:] == []
+            assert fs.passed[since:] == []
 
     async def test_of_a_failed_store(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:
             await opened.topic("a").put(b"a")
             fs.fail(errno.EIO, "sync", match=".seg")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.testing import WatchedFileSystem
 from tests.queue.support import (
-    SpyFileSystem,
     bodies_of,
     crash_image,
     drain,
@@ -107,7 +107,7 @@ class TestDiskQueueEmpty:
             assert (jobs.depth, jobs.stats().floor) == (0, jobs.end_offset)
 
     async def test_and_a_crash(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, segment_bytes=328) as jobs:
             await fill(jobs, numbered(100))
             await jobs.purge()
@@ -177,12 +177,12 @@ class TestDiskQueueCorruption:
 
 class TestDiskQueueSyncAfterRead:
     async def test_the_ticker_syncs_puts_and_reads(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="interval", sync_interval=0.02, segment_bytes=2048) as jobs:
             await jobs.put(bytes(1000))
             await until(lambda: jobs.durable_offset == 1)
             await jobs.put(bytes(1000))
-            since = len(fs.calls)
+            since = len(fs.passed)
             (await jobs.get()).ack_nowait()
             await until(lambda: jobs.durable_offset == 2 and bool(fs.named("sync", match="journal", since=since)))
             crash_image(path, tmp_path / "image", fs)
@@ -244,7 +244,7 @@ class TestUpstreamLacks:
 
     async def test_metadata_ahead_of_the_data(self, path: Path) -> None:
         """What was promised is missing: that is said, the numbers are not given again, and all goes on behind them."""
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await fill(jobs, numbered(3))
             await jobs.sync()
@@ -260,7 +260,7 @@ class TestUpstreamLacks:
     async def test_too_many_open_files_pass(self, path: Path) -> None:
         async with queue(path, segment_bytes=328) as jobs:
             await fill(jobs, numbered(20))
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         fs.fail(errno.EMFILE, "open", match=".seg", times=1)
         with pytest.raises(aiodq.StorageError) as caught:
             await aiodq.open_queue(path, fs=fs)
@@ -285,10 +285,10 @@ class TestUpstreamLacks:
                 await aiodq.open_queue(path)
 
     async def test_directories_are_synced(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, segment_bytes=328) as jobs:
             await fill(jobs, numbered(20))
-            made = [call for call in fs.calls if call.kind in {"create", "make_directory"} and "tmp" not in call.path]
+            made = [call for call in fs.passed if call.kind in {"create", "make_directory"} and "tmp" not in call.path]
             for call in made:
                 if not call.path.endswith(("watermark", "journal")):
                     parent = os.path.dirname(call.path)

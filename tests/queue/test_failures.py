@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from aiodq.testing import Passed, WatchedFileSystem
 from tests.queue.support import (
-    SpyFile,
-    SpyFileSystem,
     Tasks,
     bodies_of,
     crash_image,
@@ -73,7 +72,7 @@ class TestSync:
         """G11, for every k: no false promise, sticky; only a new open, which reads what is really there, goes on."""
         at = 1
         while True:
-            fs, place = SpyFileSystem(), path.with_name(f"store{at}")
+            fs, place = WatchedFileSystem(), path.with_name(f"store{at}")
             promised: set[bytes] = set()
             acked: set[bytes] = set()
             jobs = await aiodq.open_queue(place, aiodq.StoreOptions(segment_bytes=378), fs=fs)
@@ -114,7 +113,7 @@ class TestSync:
     async def test_a_put_fails_and_everyone_who_waits_is_told_the_cause(
         self, path: Path, tasks: Tasks, error: int
     ) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         jobs = await aiodq.open_queue(path, aiodq.StoreOptions(max_messages=3), fs=fs)
         await fill(jobs, numbered(2))
         held = await take(jobs, 2)
@@ -156,7 +155,7 @@ class TestSync:
             assert set(ready_now(jobs)) >= {b"1"}
 
     async def test_a_receipt_is_told(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         jobs = await aiodq.open_queue(path, fs=fs)
         fs.fail(errno.EIO, "sync", match=".seg")
         receipts = [jobs.put_nowait(body) for body in numbered(3)]
@@ -168,7 +167,7 @@ class TestSync:
         await soon(close_quietly(jobs))
 
     async def test_an_ack_whose_sync_fails_is_told_and_stops_the_store(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         jobs = await aiodq.open_queue(path, fs=fs)
         await fill(jobs, numbered(3))
         held = await take(jobs, 3)
@@ -185,7 +184,7 @@ class TestSync:
             assert b"2" in ready_now(jobs)
 
     async def test_one_topics_failure_stops_the_whole_store(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         opened = await aiodq.open(path, fs=fs)
         one, other = opened.topic("one"), opened.topic("other")
         await one.put(b"1")
@@ -210,7 +209,7 @@ class TestSync:
 
     async def test_while_it_is_being_closed(self, path: Path, tasks: Tasks) -> None:
         for policy in ("always", "os"):
-            fs = SpyFileSystem()
+            fs = WatchedFileSystem()
             jobs = await aiodq.open_queue(path.with_name(policy), aiodq.StoreOptions(sync=policy), fs=fs)
             await fill(jobs, numbered(3))
             message = await jobs.get()
@@ -224,7 +223,7 @@ class TestSync:
                 assert set(ready_now(jobs)) >= {b"1", b"2"}
 
     async def test_in_several_topics_at_once_while_it_is_being_closed(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         opened = await aiodq.open(path, aiodq.StoreOptions(sync="os"), fs=fs)
         for name in "abcdef":
             await opened.queue(name).put(b"1")
@@ -238,7 +237,7 @@ class TestSync:
 
     @pytest.mark.parametrize("policy", ["interval", "os"])
     async def test_under_the_other_policies_too(self, path: Path, policy: SyncPolicy) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         jobs = await aiodq.open_queue(path, aiodq.StoreOptions(sync=policy, sync_every=5), fs=fs)
         await jobs.put(b"0")
         fs.fail(errno.EIO, "sync", match=".seg")
@@ -252,7 +251,7 @@ class TestSync:
 
     async def test_all_are_told_and_none_is_told_the_same_object(self, path: Path) -> None:
         """Else the tracebacks of all who are told pile up in one exception."""
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         jobs = await aiodq.open_queue(path, fs=fs)
         fs.fail(errno.EIO, "sync", match=".seg")
         with pytest.raises(aiodq.StoreFailedError):
@@ -275,7 +274,7 @@ async def close_quietly(opened: aiodq.Queue | aiodq.Store) -> None:
 class TestFullDisk:
     @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
     async def test_a_put_is_refused_and_a_later_one_works(self, path: Path, error: int) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await fill(jobs, numbered(3))
             fs.fail(error, "write", match=".seg")
@@ -293,7 +292,7 @@ class TestFullDisk:
 
     @pytest.mark.parametrize("policy", ["always", "interval", "os"])
     async def test_consuming_and_acking_go_on(self, path: Path, policy: str) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync=policy, segment_bytes=428) as jobs:
             await fill(jobs, numbered(30))
             fs.fail(errno.ENOSPC, "write", "create")
@@ -313,7 +312,7 @@ class TestFullDisk:
             assert ready_now(jobs) == numbered(21, start=10)
 
     async def test_an_ack_says_that_it_is_not_durable_and_becomes_so(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await fill(jobs, numbered(3))
             first, second = await take(jobs, 2)
@@ -330,18 +329,18 @@ class TestFullDisk:
             assert ready_now(jobs) == [b"2"]
 
     async def test_an_ack_that_did_not_fit_is_written_later_by_itself(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await jobs.put(b"a")
             fs.fail(errno.ENOSPC, "write", match="journal", times=1)
             message = await jobs.get()
             with pytest.raises(aiodq.DiskFullError):
                 await soon(message.ack())
-            since = len(fs.calls)
+            since = len(fs.passed)
             await until(lambda: bool(fs.named("sync", match="journal", since=since)))
 
     async def test_closing_a_full_disk_keeps_what_was_settled_where_it_can(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await fill(jobs, numbered(4))
             first, second = await take(jobs, 2)
@@ -358,7 +357,7 @@ class TestFullDisk:
         """G12 and G13, for every k: one write or file is refused; the store lives, and so does everything promised."""
         at = 1
         while True:
-            fs, place = SpyFileSystem(), path.with_name(f"store{at}")
+            fs, place = WatchedFileSystem(), path.with_name(f"store{at}")
             promised: list[bytes] = []
             async with queue(place, fs=fs, segment_bytes=378) as jobs:
                 fault = fs.fail(errno.ENOSPC, "write", "create", "rename", "truncate", at=at, times=1)
@@ -387,7 +386,7 @@ class TestFullDisk:
 
     async def test_the_note_of_how_far_it_is_durable_may_be_late(self, path: Path) -> None:
         """The watermark is written after the sync and promises nothing by itself: no room for it is no failure."""
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             fs.fail(errno.ENOSPC, "write", match="watermark")
             assert await soon(fill(jobs, numbered(3))) == [0, 1, 2]
@@ -398,7 +397,7 @@ class TestFullDisk:
 
     async def test_freeing_space_by_consuming_lets_puts_go_on(self, path: Path) -> None:
         """The disk is as large as ten segments: put until it is full, consume, put again, a hundred times."""
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         room = 3000
 
         def full(call: object) -> None:
@@ -430,7 +429,7 @@ class TestFullDisk:
 class TestOtherWrites:
     @pytest.mark.parametrize("error", [errno.EIO, errno.EINVAL, errno.EPERM])
     async def test_a_write_that_fails_is_told_and_leaves_no_trace(self, path: Path, error: int) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await fill(jobs, numbered(3))
             fs.fail(error, "write", match=".seg", times=1)
@@ -441,14 +440,10 @@ class TestOtherWrites:
         async with queue(path) as jobs:
             assert ready_now(jobs) == numbered(4)
 
-    async def test_a_write_that_takes_too_little(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = SpyFile.write_at
-
-        def little(self: SpyFile, buffers: list[bytes], position: int) -> int:
-            return real(self, [b"".join(buffers)[:7]], position)
-
-        monkeypatch.setattr(SpyFile, "write_at", little)
-        async with queue(path, segment_bytes=428) as jobs:
+    async def test_a_write_that_takes_too_little(self, path: Path) -> None:
+        fs = WatchedFileSystem()
+        fs.fail(None, "write", short=7)
+        async with queue(path, fs=fs, segment_bytes=428) as jobs:
             await fill(jobs, numbered(20))
             await jobs.put_many(numbered(20, start=20))
             for message in await take(jobs, 5):
@@ -456,22 +451,19 @@ class TestOtherWrites:
         async with queue(path) as jobs:
             assert ready_now(jobs) == numbered(35, start=5)
 
-    async def test_half_a_write_and_then_a_full_disk(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = SpyFile.write_at
+    async def test_half_a_write_and_then_a_full_disk(self, path: Path) -> None:
         left = 10**9
 
-        def little(self: SpyFile, buffers: list[bytes], position: int) -> int:
+        def little(call: Passed) -> None:
             nonlocal left
-            if not self._path.endswith(".seg"):
-                return real(self, buffers, position)
-            data = b"".join(buffers)[:left]
-            left -= len(data)
-            if not data:
-                raise OSError(errno.ENOSPC, "full")
-            return real(self, [data], position)
+            if call.kind == "write" and call.segment:
+                if not left:
+                    raise OSError(errno.ENOSPC, "full")
+                call.takes = min(left, len(call.data))
+                left -= call.takes
 
-        monkeypatch.setattr(SpyFile, "write_at", little)
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
+        fs.add(little)
         async with queue(path, fs=fs) as jobs:
             await fill(jobs, numbered(3))
             for size in range(1, 40, 3):
@@ -488,7 +480,7 @@ class TestOtherWrites:
             assert jobs.topic_stats().damages == 0
 
     async def test_no_store_is_stopped_by_a_reader(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await fill(jobs, numbered(3))
             fs.fail(errno.EIO, "read", "open")
@@ -501,7 +493,7 @@ class TestOtherWrites:
             assert (await jobs.read(1)).body == b"1"
 
     async def test_syncs_are_shared_again_after_a_refused_batch(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await jobs.put(b"0")
             gate = fs.gate("sync", match=".seg")
@@ -514,7 +506,7 @@ class TestOtherWrites:
             assert await soon(first) == 1
             await asyncio.wait(refused, timeout=20)
             assert all(isinstance(outcome(task), aiodq.DiskFullError) for task in refused)
-            since = len(fs.calls)
+            since = len(fs.passed)
             await soon(asyncio.gather(*(jobs.put(body) for body in numbered(10, start=2))))
             assert log_syncs(fs, since) <= 2
             assert ready_now(jobs) == numbered(12)

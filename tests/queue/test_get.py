@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from aiodq.testing import WatchedFileSystem
 from tests.queue.support import (
     FakeClock,
-    SpyFileSystem,
     Tasks,
     bodies_of,
     drain,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class TestMessage:
     async def test_what_it_tells(self, path: Path) -> None:
         clock = FakeClock()
-        async with aiodq.open_queue(path, clock=clock, fs=SpyFileSystem()) as jobs:
+        async with aiodq.open_queue(path, clock=clock, fs=WatchedFileSystem()) as jobs:
             await jobs.put(b"a")
             clock.move(1.5)
             await jobs.put(b"b", tag="t", key=b"k", headers={"h": "v"})
@@ -53,7 +53,7 @@ class TestMessage:
 
     async def test_the_same_from_disk_as_from_memory(self, path: Path) -> None:
         clock = FakeClock()
-        async with aiodq.open_queue(path, clock=clock, fs=SpyFileSystem()) as jobs:
+        async with aiodq.open_queue(path, clock=clock, fs=WatchedFileSystem()) as jobs:
             for body in numbered(5):
                 clock.move(0.001)
                 await jobs.put(body, tag="t")
@@ -78,7 +78,7 @@ class TestGet:
             assert (await soon(getting)).body == b"a"
 
     async def test_before_the_topic_has_files(self, path: Path, tasks: Tasks) -> None:
-        async with aiodq.open(path, fs=SpyFileSystem()) as opened:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as opened:
             topic = opened.topic("a")
             getting = tasks.start(topic.channel("c").get())
             await turns()
@@ -327,7 +327,7 @@ class TestIterating:
 
     async def test_what_was_accepted_before_the_shutdown_still_comes(self, path: Path, tasks: Tasks) -> None:
         """A producer that is done shuts the queue down; its last messages may still be on their way to the disk."""
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             gate = fs.gate("sync", match=".seg")
 
@@ -467,7 +467,7 @@ class TestCredit:
                 assert held.body == expected
 
     async def test_it_may_be_changed_while_it_is_used_up(self, path: Path) -> None:
-        async with aiodq.open(path, fs=SpyFileSystem()) as opened:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as opened:
             topic = opened.topic("a")
             channel = topic.channel("c", aiodq.ChannelOptions(max_in_flight=1))
             await topic.put_many(numbered(3))
@@ -478,7 +478,7 @@ class TestCredit:
             assert ready_now(channel) == [b"1", b"2"]
 
     async def test_naming_the_channel_again_without_options_changes_nothing(self, path: Path) -> None:
-        async with aiodq.open(path, fs=SpyFileSystem()) as opened:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as opened:
             topic = opened.topic("a")
             topic.channel("c", aiodq.ChannelOptions(max_in_flight=1))
             await topic.put_many(numbered(3))

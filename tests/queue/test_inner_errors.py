@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import logging
-import os
 import pkgutil
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -15,13 +14,14 @@ import pytest
 
 import aiodq
 from aiodq.clock import SystemClock
-from tests.queue.support import SpyFile, SpyFileSystem, Tasks, outcome
+from aiodq.testing import WatchedFileSystem
+from tests.queue.support import Tasks, outcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from tests.queue.support import Call
+    from aiodq.testing import Passed
 
 
 T = TypeVar("T")
@@ -206,7 +206,7 @@ async def lived(path: Path, tasks: Tasks, **how: Any) -> None:
 
 async def whole(path: Path) -> None:
     """See that nobody has the store open, and that it opens."""
-    async with aiodq.open(path, fs=SpyFileSystem()) as store:
+    async with aiodq.open(path, fs=WatchedFileSystem()) as store:
         assert set(store.topics()) <= {"queue", "other", "dull"}
         assert all(stats.damages == 0 for stats in store.stats().topics.values())
 
@@ -215,7 +215,7 @@ async def whole(path: Path) -> None:
 async def test_within_the_engine(path: Path, tasks: Tasks, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     path.mkdir()
     for at in (1, 3):
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         with monkeypatch.context() as patched:
             set_trap(patched, place, trap := Trap(at))
             await lived(path / str(at), tasks, fs=fs)
@@ -228,10 +228,10 @@ async def test_in_the_file_system(path: Path, tasks: Tasks) -> None:
     path.mkdir()
     at, trap = 1, Trap(0)
     while trap.sprung:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         trap = Trap(at)
 
-        def spring(_: Call, trap: Trap = trap) -> None:
+        def spring(_: Passed, trap: Trap = trap) -> None:
             trap.step()
 
         fs.add(spring)
@@ -265,7 +265,7 @@ async def test_in_the_clock(path: Path, tasks: Tasks, name: str) -> None:
     at, trap = 1, Trap(0)
     while trap.sprung and at < 100:
         trap = Trap(at)
-        await lived(path / str(at), tasks, fs=SpyFileSystem(), clock=TrappedClock(trap, name))
+        await lived(path / str(at), tasks, fs=WatchedFileSystem(), clock=TrappedClock(trap, name))
         await whole(path / str(at))
         at += 1 + at // 4
 
@@ -287,7 +287,7 @@ async def test_in_the_threads(path: Path, tasks: Tasks) -> None:
     at, trap = 1, Trap(0)
     while trap.sprung:
         trap = Trap(at)
-        await lived(path / str(at), tasks, fs=SpyFileSystem(), executor=TrappedExecutor(trap))
+        await lived(path / str(at), tasks, fs=WatchedFileSystem(), executor=TrappedExecutor(trap))
         await whole(path / str(at))
         at += 1 + at // 8
 
@@ -304,7 +304,7 @@ class LaterClock(SystemClock):
 
 async def test_a_clock_in_the_year_2263(path: Path, tasks: Tasks) -> None:
     clock = LaterClock()
-    store = await aiodq.open(path, fs=SpyFileSystem(), clock=clock)
+    store = await aiodq.open(path, fs=WatchedFileSystem(), clock=clock)
     queue = store.queue("queue")
     await queue.put(b"a")
     waiting = [tasks.start(store.queue("other").get()), tasks.start(queue.join())]
@@ -321,33 +321,24 @@ async def test_a_clock_in_the_year_2263(path: Path, tasks: Tasks) -> None:
 
 
 @pytest.mark.parametrize("name", [".seg", "watermark", "journal", "#transactions"])
-async def test_a_file_that_cannot_be_closed(path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    fs = SpyFileSystem()
+async def test_a_file_that_cannot_be_closed(path: Path, name: str) -> None:
+    fs = WatchedFileSystem()
     store = await aiodq.open(path, fs=fs)
     queue = store.queue("queue")
     await queue.put_many([b"a", b"b"])
     async with store.transaction() as tx:
         tx.put("other", b"c")
-    real = SpyFile.close
-
-    def failing(file: SpyFile) -> None:
-        closed = file._closed
-        real(file)
-        if name in file._path and not closed:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), file._path)
-
-    monkeypatch.setattr(SpyFile, "close", failing)
+    fs.fail(errno.EIO, "close", match=name)
     with pytest.raises(aiodq.StorageError) as caught:
         await soon(store.aclose())
     assert caught.value.errno == errno.EIO
     assert name in caught.value.path
-    monkeypatch.undo()
     assert fs.open_files == 0
     await whole(path)
 
 
 async def test_who_waits_for_a_topic_that_is_being_deleted(path: Path, tasks: Tasks) -> None:
-    fs = SpyFileSystem()
+    fs = WatchedFileSystem()
     async with contextlib.AsyncExitStack() as closing:
         store = await closing.enter_async_context(aiodq.open(path, fs=fs))
         topic = store.topic("queue")

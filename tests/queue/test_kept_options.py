@@ -12,8 +12,9 @@ import pytest
 
 import aiodq
 from aiodq import Backoff, ChannelOptions, Retention, StoreOptions
+from aiodq.testing import WatchedFileSystem
 from tests.queue.descriptions import describe, description, make_older
-from tests.queue.support import SpyFileSystem, fill, numbered, segments, soon, turns, until
+from tests.queue.support import fill, numbered, segments, soon, turns, until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,7 +33,7 @@ def count(path: Path) -> int:
 
 async def history(path: Path, options: StoreOptions = KEEP) -> int:
     """Make a topic whose history was consumed, and kept; return how many segments that are."""
-    async with aiodq.open(path, fs=SpyFileSystem()) as store:
+    async with aiodq.open(path, fs=WatchedFileSystem()) as store:
         events = store.queue("events", options=options)
         await fill(events, numbered(MESSAGES))
         for message in await events.get_many(MESSAGES):
@@ -89,7 +90,7 @@ class TestHistory:
         self, path: Path, way: Callable[[aiodq.Store], Awaitable[None]]
     ) -> None:
         before = await history(path)
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             await soon(way(store))
             await settled(store)
             assert store.topic("events").begin_offset == 0
@@ -100,7 +101,7 @@ class TestHistory:
         self, path: Path, way: Callable[[aiodq.Store], Awaitable[None]]
     ) -> None:
         before = await history(path)
-        async with aiodq.open(path, DELETE, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, DELETE, fs=WatchedFileSystem()) as store:
             await soon(way(store))
             await settled(store)
         assert count(path) >= before
@@ -111,7 +112,7 @@ class TestHistory:
     ) -> None:
         before = await history(path)
         make_older(path)
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             await soon(way(store))
             await settled(store)
         assert count(path) == before
@@ -119,9 +120,9 @@ class TestHistory:
     async def test_an_older_store_that_is_used_goes_by_defaults_that_are_on_disk(self, path: Path) -> None:
         before = await history(path)
         make_older(path)
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with aiodq.open(path, fs=fs) as store:
-            since = len(fs.calls)
+            since = len(fs.passed)
             await store.queue("events").put(b"x")
             await until(lambda: count(path) < before)
             renamed, removed = fs.named("rename", match="topic.json", since=since), fs.named("remove", match=".seg")
@@ -129,27 +130,29 @@ class TestHistory:
         assert description(path)["options"]["named"] is False
 
     async def test_what_open_is_given_holds_over_stored_defaults(self, path: Path) -> None:
-        async with aiodq.open(path, KEEP, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, KEEP, fs=WatchedFileSystem()) as store:
             await store.queue("events").put(b"x")
         assert description(path)["options"]["named"] is False
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             assert store.topic("events").options.retention == KEEP.retention
-        async with aiodq.open(path, DELETE, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, DELETE, fs=WatchedFileSystem()) as store:
             assert store.topic("events").options.retention == Retention()
             await store.topic("events").put(b"x")
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             assert store.topic("events").options.retention == Retention()
 
     async def test_open_queue_names_its_topic(self, path: Path) -> None:
-        async with aiodq.open_queue(path, KEEP, ChannelOptions(max_in_flight=3), fs=SpyFileSystem()) as queue:
+        async with aiodq.open_queue(path, KEEP, ChannelOptions(max_in_flight=3), fs=WatchedFileSystem()) as queue:
             await queue.put(b"x")
-        async with aiodq.open_queue(path, fs=SpyFileSystem()) as queue:
+        async with aiodq.open_queue(path, fs=WatchedFileSystem()) as queue:
             assert queue.topic.options.retention == KEEP.retention
             assert queue.options.max_in_flight == 3
 
     async def test_how_to_sync_is_the_process_s_own(self, path: Path) -> None:
         await history(path, StoreOptions(segment_bytes=SMALL, retention=KEEP.retention, sync="os"))
-        async with aiodq.open(path, StoreOptions(sync="interval", memory_bytes=1 << 20), fs=SpyFileSystem()) as store:
+        async with aiodq.open(
+            path, StoreOptions(sync="interval", memory_bytes=1 << 20), fs=WatchedFileSystem()
+        ) as store:
             options = store.topic("events").options
             assert (options.sync, options.memory_bytes) == ("interval", 1 << 20)
             assert (options.segment_bytes, options.retention) == (SMALL, KEEP.retention)
@@ -184,18 +187,18 @@ EVERY = ChannelOptions(
 
 class TestAllOfThem:
     async def test_every_field_comes_back(self, path: Path) -> None:
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             queue = store.queue("events", EVERY, options=ALL)
             queue.topic.channel("plain")
             await queue.put(b"x")
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             topic = store.topic("events")
             assert topic.options == ALL
             assert topic.channel("default").options == EVERY
             assert topic.channel("plain").options == ChannelOptions()
 
     async def test_a_channel_deleted_and_made_again_begins_anew(self, path: Path) -> None:
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             topic = store.topic("events")
             topic.channel("c", EVERY)
             await topic.put(b"x")
@@ -207,7 +210,7 @@ class TestAllOfThem:
 
     async def test_nothing_is_written_where_nothing_changes(self, path: Path) -> None:
         await history(path)
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with aiodq.open(path, fs=fs) as store:
             queue = store.queue("events", options=KEEP)
             await queue.put(b"x")
@@ -217,7 +220,7 @@ class TestAllOfThem:
 
 class TestNaming:
     async def test_two_different_ones_are_refused_with_both_values(self, path: Path) -> None:
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             topic = store.topic("events", StoreOptions(max_messages=5))
             assert store.topic("events", StoreOptions(max_messages=5)) is topic
             assert store.topic("events") is topic
@@ -231,7 +234,7 @@ class TestNaming:
             assert topic.options.max_messages == 5
 
     async def test_naming_none_first_is_no_conflict(self, path: Path) -> None:
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             queue = store.queue("events")
             await queue.put(b"x")
             store.queue("events", ChannelOptions(max_in_flight=1), options=KEEP)
@@ -242,7 +245,7 @@ class TestNaming:
     async def test_the_wrong_kind_is_told_where_it_belongs(self, path: Path) -> None:
         wrong: Any = StoreOptions()
         other: Any = ChannelOptions()
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             topic = store.topic("events")
             with pytest.raises(TypeError, match=r"options=\.\.\."):
                 store.queue("events", wrong)
@@ -263,18 +266,18 @@ class TestNaming:
 class TestConfigure:
     async def test_a_topic_s_change_is_live_and_durable(self, path: Path) -> None:
         before = await history(path)
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             topic = store.topic("events", KEEP)
             await topic.configure(DELETE)
             assert topic.options == DELETE
             await until(lambda: count(path) == 1)
             store.topic("events", DELETE)
         assert before > 1
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             assert store.topic("events").options.retention == Retention()
 
     async def test_a_channel_s_change_is_live_and_durable(self, path: Path) -> None:
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             queue = store.queue("events", ChannelOptions(max_in_flight=1))
             await queue.put_many(numbered(3))
             await queue.get()
@@ -284,11 +287,11 @@ class TestConfigure:
             queue.get_nowait()
             await queue.configure(KEEP)  # of a queue, its topic's as well
             assert queue.topic.options.retention == KEEP.retention
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             assert store.queue("events").options.max_in_flight == 2
 
     async def test_before_there_are_files(self, path: Path) -> None:
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             topic = store.topic("events")
             await topic.configure(KEEP)
             assert store.topics() == []
@@ -297,7 +300,7 @@ class TestConfigure:
 
     async def test_one_that_cannot_be_written_leaves_those_before(self, path: Path) -> None:
         before = await history(path)
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with aiodq.open(path, fs=fs) as store:
             topic = store.topic("events", KEEP)
             channel = topic.channel("default")
@@ -316,7 +319,7 @@ class TestConfigure:
 
     async def test_cancelled_it_is_done_all_the_same(self, path: Path) -> None:
         await history(path)
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with aiodq.open(path, fs=fs) as store:
             topic = store.topic("events", KEEP)
             gate = fs.gate("rename", match="topic.json")
@@ -330,7 +333,7 @@ class TestConfigure:
             assert topic.options == DELETE
 
     async def test_of_what_is_ephemeral_nothing_is_kept(self, path: Path) -> None:
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             topic = store.topic("t#ephemeral", KEEP)
             await topic.put(b"x")
             await topic.configure(DELETE)
@@ -348,7 +351,7 @@ class TestDurableFirst:
     async def test_retention_waits_for_what_is_named(self, path: Path, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "aiodq.topic")
         before = await history(path)
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with aiodq.open(path, fs=fs) as store:
             gate = fs.gate("rename", match="topic.json")
             topic = store.topic("events", DELETE)
@@ -365,7 +368,7 @@ class TestDurableFirst:
         self, path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         before = await history(path)
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with aiodq.open(path, fs=fs) as store:
             fault = fs.fail(errno.ENOSPC, "create", match="topic.json")
             topic = store.topic("events", DELETE)
@@ -379,9 +382,9 @@ class TestDurableFirst:
             await until(lambda: count(path) == 1)
 
     async def test_dropping_waits_for_what_is_named(self, path: Path) -> None:
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             await store.queue("events", options=StoreOptions(max_messages=3)).put_many(numbered(3))
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with aiodq.open(path, fs=fs) as store:
             queue = store.queue("events")
             gate = fs.gate("rename", match="topic.json")
@@ -396,11 +399,11 @@ class TestDurableFirst:
             assert [(await queue.get()).body for _ in range(3)] == [b"1", b"2", b"new"]
 
     async def test_a_channel_skips_nothing_by_tags_that_are_not_on_disk(self, path: Path) -> None:
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             queue = store.queue("events")
             await queue.put(b"plain")
             await queue.put(b"red", tag="red")
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with aiodq.open(path, fs=fs) as store:
             gate = fs.gate("rename", match="topic.json")
             queue = store.queue("events", ChannelOptions(tags=["red"]))
@@ -414,9 +417,9 @@ class TestDurableFirst:
             assert queue.depth == 1
 
     async def test_a_channel_whose_options_cannot_be_written_says_so(self, path: Path) -> None:
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             await store.queue("events").put(b"red", tag="red")
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with aiodq.open(path, fs=fs) as store:
             fs.fail(errno.ENOSPC, "create", match="topic.json")
             queue = store.queue("events", ChannelOptions(tags=["red"]))
@@ -434,7 +437,7 @@ class TestOnDisk:
         content["options"]["retention"] |= {"mood": 1}
         content["channel_options"] = {"default": {"max_in_flight": 4, "speed": 9}}
         describe(path, content | {"more": [1]})
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             assert store.topic("events").options.retention == KEEP.retention
             assert store.queue("events").options.max_in_flight == 4
             await settled(store)
@@ -460,7 +463,7 @@ class TestOnDisk:
         content["options"][field] = value
         describe(path, content)
         for _ in range(2):  # nor in a later life
-            async with aiodq.open(path, fs=SpyFileSystem()) as store:
+            async with aiodq.open(path, fs=WatchedFileSystem()) as store:
                 queue = store.queue("events")
                 await queue.put(b"x")
                 for message in await queue.get_many(MESSAGES * 2, linger=0):
@@ -474,7 +477,7 @@ class TestOnDisk:
         content = description(path)
         del content["options"]["retention"]
         describe(path, content)
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             await store.queue("events").put(b"x")
             await settled(store)
         assert count(path) >= before
@@ -482,7 +485,7 @@ class TestOnDisk:
     async def test_a_description_that_is_missing_deletes_nothing(self, path: Path) -> None:
         before = await history(path)
         (path / "events" / "topic.json").unlink()
-        async with aiodq.open(path, fs=SpyFileSystem()) as store:
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             await store.queue("events").put(b"x")
             await settled(store)
             assert count(path) >= before

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.testing import WatchedFileSystem
 from tests.queue.support import (
     FakeClock,
-    SpyFileSystem,
     bodies_of,
     drain,
     fill,
@@ -90,7 +90,7 @@ class TestPeek:
     async def test_what_cannot_be_read_is_not_lost(self, path: Path) -> None:
         async with queue(path) as jobs:
             await jobs.put(b"a")
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             fs.fail(errno.EIO, "read", match=".seg")
             with pytest.raises(aiodq.StorageError):
@@ -204,7 +204,7 @@ class TestScan:
             assert [message.body async for message in scanning] == numbered(3)
 
     async def test_breaking_off_closes_its_files(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, segment_bytes=300) as jobs:
             await fill(jobs, numbered(30))
             before = fs.open_files
@@ -277,7 +277,7 @@ class TestOffsetAt:
     async def test_the_first_put_then_or_later(self, path: Path) -> None:
         clock = FakeClock()
         small = aiodq.StoreOptions(segment_bytes=300)
-        async with aiodq.open_queue(path, small, fs=SpyFileSystem(), clock=clock) as jobs:
+        async with aiodq.open_queue(path, small, fs=WatchedFileSystem(), clock=clock) as jobs:
             await self.fill_by_the_second(jobs, clock, 30)
             for seconds, expected in (
                 (0, 0),
@@ -297,7 +297,7 @@ class TestOffsetAt:
 
     async def test_after_reopening_and_in_any_zone(self, path: Path) -> None:
         clock = FakeClock()
-        async with aiodq.open_queue(path, fs=SpyFileSystem(), clock=clock) as jobs:
+        async with aiodq.open_queue(path, fs=WatchedFileSystem(), clock=clock) as jobs:
             await self.fill_by_the_second(jobs, clock, 10)
         async with queue(path) as jobs:
             there = (self.START + timedelta(seconds=4)).astimezone(timezone(timedelta(hours=-7)))
@@ -305,7 +305,7 @@ class TestOffsetAt:
 
     async def test_one_batch_has_one_time(self, path: Path) -> None:
         clock = FakeClock()
-        async with aiodq.open_queue(path, fs=SpyFileSystem(), clock=clock) as jobs:
+        async with aiodq.open_queue(path, fs=WatchedFileSystem(), clock=clock) as jobs:
             await jobs.put_many(numbered(5))
             clock.move(1)
             await jobs.put_many(numbered(5))
@@ -315,7 +315,7 @@ class TestOffsetAt:
     async def test_what_was_deleted_is_not_found(self, path: Path) -> None:
         clock = FakeClock()
         small = aiodq.StoreOptions(segment_bytes=300)
-        async with aiodq.open_queue(path, small, fs=SpyFileSystem(), clock=clock) as jobs:
+        async with aiodq.open_queue(path, small, fs=WatchedFileSystem(), clock=clock) as jobs:
             await self.fill_by_the_second(jobs, clock, 30)
             await drain(jobs)
             await jobs.sync()
@@ -333,7 +333,7 @@ class TestOffsetAt:
     async def test_through_damage(self, path: Path) -> None:
         clock = FakeClock()
         small = aiodq.StoreOptions(segment_bytes=300)
-        async with aiodq.open_queue(path, small, fs=SpyFileSystem(), clock=clock) as jobs:
+        async with aiodq.open_queue(path, small, fs=WatchedFileSystem(), clock=clock) as jobs:
             for number in range(20):
                 clock.move(1)
                 await jobs.put(b"<%03d>" % number)

@@ -22,7 +22,8 @@ from hypothesis.stateful import (
 )
 
 import aiodq
-from tests.queue.support import PATIENCE, SpyFileSystem
+from aiodq.testing import WatchedFileSystem
+from tests.queue.support import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -67,7 +68,7 @@ class QueueMachine(RuleBasedStateMachine):
             memory_bytes=1 << 16,
         )
         self.path = self.root / "0"
-        self.fs = SpyFileSystem()
+        self.fs = WatchedFileSystem()
         self.log: list[bytes] = []
         self.open: set[int] = set()
         self.flight: dict[int, aiodq.Message] = {}

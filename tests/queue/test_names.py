@@ -16,7 +16,8 @@ from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.segments.segment_files import segment_path
 from aiodq.storage.state.topic_meta import TOPIC_FILE
-from tests.queue.support import SpyFileSystem, files_under, ready_now, store
+from aiodq.testing import WatchedFileSystem
+from tests.queue.support import files_under, ready_now, store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,11 +70,11 @@ async def test_good_names(path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", BAD, ids=kind_of)
 async def test_bad_names(path: Path, name: str) -> None:
-    fs = SpyFileSystem()
+    fs = WatchedFileSystem()
     async with store(path, fs=fs) as opened:
         topic = opened.topic("good")
         await topic.put(b"a")
-        before, since = files_under(path), len(fs.calls)
+        before, since = files_under(path), len(fs.passed)
         calls: list[Callable[[], object]] = [
             lambda: opened.topic(name),
             lambda: opened.queue(name),
@@ -87,7 +88,7 @@ async def test_bad_names(path: Path, name: str) -> None:
             str(caught.value).encode()
         with pytest.raises(aiodq.InvalidNameError):
             await opened.delete_topic(name)
-        assert fs.calls[since:] == []
+        assert fs.passed[since:] == []
         assert files_under(path) == before
         assert opened.topics() == ["good"]
     assert os.listdir(path.parent) == [path.name]

@@ -13,18 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from tests.queue.support import (
-    SpyFileSystem,
-    Tasks,
-    files_under,
-    fill,
-    numbered,
-    queue,
-    ready_now,
-    segments,
-    soon,
-    store,
-)
+from aiodq.testing import WatchedFileSystem
+from tests.queue.support import Tasks, files_under, fill, numbered, queue, ready_now, segments, soon, store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,7 +164,7 @@ class TestRefusing:
 
     async def refused_untouched(self, path: Path) -> None:
         before = promised(path)
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         for _ in range(2):
             with pytest.raises(aiodq.FormatVersionError) as caught:
                 await aiodq.open_queue(path, fs=fs)
@@ -194,7 +184,7 @@ class TestRefusing:
     async def test_a_store_whose_owner_failed_to_open_is_free(self, path: Path) -> None:
         async with queue(path) as jobs:
             await jobs.put(b"a")
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         fs.fail(errno.EIO, "read", match=".seg")
         with pytest.raises(aiodq.StorageError):
             await aiodq.open(path, fs=fs)
@@ -206,7 +196,7 @@ class TestRefusing:
 class TestReadOnly:
     @pytest.mark.parametrize("error", [errno.EROFS, errno.EACCES, errno.EPERM])
     async def test_a_missing_store_where_nothing_may_be_written(self, path: Path, error: int) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         fs.fail(error, "make_directory", "create", "write")
         with pytest.raises(aiodq.ReadOnlyError) as caught:
             await aiodq.open(path, fs=fs)
@@ -218,7 +208,7 @@ class TestReadOnly:
         async with queue(path) as jobs:
             await fill(jobs, numbered(5))
         before = files_under(path / "queue")
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         fs.fail(errno.EROFS, "create", "write", "truncate", "rename", "remove", "make_directory")
         with pytest.raises(aiodq.ReadOnlyError):
             await aiodq.open(path, fs=fs)
@@ -254,13 +244,13 @@ class TestTrouble:
     ) -> None:
         async with queue(path, segment_bytes=200) as jobs:
             await fill(jobs, numbered(20))
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         probe = fs.fail(error, kind, at=10_000)
         async with queue(path, fs=fs):
             pass
         before = promised(path)
         for at in range(1, probe.seen + 1):
-            fs = SpyFileSystem()
+            fs = WatchedFileSystem()
             fault = fs.fail(error, kind, at=at, times=1)
             try:
                 opened = await aiodq.open_queue(path, fs=fs)
@@ -277,7 +267,7 @@ class TestTrouble:
             assert jobs.topic_stats().damages == 0
 
     async def test_too_many_open_files_when_a_channel_is_made(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         fs.fail(errno.EMFILE, "create", "open", match="channels")
         with pytest.raises(aiodq.StorageError) as caught:
             await soon(aiodq.open_queue(path, fs=fs)._open())
@@ -289,7 +279,7 @@ class TestTrouble:
             assert ready_now(jobs) == [b"a"]
 
     async def test_a_topic_that_could_not_be_made_is_made_by_the_next_put(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:
             topic = opened.topic("a")
             fs.fail(errno.EMFILE, "make_directory", times=1)
@@ -302,7 +292,7 @@ class TestTrouble:
         assert fs.open_files == 0
 
     async def test_a_channel_that_could_not_be_made_says_so_and_is_made_for_the_next_who_asks(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:
             topic = opened.topic("a")
             await topic.put(b"1")
@@ -319,7 +309,7 @@ class TestCancelling:
     async def test_a_cancelled_open_leaves_the_store_free(self, path: Path, tasks: Tasks) -> None:
         async with queue(path) as jobs:
             await jobs.put(b"a")
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         gate = fs.gate("listdir")
         opening = tasks.start(aiodq.open_queue(path, fs=fs)._open())
         await gate.wait()

@@ -11,20 +11,8 @@ import pytest
 
 import aiodq
 from aiodq.engine.put_batch import OVERHEAD
-from tests.queue.support import (
-    SpyFileSystem,
-    Tasks,
-    drain,
-    fill,
-    numbered,
-    queue,
-    ready_now,
-    soon,
-    store,
-    take,
-    turns,
-    until,
-)
+from aiodq.testing import WatchedFileSystem
+from tests.queue.support import Tasks, drain, fill, numbered, queue, ready_now, soon, store, take, turns, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +61,7 @@ class TestBlock:
             await soon(asyncio.gather(*putting))
 
     async def test_what_is_written_and_not_synced_yet_counts_once(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, max_bytes=50_000, overflow="reject") as jobs:
             await jobs.put(bytes(10_000))
             await jobs.put(bytes(10_000))
@@ -305,7 +293,7 @@ class TestReject:
             await jobs.put(bytes(10_000))
 
     async def test_what_is_on_its_way_counts(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, max_messages=2, overflow="reject") as jobs:
             gate = fs.gate("sync", match=".seg")
             putting = [tasks.start(jobs.put(body)) for body in numbered(2)]
@@ -317,7 +305,7 @@ class TestReject:
 
     async def test_a_full_write_buffer_is_waited_for(self, path: Path, tasks: Tasks) -> None:
         """It passes by itself, so it is no reason to refuse."""
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, memory_bytes=1 << 16, max_messages=1000, overflow="reject") as jobs:
             gate = fs.gate("sync", match=".seg")
             putting = [tasks.start(jobs.put(bytes(5000))) for _ in range(20)]
@@ -418,7 +406,7 @@ class TestDropOldest:
 
 class TestMemory:
     async def test_what_is_accepted_and_not_written_is_bounded(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         limit = 1 << 16
         async with queue(path, fs=fs, memory_bytes=limit) as jobs:
             put_buffer = jobs._engine.put_buffer
@@ -435,7 +423,7 @@ class TestMemory:
             assert (put_buffer.cost, put_buffer.pending, jobs.depth) == (0, 0, 500)
 
     async def test_what_is_not_body_counts_as_well(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         limit = 1 << 16
         async with queue(path, fs=fs, memory_bytes=limit) as jobs:
             gate = fs.gate("sync", match=".seg")
@@ -456,7 +444,7 @@ class TestMemory:
 
     async def test_the_count_is_exact_whatever_becomes_of_them(self, path: Path, tasks: Tasks, seed: int) -> None:
         rng = random.Random(seed)
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, segment_bytes=20_000, memory_bytes=1 << 16) as jobs:
             fault = fs.fail(errno.ENOSPC, "write", "create", match=".seg", at=30, times=15)
             running: list[asyncio.Task[Any]] = []

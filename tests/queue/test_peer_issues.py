@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from aiodq.testing import WatchedFileSystem
 from tests.queue.support import (
-    SpyFileSystem,
     Tasks,
     crash_image,
     drain,
@@ -64,7 +64,7 @@ class TestIssue2:
     """go-diskqueue#28 #31: metadata older than the data; a restart overwrote unread records."""
 
     async def test_older_metadata_overwrites_nothing(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="os") as jobs:
             await fill(jobs, numbered(5))
             await jobs.sync()
@@ -89,7 +89,7 @@ class TestIssue3:
     async def test_depth_is_exact_after_read_errors(self, path: Path) -> None:
         async with queue(path, segment_bytes=428) as jobs:
             await fill(jobs, numbered(30))
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             for at in range(30):
                 if at % 5 == 0:
@@ -103,7 +103,7 @@ class TestIssue3:
                 assert jobs.depth == 29 - at
 
     async def test_depth_is_exact_after_a_crash(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, segment_bytes=428) as jobs:
             await fill(jobs, numbered(30))
             for message in (await take(jobs, 20))[::3]:
@@ -136,7 +136,7 @@ class TestIssue4:
     async def test_no_errno_is_ever_taken_for_damage(self, path: Path, error: int) -> None:
         async with queue(path, segment_bytes=428) as jobs:
             await fill(jobs, numbered(30))
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         fs.fail(error, "open", match=".seg", at=2, times=1)
         with pytest.raises(aiodq.StorageError) as caught:
             await aiodq.open_queue(path, fs=fs)
@@ -183,7 +183,7 @@ class TestIssue5:
             assert bool(jobs.stats().dropped) is (overflow == "drop_oldest")
 
     async def test_a_full_disk_leaves_the_queue_readable(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, segment_bytes=428) as jobs:
             await fill(jobs, numbered(20))
             fs.fail(errno.ENOSPC, "write", "create", match=".seg")
@@ -200,7 +200,7 @@ class TestIssue6:
     """nsq#938 #1275: thousands of empty temporary files after the disk was full."""
 
     async def test_no_temporary_file_is_left(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:
             topic = opened.topic("a")
             await topic.put(b"a")
@@ -249,7 +249,7 @@ class TestIssue7:
         missing = {offset for at in range(len(found))[gone] for offset in range(bases[at], bases[at + 1])}
         for file in found[gone]:
             file.unlink()
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             rest = [body for number, body in enumerate(numbered(50)) if number not in missing]
             assert await drain(jobs) == rest
@@ -264,18 +264,18 @@ class TestIssue7:
             await jobs.put(b"a")
         found = segments(path)[0]
         found.rename(found.with_name(f"{88_000_000:020}.seg"))
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             offset = await soon(jobs.put(b"next"))
             assert (await soon(jobs.get())).offset == offset
-            assert len(fs.calls) < 300
+            assert len(fs.passed) < 300
 
 
 class TestIssue8:
     """nsq#1386 #1391 #1142 #755 #510: messages in flight and in memory are lost by a crash."""
 
     async def test_in_flight_survive(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, segment_bytes=428) as jobs:
             await fill(jobs, numbered(30))
             held = await take(jobs, 30)
@@ -286,7 +286,7 @@ class TestIssue8:
             assert ready_now(jobs) == numbered(10)
 
     async def test_requeued_survive_with_their_attempts(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await fill(jobs, numbered(3))
             for message in await take(jobs, 3):
@@ -321,7 +321,7 @@ class TestIssue20:
 
     @pytest.mark.parametrize("count", [1, 7, 8, 64, 4096, 100_000])
     async def test_zeros_behind_the_last_write(self, path: Path, tmp_path: Path, count: int) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await fill(jobs, numbered(5))
             crash_image(path, tmp_path / "image", fs)
@@ -360,7 +360,7 @@ class TestIssue22:
 
     async def test_a_refused_batch_is_taken_back_across_segments(self, path: Path) -> None:
         for at in range(1, 8):
-            fs, place = SpyFileSystem(), path.with_name(f"store{at}")
+            fs, place = WatchedFileSystem(), path.with_name(f"store{at}")
             async with queue(place, fs=fs, segment_bytes=428) as jobs:
                 await fill(jobs, numbered(4))
                 fs.fail(errno.ENOSPC, "write", "create", match=".seg", at=at, times=1)
@@ -389,7 +389,7 @@ class TestIssue22:
             assert ready_now(jobs) == expected
 
     async def test_a_kill_leaves_no_stale_lock(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await jobs.put(b"a")
             crash_image(path, tmp_path / "image", fs)
@@ -402,7 +402,7 @@ class TestIssue23:
     """queuelib#14 #5 #59, scrapy#845 #3333: half a write corrupts the file; it looks empty after an unclean exit."""
 
     async def test_the_state_never_depends_on_closing(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, segment_bytes=428) as jobs:
             for number in range(12):
                 await jobs.put(b"%d" % number)
@@ -412,7 +412,7 @@ class TestIssue23:
                 assert (jobs.depth, ready_now(jobs)) == (number + 1, numbered(number + 1))
 
     async def test_half_a_write_is_cut_off(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="os") as jobs:
             await fill(jobs, numbered(3))
             await jobs.sync()
@@ -432,9 +432,9 @@ class TestIssue24:
     """diskcache#287 #36 #104 #190: a deque that blocks after corruption, slow at 1:1, without a maximal length."""
 
     async def test_put_and_get_in_turn_touches_the_disk_once_each(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="os", max_messages=3, overflow="drop_oldest") as jobs:
-            since = len(fs.calls)
+            since = len(fs.passed)
             for number in range(100):
                 await jobs.put(b"%d" % number)
                 assert (await jobs.get()).body == b"%d" % number

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.testing import WatchedFileSystem
 from tests.queue.support import (
     CHANGES,
     Camera,
-    SpyFileSystem,
     Tasks,
     crash_image,
     drain,
@@ -97,7 +97,7 @@ class TestTopic:
             assert (await soon(topic.channel("c").get())).body == b"new"
 
     async def test_what_was_accepted_before_goes_and_what_comes_after_stays(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             gate = fs.gate("sync", match=".seg")
             before = tasks.start(jobs.put(b"before"))
@@ -157,7 +157,7 @@ class TestTopic:
         assert odd_files(path) == []
 
     async def test_a_crash_afterwards_brings_nothing_back(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, segment_bytes=300) as jobs:
             await fill(jobs, numbered(20))
             await take(jobs, 5)
@@ -171,7 +171,7 @@ class TestTopic:
                 assert ready_now(jobs) == expected
 
     async def test_a_crash_in_the_middle_leaves_all_or_nothing(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         camera = Camera(fs, path, tmp_path, *CHANGES)
         async with queue(path, fs=fs, segment_bytes=300) as jobs:
             await fill(jobs, numbered(20))
@@ -196,7 +196,7 @@ class TestTopic:
     async def test_what_fails_leaves_all_or_nothing(self, path: Path, kind: str) -> None:
         """Every call of a kind in turn: either it says so and all is there, or it was done."""
         for at in range(1, 50):
-            fs = SpyFileSystem()
+            fs = WatchedFileSystem()
             async with queue(path.with_name(f"store{at}"), fs=fs, segment_bytes=300) as jobs:
                 await fill(jobs, numbered(12))
                 fault = fs.fail(errno.ENOSPC, kind, at=at, times=1)
@@ -217,7 +217,7 @@ class TestTopic:
         pytest.fail("there is no end to it")
 
     async def test_cancelled_it_is_done_all_the_same(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await fill(jobs, numbered(3))
             gate = fs.gate("rename", match="topic.json")
@@ -240,7 +240,7 @@ class TestTopic:
 
     async def test_a_dead_segment_goes_at_the_next_open(self, path: Path) -> None:
         """Purged, and killed before the files were deleted: nobody will ever read them."""
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs, segment_bytes=300) as opened:
             topic = opened.topic("a")
             await fill(topic, numbered(20))
@@ -275,7 +275,7 @@ class TestChannel:
             assert ready_now(topic.channel("other")) == [*numbered(5), b"new"]
 
     async def test_it_is_durable_when_it_returns(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:
             topic = opened.topic("a")
             channel = topic.channel("c")

@@ -12,9 +12,8 @@ import pytest
 
 import aiodq
 from aiodq.clock import SystemClock
-from aiodq.testing import FakeClock
+from aiodq.testing import FakeClock, WatchedFileSystem
 from tests.queue.support import (
-    SpyFileSystem,
     Tasks,
     crash_image,
     drain,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq.clock import Clock
-    from tests.queue.support import Call
+    from aiodq.testing import Passed
 
 
 class TestOne:
@@ -178,7 +177,7 @@ class TestMany:
             assert (jobs.end_offset, jobs.topic_stats().pending) == (0, 0)
 
     async def test_all_of_it_or_nothing_at_every_byte(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await jobs.put(b"before")
             at = (path / "queue" / "00000000000000000000.seg").stat().st_size
@@ -209,7 +208,7 @@ class TestNoWait:
             jobs.put_nowait(b"a")
         async with queue(path) as jobs:
             assert ready_now(jobs) == [b"a"]
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(tmp_path / "other", fs=fs) as jobs:
             fs.fail(errno.ENOSPC, "write", match=".seg")
             jobs.put_nowait(b"lost")
@@ -218,7 +217,7 @@ class TestNoWait:
             fs.heal()
 
     async def test_cancelling_who_awaits_it_does_not_take_it_back(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             gate = fs.gate("sync", match=".seg")
             receipt = jobs.put_nowait(b"a")
@@ -254,7 +253,7 @@ class TestSizes:
 
     @pytest.mark.parametrize("size", [0, 1, 5, 100_000])
     async def test_outside_nothing_is_written(self, path: Path, size: int) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, min_message_bytes=2, max_message_bytes=4) as jobs:
             await jobs.put(b"good")
             before = files_under(path)
@@ -333,7 +332,7 @@ class TestExtras:
             assert jobs.get_nowait().headers == {"a": "1"}
 
 
-def covered(fs: SpyFileSystem, body: bytes, moment: int) -> bool:
+def covered(fs: WatchedFileSystem, body: bytes, moment: int) -> bool:
     """Return whether a sync that began after this body was written to its file had ended at `moment`."""
     written = next(call for call in fs.named("write", match=".seg") if body in call.data)
     syncs = [call for call in fs.named("sync") if call.path == written.path]
@@ -343,11 +342,11 @@ def covered(fs: SpyFileSystem, body: bytes, moment: int) -> bool:
 class TestSyncAlways:
     async def test_a_put_returns_after_a_sync_that_began_after_its_write(self, path: Path, seed: int) -> None:
         """G2: eight producers, and syncs that take as long as it takes for more to come."""
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         returned: dict[bytes, int] = {}
         total, each = 8 * 12, 12
 
-        def linger(call: Call) -> None:
+        def linger(call: Passed) -> None:
             # Hold each sync up until others have put something: the case in which a put could join too late.
             if call.kind == "sync" and call.segment:
                 pause.wait(0.002)
@@ -369,7 +368,7 @@ class TestSyncAlways:
             assert log_syncs(fs) < total / 2
 
     async def test_what_is_put_while_a_sync_runs_waits_for_the_next(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             gate = fs.gate("sync", match=".seg")
             first = tasks.start(jobs.put(b"first"))
@@ -378,13 +377,13 @@ class TestSyncAlways:
             await turns(20)
             assert not first.done()
             assert (jobs.qsize(), jobs.topic_stats().pending) == (0, 4)
-            since = len(fs.calls)
+            since = len(fs.passed)
             gate.open()
             assert await soon(asyncio.gather(first, *late)) == [0, 1, 2, 3]
             assert log_syncs(fs, since) == 1
 
     async def test_what_is_not_durable_is_not_delivered(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             gate = fs.gate("sync", match=".seg")
             putting = tasks.start(jobs.put(b"a"))
@@ -399,7 +398,7 @@ class TestSyncAlways:
             assert await soon(putting) == 0
 
     async def test_a_receipt_is_done_when_it_is_durable(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             gate = fs.gate("sync", match=".seg")
             receipt = jobs.put_nowait(b"a")
@@ -409,11 +408,11 @@ class TestSyncAlways:
             assert await soon(receipt) == 0
 
     async def test_an_ack_returns_after_its_journal_was_synced(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await jobs.put(b"a")
             message = jobs.get_nowait()
-            since = len(fs.calls)
+            since = len(fs.passed)
             await message.ack()
             written, synced = (
                 fs.named("write", match="journal", since=since),
@@ -424,7 +423,7 @@ class TestSyncAlways:
             assert synced[0].ended
 
     async def test_every_byte_is_synced_when_it_is_closed(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, segment_bytes=500) as jobs:
             await fill(jobs, numbered(50))
         for call in fs.named("write"):
@@ -434,19 +433,19 @@ class TestSyncAlways:
 
 class TestSyncInterval:
     async def test_a_put_waits_for_no_sync(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="interval", sync_every=1000, sync_interval=3600) as jobs:
             await jobs.put(b"first")
-            since = len(fs.calls)
+            since = len(fs.passed)
             await fill(jobs, numbered(20))
             assert log_syncs(fs, since) == 0
             assert jobs.durable_offset < jobs.end_offset == 21
             assert ready_now(jobs) == [b"first", *numbered(20)]
 
     async def test_a_sync_after_so_many_messages(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="interval", sync_every=10, sync_interval=3600) as jobs:
-            since = len(fs.calls)
+            since = len(fs.passed)
             await fill(jobs, numbered(9))
             assert log_syncs(fs, since) == 0
             await jobs.put(b"the tenth")
@@ -460,17 +459,17 @@ class TestSyncInterval:
             assert log_syncs(fs, since) == 2
 
     async def test_a_sync_after_so_much_time(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="interval", sync_every=1000, sync_interval=0.02) as jobs:
             await fill(jobs, numbered(3))
             await until(lambda: jobs.durable_offset == 3)
 
     async def test_none_while_nothing_is_new(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="interval", sync_interval=0.005) as jobs:
             await jobs.put(b"a")
             await until(lambda: jobs.durable_offset == 1)
-            since, ticks = len(fs.calls), []
+            since, ticks = len(fs.passed), []
             monkeypatch.setattr(jobs._engine.retention, "retain", lambda: ticks.append(1))
             while len(ticks) < 5:
                 before = len(ticks)
@@ -480,21 +479,21 @@ class TestSyncInterval:
 
     async def test_acks_are_synced_with_time_as_well(self, path: Path) -> None:
         """As diskqueue's TestDiskQueueSyncAfterRead: the ticker syncs what was read, too."""
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="interval", sync_interval=0.02) as jobs:
             await jobs.put(b"a")
             message = jobs.get_nowait()
-            since = len(fs.calls)
+            since = len(fs.passed)
             message.ack_nowait()
             await until(lambda: bool(fs.named("sync", match="journal", since=since)))
 
     async def test_sync_makes_it_so_now(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="interval", sync_every=1000, sync_interval=3600) as jobs:
             await fill(jobs, numbered(5))
             (await jobs.get()).ack_nowait()
             jobs.put_nowait(b"accepted")
-            since = len(fs.calls)
+            since = len(fs.passed)
             await soon(jobs.sync())
             assert jobs.durable_offset == jobs.end_offset == 6
             assert log_syncs(fs, since) >= 1
@@ -503,9 +502,9 @@ class TestSyncInterval:
 
 class TestSyncOs:
     async def test_none_until_it_is_closed(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="os", sync_interval=0.001) as jobs:
-            since, ticks = len(fs.calls), []
+            since, ticks = len(fs.passed), []
             retain = jobs._engine.retention.retain
 
             def counted() -> None:
@@ -520,12 +519,12 @@ class TestSyncOs:
                 await jobs.put(b"one more")
                 await asyncio.sleep(0.001)
             assert fs.named("sync", since=since) == []
-            since = len(fs.calls)
+            since = len(fs.passed)
         assert log_syncs(fs, since) >= 1
         assert fs.named("sync", match="channels", since=since)
 
     async def test_a_full_segment_is_synced_before_the_next_begins(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="os", segment_bytes=500) as jobs:
             await fill(jobs, numbered(50))
             found = fs.named("create", match=".seg")
@@ -563,7 +562,7 @@ class TestSync:
     async def test_covers_everything_accepted_before_and_waits_for_nothing_after(
         self, path: Path, tasks: Tasks, policy: str
     ) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync=policy, sync_interval=3600) as jobs:
             gate = fs.gate("sync", match=".seg")
             receipts = [jobs.put_nowait(body) for body in numbered(5)]
@@ -577,7 +576,7 @@ class TestSync:
             assert jobs.durable_offset == 5
 
     async def test_when_everything_accepted_was_cancelled(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             gate = fs.gate("sync", match=".seg")
             first = tasks.start(jobs.put(b"a"))
@@ -596,7 +595,7 @@ class TestSync:
 
 class TestCancelling:
     async def test_before_the_writer_takes_it_it_is_not_stored(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             gate = fs.gate("sync", match=".seg")
             first = tasks.start(jobs.put(b"first"))
@@ -615,7 +614,7 @@ class TestCancelling:
             assert jobs.topic_stats().pending == 0
 
     async def test_after_that_it_is(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             gate = fs.gate("sync", match=".seg")
             puts = [tasks.start(jobs.put(b"a")), tasks.start(jobs.put_many([b"b", b"c"]))]

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.testing import Gate, WatchedFileSystem
 from tests.queue.support import (
-    Gate,
-    SpyFileSystem,
     Tasks,
     bodies_of,
     drain,
@@ -49,9 +48,9 @@ def live_bodies(size: int) -> int:
 class TestKeepingUp:
     @pytest.mark.parametrize("policy", ["always", "interval", "os"])
     async def test_it_reads_nothing_from_disk(self, path: Path, policy: str) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync=policy, segment_bytes=5000) as jobs:
-            since = len(fs.calls)
+            since = len(fs.passed)
             for number in range(300):
                 await jobs.put(b"%d" % number * 20)
                 message = await soon(jobs.get())
@@ -61,9 +60,9 @@ class TestKeepingUp:
             assert fs.named("read", since=since) == []
 
     async def test_a_little_behind_neither(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, segment_bytes=5000) as jobs:
-            since = len(fs.calls)
+            since = len(fs.passed)
             await fill(jobs, [b"%d" % number * 20 for number in range(200)])
             for number in range(200, 400):
                 await jobs.put(b"%d" % number * 20)
@@ -73,10 +72,10 @@ class TestKeepingUp:
             assert fs.named("read", since=since) == []
 
     async def test_requeued_messages_neither(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await fill(jobs, numbered(20))
-            since = len(fs.calls)
+            since = len(fs.passed)
             for _ in range(5):
                 for message in await take(jobs, 20):
                     await message.nack()
@@ -189,7 +188,7 @@ class TestFarBehind:
 
     async def test_opening_reads_no_backlog(self, path: Path) -> None:
         await self.backlog(path)
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             assert jobs.depth == 600
             assert not [call for call in fs.named("read", match=".seg") if len(call.data) > 1 << 20]
@@ -197,7 +196,7 @@ class TestFarBehind:
 
     async def test_a_getter_and_its_prefetch_racing_with_a_cold_get(self, path: Path, tasks: Tasks) -> None:
         await self.backlog(path, 100)
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             gate = fs.add(Gate(lambda call: call.kind == "read" and call.segment and not on_the_loop()))
             getting = tasks.start(jobs.get())
@@ -210,7 +209,7 @@ class TestFarBehind:
 
     async def test_a_purge_while_a_read_is_under_way(self, path: Path, tasks: Tasks) -> None:
         await self.backlog(path, 100)
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             gate = fs.gate("read", match=".seg")
             getting = tasks.start(jobs.get())
@@ -230,7 +229,7 @@ class TestFailing:
     async def test_the_getter_is_told_and_the_next_get_works(self, path: Path, error: int, kind: str) -> None:
         async with queue(path, segment_bytes=428) as jobs:
             await fill(jobs, numbered(30))
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             fault = fs.fail(error, kind, match=".seg", times=1)
             with pytest.raises(aiodq.StorageError) as caught:
@@ -245,7 +244,7 @@ class TestFailing:
     async def test_where_no_descriptor_is_free_one_of_its_own_is_freed(self, path: Path) -> None:
         async with queue(path, segment_bytes=428) as jobs:
             await fill(jobs, numbered(30))
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             fault = fs.fail(errno.EMFILE, "open", match=".seg", times=1)
             assert await drain(jobs) == numbered(30)
@@ -254,7 +253,7 @@ class TestFailing:
     async def test_without_waiting_too(self, path: Path) -> None:
         async with queue(path) as jobs:
             await fill(jobs, numbered(3))
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             fs.fail(errno.EIO, "read", match=".seg", times=1)
             with pytest.raises(aiodq.StorageError):
@@ -265,7 +264,7 @@ class TestFailing:
         async with queue(path, segment_bytes=5000) as jobs:
             await fill(jobs, [b"%d" % number * 30 for number in range(200)])
         for at in range(1, 60):
-            fs = SpyFileSystem()
+            fs = WatchedFileSystem()
             async with queue(path, fs=fs, memory_bytes=1 << 16, retention=aiodq.Retention(consumed="keep")) as jobs:
                 fault = fs.fail(errno.EIO, "read", match=".seg", at=at, times=1)
                 found: list[bytes] = []
@@ -282,7 +281,7 @@ class TestFailing:
     async def test_all_who_wait_are_told(self, path: Path, tasks: Tasks) -> None:
         async with queue(path) as jobs:
             await fill(jobs, numbered(3))
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             fs.fail(errno.EIO, "read", match=".seg")
             getting = [tasks.start(jobs.get()) for _ in range(3)]
@@ -297,7 +296,7 @@ class TestFailing:
         async with queue(path, segment_bytes=428) as jobs:
             await fill(jobs, numbered(30))
         for at in range(1, 12):
-            fs = SpyFileSystem()
+            fs = WatchedFileSystem()
             async with queue(path, fs=fs, retention=aiodq.Retention(consumed="keep")) as jobs:
                 fs.fail(errno.EIO, "read", match=".seg", at=at)
                 found: list[bytes] = []

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.testing import WatchedFileSystem
 from tests.queue.support import (
     CHANGES,
     Camera,
-    SpyFileSystem,
     Tasks,
     bodies_of,
     crash_image,
@@ -113,7 +113,7 @@ class TestRestart:
 
     async def test_a_journal_is_folded_and_says_the_same(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("aiodq.engine.channel.ack_persister._FOLD_AT", 20)
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await jobs.put_many(numbered(300))
             held = await take(jobs, 300)
@@ -170,7 +170,7 @@ class TestCrash:
     @pytest.mark.slow_on_uvloop
     async def test_at_every_write_of_a_life(self, path: Path, tmp_path: Path, seed: int) -> None:
         """G3: before every call that changes the disk, an image; each must open, with everything promised by then."""
-        fs, ledger = SpyFileSystem(), Ledger()
+        fs, ledger = WatchedFileSystem(), Ledger()
         rng = random.Random(seed)
         camera = Camera(fs, path, tmp_path, *CHANGES, before=ledger.promised, after=ledger.possible)
         async with queue(path, fs=fs, segment_bytes=250) as jobs:
@@ -204,7 +204,7 @@ class TestCrash:
 
     async def test_under_load_at_any_moment(self, path: Path, tmp_path: Path, seed: int) -> None:
         """G5: eight producers, four consumers, images in between; the order of each producer holds in every one."""
-        fs, ledger = SpyFileSystem(), Ledger()
+        fs, ledger = WatchedFileSystem(), Ledger()
         rng = random.Random(seed)
         camera = Camera(fs, path, tmp_path, before=ledger.promised, after=ledger.possible)
         async with queue(path, fs=fs, segment_bytes=2000) as jobs:
@@ -250,7 +250,7 @@ class TestCrash:
         expected: list[bytes] = []
         current, number = path, 0
         for life in range(12):
-            fs = SpyFileSystem()
+            fs = WatchedFileSystem()
             async with queue(current, fs=fs, segment_bytes=rng.choice([200, 500, 5000])) as jobs:
                 assert jobs.depth == len(expected)
                 held = await take(jobs, len(expected))
@@ -269,7 +269,7 @@ class TestCrash:
     async def test_a_torn_tail_costs_only_what_was_never_promised(
         self, path: Path, tmp_path: Path, policy: str, seed: int
     ) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync=policy, sync_interval=3600) as jobs:
             await fill(jobs, numbered(10))
             await jobs.sync()
@@ -303,7 +303,7 @@ class TestCrash:
 
     async def test_acks_of_messages_that_the_log_lost_settle_no_others(self, path: Path, tmp_path: Path) -> None:
         """Under "os" an ack may reach the disk and its message not: the number is given again, and delivered."""
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="os") as jobs:
             await fill(jobs, numbered(3))
             await jobs.sync()
@@ -322,7 +322,7 @@ class TestCrash:
             assert ready_now(jobs) == [b"new", b"newer"]
 
     async def test_a_channel_that_was_being_made(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         camera = Camera(fs, path, tmp_path, *CHANGES)
         async with store(path, fs=fs) as opened:
             topic = opened.topic("a")
@@ -341,7 +341,7 @@ class TestCrash:
 
     async def test_a_store_that_was_being_made(self, path: Path, tmp_path: Path) -> None:
         """Whatever a kill leaves of a store's first moments opens, and works."""
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         camera = fs.add(Camera(fs, path, tmp_path, *CHANGES))
         async with queue(path, fs=fs) as jobs:
             await jobs.put(b"a")

@@ -13,10 +13,10 @@ import aiodq
 from aiodq import Retention
 from aiodq.engine.topic.retention import _ASKED
 from aiodq.storage.log.retention import Verdict, expired
+from aiodq.testing import WatchedFileSystem
 from tests.queue.support import (
     Camera,
     FakeClock,
-    SpyFileSystem,
     Tasks,
     drain,
     fill,
@@ -105,7 +105,7 @@ class TestConsumed:
         monkeypatch.setattr("aiodq.engine.topic.retention.expired", counting)
         channel = aiodq.ChannelOptions(max_in_flight=10_000)
         options = aiodq.StoreOptions(segment_bytes=SMALL, sync="os", sync_interval=0.002)
-        async with aiodq.open_queue(path, options, channel, fs=SpyFileSystem()) as jobs:
+        async with aiodq.open_queue(path, options, channel, fs=WatchedFileSystem()) as jobs:
             while len(kept(path)) < 4 * _ASKED:
                 await fill(jobs, numbered(100))
             bases = kept(path)
@@ -126,7 +126,7 @@ class TestConsumed:
         channel = aiodq.ChannelOptions(max_in_flight=10_000)
         retention = Retention(unconsumed="delete", max_segments=3 * _ASKED)
         options = aiodq.StoreOptions(segment_bytes=SMALL, sync="os", sync_interval=3600, retention=retention)
-        async with aiodq.open_queue(path, options, channel, fs=SpyFileSystem()) as jobs:
+        async with aiodq.open_queue(path, options, channel, fs=WatchedFileSystem()) as jobs:
             while len(kept(path)) < 3 * _ASKED:
                 await fill(jobs, numbered(1))
             bases = kept(path)
@@ -141,7 +141,7 @@ class TestConsumed:
 
     async def test_a_segment_goes_only_once_that_is_durable(self, path: Path, tmp_path: Path) -> None:
         """At every deletion the disk already says that it was consumed: a crash there loses and revives nothing."""
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         camera = Camera(fs, path, tmp_path, "remove")
         async with queue(path, fs=fs, segment_bytes=SMALL) as jobs:
             await fill(jobs, numbered(40))
@@ -183,7 +183,7 @@ class TestConsumed:
             await until(lambda: len(kept(path)) == 1)
 
     async def test_a_deletion_that_fails_is_made_up_for(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, segment_bytes=SMALL) as jobs:
             fs.fail(errno.EBUSY, "remove", match=".seg")
             await fill(jobs, numbered(30))
@@ -200,7 +200,7 @@ class TestConsumed:
 
     async def test_their_space_comes_back(self, path: Path) -> None:
         """No reader keeps a deleted segment open."""
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs, segment_bytes=SMALL) as jobs:
             await fill(jobs, numbered(30))
             await jobs.read(0)
@@ -217,7 +217,7 @@ class TestBounds:
     def opening(self, path: Path, clock: FakeClock, **bounds: Any) -> aiodq.QueueOpening:
         retention = Retention(**bounds)
         options = aiodq.StoreOptions(segment_bytes=SMALL, sync_interval=0.005, retention=retention)
-        return aiodq.open_queue(path, options, fs=SpyFileSystem(), clock=clock)
+        return aiodq.open_queue(path, options, fs=WatchedFileSystem(), clock=clock)
 
     @pytest.mark.parametrize("spare", [0, -1])
     async def test_bytes_are_those_of_the_files(self, path: Path, spare: int) -> None:
@@ -310,7 +310,7 @@ class TestBounds:
         clock = FakeClock()
         retention = Retention(unconsumed="delete", max_age=timedelta(seconds=10))
         options = aiodq.StoreOptions(segment_bytes=SMALL, sync_interval=0.005, retention=retention, max_messages=20)
-        async with aiodq.open_queue(path, options, fs=SpyFileSystem(), clock=clock) as jobs:
+        async with aiodq.open_queue(path, options, fs=WatchedFileSystem(), clock=clock) as jobs:
             await fill(jobs, numbered(20))
             putting = tasks.start(jobs.put(b"waits"))
             await turns()
@@ -335,7 +335,7 @@ class TestBounds:
         """Both replace the topic's description: neither may overwrite what the other said."""
         retention = Retention(unconsumed="delete", max_segments=2)
         names = []
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with store(path, fs=fs, segment_bytes=SMALL, sync_interval=0.001, retention=retention) as opened:
             topic = opened.topic("a")
             for number in range(60):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.testing import WatchedFileSystem
 from tests.queue.support import (
-    SpyFileSystem,
     Tasks,
     bodies_of,
     crash_image,
@@ -52,7 +52,7 @@ class TestAck:
     async def test_it_counts_at_once_and_is_durable_when_it_returns(
         self, path: Path, tmp_path: Path, tasks: Tasks
     ) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await fill(jobs, numbered(2))
             held = await take(jobs, 2)
@@ -67,7 +67,7 @@ class TestAck:
             assert ready_now(jobs) == [b"1"]
 
     async def test_acks_that_wait_together_share_a_sync(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await jobs.put_many(numbered(101))
             held = await take(jobs, 101)
@@ -76,13 +76,13 @@ class TestAck:
             await gate.wait()
             acking += [tasks.start(message.ack()) for message in held[1:]]
             await turns()
-            since = len(fs.calls)
+            since = len(fs.passed)
             gate.open()
             await soon(asyncio.gather(*acking))
             assert len(fs.named("sync", match="journal", since=since)) == 1
 
     async def test_a_cancelled_ack_stands(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await jobs.put(b"a")
             message = await jobs.get()
@@ -97,7 +97,7 @@ class TestAck:
             assert jobs.depth == 0
 
     async def test_without_waiting_it_is_durable_with_the_next_commit(self, path: Path, tmp_path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await fill(jobs, numbered(3))
             first, second = await take(jobs, 2)
@@ -108,7 +108,7 @@ class TestAck:
             assert ready_now(jobs) == [b"2"]
 
     async def test_without_waiting_it_is_durable_some_time_even_if_nothing_follows(self, path: Path) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await jobs.put(b"a")
             gate = fs.gate("sync", match="journal")
@@ -350,7 +350,7 @@ class TestTooLate:
                 await soon(TestTwice().settle(message, how))
 
     async def test_acks_under_way_when_it_is_closed_are_kept(self, path: Path, tasks: Tasks) -> None:
-        fs = SpyFileSystem()
+        fs = WatchedFileSystem()
         jobs = await aiodq.open_queue(path, fs=fs)
         await jobs.put_many(numbered(3))
         held = await take(jobs, 3)

@@ -14,7 +14,8 @@ import pytest
 import aiodq
 from aiodq.engine.stats import stats_publisher as showing
 from aiodq.storage.state.owner_stats import FIGURES, ChannelFigures, read_figures, write_figures
-from tests.queue.support import SpyFileSystem, fill, numbered, soon, store, take, turns, until
+from aiodq.testing import WatchedFileSystem
+from tests.queue.support import fill, numbered, soon, store, take, turns, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,7 @@ def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(showing, "_INTERVAL", 0.002)
 
 
-def counts(fs: SpyFileSystem, path: Path) -> object:
+def counts(fs: WatchedFileSystem, path: Path) -> object:
     """Return what is shown, without how long messages took."""
     found = read_figures(fs, str(path))
     return found and {t: {c: bare(row) for c, row in rows.items()} for t, rows in found.items()}
@@ -39,7 +40,7 @@ def bare(row: ChannelFigures) -> ChannelFigures:
 
 
 async def test_it_follows_the_channels_and_is_gone_at_the_end(path: Path) -> None:
-    fs = SpyFileSystem()
+    fs = WatchedFileSystem()
 
     def shown() -> object:
         return counts(fs, path)
@@ -62,7 +63,7 @@ async def test_it_follows_the_channels_and_is_gone_at_the_end(path: Path) -> Non
 
 
 async def test_nothing_is_written_while_nothing_changes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fs = SpyFileSystem()
+    fs = WatchedFileSystem()
     look, looks = showing.StatsPublisher._look, 0
 
     def count(one: showing.StatsPublisher) -> object:
@@ -84,7 +85,7 @@ async def test_nothing_is_written_while_nothing_changes(path: Path, monkeypatch:
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EMFILE])
 async def test_where_it_cannot_be_shown_all_else_goes_on(path: Path, error: int) -> None:
-    fs = SpyFileSystem()
+    fs = WatchedFileSystem()
     fs.fail(error, "create", "write", match=FIGURES)
     async with store(path, fs=fs) as opened:
         topic = opened.topic("a")
@@ -99,7 +100,7 @@ async def test_where_it_cannot_be_shown_all_else_goes_on(path: Path, error: int)
 
 
 async def test_closing_while_it_is_written_leaves_nothing(path: Path) -> None:
-    fs = SpyFileSystem()
+    fs = WatchedFileSystem()
     gate = fs.gate("write", match=FIGURES)
     async with store(path, fs=fs) as opened:
         await opened.topic("a").put(b"a")
@@ -115,19 +116,19 @@ async def test_closing_while_it_is_written_leaves_nothing(path: Path) -> None:
 def test_junk_shows_nothing(path: Path, junk: bytes) -> None:
     path.mkdir()
     (path / FIGURES).write_bytes(junk)
-    assert read_figures(SpyFileSystem(), str(path)) is None
+    assert read_figures(WatchedFileSystem(), str(path)) is None
 
 
 def test_what_is_cut_off_or_changed_shows_nothing(path: Path) -> None:
     path.mkdir()
-    write_figures(SpyFileSystem(), str(path), {"t": {"c": ChannelFigures(1, 2, 3, 4, TOOK)}})
+    write_figures(WatchedFileSystem(), str(path), {"t": {"c": ChannelFigures(1, 2, 3, 4, TOOK)}})
     data = (path / FIGURES).read_bytes()
-    assert read_figures(SpyFileSystem(), str(path)) == {"t": {"c": ChannelFigures(1, 2, 3, 4, TOOK)}}
+    assert read_figures(WatchedFileSystem(), str(path)) == {"t": {"c": ChannelFigures(1, 2, 3, 4, TOOK)}}
     for cut in range(len(data)):
         (path / FIGURES).write_bytes(data[:cut])
-        assert read_figures(SpyFileSystem(), str(path)) is None
+        assert read_figures(WatchedFileSystem(), str(path)) is None
         (path / FIGURES).write_bytes(data[:cut] + bytes([data[cut] ^ 1]) + data[cut + 1 :])
-        assert read_figures(SpyFileSystem(), str(path)) is None
+        assert read_figures(WatchedFileSystem(), str(path)) is None
 
 
 def test_what_an_owner_that_is_gone_left_behind_shows_nothing(path: Path) -> None:
@@ -138,4 +139,4 @@ def test_what_an_owner_that_is_gone_left_behind_shows_nothing(path: Path) -> Non
     )
     subprocess.run([sys.executable, "-c", program, str(path)], check=True)
     assert (path / FIGURES).exists()
-    assert read_figures(SpyFileSystem(), str(path)) is None
+    assert read_figures(WatchedFileSystem(), str(path)) is None

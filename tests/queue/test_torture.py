@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from tests.queue.support import SpyFileSystem, odd_files, options, queue, ready_now, soon, store, turns
+from aiodq.testing import WatchedFileSystem
+from tests.queue.support import odd_files, options, queue, ready_now, soon, store, turns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +71,7 @@ class Torture:
 @pytest.mark.parametrize("bound", [None, 20])
 async def test_every_message_is_acked_once(path: Path, policy: str, bound: int | None, seed: int) -> None:
     torture = Torture(seed)
-    fs = SpyFileSystem()
+    fs = WatchedFileSystem()
     async with queue(
         path, fs=fs, sync=policy, sync_every=50, segment_bytes=20_000, max_messages=bound, memory_bytes=1 << 16
     ) as jobs:
@@ -92,7 +93,7 @@ async def test_every_message_is_acked_once(path: Path, policy: str, bound: int |
 async def test_count_close_reopen_and_read_exactly_that_many(path: Path, seed: int) -> None:
     """diskqueue's: producers until told to stop, close, reopen; depth is what was acknowledged, so is what comes."""
     torture = Torture(seed)
-    jobs = await aiodq.open_queue(path, options(segment_bytes=50_000), fs=SpyFileSystem())
+    jobs = await aiodq.open_queue(path, options(segment_bytes=50_000), fs=WatchedFileSystem())
     producing = [asyncio.create_task(torture.produce(jobs, name, 10**9)) for name in range(4)]
     while len(torture.put) < 300:
         await asyncio.sleep(0.001)

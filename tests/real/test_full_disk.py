@@ -13,8 +13,8 @@ import pytest
 
 import aiodq
 from aiodq.storage.log.topic_log import TopicLog
+from aiodq.testing import WatchedFileSystem
 from tests.real.mounts import small_disk
-from tests.storage.faults import FaultyFileSystem
 from tests.system.support import bodies, descriptors_under, drain, until
 
 if TYPE_CHECKING:
@@ -200,11 +200,11 @@ async def test_a_store_whose_last_segment_is_sealed_opens_on_a_full_disk(disk: P
 
 
 async def test_a_store_that_is_closed_as_soon_as_there_is_space_keeps_its_acks(tmp_path: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     async with aiodq.open_queue(tmp_path, fs=fs) as queue:
         await queue.put_many([b"a", b"b"])
         message = await queue.get()
-        fs.fail("write", errno.ENOSPC, match="journal", lasting=True)
+        fs.fail(errno.ENOSPC, "write", match="journal")
         with pytest.raises(aiodq.DiskFullError):
             await message.ack()
         fs.heal()

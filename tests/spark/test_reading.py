@@ -17,14 +17,13 @@ from aiodq.spark.planning import plan
 from aiodq.spark.reading import record_batches
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.repair import repair_store
+from aiodq.testing import Passed, WatchedFileSystem
 from tests.spark.support import KEEP, fill, read, scanned
 from tests.storage.logs import SECOND, flip, open_log, put, put_each, segments
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
-
-    from aiodq.storage.io.filesystem import File
 
 
 @pytest.fixture
@@ -329,20 +328,20 @@ async def test_what_was_consumed_and_deleted_before_is_no_loss(tmp_path: Path) -
     assert read(tmp_path / "s", startingOffsets="0", endingOffsets="101", failOnDataLoss="false") == rows
 
 
-class DeletingFileSystem(OsFileSystem):
+class DeletingFileSystem(WatchedFileSystem):
     """Deletes a file just before it is opened for the n-th time, as its owner may."""
 
     def __init__(self, victim: Path, number: int) -> None:
         super().__init__()
-        self._victim = victim
         self.left = number
+        self._victim = victim
+        self.add(self._look)
 
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        if path == str(self._victim):
+    def _look(self, call: Passed) -> None:
+        if call.kind == "open" and call.path == str(self._victim):
             self.left -= 1
             if not self.left:
                 self._victim.unlink()
-        return super().open(path, write=write, create=create)
 
 
 @pytest.mark.parametrize("options", [{}, {"startingTimestamp": "2001-01-01T00:00:00+00:00"}])

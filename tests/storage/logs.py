@@ -10,7 +10,7 @@ from aiodq.format.columns import Columns
 from aiodq.storage.log.topic_log import LogOptions, TopicLog
 from aiodq.storage.offline.store_reader import TopicReader
 from aiodq.storage.read.log_reader import LogReader
-from tests.storage.faults import FaultyFileSystem
+from aiodq.testing import WatchedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ def open_log(
     directory: Path, fs: FileSystem | None = None, *, segment_bytes: int = 1 << 20, codec: int = CODEC_NONE
 ) -> TopicLog:
     """Open a topic's log; without `fs`, on one that does not wait for the device."""
-    return TopicLog(fs or FaultyFileSystem(), str(directory), LogOptions(segment_bytes, codec), CLOCK)
+    return TopicLog(fs or WatchedFileSystem(), str(directory), LogOptions(segment_bytes, codec), CLOCK)
 
 
 def put(
@@ -84,7 +84,7 @@ def contents(
     log: TopicLog, fs: FileSystem | None = None, max_bytes: int = 4096
 ) -> tuple[dict[int, bytes], list[Damage]]:
     """Return every message by offset, and what was damaged on the way. Reading must end and never go back."""
-    reader = LogReader(fs or FaultyFileSystem())
+    reader = LogReader(fs or WatchedFileSystem())
     found: dict[int, bytes] = {}
     damages: list[Damage] = []
     at, view = log.begin, log.view()
@@ -112,7 +112,7 @@ def messages(log: TopicLog) -> dict[int, bytes]:
 
 def read_topic(directory: Path) -> dict[int, bytes]:
     """Return every message by offset as a reader without a lock sees them."""
-    reader = TopicReader(FaultyFileSystem(), str(directory), directory.name)
+    reader = TopicReader(WatchedFileSystem(), str(directory), directory.name)
     return {message.offset: message.body for message in reader.scan()}
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from aiodq.format.journal import ChannelImage, Op, OpKind
 from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
 from aiodq.storage.state.channel_journal import ChannelJournal
-from tests.storage.faults import FaultyFileSystem
+from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import flip, open_log, overwrite, put, put_each, segments
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def a_store(directory: Path) -> None:
     (directory / "t" / "channels").mkdir()
     for name, floor in (("one", 2), ("two", 0)):
         log.add_channel(name, 0)
-        journal = ChannelJournal(FaultyFileSystem(), str(directory / "t" / "channels" / name), 0)
+        journal = ChannelJournal(WatchedFileSystem(), str(directory / "t" / "channels" / name), 0)
         journal.fold(ChannelImage(floor, [(14, 16)]))
         journal.append([Op(OpKind.ACK, 17)])
         journal.append([Op(OpKind.ACK, 19)])

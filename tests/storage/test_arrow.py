@@ -15,7 +15,7 @@ import aiodq
 from aiodq.format.vectorized.arrow import COLUMNS, ArrowDecoder
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.read.frame_reader import FrameReader
-from tests.storage.faults import FaultyFileSystem
+from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import flip, open_log, put, put_each, segments
 from tests.storage.stores import BREAKS, LEFTOVERS, a_store
 
@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def topic_of(store: Path) -> TopicReader:
-    return StoreReader(str(store), FaultyFileSystem()).topic("t")
+    return StoreReader(str(store), WatchedFileSystem()).topic("t")
 
 
 def as_rows(messages: Iterable[StoredMessage]) -> list[dict[str, object]]:
@@ -68,7 +68,7 @@ def test_the_messages_and_the_damages_of_a_scan(tmp_path: Path, change: Callable
 
 def all_of(log: TopicLog, max_bytes: int, run_bytes: int) -> tuple[list[tuple[int, bytes]], list[tuple[int, int]]]:
     """Return every message, and which offsets were damaged."""
-    reader = FrameReader(FaultyFileSystem(), ArrowDecoder(), run_bytes)
+    reader = FrameReader(WatchedFileSystem(), ArrowDecoder(), run_bytes)
     view, at = log.view(), log.begin
     found: list[tuple[int, bytes]] = []
     damages: list[tuple[int, int]] = []
@@ -121,7 +121,7 @@ def test_a_run_without_its_middle_is_no_run_however_it_is_read(tmp_path: Path) -
     view = view._replace(data_end=view.data_end - length)
     for max_bytes in (60, 100_000, 1 << 20):
         for run_bytes in (0, 1 << 20):
-            reader = FrameReader(FaultyFileSystem(), ArrowDecoder(), run_bytes)
+            reader = FrameReader(WatchedFileSystem(), ArrowDecoder(), run_bytes)
             found, offset = [], 0
             while offset < view.stop:
                 result = reader.read(view, offset, max_bytes)
@@ -136,7 +136,7 @@ def test_record_batches_of_a_few_rows(tmp_path: Path) -> None:
     for n in range(300):
         put(log, [b"%d" % n, b"", b"b" * n][: n % 3 + 1])
     log.close()
-    reader = StoreReader(str(tmp_path.parent), FaultyFileSystem()).topic(tmp_path.name)
+    reader = StoreReader(str(tmp_path.parent), WatchedFileSystem()).topic(tmp_path.name)
     whole = reader.to_arrow().to_pylist()
     for most in (1, 2, 7):
         batches = list(reader.record_batches(most_rows=most))
@@ -154,7 +154,7 @@ def test_a_long_put_is_read_in_pieces_to_its_end_and_no_further_than_is_allowed(
         (4 << 20, 60, long * 4 // 3 + 200_000),
         (1 << 20, 20, (1 << 20) * 4 // 3 + 200_000),
     ):
-        reader = FrameReader(FaultyFileSystem(), ArrowDecoder(), run_bytes)
+        reader = FrameReader(WatchedFileSystem(), ArrowDecoder(), run_bytes)
         result = reader.read(log.view(), 60, 200_000)
         assert 60 + records <= result.next <= 120
         # Where the put is longer than may be read, its end is looked for first; that is not counted here.
@@ -167,7 +167,7 @@ def test_a_long_put_is_read_in_pieces_to_its_end_and_no_further_than_is_allowed(
 def test_what_is_damaged_all_over_is_not_read_over_and_over(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=64 << 20)
     put_each(log, [b"<%d>" % n * 70 for n in range(1000, 3000)])
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     view, reader = log.view(), FrameReader(fs, ArrowDecoder(), 8 << 20)
     log.close()
     [path] = segments(tmp_path)
@@ -191,7 +191,7 @@ def test_what_is_read_of_puts_of_any_length_is_decoded_once(tmp_path: Path, coun
     log = open_log(tmp_path, segment_bytes=64 << 20)
     for _ in range(200 // count):
         put(log, [bytes(100_000)] * count, atomic=True)
-    view, reader = log.view(), FrameReader(FaultyFileSystem(), ArrowDecoder(), 8 << 20)
+    view, reader = log.view(), FrameReader(WatchedFileSystem(), ArrowDecoder(), 8 << 20)
     log.close()
     at = total = 0
     while at < view.stop:

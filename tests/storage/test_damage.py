@@ -21,7 +21,7 @@ from aiodq.storage.io.quarantine import Damage, quarantine, quarantined
 from aiodq.storage.offline.store_reader import TopicReader
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.state.channel_journal import ChannelJournal
-from tests.storage.faults import FaultyFileSystem
+from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import (
     alike,
     contents,
@@ -92,7 +92,7 @@ def covered(damages: Iterable[Damage]) -> set[int]:
 
 def check_flip(work: Path, expected: dict[int, bytes], lost: range, evidence: bytes) -> None:
     """Whoever reads gets all but the lost messages, knows of them, and finds the bytes as they were."""
-    reader = TopicReader(FaultyFileSystem(), str(work), "t")
+    reader = TopicReader(WatchedFileSystem(), str(work), "t")
     assert {message.offset: message.body for message in reader.scan()} == expected
     assert set(lost) <= covered(reader.damages)
     for _ in range(2):
@@ -182,7 +182,7 @@ def a_topic(directory: Path, mark: bytes) -> dict[int, bytes]:
     put_each(log, [mark + bytes([n]) * 50 for n in range(10)])
     log.add_channel("c", 0)
     (directory / "channels").mkdir()
-    journal = ChannelJournal(FaultyFileSystem(), str(directory / "channels" / "c"), 0)
+    journal = ChannelJournal(WatchedFileSystem(), str(directory / "channels" / "c"), 0)
     journal.fold(ChannelImage(1, [(4, 5)]))
     journal.append([Op(OpKind.ACK, 6)])
     journal.append([Op(OpKind.ACK, 8)])
@@ -266,7 +266,7 @@ def test_a_file_that_is_not_what_it_was(tmp_path: Path, name: str, fault: Callab
         if missing:
             assert log.damages or damages
         assert log.end == 10 or missing
-        journal = ChannelJournal(FaultyFileSystem(), str(tmp_path / "a" / "channels" / "c"), 0)
+        journal = ChannelJournal(WatchedFileSystem(), str(tmp_path / "a" / "channels" / "c"), 0)
         check_channel(journal, name, fault, again=again)
         journal.close()
         log.abandon()
@@ -308,7 +308,7 @@ def test_what_is_set_aside_holds_the_bytes_that_were_there(tmp_path: Path, fault
         fault(file_of(directory, name), file_of(other, name))
         before = tree(directory)
         log = open_log(directory, segment_bytes=428)
-        ChannelJournal(FaultyFileSystem(), str(directory / "channels" / "c"), 0).close()
+        ChannelJournal(WatchedFileSystem(), str(directory / "channels" / "c"), 0).close()
         log.abandon()
         after = tree(directory)
         bytes_there = b"".join(after.values())
@@ -372,7 +372,7 @@ def test_newer_versions_of_small_files_are_refused_and_left(tmp_path: Path, name
 
 
 def a_journal(directory: Path) -> ChannelJournal:
-    return ChannelJournal(FaultyFileSystem(), str(directory), 0)
+    return ChannelJournal(WatchedFileSystem(), str(directory), 0)
 
 
 def newer(path: Path) -> None:
@@ -398,7 +398,7 @@ LENGTHS = [0, 1, 7, 8, 2**16, 2**20, 2**24, 2**25, 2**26, 2**31, 2**32 - 8, 2**3
 
 def opened_within(directory: Path, limit: int = 8 << 20) -> tuple[TopicLog, set[int]]:
     """Open and read a log, with a bound on the memory that takes; return the offsets found."""
-    reader = LogReader(FaultyFileSystem())
+    reader = LogReader(WatchedFileSystem())
     found: set[int] = set()
     at = 0
     tracemalloc.start()
@@ -464,7 +464,7 @@ def test_a_tail_whose_length_lies_is_cut(tmp_path: Path, length: int) -> None:
 def test_the_copy_is_durable_and_whole_before_it_has_its_name(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(range(200)))
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     target = quarantine(fs, str(path), 50, 150)
     assert (tmp_path / "file.damaged-000000000050").read_bytes() == bytes(range(50, 150))
     assert [kind for kind, _ in fs.events if kind in {"create", "write", "sync", "rename", "sync_directory"}] == [
@@ -486,8 +486,8 @@ def test_the_copy_is_durable_and_whole_before_it_has_its_name(tmp_path: Path) ->
 def test_setting_aside_fails_whole(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"evidence")
-    fs = FaultyFileSystem()
-    fs.fail(kind, 28)
+    fs = WatchedFileSystem()
+    fs.fail(28, kind, times=1)
     with pytest.raises(AiodqError):
         quarantine(fs, str(path), 0, 8)
     assert path.read_bytes() == b"evidence"
@@ -503,8 +503,8 @@ def test_nothing_is_cut_when_it_cannot_be_set_aside(tmp_path: Path) -> None:
     overwrite(segments(tmp_path / "t")[0], 64 + 40 + 30, b"\xff")
     overwrite(segments(tmp_path / "t")[0], 64 + 80 + 30, b"\xff")
     before = segments(tmp_path / "t")[0].read_bytes()
-    fs = FaultyFileSystem()
-    fs.fail("create", 28, match=".damaged-")
+    fs = WatchedFileSystem()
+    fs.fail(28, "create", match=".damaged-", times=1)
     with pytest.raises(AiodqError):
         open_log(tmp_path / "t", fs)
     assert segments(tmp_path / "t")[0].read_bytes() == before

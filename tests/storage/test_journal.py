@@ -6,7 +6,6 @@ import errno
 import os
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -15,17 +14,9 @@ from hypothesis import strategies as st
 from aiodq.errors import AiodqError, CorruptionError, DiskFullError, StoreFailedError
 from aiodq.format.journal import JOURNAL_HEADER, ChannelImage, Op, OpKind, decode_checkpoint, replayed, unsettled
 from aiodq.storage.io.durable_io import TEMPORARY
-from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.channel_journal import ChannelJournal
-from tests.storage.faults import FaultyFileSystem
+from aiodq.testing import Passed, WatchedFileSystem
 from tests.storage.logs import copy, flip, open_log, set_aside
-from tests.system.support import WrappedFile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from aiodq.format.layout import BytesLike
-    from aiodq.storage.io.filesystem import File
 
 BLOCK = 8 + 24
 BLOCKS_OF_THREE = JOURNAL_HEADER.size + 3 * BLOCK
@@ -36,8 +27,8 @@ def ack(offset: int, count: int = 1) -> Op:
     return Op(OpKind.ACK, offset, count)
 
 
-def opened(directory: Path, fs: FaultyFileSystem | None = None, start: int = 0) -> ChannelJournal:
-    return ChannelJournal(fs or FaultyFileSystem(), str(directory), start)
+def opened(directory: Path, fs: WatchedFileSystem | None = None, start: int = 0) -> ChannelJournal:
+    return ChannelJournal(fs or WatchedFileSystem(), str(directory), start)
 
 
 def found(directory: Path, start: int = 0) -> tuple[ChannelImage, list[Op]]:
@@ -102,7 +93,7 @@ def test_a_fold_replaces_both(channel: Path) -> None:
 
 
 def test_the_checkpoint_is_durable_before_the_journal_is_emptied(channel: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     journal = opened(channel, fs)
     journal.append([ack(1)])
     fs.reset()
@@ -169,9 +160,9 @@ def test_a_fold_cut_short_anywhere_leaves_the_old_or_the_new(channel: Path, kind
     for number in range(1, 10):
         work = channel.with_name(f"w{number}")
         three_blocks(work)
-        fs = FaultyFileSystem()
+        fs = WatchedFileSystem()
         journal = opened(work, fs)
-        fault = fs.fail(kind, errno.EIO, at=number)
+        fault = fs.fail(errno.EIO, kind, at=number, times=1)
         try:
             journal.fold(after[0])
         except AiodqError:
@@ -179,7 +170,7 @@ def test_a_fold_cut_short_anywhere_leaves_the_old_or_the_new(channel: Path, kind
             assert found(work) in (before, after)
         journal.close()
         assert fs.open_files == 0
-        if not fault.hit:
+        if not fault.hits:
             assert found(work) == after
             break
     assert number > 1
@@ -188,12 +179,12 @@ def test_a_fold_cut_short_anywhere_leaves_the_old_or_the_new(channel: Path, kind
 @pytest.mark.parametrize("taken", [0, 10, None])
 def test_a_fold_whose_journal_cannot_begin_loses_nothing_that_follows(channel: Path, taken: int | None) -> None:
     three_blocks(channel)
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     journal = opened(channel, fs)
     if taken is None:
-        fs.fail("truncate", errno.ENOSPC)
+        fs.fail(errno.ENOSPC, "truncate", times=1)
     else:
-        fs.fail("write", errno.ENOSPC, match="channel/journal", short=taken)
+        fs.fail(errno.ENOSPC, "write", match="channel/journal", short=taken, times=1)
     with pytest.raises(DiskFullError):
         journal.fold(ChannelImage(20))
     journal.append([ack(21)])
@@ -206,9 +197,9 @@ def test_a_fold_whose_journal_cannot_begin_loses_nothing_that_follows(channel: P
 @pytest.mark.parametrize("taken", [0, 1, 8, 31, 40])
 def test_a_failed_append_adds_nothing(channel: Path, taken: int) -> None:
     three_blocks(channel)
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     journal = opened(channel, fs)
-    fs.fail("write", errno.ENOSPC, short=taken)
+    fs.fail(errno.ENOSPC, "write", short=taken, times=1)
     with pytest.raises(DiskFullError):
         journal.append([ack(30), ack(31)])
     assert journal.pending == 3
@@ -218,10 +209,10 @@ def test_a_failed_append_adds_nothing(channel: Path, taken: int) -> None:
 
 
 def test_a_failed_sync_is_final(channel: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     journal = opened(channel, fs)
     journal.append([ack(1)])
-    fs.fail("sync", errno.EIO)
+    fs.fail(errno.EIO, "sync", times=1)
     with pytest.raises(StoreFailedError):
         journal.sync()
     journal.close()
@@ -232,8 +223,8 @@ def test_a_failed_sync_is_final(channel: Path) -> None:
 def test_a_directory_that_fails_to_sync_stops_the_store(channel: Path, error: int, at: int) -> None:
     """Of the channel's parent, which holds its name, and of itself, which holds the journal's."""
     for _ in range(2):
-        fs = FaultyFileSystem()
-        fs.fail("sync_directory", error, at=at)
+        fs = WatchedFileSystem()
+        fs.fail(error, "sync_directory", at=at, times=1)
         with pytest.raises(StoreFailedError):
             opened(channel, fs)
         assert fs.open_files == 0
@@ -241,7 +232,7 @@ def test_a_directory_that_fails_to_sync_stops_the_store(channel: Path, error: in
 
 def test_a_journal_whose_name_an_owner_left_unsynced_is_named_durably(channel: Path) -> None:
     opened(channel).close()
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     opened(channel, fs).close()
     assert ("sync_directory", str(channel)) in fs.events
 
@@ -253,17 +244,17 @@ def test_opening_fails_whole_and_works_later(channel: Path, kind: str) -> None:
         file.write(b"torn")
     (channel / f"checkpoint{TEMPORARY}").write_bytes(b"half")
     for number in range(1, 20):
-        fs = FaultyFileSystem()
-        fault = fs.fail(kind, errno.EMFILE, at=number)
+        fs = WatchedFileSystem()
+        fault = fs.fail(errno.EMFILE, kind, at=number, times=1)
         try:
             opened(channel, fs).close()
         except AiodqError as error:
             assert getattr(error, "errno", None) == errno.EMFILE
         assert fs.open_files == 0
         assert set_aside(channel) == []
-        if not fault.hit:
+        if not fault.hits:
             break
-    assert not fault.hit
+    assert not fault.hits
     assert found(channel)[1] == [ack(6), ack(8), ack(10)]
     assert [path.name for path in sorted(channel.iterdir())] == ["checkpoint", "journal"]
 
@@ -271,41 +262,26 @@ def test_opening_fails_whole_and_works_later(channel: Path, kind: str) -> None:
 # --- the reserve
 
 
-class FullFileSystem(OsFileSystem):
+class FullFileSystem(WatchedFileSystem):
     """Has room for so many bytes more; what a file gives up is room for others."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.room = 1 << 30
+        self.add(self._account)
 
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        return FullFile(super().open(path, write=write, create=create), self)
-
-    def remove(self, path: str) -> None:
-        self.room += os.stat(path).st_size
-        super().remove(path)
-
-    def rename(self, source: str, target: str) -> None:
-        self.room += os.stat(target).st_size if os.path.exists(target) else 0
-        super().rename(source, target)
-
-
-class FullFile(WrappedFile):
-    def __init__(self, file: File, fs: FullFileSystem) -> None:
-        super().__init__(file)
-        self._fs = fs
-
-    def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
-        data, size = b"".join(buffers), self.size()
-        grows = min(max(position + len(data) - size, 0), self._fs.room)
-        taken = min(size + grows - position, len(data))
-        if data and taken <= 0:
-            raise OSError(errno.ENOSPC, "full")
-        self._fs.room -= grows
-        return super().write_at([data[:taken]], position)
-
-    def truncate(self, size: int) -> None:
-        self._fs.room += max(self.size() - size, 0)
-        super().truncate(size)
+    def _account(self, call: Passed) -> None:
+        size = os.stat(call.path).st_size if os.path.exists(call.path) else 0
+        if call.kind in {"remove", "rename"}:
+            self.room += size
+        elif call.kind == "write":
+            grows = min(max(call.position + len(call.data) - size, 0), self.room)
+            call.takes = min(size + grows - call.position, len(call.data))
+            if call.data and call.takes <= 0:
+                raise OSError(errno.ENOSPC, "full")
+            self.room -= grows
+        elif call.kind == "truncate":
+            self.room += max(size - call.position, 0)
 
 
 def full(channel: Path, journal: ChannelJournal, fs: FullFileSystem) -> list[Op]:
@@ -384,14 +360,14 @@ def test_a_fold_that_finds_no_room_leaves_everything_as_it_was(channel: Path) ->
 
 
 def test_a_reserve_that_cannot_be_written_is_no_error(channel: Path) -> None:
-    fs = FaultyFileSystem()
-    fs.fail("write", errno.ENOSPC, at=2)
+    fs = WatchedFileSystem()
+    fs.fail(errno.ENOSPC, "write", at=2, times=1)
     journal = opened(channel, fs)
     assert journal.scant
-    fault = fs.fail("write", errno.EIO, at=2)
+    fault = fs.fail(errno.EIO, "write", at=2, times=1)
     journal.append([ack(1)])
     journal.sync()
-    assert fault.hit
+    assert fault.hits
     journal.sync()
     assert not journal.scant
     journal.close()
@@ -659,7 +635,7 @@ def test_a_checkpoint_with_any_bit_turned_round_is_damage(channel: Path) -> None
 
 def test_acks_that_an_owner_left_unsynced_are_written_and_synced_again(channel: Path) -> None:
     three_blocks(channel)
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     opened(channel, fs).close()
     kinds = [kind for kind, path in fs.events if path == str(channel / "journal") and kind in {"write", "sync"}]
     assert kinds[:2] == ["write", "sync"]

@@ -19,7 +19,7 @@ from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.storage.segments.segment_contents import Contents, examine
 from aiodq.storage.segments.segment_files import inspect_file, segment_path
 from aiodq.storage.segments.tail_search import contents_by_end
-from tests.storage.faults import FaultyFileSystem
+from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import flip, open_log, overwrite, put, put_each, segments
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def a_log(topic: Path, *, synced: int = 6) -> int:
 
 def seen(path: Path) -> Inspection:
     """Return what a segment's two ends say."""
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     snapshot = LogSnapshot(fs, str(path.parent))
     snapshot.refresh()
     return inspect_file(fs, str(path), int(path.stem), snapshot.meta.uuid)
@@ -62,7 +62,7 @@ def two_ways(path: Path, promised: int) -> tuple[Contents | None, Contents]:
     """Return what is found from the end, and by a walk."""
     found = seen(path)
     context, limit = found.header.context, found.size
-    file = FaultyFileSystem().open(str(path))
+    file = WatchedFileSystem().open(str(path))
     try:
         walked = examine(file, context, str(path), limit=limit, promised=promised)
         return contents_by_end(file, context, str(path), limit=limit, promised=promised), walked
@@ -139,7 +139,7 @@ def test_little_is_read(topic: Path, last: int) -> None:
     put_each(log, [bytes(1000)] * 2000)
     put(log, [b"x"] * last, atomic=True)
     log.close()
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     snapshot = LogSnapshot(fs, str(topic))
     snapshot.refresh(walk=False)
     assert snapshot.unwalked is not None
@@ -155,7 +155,7 @@ def test_a_length_that_is_none_costs_no_large_read(topic: Path) -> None:
     found = seen(path)
     for length in (found.size + 8, found.size - 64, 2_000_000):
         overwrite(path, found.size - 4, length.to_bytes(4, "little"))
-        fs = FaultyFileSystem()
+        fs = WatchedFileSystem()
         file = fs.open(str(path))
         assert contents_by_end(file, found.header.context, str(path), limit=found.size, promised=30) is None
         file.close()
@@ -194,7 +194,7 @@ def test_damage_where_it_looks_is_for_a_walk(topic: Path) -> None:
 
 def test_a_snapshot_without_a_walk_reads_as_one_with(topic: Path) -> None:
     a_log(topic, synced=10)
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     snapshot = LogSnapshot(fs, str(topic))
 
     def bodies() -> list[tuple[int, list[bytes]]]:
@@ -235,10 +235,10 @@ def test_a_run_that_lost_a_frame_is_no_run_without_a_walk(topic: Path, *, sealed
         overwrite(path, at, bytes(length))
     else:
         path.write_bytes(data[:at] + data[at + length :])
-    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot = LogSnapshot(WatchedFileSystem(), str(topic))
     snapshot.refresh(walk=False)
     assert (snapshot.unwalked is None) == sealed
-    reader, at, found = LogReader(FaultyFileSystem()), 0, []
+    reader, at, found = LogReader(WatchedFileSystem()), 0, []
     view = snapshot.view._replace(segments=tuple(reader.light(each, 0) for each in snapshot.view.segments))
     while at < view.stop:
         part = reader.read(view, at, 40)
@@ -251,7 +251,7 @@ def test_a_run_that_lost_a_frame_is_no_run_without_a_walk(topic: Path, *, sealed
 def test_a_file_that_its_owner_cuts_meanwhile_shows_no_end(topic: Path) -> None:
     promised = a_log(topic)
     [path] = segments(topic)
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     file, context = fs.open(str(path)), seen(path).header.context
     for missing in (1, 4, 8, 1000):
         assert contents_by_end(file, context, str(path), limit=file.size() + missing, promised=promised) is None
@@ -262,7 +262,7 @@ def test_only_a_walk_finds_damage_in_the_middle(topic: Path) -> None:
     a_log(topic, synced=10)
     [path] = segments(topic)
     flip(path, 100, 0)
-    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot = LogSnapshot(WatchedFileSystem(), str(topic))
     snapshot.refresh(walk=False)
     assert snapshot.unwalked is not None
     assert snapshot.damages == []
@@ -280,7 +280,7 @@ def test_damage_of_a_header_is_told_at_every_look(topic: Path) -> None:
     put(log, [b"three"])
     log.close()
     flip(segments(topic)[0], 3, 1)
-    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot = LogSnapshot(WatchedFileSystem(), str(topic))
     for walk in (False, True, True, False):
         snapshot.refresh(walk=walk)
         assert [damage.path for damage in snapshot.damages] == [str(segments(topic)[0])]
@@ -299,7 +299,7 @@ def test_a_segment_that_is_not_taken_is_not_the_one_to_be_walked(topic: Path) ->
     header, content = seen(last).header, last.read_bytes()[SEGMENT_HEADER.size :]
     last.unlink()
     Path(segment_path(str(topic), 1)).write_bytes(replace(header, base=1).encode() + content)
-    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot = LogSnapshot(WatchedFileSystem(), str(topic))
     snapshot.refresh(walk=False)
     assert [segment.path for segment in snapshot.view.segments] == [str(sealed)]
     assert snapshot.unwalked is None
@@ -309,7 +309,7 @@ def test_a_torn_end_is_walked_to(topic: Path) -> None:
     a_log(topic)
     [path] = segments(topic)
     os.truncate(path, path.stat().st_size - 3)
-    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot = LogSnapshot(WatchedFileSystem(), str(topic))
     snapshot.refresh(walk=False)
     assert snapshot.unwalked is None
     assert snapshot.view.data_end < path.stat().st_size
@@ -321,7 +321,7 @@ def test_a_promised_end_that_is_gone_is_walked_to(topic: Path) -> None:
     log.close()
     [path] = segments(topic)
     os.truncate(path, path.stat().st_size - 40)
-    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot = LogSnapshot(WatchedFileSystem(), str(topic))
     snapshot.refresh(walk=False)
     assert snapshot.unwalked is None
     assert [damage.stop for damage in snapshot.damages] == [3]
@@ -331,8 +331,8 @@ def test_a_promised_end_that_is_gone_is_walked_to(topic: Path) -> None:
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 def test_a_system_that_refuses_raises(topic: Path, number: int) -> None:
     a_log(topic)
-    fs = FaultyFileSystem()
-    fs.fail("read", 5, at=number)
+    fs = WatchedFileSystem()
+    fs.fail(5, "read", at=number, times=1)
     with pytest.raises(StorageError):
         LogSnapshot(fs, str(topic)).refresh(walk=False)
     fs.heal()

@@ -16,7 +16,7 @@ from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.log.active_segment import cuts
 from aiodq.storage.state.watermark import WATERMARK, read_slot_file
-from tests.storage.faults import FaultyFileSystem
+from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import (
     CLOCK,
     contents,
@@ -231,7 +231,7 @@ def test_opening_a_hundred_sealed_segments_reads_their_two_ends(topic: Path) -> 
     log.close()
     sizes = [path.stat().st_size for path in segments(topic)]
     assert sum(sizes) > 200_000
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(topic, fs, segment_bytes=3000)
     others = 8192 + 2 * (topic / "topic.json").stat().st_size + SEGMENT_HEADER.size
     assert fs.bytes_read <= 101 * (SEGMENT_HEADER.size + FOOTER_TAIL.size) + sizes[-1] + others
@@ -243,7 +243,7 @@ def test_opening_a_hundred_sealed_segments_reads_their_two_ends(topic: Path) -> 
 
 
 def test_a_segment_is_sealed_and_synced_before_the_next_has_a_name(topic: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(topic, fs, segment_bytes=300)
     put_each(log, bodies(4))
     fs.reset()
@@ -262,7 +262,7 @@ def test_a_segment_is_sealed_and_synced_before_the_next_has_a_name(topic: Path) 
 
 
 def test_the_watermark_follows_the_sync(topic: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(topic, fs)
     fs.reset()
     put(log, [b"a", b"b"])
@@ -276,10 +276,10 @@ def test_the_watermark_follows_the_sync(topic: Path) -> None:
 
 
 def test_a_failed_sync_promises_nothing(topic: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(topic, fs)
     put(log, [b"a"])
-    fs.fail("sync", errno.EIO)
+    fs.fail(errno.EIO, "sync", times=1)
     with pytest.raises(StoreFailedError):
         put(log, [b"b"])
     assert log.durable == 1
@@ -291,9 +291,9 @@ def test_a_failed_sync_promises_nothing(topic: Path) -> None:
 
 
 def test_short_writes_are_completed(topic: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(topic, fs, segment_bytes=2000)
-    fs.fail("write", None, short=7, lasting=True)
+    fs.fail(None, "write", short=7)
     put_each(log, bodies(30))
     put(log, bodies(5, 500, start=30), atomic=True)
     fs.heal()
@@ -302,9 +302,9 @@ def test_short_writes_are_completed(topic: Path) -> None:
 
 
 def test_a_write_that_takes_nothing_does_not_loop(topic: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(topic, fs)
-    fs.fail("write", None, short=0, lasting=True)
+    fs.fail(None, "write", short=0)
     with pytest.raises(StorageError):
         put(log, [b"x"])
     fs.heal()
@@ -315,11 +315,11 @@ def test_a_write_that_takes_nothing_does_not_loop(topic: Path) -> None:
 @pytest.mark.parametrize("taken", [0, 1, 20, 39, 40, 100])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
 def test_a_half_record_is_cut_before_the_next_append(topic: Path, taken: int, error: int) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(topic, fs)
     put_each(log, bodies(5))
     size = segments(topic)[0].stat().st_size
-    fs.fail("write", error, short=taken)
+    fs.fail(error, "write", short=taken, times=1)
     with pytest.raises(StorageError) as caught:
         put(log, bodies(3, start=5))
     assert isinstance(caught.value, DiskFullError) == (error != errno.EIO)
@@ -337,11 +337,11 @@ def test_a_half_record_is_cut_before_the_next_append(topic: Path, taken: int, er
 
 
 def test_a_flush_that_failed_may_be_repeated_as_it_is(topic: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(topic, fs)
     put(log, [b"first"])
     log.stage(Columns([b"second"]), 1, atomic=False)
-    fs.fail("write", errno.ENOSPC, short=10)
+    fs.fail(errno.ENOSPC, "write", short=10, times=1)
     with pytest.raises(DiskFullError):
         log.flush()
     log.flush()
@@ -363,11 +363,11 @@ def test_what_was_flushed_and_taken_back_is_cut(topic: Path) -> None:
 
 
 def test_close_cuts_what_a_failed_write_left(topic: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(topic, fs)
     put(log, [b"first"])
     size = segments(topic)[0].stat().st_size
-    fs.fail("write", errno.ENOSPC, short=10)
+    fs.fail(errno.ENOSPC, "write", short=10, times=1)
     with pytest.raises(DiskFullError):
         put(log, [b"second"])
     log.rollback()
@@ -376,10 +376,10 @@ def test_close_cuts_what_a_failed_write_left(topic: Path) -> None:
 
 
 def test_a_segment_rolled_after_a_failed_write_keeps_its_footer(topic: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(topic, fs)
     put_each(log, bodies(5))
-    fs.fail("write", errno.ENOSPC, short=10)
+    fs.fail(errno.ENOSPC, "write", short=10, times=1)
     with pytest.raises(DiskFullError):
         put(log, [b"second"])
     log.rollback()
@@ -395,10 +395,10 @@ def test_a_segment_rolled_after_a_failed_write_keeps_its_footer(topic: Path) -> 
 
 @pytest.mark.parametrize("taken", [0, 10, 60])
 def test_a_roll_that_fails_while_sealing_leaves_a_segment_that_goes_on(topic: Path, taken: int) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(topic, fs)
     put_each(log, bodies(5))
-    fs.fail("write", errno.ENOSPC, short=taken)
+    fs.fail(errno.ENOSPC, "write", short=taken, times=1)
     with pytest.raises(DiskFullError):
         log.roll()
     put(log, [b"small"])
@@ -410,10 +410,10 @@ def test_a_roll_that_fails_while_sealing_leaves_a_segment_that_goes_on(topic: Pa
 
 
 def test_a_roll_that_cannot_cut_behind_the_footer_leaves_a_segment_that_goes_on(topic: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(topic, fs)
     put_each(log, bodies(5, 5000))
-    fs.fail("truncate", errno.EIO)
+    fs.fail(errno.EIO, "truncate", times=1)
     with pytest.raises(StorageError):
         log.roll()
     # A whole footer is there now. A frame over its first bytes must not end up inside what its tail calls the index.
@@ -424,10 +424,10 @@ def test_a_roll_that_cannot_cut_behind_the_footer_leaves_a_segment_that_goes_on(
 
 @pytest.mark.parametrize("kind", ["create", "write", "sync_directory"])
 def test_a_roll_that_cannot_begin_the_next_segment_writes_nothing_behind_the_footer(topic: Path, kind: str) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(topic, fs)
     put_each(log, bodies(5))
-    fs.fail(kind, errno.ENOSPC, at=3 if kind == "write" else 1)
+    fs.fail(errno.ENOSPC, kind, at=3 if kind == "write" else 1, times=1)
     with pytest.raises(AiodqError):
         log.roll()
     assert log.stage(Columns([b"small"]), 1, atomic=False) is None
@@ -458,8 +458,8 @@ def a_log_with_everything(topic: Path) -> dict[int, bytes]:
 def test_a_system_that_refuses_to_read_damages_nothing(topic: Path, kind: str, error: int) -> None:
     expected = a_log_with_everything(topic)
     before = {path.name: path.read_bytes() for path in topic.iterdir()}
-    fs = FaultyFileSystem()
-    fs.fail(kind, error, lasting=True)
+    fs = WatchedFileSystem()
+    fs.fail(error, kind)
     with pytest.raises(StorageError) as caught:
         open_log(topic, fs)
     assert caught.value.errno == error
@@ -475,13 +475,13 @@ def test_a_system_that_refuses_to_read_damages_nothing(topic: Path, kind: str, e
 )
 def test_opening_survives_any_call_that_fails_once(topic: Path, kind: str) -> None:
     expected = a_log_with_everything(topic)
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     for number in range(1, 200):
-        fault = fs.fail(kind, errno.EIO, at=number)
+        fault = fs.fail(errno.EIO, kind, at=number, times=1)
         try:
             log = open_log(topic, fs, segment_bytes=300)
         except AiodqError:
-            assert fault.hit
+            assert fault.hits
             assert fs.open_files == 0
             fs.heal()
             continue
@@ -489,7 +489,7 @@ def test_opening_survives_any_call_that_fails_once(topic: Path, kind: str) -> No
         assert messages(log) == expected
         log.abandon()
         break
-    assert not fault.hit
+    assert not fault.hits
     # Two were torn or lacked their footer when this began; nothing else may ever be quarantined.
     assert [path.name[:24] for path in set_aside(topic)] in ([], [segments(topic)[1].name])
 
@@ -498,16 +498,16 @@ def test_opening_survives_any_call_that_fails_once(topic: Path, kind: str) -> No
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 def test_no_call_that_fails_costs_what_was_acknowledged(topic: Path, kind: str, error: int) -> None:
     for number in range(1, 200):
-        fs = FaultyFileSystem()
+        fs = WatchedFileSystem()
         directory = topic.with_name(f"t{number}")
-        fault = fs.fail(kind, error, at=number, short=5 if kind == "write" else None)
+        fault = fs.fail(error, kind, at=number, short=5 if kind == "write" else None, times=1)
         acknowledged = workload(directory, fs)
         assert fs.open_files == 0
         found = list(reopened(directory, segment_bytes=300).values())
         # In order, nothing acknowledged missing, nothing that was never put.
         assert [body for body in found if body in acknowledged] == acknowledged
         assert [body for body in WORK if body in found] == found
-        if not fault.hit:
+        if not fault.hits:
             assert acknowledged == WORK
             break
     else:
@@ -517,7 +517,7 @@ def test_no_call_that_fails_costs_what_was_acknowledged(topic: Path, kind: str, 
 WORK = bodies(9)
 
 
-def workload(directory: Path, fs: FaultyFileSystem) -> list[bytes]:
+def workload(directory: Path, fs: WatchedFileSystem) -> list[bytes]:
     """Put and roll; return what was acknowledged. A failed put is given up, a failed sync ends it all."""
     acknowledged: list[bytes] = []
     try:
@@ -539,9 +539,9 @@ def workload(directory: Path, fs: FaultyFileSystem) -> list[bytes]:
 def test_opening_and_failing_to_open_leak_no_descriptor(topic: Path) -> None:
     expected = a_log_with_everything(topic)
     before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     for number in range(1, 60):
-        fs.fail("read", errno.EIO, at=number)
+        fs.fail(errno.EIO, "read", at=number, times=1)
         with suppress(AiodqError):
             open_log(topic, fs, segment_bytes=300).abandon()
         fs.heal()

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.storage.faults import FaultyFileSystem
+from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import contents, open_log, put, read_topic, segments, set_aside
 
 SEGMENT_BYTES = 700
@@ -27,7 +27,7 @@ class LogMachine(RuleBasedStateMachine):
         super().__init__()
         self.root = Path(tempfile.mkdtemp())
         self.directory = self.root / "topic"
-        self.fs = FaultyFileSystem()
+        self.fs = WatchedFileSystem()
         self.puts: list[tuple[int, list[bytes]]] = []
         self.begin = 0
 

@@ -20,8 +20,8 @@ from aiodq.format.layout import BATCH_HEADER, FRAME_PREFIX, KIND_COMPACT, SEGMEN
 from aiodq.storage.log.backlog_bytes import position_in
 from aiodq.storage.read.log_reader import LogReader, LogView
 from aiodq.storage.read.snapshot import LogSnapshot
+from aiodq.testing import WatchedFileSystem
 from tests.format.support import control_frame
-from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import SECOND, START, contents, open_log, overwrite, put, put_each, segments
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def a_mixed_log(topic: Path, seed: int = 1) -> tuple[TopicLog, list[bytes]]:
 def test_every_offset_can_be_read_with_any_size_of_read(topic: Path, max_bytes: int, seed: int) -> None:
     log, bodies = a_mixed_log(topic)
     assert len(log.segments) > 3
-    reader = LogReader(FaultyFileSystem())
+    reader = LogReader(WatchedFileSystem())
     rng = random.Random(seed)
     for offset in [0, log.end - 1, *rng.sample(range(log.end), 60)]:
         result = reader.read(log.view(), offset, max_bytes)
@@ -68,7 +68,7 @@ def test_every_offset_can_be_read_with_any_size_of_read(topic: Path, max_bytes: 
 @pytest.mark.parametrize("max_bytes", [100, 5000, 1 << 20])
 def test_backward_is_forward_reversed(topic: Path, max_bytes: int) -> None:
     log, bodies = a_mixed_log(topic)
-    reader = LogReader(FaultyFileSystem())
+    reader = LogReader(WatchedFileSystem())
     found: list[bytes] = []
     at = log.end
     while at > log.begin:
@@ -87,7 +87,7 @@ def test_backward_is_forward_reversed(topic: Path, max_bytes: int) -> None:
 def test_backward_from_the_middle_of_a_batch(topic: Path) -> None:
     log = open_log(topic)
     put(log, [b"a", b"b", b"c", b"d"])
-    reader = LogReader(FaultyFileSystem())
+    reader = LogReader(WatchedFileSystem())
     result = reader.read_back(log.view(), 3, 1000)
     assert [batch.columns.bodies for batch in result.batches] == [[b"a", b"b", b"c"]]
     assert reader.read_back(log.view(), 0, 1000).batches == []
@@ -99,7 +99,7 @@ def test_a_read_that_a_view_cuts_short_goes_on_where_it_was_cut(topic: Path) -> 
     log = open_log(topic)
     put(log, [b"a", b"b", b"c", b"d"])
     put(log, [b"e"])
-    reader = LogReader(FaultyFileSystem())
+    reader = LogReader(WatchedFileSystem())
     result = reader.read(log.view(2), 0, 1 << 20)
     assert ([batch.columns.bodies for batch in result.batches], result.next) == ([[b"a", b"b"]], 2)
     result = reader.read(log.view(), 2, 1 << 20)
@@ -112,7 +112,7 @@ def test_a_read_that_a_view_cuts_short_goes_on_where_it_was_cut(topic: Path) -> 
 def test_nothing_is_read_at_the_end_and_behind_it(topic: Path) -> None:
     log = open_log(topic)
     put(log, [b"a"])
-    reader = LogReader(FaultyFileSystem())
+    reader = LogReader(WatchedFileSystem())
     for offset in (1, 2, 1000):
         result = reader.read(log.view(), offset, 100)
         assert (result.batches, result.damages, result.next) == ([], [], offset)
@@ -122,7 +122,7 @@ def test_nothing_is_read_at_the_end_and_behind_it(topic: Path) -> None:
 
 def test_a_reader_follows_a_growing_log(topic: Path) -> None:
     log = open_log(topic, segment_bytes=428)
-    reader = LogReader(FaultyFileSystem())
+    reader = LogReader(WatchedFileSystem())
     found = []
     at = 0
     for number in range(50):
@@ -141,7 +141,7 @@ def test_sequential_reading_reads_each_byte_once(topic: Path) -> None:
     put_each(log, [b"x" * 100] * 3000)
     log.close()
     log = open_log(topic, segment_bytes=100_000)
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     contents(log, fs, 10_000)
     sizes = sum(path.stat().st_size for path in segments(topic))
     assert fs.bytes_read < sizes * 1.1
@@ -152,7 +152,7 @@ def test_sequential_reading_reads_each_byte_once(topic: Path) -> None:
 def test_a_reader_keeps_few_files_open(topic: Path) -> None:
     log = open_log(topic, segment_bytes=428)
     put_each(log, [b"x" * 100] * 40)
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     reader = LogReader(fs)
     for offset in range(40):
         reader.read(log.view(), offset, 100)
@@ -176,7 +176,7 @@ def test_offset_at_is_the_first_that_is_not_older(topic: Path) -> None:
     log = open_log(topic, segment_bytes=428)
     for number in range(30):
         put(log, [b"x" * 60], time_ns=at(number * 10))
-    reader = LogReader(FaultyFileSystem())
+    reader = LogReader(WatchedFileSystem())
     for number in range(30):
         assert reader.offset_at(log.view(), at(number * 10)) == number
         assert reader.offset_at(log.view(), at(number * 10 - 9)) == number
@@ -193,7 +193,7 @@ def test_offset_at_bears_a_clock_that_goes_backward(topic: Path, seed: int) -> N
     times = [at(rng.randrange(1000)) for _ in range(200)]
     for time_ns in times:
         put(log, [b"x" * 50], time_ns=time_ns, sync=False)
-    reader = LogReader(FaultyFileSystem())
+    reader = LogReader(WatchedFileSystem())
     for second in range(-1, 1001, 37):
         expected = next((n for n, time_ns in enumerate(times) if time_ns >= at(second)), 200)
         assert reader.offset_at(log.view(), at(second)) == expected
@@ -206,7 +206,7 @@ def test_offset_at_looks_into_a_batch_with_times_of_its_own(topic: Path) -> None
     log.stage(Columns([b"a", b"b", b"c"], times=[at(1), at(5), at(9)]), at(9), atomic=False)
     log.flush()
     log.commit()
-    reader = LogReader(FaultyFileSystem())
+    reader = LogReader(WatchedFileSystem())
     assert [reader.offset_at(log.view(), at(second)) for second in (0, 2, 5, 6, 9, 10)] == [0, 1, 1, 2, 2, 3]
     reader.close()
     log.close()
@@ -224,7 +224,7 @@ def bytes_from(reader: LogReader, view: LogView, offset: int) -> int:
 @pytest.mark.parametrize("known", [True, False])
 def test_bytes_fall_from_all_to_none(topic: Path, *, known: bool) -> None:
     log, _ = a_mixed_log(topic)
-    reader = LogReader(FaultyFileSystem())
+    reader = LogReader(WatchedFileSystem())
 
     def left(offset: int) -> int:
         number = log.listed.at(offset)
@@ -254,10 +254,10 @@ def test_a_system_that_refuses_raises_and_the_same_read_works_later(topic: Path,
     log, bodies = a_mixed_log(topic)
     log.close()
     log = open_log(topic)
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     reader = LogReader(fs)
     for number in (1, 2):
-        fs.fail(kind, error, at=number)
+        fs.fail(error, kind, at=number, times=1)
         try:
             reader.read(log.view(), 0, 1000)
         except StorageError as refused:
@@ -287,7 +287,7 @@ def test_offsets_that_no_message_has_are_told(topic: Path) -> None:
     view = log.view()
     middle = view.segments[2]
     without = LogView(view.segments[1:2] + view.segments[3:], view.stop, view.data_end)
-    reader = LogReader(FaultyFileSystem())
+    reader = LogReader(WatchedFileSystem())
     for offset, stop in ((0, view.segments[1].base), (middle.base, middle.end), (middle.base + 1, middle.end)):
         result = reader.read(without, offset, 100)
         assert [(damage.first, damage.stop) for damage in result.damages] == [(offset, stop)]
@@ -320,7 +320,7 @@ def test_a_length_that_one_bit_made_large_does_not_cost_that_much_memory(topic: 
     first = int.from_bytes(path.read_bytes()[64:68], "little")
     overwrite(path, 64, FRAME_PREFIX.pack(first + (1 << 21), 0, KIND_COMPACT, 0, 0, 0, 0, 0)[:4])
     log = open_log(topic)
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     reader = LogReader(fs)
     result = reader.read(log.view(), 0, 4096)
     assert [(damage.first, damage.stop) for damage in result.damages] == [(0, 1)]
@@ -334,9 +334,9 @@ def test_a_length_that_one_bit_made_large_does_not_cost_that_much_memory(topic: 
 def test_a_log_is_cut_where_its_indexes_can(topic: Path, part: int, *, walk: bool) -> None:
     log, bodies = a_mixed_log(topic)
     log.close()
-    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot = LogSnapshot(WatchedFileSystem(), str(topic))
     snapshot.refresh(walk=walk)
-    view, reader = snapshot.view, LogReader(FaultyFileSystem())
+    view, reader = snapshot.view, LogReader(WatchedFileSystem())
     begins = {each.base + first for each in view.segments for first in reader.opened(each).index.firsts}
     bases = {segment.base for segment in view.segments}
     near = 0
@@ -367,9 +367,9 @@ def test_a_log_is_cut_behind_frames_without_records(topic: Path) -> None:
     data = path.read_bytes()
     context = FrameContext(0, crc32, int.from_bytes(data[12:16], "little"))
     path.write_bytes(data[:64] + control_frame(context, first=0, body=bytes(1000)) * 10 + data[64:])
-    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot = LogSnapshot(WatchedFileSystem(), str(topic))
     snapshot.refresh()
-    reader = LogReader(FaultyFileSystem())
+    reader = LogReader(WatchedFileSystem())
     for size in (1, 1000, 5000, 9000, 20_000):
         assert reader.offset_behind(snapshot.view, 0, size) == 2
     reader.close()
@@ -388,9 +388,9 @@ def test_a_run_that_lost_a_frame_is_none_to_who_read_behind_it_first(
     data = path.read_bytes()
     at = data.index(b"2" * 20) - BATCH_HEADER.size - 2 * 4
     path.write_bytes(data[:at] + data[at + int.from_bytes(data[at : at + 4], "little") :])
-    snapshot = LogSnapshot(FaultyFileSystem(), str(topic))
+    snapshot = LogSnapshot(WatchedFileSystem(), str(topic))
     snapshot.refresh()
-    reader = LogReader(FaultyFileSystem())
+    reader = LogReader(WatchedFileSystem())
     assert reader.read(snapshot.view, 7, 1 << 20).batches[0].columns.bodies == [b"z"]
     result = reader.read(snapshot.view, 1, 1 << 20)
     reader.close()
@@ -400,10 +400,10 @@ def test_a_run_that_lost_a_frame_is_none_to_who_read_behind_it_first(
 
 def test_a_light_segment_is_enough_to_read_on(topic: Path) -> None:
     log, bodies = a_mixed_log(topic)
-    view, reader = log.view(), LogReader(FaultyFileSystem())
+    view, reader = log.view(), LogReader(WatchedFileSystem())
     for start in range(0, log.end, 37):
         segments = tuple(reader.light(segment, start) for segment in view.segments if segment.end > start)
-        part = LogReader(FaultyFileSystem())
+        part = LogReader(WatchedFileSystem())
         result = part.read(view._replace(segments=segments), start, 1000)
         assert result.batches[0].first == start
         assert result.batches[0].columns.bodies[0] == bodies[start]

@@ -13,7 +13,7 @@ import pytest
 from aiodq.errors import AiodqError, CorruptionError, FormatVersionError, StoreFailedError
 from aiodq.storage.io.durable_io import TEMPORARY, ensure_directory, read_file, replace_file, sweep_temporaries
 from aiodq.storage.state.topic_meta import TopicMeta, describe, load_meta, read_meta, save_meta
-from tests.storage.faults import FaultyFileSystem
+from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import messages, open_log, overwrite, put_each, segments, set_aside, tree
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def written(**changes: object) -> bytes:
 
 
 def test_what_is_saved_is_read(topic: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     meta = TopicMeta(uuid4(), 12, {"a": 3, "b#ephemeral": 2**62})
     save_meta(fs, str(topic), meta)
     assert read_meta(fs, str(topic)) == meta
@@ -45,11 +45,11 @@ def test_what_is_saved_is_read(topic: Path) -> None:
 @pytest.mark.parametrize("kind", ["create", "write", "sync", "rename", "remove"])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EACCES])
 def test_a_replacement_that_fails_leaves_the_old_content(topic: Path, kind: str, error: int) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     old, new = TopicMeta(uuid4(), 1), TopicMeta(uuid4(), 2)
     save_meta(fs, str(topic), old)
     (topic / f"topic.json{TEMPORARY}").write_bytes(b"from an earlier failure")
-    fs.fail(kind, error, short=10 if kind == "write" else None)
+    fs.fail(error, kind, short=10 if kind == "write" else None, times=1)
     with pytest.raises(AiodqError) as caught:
         save_meta(fs, str(topic), new)
     assert isinstance(caught.value, StoreFailedError) == (kind == "sync")
@@ -61,29 +61,29 @@ def test_a_replacement_that_fails_leaves_the_old_content(topic: Path, kind: str,
 
 
 def test_a_rename_that_is_not_durable_is_a_failed_sync(topic: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     save_meta(fs, str(topic), TopicMeta(uuid4(), 1))
-    fs.fail("sync_directory", errno.EIO)
+    fs.fail(errno.EIO, "sync_directory", times=1)
     with pytest.raises(StoreFailedError):
         save_meta(fs, str(topic), TopicMeta(uuid4(), 2))
 
 
 def test_the_content_is_durable_before_it_has_its_name(topic: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     replace_file(fs, str(topic / "x"), b"content")
     kinds = [kind for kind, _ in fs.events if kind != "close"]
     assert kinds == ["create", "write", "sync", "rename", "sync_directory"]
 
 
 def test_a_log_goes_on_with_its_old_description(topic: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(topic, fs)
     put_each(log, [b"a", b"b"])
-    fs.fail("rename", errno.EIO)
+    fs.fail(errno.EIO, "rename", times=1)
     with pytest.raises(AiodqError):
         log.give_up(1)
     assert (log.begin, log.meta.begin) == (0, 0)
-    fs.fail("create", errno.ENOSPC)
+    fs.fail(errno.ENOSPC, "create", times=1)
     with pytest.raises(AiodqError):
         log.add_channel("c", 0)
     assert log.meta.channels == {}
@@ -127,9 +127,9 @@ def test_a_description_that_is_none_is_damage_and_made_again(topic: Path, conten
     path = topic / "topic.json"
     path.write_bytes(content)
     with pytest.raises(CorruptionError):
-        read_meta(FaultyFileSystem(), str(topic))
+        read_meta(WatchedFileSystem(), str(topic))
     before = tree(topic)
-    seen, damages = describe(FaultyFileSystem(), str(topic))
+    seen, damages = describe(WatchedFileSystem(), str(topic))
     assert tree(topic) == before
     assert (seen.uuid, seen.begin, seen.channels) == (uuid, 0, {"one": 0, "two": 0})
     assert [damage.path for damage in damages] == [str(path)]
@@ -216,24 +216,24 @@ def test_a_newer_version_is_refused_and_nothing_is_touched(topic: Path) -> None:
 def test_sweeping_takes_only_unfinished_files(tmp_path: Path) -> None:
     for name in (f"a{TEMPORARY}", f"b.seg{TEMPORARY}", "c.tmp", "d", f"{TEMPORARY}.not"):
         (tmp_path / name).touch()
-    assert sweep_temporaries(FaultyFileSystem(), str(tmp_path)) == 2
+    assert sweep_temporaries(WatchedFileSystem(), str(tmp_path)) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["c.tmp", "d", f"{TEMPORARY}.not"])
 
 
 def test_a_directory_that_a_killed_owner_made_becomes_durable(tmp_path: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     assert ensure_directory(fs, str(tmp_path / "new"))
     assert ("sync_directory", str(tmp_path)) in fs.events
     fs.reset()
     assert not ensure_directory(fs, str(tmp_path / "new"))
     assert ("sync_directory", str(tmp_path)) in fs.events
     # Whose parent may not even be opened did not get its directory from aiodq.
-    fs.fail("sync_directory", errno.EACCES)
+    fs.fail(errno.EACCES, "sync_directory", times=1)
     assert not ensure_directory(fs, str(tmp_path / "new"))
 
 
 def test_reading_a_small_file(tmp_path: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     assert read_file(fs, str(tmp_path / "x")) is None
     (tmp_path / "x").write_bytes(b"0123456789")
     assert read_file(fs, str(tmp_path / "x")) == b"0123456789"
@@ -242,10 +242,10 @@ def test_reading_a_small_file(tmp_path: Path) -> None:
 
 
 def test_a_description_with_another_number_in_it_is_damage(topic: Path) -> None:
-    save_meta(FaultyFileSystem(), str(topic), TopicMeta(uuid4(), 12, {"a": 3}))
+    save_meta(WatchedFileSystem(), str(topic), TopicMeta(uuid4(), 12, {"a": 3}))
     whole = (topic / "topic.json").read_bytes()
     for right, wrong in ((b'"begin": 12', b'"begin": 13'), (b'"a": 3', b'"a": 2'), (b'"a"', b'"c"')):
         assert right in whole
         (topic / "topic.json").write_bytes(whole.replace(right, wrong))
         with pytest.raises(CorruptionError, match="checksum"):
-            read_meta(FaultyFileSystem(), str(topic))
+            read_meta(WatchedFileSystem(), str(topic))

@@ -12,8 +12,7 @@ from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.segments.segment_files import segment_path
 from aiodq.storage.state.topic_meta import TopicMeta, save_meta
-from aiodq.testing import SimulatedFileSystem
-from tests.storage.faults import FaultyFileSystem
+from aiodq.testing import SimulatedFileSystem, WatchedFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,10 +45,10 @@ def sparse_segment(directory: Path, base: int) -> None:
 async def test_opening_reads_headers_and_footer_tails_only(tmp_path: Path) -> None:
     directory = tmp_path / "orders"
     directory.mkdir()
-    save_meta(FaultyFileSystem(), str(directory), TopicMeta(TOPIC))
+    save_meta(WatchedFileSystem(), str(directory), TopicMeta(TOPIC))
     for number in range(SEGMENTS):
         sparse_segment(directory, number * PER_SEGMENT)
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     async with aiodq.open(tmp_path, fs=fs) as store:
         assert store.topic("orders").end_offset == SEGMENTS * PER_SEGMENT
         assert store.stats().topics["orders"].segments == SEGMENTS + 1

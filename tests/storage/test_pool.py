@@ -14,15 +14,15 @@ import pytest
 
 from aiodq.storage.io import file_pool as pool
 from aiodq.storage.io.file_pool import PooledFile, PooledFileSystem, is_ready
+from aiodq.testing import WatchedFileSystem
 from tests.processes import ROOT
-from tests.queue.support import SpyFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from aiodq.storage.io.filesystem import File
-    from tests.queue.support import Gate
+    from aiodq.testing import Gate
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +31,12 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def spy() -> SpyFileSystem:
-    return SpyFileSystem()
+def spy() -> WatchedFileSystem:
+    return WatchedFileSystem()
 
 
 @pytest.fixture
-def fs(spy: SpyFileSystem) -> Iterator[PooledFileSystem]:
+def fs(spy: WatchedFileSystem) -> Iterator[PooledFileSystem]:
     files = PooledFileSystem(spy, frozenset({"careless"}))
     yield files
     files.retire()
@@ -60,7 +60,7 @@ def made(fs: PooledFileSystem, directory: Path, *names: str) -> list[File]:
     return files
 
 
-def test_no_more_are_open_and_all_can_be_used(fs: PooledFileSystem, spy: SpyFileSystem, tmp_path: Path) -> None:
+def test_no_more_are_open_and_all_can_be_used(fs: PooledFileSystem, spy: WatchedFileSystem, tmp_path: Path) -> None:
     names = [f"f{number:02}" for number in range(20)]
     files = made(fs, tmp_path, *names)
     assert spy.open_files == 3
@@ -91,22 +91,22 @@ def test_the_least_lately_used_goes_first_and_before_it_what_is_synced(fs: Poole
 
 
 def test_what_is_written_is_synced_before_it_is_closed(
-    fs: PooledFileSystem, spy: SpyFileSystem, tmp_path: Path
+    fs: PooledFileSystem, spy: WatchedFileSystem, tmp_path: Path
 ) -> None:
     files = made(fs, tmp_path, "a", "b", "c")
     for file in files:
         file.write_at([b"unsynced"], 0)
-    since = len(spy.calls)
+    since = len(spy.passed)
     made(fs, tmp_path, "d")
     assert [os.path.basename(call.path) for call in spy.named("sync", since=since)] == ["a", "d"]
     files[0].read_at(1, 0)
-    since = len(spy.calls)
+    since = len(spy.passed)
     made(fs, tmp_path, "e")
     assert [os.path.basename(call.path) for call in spy.named("sync", since=since)] == ["e"]
 
 
 def test_what_is_written_beside_a_sync_is_not_taken_for_synced(
-    fs: PooledFileSystem, spy: SpyFileSystem, tmp_path: Path
+    fs: PooledFileSystem, spy: WatchedFileSystem, tmp_path: Path
 ) -> None:
     (file,) = made(fs, tmp_path, "a")
     file.write_at([b"first"], 0)
@@ -118,7 +118,7 @@ def test_what_is_written_beside_a_sync_is_not_taken_for_synced(
     gate.open()
     thread.join()
     spy.heal()
-    since = len(spy.calls)
+    since = len(spy.passed)
     for number in range(4):
         made(fs, tmp_path, f"b{number}")
     assert "a" not in [os.path.basename(call.path) for call in spy.named("sync", since=since)]  # others go first
@@ -126,10 +126,10 @@ def test_what_is_written_beside_a_sync_is_not_taken_for_synced(
     assert file.dirty
 
 
-def test_what_nobody_relies_on_is_not_synced(fs: PooledFileSystem, spy: SpyFileSystem, tmp_path: Path) -> None:
+def test_what_nobody_relies_on_is_not_synced(fs: PooledFileSystem, spy: WatchedFileSystem, tmp_path: Path) -> None:
     (file,) = made(fs, tmp_path, "careless")
     file.write_at([b"late, never early"], 0)
-    since = len(spy.calls)
+    since = len(spy.passed)
     made(fs, tmp_path, "a", "b", "c")
     assert not is_ready(file)
     assert [os.path.basename(call.path) for call in spy.named("sync", since=since)] == ["a", "b", "c"]
@@ -138,7 +138,7 @@ def test_what_nobody_relies_on_is_not_synced(fs: PooledFileSystem, spy: SpyFileS
 
 @pytest.mark.parametrize("kind", ["sync", "close"])
 def test_an_error_at_closing_is_told_to_all_who_rely_on_it(
-    fs: PooledFileSystem, spy: SpyFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    fs: PooledFileSystem, spy: WatchedFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     files = made(fs, tmp_path, "a", "b", "c")
     for file in files:
@@ -179,7 +179,7 @@ def test_a_file_that_somebody_changed_meanwhile_is_not_used(fs: PooledFileSystem
         file.sync()
 
 
-def test_a_file_in_use_is_not_closed(fs: PooledFileSystem, spy: SpyFileSystem, tmp_path: Path) -> None:
+def test_a_file_in_use_is_not_closed(fs: PooledFileSystem, spy: WatchedFileSystem, tmp_path: Path) -> None:
     (file,) = made(fs, tmp_path, "a")
     gate = spy.gate("read", match=str(tmp_path / "a"))
     found: list[bytes] = []
@@ -193,7 +193,9 @@ def test_a_file_in_use_is_not_closed(fs: PooledFileSystem, spy: SpyFileSystem, t
     assert found == [b"a"]
 
 
-def test_where_no_descriptor_is_free_one_is_made_so(fs: PooledFileSystem, spy: SpyFileSystem, tmp_path: Path) -> None:
+def test_where_no_descriptor_is_free_one_is_made_so(
+    fs: PooledFileSystem, spy: WatchedFileSystem, tmp_path: Path
+) -> None:
     made(fs, tmp_path, "a", "b")
     spy.fail(errno.EMFILE, "create", "listdir", "sync_directory", times=1)
     made(fs, tmp_path, "c")
@@ -206,7 +208,7 @@ def test_where_no_descriptor_is_free_one_is_made_so(fs: PooledFileSystem, spy: S
         fs.listdir(str(tmp_path))
 
 
-def test_used_by_many_threads(fs: PooledFileSystem, spy: SpyFileSystem, tmp_path: Path) -> None:
+def test_used_by_many_threads(fs: PooledFileSystem, spy: WatchedFileSystem, tmp_path: Path) -> None:
     names = [f"f{number}" for number in range(12)]
     files = made(fs, tmp_path, *names)
     wrong: list[object] = []
@@ -234,14 +236,14 @@ def test_used_by_many_threads(fs: PooledFileSystem, spy: SpyFileSystem, tmp_path
 MANY = """
 import asyncio, os, resource, sys
 import aiodq
-from tests.queue.support import SpyFileSystem
+from aiodq.testing import WatchedFileSystem
 
 path, topics, limit = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 names = [f"t{number}" for number in range(topics)]
 
 async def main():
-    fs = SpyFileSystem()  # it syncs nothing to the device, which is not what is tried here
+    fs = WatchedFileSystem()  # it syncs nothing to the device, which is not what is tried here
     async with aiodq.open(path, fs=fs) as store:
         for turn in range(2):
             for start in range(0, topics, 200):
@@ -250,7 +252,7 @@ async def main():
                     for name in some:
                         store.queue(name)
                 await asyncio.gather(*(store.topic(name).put_many([b"%d" % turn, name.encode()]) for name in some))
-                fs.calls.clear()
+                fs.passed.clear()
         for name in names[:: max(topics // 50, 1)]:
             message = await store.queue(name).get()
             assert message.body == b"0"
@@ -266,7 +268,7 @@ async def main():
                 assert [message.body for message in messages] == [*first, name.encode(), b"1", name.encode()]
                 for message in messages:
                     message.ack_nowait()
-        fs.calls.clear()
+        fs.passed.clear()
     assert fs.open_files == 0
     print("done")
 

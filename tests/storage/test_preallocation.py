@@ -15,7 +15,7 @@ from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.storage.segments.segment_files import written_end
-from tests.storage.faults import FaultyFileSystem
+from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import messages, open_log, overwrite, put, put_each, reopened, segments
 from tests.storage.stores import a_store
 
@@ -32,7 +32,7 @@ def topic(tmp_path: Path) -> Path:
     return tmp_path / "orders"
 
 
-def grown(topic: Path, fs: FaultyFileSystem | None = None, *, segment_bytes: int = 1 << 20) -> TopicLog:
+def grown(topic: Path, fs: WatchedFileSystem | None = None, *, segment_bytes: int = 1 << 20) -> TopicLog:
     """Return a log that has zeros ahead."""
     log = open_log(topic, fs, segment_bytes=segment_bytes)
     put_each(log, ENOUGH)
@@ -101,12 +101,12 @@ def test_they_go_with_the_seal_and_never_pass_the_segment_s_bound(topic: Path) -
 
 
 def test_a_disk_without_room_for_them_takes_messages(topic: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(topic, fs)
     put_each(log, ENOUGH[:4])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preallocation, "_PAGE", 1)
-        fs.fail("write", errno.ENOSPC, at=2, match=".seg", short=500)
+        fs.fail(errno.ENOSPC, "write", at=2, match=".seg", short=500, times=1)
         assert put(log, [b"y" * 900]) == range(4, 5)
         assert ahead(topic, log) == 0
         writes = fs.calls["write"]
@@ -155,9 +155,9 @@ def test_what_was_torn_among_them_is_told_and_cut_off(topic: Path) -> None:
 
 
 def test_a_write_that_was_rolled_back_leaves_nothing_among_them(topic: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = grown(topic, fs)
-    fs.fail("write", errno.ENOSPC, match=".seg", short=300)
+    fs.fail(errno.ENOSPC, "write", match=".seg", short=300, times=1)
     with pytest.raises(StorageError):
         put(log, [b"lost" * 200])
     log.rollback()
@@ -185,7 +185,7 @@ def test_zeros_at_the_end_of_a_full_segment_are_damage(tmp_path: Path) -> None:
     first = log.segments[0]
     log.close()
     overwrite(Path(first.path), first.data_end, bytes(first.size - first.data_end))
-    findings = verify_store(str(tmp_path / "store"), FaultyFileSystem()).findings
+    findings = verify_store(str(tmp_path / "store"), WatchedFileSystem()).findings
     assert [(found.severity, found.position) for found in findings] == [("damage", first.data_end)]
     log = open_log(tmp_path / "store" / "t")
     assert [(damage.path, damage.position) for damage in log.damages] == [(first.path, first.data_end)]
@@ -197,7 +197,7 @@ def test_a_reader_beside_the_owner_sees_no_more_than_messages_and_reads_little(t
     log = open_log(topic)
     put_each(log, [b"x" * 900] * 300)
     assert ahead(topic, log) > 64 * 1024
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     snapshot = LogSnapshot(fs, str(topic))
     snapshot.refresh(walk=walk)
     for number in range(301, 304):
@@ -224,7 +224,7 @@ def test_where_what_was_written_ends(tmp_path: Path) -> None:
         (b"h" * 64 + b"x" * 3, 67),
     ):
         path.write_bytes(data)
-        file = FaultyFileSystem().open(str(path))
+        file = WatchedFileSystem().open(str(path))
         assert written_end(file, str(path), len(data)) == end
         file.close()
 
@@ -233,9 +233,9 @@ def test_a_store_with_zeros_ahead_from_a_version_that_wrote_none(tmp_path: Path)
     store = tmp_path / "store"
     shutil.copytree(GOLDEN, store)
     before = segments(store / "jobs")[0].stat().st_size
-    report = verify_store(str(store), FaultyFileSystem())
+    report = verify_store(str(store), WatchedFileSystem())
     assert (report.ok, report.findings, report.records) == (True, (), 3)
-    assert repair_store(str(store), FaultyFileSystem()) == []
+    assert repair_store(str(store), WatchedFileSystem()) == []
     log = open_log(store / "jobs")
     assert list(messages(log).values()) == [b"one", b"two", b"three"]
     assert (log.cut_bytes, log.damages) == (0, [])

@@ -16,7 +16,7 @@ from aiodq.format.journal import ChannelImage, Op, OpKind
 from aiodq.storage.offline.store_reader import StoreReader, TopicReader
 from aiodq.storage.state.channel_journal import ChannelJournal
 from aiodq.storage.store_layout import check_store_directory, delete_topic, list_topics
-from tests.storage.faults import FaultyFileSystem
+from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import (
     copy,
     flip,
@@ -43,8 +43,8 @@ def store(tmp_path: Path) -> Path:
     return directory
 
 
-def topic_of(store: Path, fs: FaultyFileSystem | None = None) -> TopicReader:
-    return StoreReader(str(store), fs or FaultyFileSystem()).topic("t")
+def topic_of(store: Path, fs: WatchedFileSystem | None = None) -> TopicReader:
+    return StoreReader(str(store), fs or WatchedFileSystem()).topic("t")
 
 
 def scanned(reader: TopicReader, start: int | None = None, stop: int | None = None) -> dict[int, bytes]:
@@ -76,7 +76,7 @@ def test_it_writes_nothing_locks_nothing_and_keeps_no_file_open(store: Path) -> 
     with segments(store / "t")[-1].open("ab") as file:
         file.write(b"unfinished")
     before = tree(store)
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     reader = StoreReader(str(store), fs)
     for _ in range(2):
         assert len(scanned(reader.topic("t"))) == 40
@@ -110,7 +110,7 @@ def test_a_run_is_seen_whole_or_not_at_all(store: Path) -> None:
     put(log, run, atomic=True, sync=False)
     path = segments(store / "t")[0]
     whole = path.read_bytes()
-    reader = TopicReader(FaultyFileSystem(), str(store / "t"), "t")
+    reader = TopicReader(WatchedFileSystem(), str(store / "t"), "t")
     for size in range(64, len(whole), 9973):
         path.write_bytes(whole[:size])
         assert scanned(reader) == {}
@@ -120,7 +120,7 @@ def test_a_run_is_seen_whole_or_not_at_all(store: Path) -> None:
 
 
 def test_a_refresh_reads_only_what_is_new(store: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(store / "t", segment_bytes=1 << 22)
     put_each(log, [b"x" * 1000] * 1000, sync=False)
     reader = topic_of(store, fs)
@@ -214,7 +214,7 @@ def test_messages_come_with_all_they_have(store: Path) -> None:
 def a_channel(store: Path, log: TopicLog, name: str, floor: int, ranges: list[tuple[int, int]]) -> ChannelJournal:
     log.add_channel(name, 0)
     (store / "t" / "channels").mkdir(exist_ok=True)
-    journal = ChannelJournal(FaultyFileSystem(), str(store / "t" / "channels" / name), 0)
+    journal = ChannelJournal(WatchedFileSystem(), str(store / "t" / "channels" / name), 0)
     journal.fold(ChannelImage(floor, ranges))
     return journal
 
@@ -226,7 +226,7 @@ def test_stats_are_what_the_files_say(store: Path) -> None:
     one = a_channel(store, log, "one", 10, [(20, 25)])
     one.append([Op(OpKind.ACK, 30, 2), Op(OpKind.FLOOR, 12), Op(OpKind.REQUEUE, 13, value=3), Op(OpKind.ACK, 12)])
     two = a_channel(store, log, "two", 0, [])
-    summary = StoreReader(str(store), FaultyFileSystem()).stats()
+    summary = StoreReader(str(store), WatchedFileSystem()).stats()
     assert list(summary.topics) == ["t"]
     stats = summary.topics["t"]
     assert (stats.begin_offset, stats.end_offset, stats.durable_offset) == (0, 41, 40)
@@ -435,7 +435,7 @@ def test_what_an_owner_leaves_that_was_killed_is_a_store(tmp_path: Path, remnant
         else:
             path.touch()
     (tmp_path / "store").mkdir(exist_ok=True)
-    check_store_directory(FaultyFileSystem(), str(tmp_path / "store"))
+    check_store_directory(WatchedFileSystem(), str(tmp_path / "store"))
 
 
 def test_topics_are_the_directories_that_hold_one(store: Path) -> None:
@@ -446,7 +446,7 @@ def test_topics_are_the_directories_that_hold_one(store: Path) -> None:
     (store / "not a name" / "topic.json").touch()
     (store / "link").symlink_to(store / "a")
     (store / "file").touch()
-    assert list_topics(FaultyFileSystem(), str(store)) == ["a", "a.b-c_D", "b"]
+    assert list_topics(WatchedFileSystem(), str(store)) == ["a", "a.b-c_D", "b"]
     assert StoreReader(str(store)).topics() == ["a", "a.b-c_D", "b"]
 
 
@@ -454,7 +454,7 @@ def test_a_topic_that_was_deleted_is_gone(store: Path) -> None:
     open_log(store / "t").close()
     reader = StoreReader(str(store))
     reader.topic("t")
-    delete_topic(FaultyFileSystem(), str(store), "t")
+    delete_topic(WatchedFileSystem(), str(store), "t")
     assert reader.topics() == []
     with pytest.raises(StoreNotFoundError):
         reader.topic("t")

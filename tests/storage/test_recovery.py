@@ -20,8 +20,7 @@ from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.store_reader import TopicReader
 from aiodq.storage.segments import segment_contents as storage_contents
 from aiodq.storage.state.watermark import WATERMARK, WatermarkFile
-from aiodq.testing import SimulatedFileSystem, Wrote
-from tests.storage.faults import FaultyFileSystem
+from aiodq.testing import SimulatedFileSystem, WatchedFileSystem, Wrote
 from tests.storage.logs import (
     contents,
     copy,
@@ -173,7 +172,7 @@ def test_a_promised_tail_that_is_gone_is_reported_and_its_offsets_are_not_given_
 
 def test_what_is_recovered_is_synced_before_it_counts(unsynced: Path) -> None:
     os.truncate(segments(unsynced)[-1], segments(unsynced)[-1].stat().st_size - 3)
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     log = open_log(unsynced, fs)
     last = str(segments(unsynced)[-1])
     assert [kind for kind, path in fs.events if path == last and kind in {"truncate", "sync"}] == ["truncate", "sync"]
@@ -316,17 +315,17 @@ def test_without_a_watermark_everything_is_there(synced: Path, noted: bytes | No
 
 
 def note(directory: Path, value: int) -> None:
-    slots = WatermarkFile(FaultyFileSystem(), str(directory / WATERMARK))
+    slots = WatermarkFile(WatchedFileSystem(), str(directory / WATERMARK))
     slots.write(value, 0)
     slots.close()
 
 
 def test_another_topic_s_watermark_promises_nothing_and_is_set_aside(synced: Path) -> None:
-    slots = WatermarkFile(FaultyFileSystem(), str(synced / WATERMARK))
+    slots = WatermarkFile(WatchedFileSystem(), str(synced / WATERMARK))
     slots.write(1000, 12345)
     slots.close()
     theirs = (synced / WATERMARK).read_bytes()
-    assert TopicReader(FaultyFileSystem(), str(synced), "t").damages == ()
+    assert TopicReader(WatchedFileSystem(), str(synced), "t").damages == ()
     log = open_log(synced)
     assert [damage.path for damage in log.damages] == [str(synced / WATERMARK)]
     assert [copied.read_bytes() for copied in set_aside(synced)] == [theirs]
@@ -583,7 +582,7 @@ def test_a_newer_version_is_refused_and_nothing_is_touched(synced: Path, number:
     newer = SegmentHeader(header.base, header.topic, header.created_ns, header.salt, header.checksum, version=2)
     overwrite(path, 0, newer.encode())
     before = tree(synced)
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     with pytest.raises(FormatVersionError, match="version 2"):
         open_log(synced, fs)
     assert tree(synced) == before

@@ -17,7 +17,7 @@ from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.offline.repair import RepairAction, repair_store
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.channel_journal import read_channel
-from tests.storage.faults import FaultyFileSystem
+from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import alike, contents, copy, open_log, overwrite, put, read_topic, segments, set_aside, tree
 from tests.storage.stores import BREAKS, LEFTOVERS, a_store
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 ALL = {**LEFTOVERS, **BREAKS}
 
 
-def repaired(store: Path, fs: FaultyFileSystem | None = None) -> list[RepairAction]:
-    return repair_store(str(store), fs or FaultyFileSystem())
+def repaired(store: Path, fs: WatchedFileSystem | None = None) -> list[RepairAction]:
+    return repair_store(str(store), fs or WatchedFileSystem())
 
 
 def is_ok(store: Path) -> bool:
-    return verify_store(str(store), FaultyFileSystem()).ok
+    return verify_store(str(store), WatchedFileSystem()).ok
 
 
 def settled(store: Path) -> dict[str, object]:
     """Return what the channels of `t` have settled, where that can be read."""
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     found: dict[str, object] = {}
     for name in ("one", "two"):
         image, ops, _, _, _ = read_channel(fs, str(store / "t" / "channels" / name), 0)
@@ -70,7 +70,7 @@ def test_after_repair_all_is_well_and_nothing_more_is_lost(store: Path, broken: 
     broken(store)
     before, readable = tree(store), read_topic(store / "t")
     actions = repaired(store)
-    report = verify_store(str(store), FaultyFileSystem())
+    report = verify_store(str(store), WatchedFileSystem())
     assert report.ok, report.damages
     assert read_topic(store / "t") == readable
     after = tree(store)
@@ -141,8 +141,8 @@ def test_a_repair_cut_short_anywhere_can_be_repeated(store: Path, tmp_path: Path
     # Of the many opens, most fail in the look that repair takes before it touches anything.
     for number in range(1, 400, 5 if kind == "open" else 1):
         work = copy(store, tmp_path / "work")
-        fs = FaultyFileSystem()
-        fault = fs.fail(kind, errno.ENOSPC, at=number)
+        fs = WatchedFileSystem()
+        fault = fs.fail(errno.ENOSPC, kind, at=number, times=1)
         try:
             repaired(work, fs)
         except AiodqError:
@@ -153,9 +153,9 @@ def test_a_repair_cut_short_anywhere_can_be_repeated(store: Path, tmp_path: Path
         repaired(work)
         assert is_ok(work)
         assert read_topic(work / "t") == readable
-        if not fault.hit:
+        if not fault.hits:
             break
-    assert not fault.hit
+    assert not fault.hits
 
 
 def test_several_things_at_once(store: Path) -> None:
@@ -172,7 +172,7 @@ def test_several_things_at_once(store: Path) -> None:
         ALL[name](store)
     readable = read_topic(store / "t")
     repaired(store)
-    report = verify_store(str(store), FaultyFileSystem())
+    report = verify_store(str(store), WatchedFileSystem())
     assert report.ok
     assert {offset for finding in report.losses for offset in range(finding.first, finding.stop)} == (
         set(range(19)) - set(readable)
@@ -195,7 +195,7 @@ def test_a_clean_copy_has_the_healthy_frames_byte_by_byte(store: Path) -> None:
 def test_nothing_is_touched_before_it_is_set_aside(store: Path) -> None:
     for name in ("a flipped bit in a sealed segment", "a header that is gone", "an unfinished write"):
         ALL[name](store)
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     repaired(store, fs)
     synced: set[str] = set()
     named: set[str] = set()
@@ -225,8 +225,8 @@ def test_a_store_that_somebody_has_open_is_refused(store: Path) -> None:
         lock.release()
     assert repaired(store)
     # And the lock is given back, also after a failure.
-    fs = FaultyFileSystem()
-    fs.fail("listdir", errno.EIO, at=3, lasting=True)
+    fs = WatchedFileSystem()
+    fs.fail(errno.EIO, "listdir", at=3)
     with pytest.raises(AiodqError):
         repaired(store, fs)
     StoreLock.acquire(str(store)).release()

@@ -16,7 +16,7 @@ from aiodq.storage.state.watermark import (
     read_slot_file,
     read_slots,
 )
-from tests.storage.faults import FaultyFileSystem
+from aiodq.testing import WatchedFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,8 +29,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "watermark"
 
 
-def opened(path: Path, fs: FaultyFileSystem | None = None) -> WatermarkFile:
-    return WatermarkFile(fs or FaultyFileSystem(), str(path))
+def opened(path: Path, fs: WatchedFileSystem | None = None) -> WatermarkFile:
+    return WatermarkFile(fs or WatchedFileSystem(), str(path))
 
 
 def test_the_last_value_written_is_read(path: Path) -> None:
@@ -42,7 +42,7 @@ def test_the_last_value_written_is_read(path: Path) -> None:
         again = opened(path)
         assert again.values == (number, number // 2)
         again.close()
-        assert read_slot_file(FaultyFileSystem(), str(path)) == (number, number // 2)
+        assert read_slot_file(WatchedFileSystem(), str(path)) == (number, number // 2)
     slots.close()
 
 
@@ -58,7 +58,7 @@ def test_the_two_slots_take_turns_across_openings(path: Path) -> None:
 
 
 def test_the_file_has_its_size_before_it_is_needed(path: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     opened(path, fs).close()
     assert path.stat().st_size == SLOT_FILE_BYTES == fs.synced[str(path)]
 
@@ -75,7 +75,7 @@ def test_a_file_cut_short_is_made_whole(path: Path, size: int) -> None:
     slots.write(9, 0)
     slots.close()
     assert path.stat().st_size == SLOT_FILE_BYTES
-    assert read_slot_file(FaultyFileSystem(), str(path)) == (9, 0)
+    assert read_slot_file(WatchedFileSystem(), str(path)) == (9, 0)
 
 
 @pytest.mark.parametrize("writes", [1, 2, 3])
@@ -135,33 +135,33 @@ def test_what_is_to_be_said_about_a_slot_file(path: Path) -> None:
 @pytest.mark.parametrize("kind", ["open", "create", "read", "write", "size", "sync"])
 def test_a_system_that_refuses_leaves_nothing_open(path: Path, kind: str) -> None:
     for there in (False, True):
-        fs = FaultyFileSystem()
+        fs = WatchedFileSystem()
         if there:
             path.write_bytes(b"")
-        fault = fs.fail(kind, errno.EIO)
+        fault = fs.fail(errno.EIO, kind, times=1)
         try:
             opened(path, fs).close()
         except (StorageError, StoreFailedError):
-            assert fault.hit
+            assert fault.hits
         assert fs.open_files == 0
         path.unlink(missing_ok=True)
 
 
 def test_a_write_that_fails_leaves_the_value_before(path: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     slots = opened(path, fs)
     slots.write(1, 0)
-    fs.fail("write", errno.EIO, short=20)
+    fs.fail(errno.EIO, "write", short=20, times=1)
     with pytest.raises(StorageError):
         slots.write(2, 0)
     assert read_slot_file(fs, str(path)) == (1, 0)
     slots.write(3, 0)
     assert read_slot_file(fs, str(path)) == (3, 0)
-    fs.fail("sync", errno.EIO)
+    fs.fail(errno.EIO, "sync", times=1)
     with pytest.raises(StoreFailedError):
         slots.sync()
     slots.close()
 
 
 def test_no_file_is_zero(path: Path) -> None:
-    assert read_slot_file(FaultyFileSystem(), str(path)) == (0, 0)
+    assert read_slot_file(WatchedFileSystem(), str(path)) == (0, 0)

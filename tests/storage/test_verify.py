@@ -17,7 +17,7 @@ from aiodq.storage.offline.verify import StoreReport, verify_store
 from aiodq.storage.segments import frame_scan as scan
 from aiodq.storage.segments.segment_files import list_segments
 from aiodq.storage.state.channel_journal import ChannelJournal
-from tests.storage.faults import FaultyFileSystem
+from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import copy, flip, open_log, overwrite, put, put_each, segments, tree
 from tests.storage.stores import BREAKS, COUNT, LEFTOVERS, a_store
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from aiodq.format.frame import Frame
 
 
-def verified(store: Path, fs: FaultyFileSystem | None = None) -> StoreReport:
-    return verify_store(str(store), fs or FaultyFileSystem())
+def verified(store: Path, fs: WatchedFileSystem | None = None) -> StoreReport:
+    return verify_store(str(store), fs or WatchedFileSystem())
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_a_whole_store_is_ok_and_every_byte_of_it_was_read(store: Path) -> None:
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     before = tree(store)
     report = verified(store, fs)
     assert (report.ok, report.findings, report.path) == (True, (), str(store))
@@ -138,10 +138,10 @@ def test_a_segment_that_is_deleted_meanwhile_is_left_out(store: Path) -> None:
     log.give_up(3)
     log.close()
 
-    class Deleting(FaultyFileSystem):
+    class Deleting(WatchedFileSystem):
         def listdir(self, directory: str) -> list[str]:
             names = super().listdir(directory)
-            if len(list_segments(FaultyFileSystem(), str(store / "t"))) > 1 and self.calls["listdir"] > 6:
+            if len(list_segments(WatchedFileSystem(), str(store / "t"))) > 1 and self.calls["listdir"] > 6:
                 path.unlink(missing_ok=True)
             return names
 
@@ -212,8 +212,8 @@ def test_frames_are_walked_backward_too(store: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("kind", ["open", "read", "size", "listdir"])
 def test_a_system_that_refuses_is_no_damage(store: Path, kind: str) -> None:
     for number in (1, 3, 10, 20):
-        fs = FaultyFileSystem()
-        fs.fail(kind, 5, at=number)
+        fs = WatchedFileSystem()
+        fs.fail(5, kind, at=number, times=1)
         try:
             report = verified(store, fs)
         except StorageError as error:
@@ -258,7 +258,7 @@ def test_what_retention_deleted_is_no_loss(store: Path) -> None:
 
     middle = log.segments[5]
     for name in ("one", "two"):
-        journal = ChannelJournal(FaultyFileSystem(), str(store / "t" / "channels" / name), 0)
+        journal = ChannelJournal(WatchedFileSystem(), str(store / "t" / "channels" / name), 0)
         journal.append([Op(OpKind.ACK, middle.base, middle.end - middle.base)])
         journal.close()
     Path(middle.path).unlink()

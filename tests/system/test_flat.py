@@ -16,7 +16,7 @@ import pytest
 import aiodq
 from aiodq.testing import FakeClock
 from tests.system.counts import PACKAGE, CountingLoop, compiled
-from tests.system.support import QuickFileSystem, WrappedFile
+from tests.system.support import QuickFile, QuickFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -176,14 +176,15 @@ class Watched(QuickFileSystem):
         return _WatchedFile(self, path, super().open(path, write=write, create=create))
 
 
-class _WatchedFile(WrappedFile):
+class _WatchedFile(QuickFile):
     def __init__(self, fs: Watched, path: str, file: File) -> None:
         super().__init__(file)
-        self._fs, self._path = fs, path
 
-    def read_at(self, size: int, position: int) -> bytes:
-        self._fs.called(self._path)
-        return super().read_at(size, position)
+        def read_at(size: int, position: int) -> bytes:
+            fs.called(path)
+            return file.read_at(size, position)
+
+        self.read_at = read_at
 
 
 def refusals(path: Path, segments: int) -> dict[str, float]:

@@ -10,16 +10,16 @@ import asyncio
 import random
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 import aiodq
+from aiodq.testing import WrappedFileSystem
 from tests.processes import WATCHDOG
 from tests.system.support import (
     QuickFileSystem,
     StallingFileSystem,
-    WrappedFile,
     bodies,
     descriptors_under,
     drain,
@@ -29,10 +29,13 @@ from tests.system.support import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from aiodq import Queue, Receipt
-    from aiodq.storage.io.filesystem import File
+    from aiodq.testing import Call
+
+T = TypeVar("T")
 
 TICKS = 2000
 MIB = 1 << 20
@@ -73,7 +76,7 @@ async def test_slow_sync_does_not_hold_up_the_loop(tmp_path: Path) -> None:
             assert bodies(drain(queue)) == [b"b", b"c"]
 
 
-class StallingReads(QuickFileSystem):
+class StallingReads(WrappedFileSystem):
     """A disk on which reads of segments stand still while the test says so; what the loop itself asks passes.
 
     Attributes:
@@ -82,25 +85,17 @@ class StallingReads(QuickFileSystem):
     """
 
     def __init__(self) -> None:
+        super().__init__(QuickFileSystem())
         self.began = 0
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        file = super().open(path, write=write, create=create)
-        return StallingReadsFile(file, self) if path.endswith(".seg") else file
-
-
-class StallingReadsFile(WrappedFile):
-    def __init__(self, file: File, fs: StallingReads) -> None:
-        super().__init__(file)
-        self._fs = fs
-
-    def read_at(self, size: int, position: int) -> bytes:
-        if threading.current_thread() is not threading.main_thread() and not self._fs.go_on.is_set():
-            self._fs.began += 1
-            assert self._fs.go_on.wait(WATCHDOG)
-        return super().read_at(size, position)
+    def passing(self, call: Call, path: str, perform: Callable[..., T], *args: Any) -> T:
+        on_the_loop = threading.current_thread() is threading.main_thread()
+        if call == "read" and path.endswith(".seg") and not on_the_loop and not self.go_on.is_set():
+            self.began += 1
+            assert self.go_on.wait(WATCHDOG)
+        return super().passing(call, path, perform, *args)
 
 
 async def walk(queue: Queue) -> list[bytes]:

@@ -17,8 +17,8 @@ import pytest
 import aiodq
 from aiodq.names import is_ephemeral
 from aiodq.storage.state.json_file import _crc
+from aiodq.testing import CALLS, WatchedFileSystem
 from tests.processes import ROOT
-from tests.storage.faults import KINDS, FaultyFileSystem
 from tests.system.support import (
     QuickFileSystem,
     bodies,
@@ -61,6 +61,9 @@ async def use(path: Path, options: aiodq.StoreOptions | None = None, fs: Any = N
 
 # --- descriptors
 
+KINDS = [call for call in CALLS if call != "close"]
+"""What the system refuses for want of descriptors; it never refuses to take one back."""
+
 
 async def _cycles(path: Path, number: int) -> None:
     await use(path)
@@ -84,18 +87,18 @@ async def _refusals(path: Path, kind: str, first: int, stride: int) -> None:
     await use(path)
     before = open_descriptors()
     for number in range(first, 2_000, stride):
-        fs = FaultyFileSystem()
-        fault = fs.fail(kind, errno.EMFILE, at=number)
+        fs = WatchedFileSystem()
+        fault = fs.fail(errno.EMFILE, kind, at=number, times=1)
         with nothing_left():
             try:
                 async with asyncio.timeout(30):
                     await use(path, fs=fs)
             except aiodq.AiodqError:
-                assert fault.hit
+                assert fault.hits
         assert fs.open_files == 0
         assert open_descriptors() == before
         await use(path)
-        if not fault.hit:
+        if not fault.hits:
             return
     pytest.fail("so many calls of a kind?")
 
@@ -443,7 +446,7 @@ async def test_opening_reads_the_ends_of_segments_and_nothing_between(tmp_path: 
         size = queue.topic_stats().disk_bytes
     assert segments >= 40
     last = max((path for path in tmp_path.rglob("*.seg")), key=lambda path: path.name).stat().st_size
-    fs = FaultyFileSystem()
+    fs = WatchedFileSystem()
     async with aiodq.open_queue(tmp_path, options, fs=fs) as queue:
         read = fs.bytes_read
         assert read <= last + segments * 256 + 32 * KIB < size // 10

@@ -11,10 +11,9 @@ import pytest
 import aiodq
 from aiodq.engine.monitoring.metrics import LEAST_FREE, SyncTimer
 from aiodq.engine.monitoring.reporter import _QUIET
-from aiodq.testing import FakeClock, FaultPlan, SimulatedExecutor, SimulatedFileSystem, run
+from aiodq.testing import FakeClock, FaultPlan, SimulatedExecutor, SimulatedFileSystem, WatchedFileSystem, run
 from tests.channels.support import Machine, until
 from tests.queue.support import FakeClock as PlainClock
-from tests.queue.support import SpyFileSystem
 from tests.queue.support import until as until_it
 from tests.watching.support import told
 
@@ -127,7 +126,7 @@ async def test_a_slow_disk_is_told_once_a_store_however_many_topics(
 
 
 async def test_a_sync_that_hangs_shows_before_it_ends(tmp_path: Path, lines: pytest.LogCaptureFixture) -> None:
-    fs, clock = SpyFileSystem(), PlainClock()
+    fs, clock = WatchedFileSystem(), PlainClock()
     async with aiodq.open(tmp_path / "store", fs=fs, clock=clock) as store:
         topic = store.topic("t")
         await topic.put(b"x")
