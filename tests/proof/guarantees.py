@@ -65,18 +65,22 @@ GUARANTEES: tuple[Guarantee, ...] = (
     Guarantee(
         "G5",
         "order, no phantom, no duplicate",
-        ("tests/queue/test_machine.py", "tests/delivery/test_channel_machine.py", "tests/storage/test_log_model.py"),
+        (
+            "tests/queue/test_machine.py",
+            "tests/delivery/test_channel_machine.py",
+            "tests/storage/log/test_topic_log_model.py",
+        ),
         states=20_000,
     ),
-    Guarantee("G6", "a torn tail costs only itself", ("tests/storage/test_recovery.py",)),
+    Guarantee("G6", "a torn tail costs only itself", ("tests/storage/log/test_recovery.py",)),
     Guarantee("G7", "a power cut during recovery", (), states=2_000),
     Guarantee(
         "G8",
         "damage in the middle is isolated, reported",
         (
             "tests/storage/test_damage.py",
-            "tests/storage/test_verify.py",
-            "tests/storage/test_repair.py",
+            "tests/storage/offline/test_verify.py",
+            "tests/storage/offline/test_repair.py",
             "tests/transactions/test_file.py",
             "tests/fuzz/test_stores.py::test_a_flipped_bit_is_reported_and_costs_one_put",
             "tests/fuzz/test_stores.py::test_each_of_many_flipped_bits_is_reported_and_costs_one_put",
@@ -94,7 +98,7 @@ GUARANTEES: tuple[Guarantee, ...] = (
             "tests/fuzz/test_stores.py::test_much_damage_of_any_sort_is_survived",
             "tests/fuzz/test_stores.py::test_some_files_are_not_what_they_were",
             "tests/fuzz/test_stores.py::test_every_file_is_not_what_it_was",
-            "tests/storage/test_versions.py",
+            "tests/storage/state/test_format_versions.py",
         ),
     ),
     Guarantee(
@@ -137,7 +141,7 @@ GUARANTEES: tuple[Guarantee, ...] = (
             "tests/system/test_resources.py::test_too_few_descriptors_is_an_error_that_passes",
         ),
     ),
-    Guarantee("G15", "one owner", ("tests/storage/test_lock.py",)),
+    Guarantee("G15", "one owner", ("tests/storage/io/test_lock.py",)),
     Guarantee("G16", "a clock that jumps", ("tests/real/test_clock.py",)),
     Guarantee(
         "G17",

@@ -84,7 +84,7 @@ change(
     ChannelJournal._tidy,
     "            sync_file(file, self._path)\n        return",
     "        return",
-    test="tests/storage/test_journal.py::test_acks_that_an_owner_left_unsynced_are_written_and_synced_again",
+    test="tests/storage/state/test_channel_journal.py::test_acks_that_an_owner_left_unsynced_are_written_and_synced_again",
 )
 change(
     "a journal of a new generation is begun before the checkpoint that is found is durable",
@@ -122,14 +122,14 @@ change(
     journals._read_journal,
     "if found & _COUNT < generation & _COUNT:",
     "if found is None:",
-    test="tests/storage/test_journal.py",
+    test="tests/storage/state/test_channel_journal.py",
 )
 change(
     "acks reach one offset less than they do",
     journals._reach_of,
     "return op.offset + op.length",
     "return op.offset + op.length - 1",
-    test="tests/storage/test_journal.py::test_a_journal_reaches_behind_the_last_message_that_it_names",
+    test="tests/storage/state/test_channel_journal.py::test_a_journal_reaches_behind_the_last_message_that_it_names",
 )
 change(
     "a channel's name is noted nowhere",
@@ -152,12 +152,12 @@ change(
     decode_checkpoint,
     "_CRC.unpack_from(data, len(body))[0] != zlib.crc32(body)",
     "False",
-    test="tests/storage/test_journal.py::test_a_checkpoint_with_any_bit_turned_round_is_damage",
+    test="tests/storage/state/test_channel_journal.py::test_a_checkpoint_with_any_bit_turned_round_is_damage",
 )
 change(
     "the checksum of a journal's block is not compared",
     decode_blocks,
     "or crc != zlib.crc32(body, generation & 0xFFFFFFFF)",
     "",
-    test="tests/storage/test_journal.py::test_damage_in_the_middle_costs_one_block",
+    test="tests/storage/state/test_channel_journal.py::test_damage_in_the_middle_costs_one_block",
 )

@@ -71,42 +71,42 @@ change(
     WatermarkFile.write,
     "(self._sequence % 2) * _STRIDE",
     "0",
-    test="tests/storage/test_slots.py",
+    test="tests/storage/state/test_watermark.py",
 )
 change(
     "the older slot of a watermark counts",
     read_slots,
     "best = max(best,",
     "best = best if best[0] else max(best,",
-    test="tests/storage/test_slots.py",
+    test="tests/storage/state/test_watermark.py",
 )
 change(
     "a slot's checksum is not compared",
     read_slots,
     "crc == zlib.crc32(data[at : at + _SLOT.size - 4])",
     "True",
-    test="tests/storage/test_slots.py",
+    test="tests/storage/state/test_watermark.py",
 )
 change(
     "a write that took a part counts as whole",
     write_all,
     "position += taken",
     "position += sum(map(len, pending)); break",
-    test="tests/storage/test_log.py",
+    test="tests/storage/log/test_topic_log.py",
 )
 change(
     "what is set aside is not synced",
     damage._copy,
     "sync_file(copy, temporary)",
     "None",
-    test="tests/storage/test_repair.py::test_nothing_is_touched_before_it_is_set_aside",
+    test="tests/storage/offline/test_repair.py::test_nothing_is_touched_before_it_is_set_aside",
 )
 change(
     "what is set aside has no durable name",
     damage._copy,
     "sync_directory(fs, os.path.dirname(target))",
     "None",
-    test="tests/storage/test_repair.py::test_nothing_is_touched_before_it_is_set_aside",
+    test="tests/storage/offline/test_repair.py::test_nothing_is_touched_before_it_is_set_aside",
 )
 change(
     "the checksum of a compact frame is not compared in a stretch",
@@ -148,12 +148,12 @@ change(
     checked.decode_checked,
     'outer["crc32"] != _crc(inner)',
     "False",
-    test="tests/storage/test_meta.py::test_a_description_with_another_number_in_it_is_damage",
+    test="tests/storage/state/test_topic_meta.py::test_a_description_with_another_number_in_it_is_damage",
 )
 change(
     "the watermark of another topic is believed",
     noted_watermark,
     "is_foreign(values, salt)",
     "salt < 0",
-    test="tests/storage/test_recovery.py::test_another_topic_s_watermark_promises_nothing_and_is_set_aside",
+    test="tests/storage/log/test_recovery.py::test_another_topic_s_watermark_promises_nothing_and_is_set_aside",
 )

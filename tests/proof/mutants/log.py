@@ -82,21 +82,21 @@ change(
     recovery.seal_file,
     "file.truncate(end)",
     "None",
-    test="tests/storage/test_log.py",
+    test="tests/storage/log/test_topic_log.py",
 )
 change(
     "what a failed write left is written behind",
     ActiveSegment.flush,
     "self._file.truncate(self._position)",
     "None",
-    test="tests/storage/test_log.py",
+    test="tests/storage/log/test_topic_log.py",
 )
 change(
     "a rolled back write is not cut off",
     ActiveSegment.rollback,
     "self._torn or self._position > self.segment.data_end",
     "False",
-    test="tests/storage/test_log.py",
+    test="tests/storage/log/test_topic_log.py",
 )
 change(
     "a frame says that what is not synced is durable",
@@ -127,7 +127,7 @@ change(
     TopicLog._continue,
     "self._create(max(end, promised))",
     "self._create(end)",
-    test="tests/storage/test_recovery.py"
+    test="tests/storage/log/test_recovery.py"
     "::test_a_watermark_ahead_of_the_data_is_a_reported_loss_and_no_offset_is_given_again",
 )
 change(
@@ -135,7 +135,7 @@ change(
     recovery._cut,
     "file.truncate(contents.data_end)",
     "None",
-    test="tests/storage/test_recovery.py::test_what_is_recovered_is_synced_before_it_counts",
+    test="tests/storage/log/test_recovery.py::test_what_is_recovered_is_synced_before_it_counts",
 )
 change(
     "an unfinished write is not cut off durably",
@@ -151,7 +151,7 @@ change(
     recovery.recover,
     "sync_directory(fs, directory)",
     "None",
-    test="tests/storage/test_recovery.py::test_what_is_recovered_is_synced_before_it_counts",
+    test="tests/storage/log/test_recovery.py::test_what_is_recovered_is_synced_before_it_counts",
 )
 change(
     "a footer that is found is not synced",
@@ -185,8 +185,8 @@ change(
     test="tests/proof/test_restarts.py::test_a_topic_found_deleted_after_a_kill_does_not_come_back_in_part",
 )
 
-_AGAIN = "tests/storage/test_recovery.py::test_whatever_was_not_promised_is_written_again"
-_ALONE = "tests/storage/test_recovery.py::test_a_footer_that_came_without_frames_of_its_segment_seals_nothing"
+_AGAIN = "tests/storage/log/test_recovery.py::test_whatever_was_not_promised_is_written_again"
+_ALONE = "tests/storage/log/test_recovery.py::test_a_footer_that_came_without_frames_of_its_segment_seals_nothing"
 
 change(
     "the last message is taken for promised and not written again",
@@ -228,17 +228,17 @@ change(
     TopicLog._continue,
     "max(promised, self.meta.begin, *",
     "max(promised, 0, *",
-    test="tests/storage/test_recovery.py::test_numbers_that_were_purged_are_not_given_again",
+    test="tests/storage/log/test_recovery.py::test_numbers_that_were_purged_are_not_given_again",
 )
 change(
     "marks behind damage are not looked for",
     contents.examine,
     "max(promised, _marks(file, context, path, item.end, limit))",
     "promised",
-    test="tests/storage/test_recovery.py::test_damage_below_the_watermark_is_set_aside_and_what_follows_is_delivered",
+    test="tests/storage/log/test_recovery.py::test_damage_below_the_watermark_is_set_aside_and_what_follows_is_delivered",
 )
 
-_AHEAD = "tests/storage/test_preallocation.py"
+_AHEAD = "tests/storage/log/test_preallocation.py"
 
 change(
     "zeros are written ahead over the last message",

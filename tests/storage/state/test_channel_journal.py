@@ -596,7 +596,7 @@ def test_applied_is_the_set_it_stands_for(
 
 def test_a_checkpoint_of_version_1_is_read() -> None:
     """It has no due times, and nobody knows when it was noted."""
-    saved = Path(__file__).parents[1] / "fuzz/corpus/checkpoint/version-1-1"
+    saved = Path(__file__).parents[2] / "fuzz/corpus/checkpoint/version-1-1"
     image, generation = decode_checkpoint(saved.read_bytes()[1:])  # the first byte is for the fuzzer
     assert image == ChannelImage(5, [(7, 9), (12, 13)], {5: 2, 10: 1})
     assert generation == 0xABCD_0000_0001

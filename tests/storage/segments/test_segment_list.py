@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.segments.segment_list import SegmentList
-from tests.storage.test_retention import a_log
+from tests.storage.log.test_retention import a_log
 
 if TYPE_CHECKING:
     from aiodq.storage.segments.segment_files import Segment

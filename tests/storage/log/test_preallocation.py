@@ -22,7 +22,7 @@ from tests.storage.stores import a_store
 if TYPE_CHECKING:
     from aiodq.storage.log.topic_log import TopicLog
 
-GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "v1" / "ahead"
+GOLDEN = Path(__file__).parents[2] / "data" / "golden" / "v1" / "ahead"
 ENOUGH = [bytes([65 + number]) * 900 for number in range(7)]
 """More than the bytes from which on zeros are written."""
 
