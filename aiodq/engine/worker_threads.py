@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from aiodq.engine.futures import settle
 from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.thread_pool import ThreadPool
 from aiodq.errors import StorageError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class WorkerThreads:
         """
         self._loop = loop
         self._fail = fail
-        self._executor = executor or ThreadPoolExecutor(_WORKERS, "aiodq")
+        self._executor: Executor | ThreadPool = executor or ThreadPool(_WORKERS, "aiodq")
         self._outstanding = 0
         self._nudging = False
 
