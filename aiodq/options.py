@@ -157,7 +157,7 @@ class Retention:
         max_age: older segments go, judged by their newest message: seconds, or a `timedelta`. A segment takes messages
             of a quarter of this time at most, so that each goes within one and a quarter of it. None: no bound.
         max_bytes: the oldest full segments go until no more than this is left, in bytes of all the topic's segment
-            files, the one being written included. None: no bound.
+            files, the one being written as far as it is written. None: no bound.
         max_segments: as `max_bytes`, by number.
         unconsumed: `"keep"` exempts from the three bounds what some channel has not acked; `"delete"` does not, and
             counts as dropped what a channel loses by it.

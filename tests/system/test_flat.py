@@ -155,7 +155,7 @@ def test_with_many_channels(options: str, tmp_path: Path) -> None:
     """Each channel is told of what was put, once a batch; nothing else knows of the others."""
     few, many = costs(tmp_path / "few", options), costs(tmp_path / "many", options, channels=50)
     told = (many.pop("put") - few.pop("put")) / 49
-    assert 0 < told <= 75
+    assert 0 < told <= 45
     alike(few, many)
 
 
