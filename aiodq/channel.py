@@ -178,7 +178,7 @@ class Channel(AsyncIteration):
                     else:
                         messages.append(await channel_engine.get(self._store_ref))
         except (TimeoutError, AiodqError):
-            pass  # what was taken so far is returned; an error comes again with the next call
+            pass  # what was taken so far is returned; an error is raised by the next call
         except BaseException:
             self._give_back(messages)
             raise
@@ -248,7 +248,7 @@ class Channel(AsyncIteration):
             InvalidOptionError: these are no messages; a `TypeError` too.
             QueueShutDown: the store is closed.
             DiskFullError: when awaited: settled, but not durably so; it will be once there is space.
-            StoreFailedError: the store has stopped; after opening again the messages may come again.
+            StoreFailedError: the store has stopped; after opening again the messages may be redelivered.
 
         Cancellation: settled all the same, durable with the next commit; a crash before that redelivers.
         """
@@ -417,12 +417,12 @@ class Channel(AsyncIteration):
         """Work messages off until the channel is stopped or shut down, or until cancelled.
 
         A message is acked when its handler returns. A handler fails by an exception, by a cancellation that nobody
-        asked for, or by taking longer than `timeout`: the message comes again after the channel's `backoff`, or where
-        it has none after 1 s, 2 s, 4 s … up to 15 minutes, and others are worked off meanwhile; after `max_attempts`
-        it is dead. `raise aiodq.Retry(delay)` chooses the wait, `raise aiodq.Reject(reason)` gives the message up, and
-        what the handler settles itself (`await message.nack()`: again at once) stays as it settled it. No handler can
-        end `consume`. With `max_attempts`, what was in hand when its process died waits likewise before it is tried
-        again: should it have been the cause, nothing that was in hand beside it dies of that, too.
+        asked for, or by taking longer than `timeout`: the message is redelivered after the channel's `backoff`, or
+        where it has none after 1 s, 2 s, 4 s … up to 15 minutes, and others are worked off meanwhile; after
+        `max_attempts` it is dead. `raise aiodq.Retry(delay)` chooses the wait, `raise aiodq.Reject(reason)` gives the
+        message up, and what the handler settles itself (`await message.nack()`: again at once) stays as it settled it.
+        No handler can end `consume`. With `max_attempts`, what was in hand when its process died waits likewise before
+        it is tried again: should it have been the cause, nothing that was in hand beside it dies of that, too.
 
         Each attempt that fails is one line of the logger `aiodq.delivery` at WARNING, with `topic`, `channel`,
         `offset`, `attempt` and `next` as attributes of the record. The last one comes with its traceback.
@@ -472,7 +472,7 @@ class Channel(AsyncIteration):
         From the call on no message is handed out: `consume` and `async for` end, `get` raises `QueueShutDown`, `join`
         returns. What is under way may end: `stop` waits until nothing is in flight. After `grace`, handlers of
         `consume` are cancelled and their messages released; what others hold stays theirs to settle. What nobody has
-        acked comes again when the store is next opened. Puts go on. Repeating it is safe; the shortest grace counts.
+        acked is redelivered when the store is next opened. Puts go on. Repeating it is safe; the shortest grace counts.
 
         Nothing stops a thread: a plain function that still runs after `grace` goes on unheard, and its message is
         released. So is that of a handler that has not ended 5 s after it was cancelled.
@@ -494,7 +494,7 @@ class Channel(AsyncIteration):
         await stop_channels([self._channel_engine], wait)
 
     async def seek(self, position: Position) -> None:
-        """Go on from another place: everything before it counts as settled, everything from there on comes again.
+        """Go on from another place: everything before it counts as settled, everything from there on is redelivered.
 
         Going ahead therefore gives up what lies between: where retention deletes what is consumed, for good.
         What is in flight is forgotten, with its attempts; settling it raises `NotInFlightError`.

@@ -39,8 +39,8 @@ class Message(StoredMessage, AsyncBlock):
     `async with message` acks it on success, requeues it on an exception, and releases it (as if it had never been
     handed out) when the task is cancelled; inside a transaction's block, that of `Store.transaction`, it joins the
     transaction instead of acking. `Retry` and `Reject` choose what becomes of it; every exception goes on. What is not
-    settled within the channel's `visibility_timeout` comes again; what is in flight at a crash comes again when the
-    store is next opened.
+    settled within the channel's `visibility_timeout` is redelivered; what is in flight at a crash is redelivered when
+    the store is next opened.
 
     Attributes:
         body: the bytes that were put.
@@ -91,7 +91,7 @@ class Message(StoredMessage, AsyncBlock):
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile: its time was up, or by a purge.
             DiskFullError: settled, but not durably so; it will be once there is space.
-            StoreFailedError: the store has stopped; after opening again the message may come again.
+            StoreFailedError: the store has stopped; after opening again the message may be redelivered.
 
         Cancellation: settled all the same, durable with the next commit; a crash before that redelivers.
         """
@@ -184,7 +184,7 @@ class Message(StoredMessage, AsyncBlock):
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile.
             InvalidMessageError: the reason is no text; nothing changed.
-            StorageError: the dead-letter topic could not take it now; the message comes again.
+            StorageError: the dead-letter topic could not take it now; the message is redelivered.
 
         Cancellation: rejected all the same.
         """

@@ -337,7 +337,7 @@ class Backoff:
     """How long a message waits that was requeued without a delay: longer from one delivery to the next.
 
     The wait after delivery *n* is `first * factor ** (n - 1)` seconds, `limit` at most, and then up to `jitter` of it
-    more or less, so that what failed together does not come again together.
+    more or less, so that what failed together is not redelivered together.
 
     Attributes:
         first: seconds after the first delivery, or a `timedelta`.
@@ -387,7 +387,7 @@ class ChannelOptions:
         max_in_flight: messages handed out and not yet settled, at most. 1 gives strict order.
         max_attempts: after so many deliveries a message is dead: it goes to the dead-letter topic, or is dropped and
             counted where there is none. Deliveries are written down as messages are handed out, without a sync, so that
-            one counts also if it kills the process; a power cut may forget some. None: it comes again for ever.
+            one counts also if it kills the process; a power cut may forget some. None: it is redelivered for ever.
         dead_letter: the name of the topic for what is dead or rejected, or None.
         backoff: how long a message waits after a `nack` without a delay; None: it is ready again at once.
         tags: only messages with one of these tags are delivered; the others count as settled. None: all are.

@@ -101,7 +101,7 @@ class TopicStats:
         fsyncs: of the log, since the store was opened.
         bytes_read: from disk for channels, since then. A channel that keeps up adds nothing.
         dropped: messages given up by the overflow policy, since then.
-        damages: stretches found damaged at open.
+        damages: ranges of bytes found damaged at open.
         recovered_bytes: unfinished writes cut off at open.
         channels: by name.
         held: full segments that channels hold back; `by` names them.

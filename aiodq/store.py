@@ -507,7 +507,7 @@ def open_queue(
 
 
 def open_reader(path: str | PathLike[str]) -> StoreReader:
-    """Look into a store without owning it: synchronous, read-only, no lock, safe beside a live owner.
+    """Look into a store without owning it: synchronous, read-only, no lock, safe while its owner runs.
 
     Raises:
         StoreNotFoundError: there is no such directory.

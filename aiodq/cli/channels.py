@@ -123,7 +123,7 @@ def peek(
 
 
 def seek(store: str, topic: str, channel: str, position: str, /, *, json: bool = False) -> int:
-    """Let a channel go on from another place: what is before it counts as acked, the rest comes again.
+    """Let a channel go on from another place: what is before it counts as acked, the rest is redelivered.
 
     Args:
         store: the store's directory.

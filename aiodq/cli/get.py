@@ -42,9 +42,9 @@ def get(
 ) -> int:
     """Take messages from a channel, write each and a newline to standard output, and ack it.
 
-    A message is acked once it was written, so what an interruption or a closed pipe catches in between comes again with
-    the next get. Without -n and --follow: everything that is ready. A topic or channel that is not there is not made:
-    put does that, and channels --create.
+    A message is acked once it was written, so what an interruption or a closed pipe catches in between is redelivered
+    with the next get. Without -n and --follow: everything that is ready. A topic or channel that is not there is not
+    made: put does that, and channels --create.
 
     Args:
         store: the store's directory.

@@ -1,4 +1,4 @@
-"""`aiodq stat`: what a store holds, beside whoever owns it."""
+"""`aiodq stat`: what a store holds, while its owner runs, too."""
 
 import sys
 import time

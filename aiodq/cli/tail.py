@@ -1,4 +1,4 @@
-"""`aiodq tail`: looking at a topic's newest messages beside whoever owns the store."""
+"""`aiodq tail`: looking at a topic's newest messages while its owner runs, too."""
 
 import json as json_text
 import sys

@@ -473,7 +473,7 @@ class ChannelState:
         return at
 
     def purge(self, start: int = 0, stop: int = sys.maxsize) -> int:
-        """Settle everything, or a stretch; return how many messages that were."""
+        """Settle everything, or a range; return how many messages that were."""
         return self._give_up(start, stop)
 
     def settled_all(self, start: int, stop: int) -> bool:

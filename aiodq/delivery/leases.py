@@ -148,7 +148,7 @@ class Leases:
         """Begin without any.
 
         Args:
-            settle: called with the offsets of a stretch that turns out to be acked.
+            settle: called with the offsets of a range that turns out to be acked.
             stale: makes an entry apart of an offset, its delivery number and its deadline.
         """
         self.open: Lease | None = None

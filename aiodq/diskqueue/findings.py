@@ -26,7 +26,7 @@ class Finding(NamedTuple):
 
     - `no-metadata`: there is none; what is there is read from its beginning.
     - `bad-metadata`: it is not what go-diskqueue writes, contradicts itself, or names no file that is there; likewise.
-    - `stale-metadata`: there is more than it knows of, from `position` on. That is read too. Messages may come again.
+    - `stale-metadata`: there is more than it knows of, from `position` on. It is read too. Messages may be redelivered.
     - `bad-position`: where it says to go on reading lies inside a message; its file is read from the beginning.
     - `already-read`: a file from before the read position; it is not read.
     - `missing-file`: files that should be there are not; what they held is not known. `path` is the first of them.
@@ -38,7 +38,7 @@ class Finding(NamedTuple):
         kind: one of these.
         path: the file.
         position: the byte in it from which on this holds.
-        end: the byte behind the last of it; equal to `position` where no stretch of bytes is meant.
+        end: the byte behind the last of it; equal to `position` where no bytes are meant.
         reason: in words.
     """
 

@@ -44,7 +44,7 @@ class DiskQueueReader:
     first file where there is no metadata that makes sense, and goes on to the end of the last file that exists, each
     file to its real end, whatever the limit was (SYSTEMS rows A13, A14, A23). So nothing is lost that go-diskqueue
     would give out, and what was written after the last sync comes too, even after the first one never came (A-W2,
-    A-W7). What was read after the last sync comes again (A-W1).
+    A-W7). What was read after the last sync is redelivered (A-W1).
 
     Behind damage the rest of that file is not read, since nothing marks where a message begins; the next file is (A17).
     Files that go-diskqueue has quarantined as `.bad` are not looked at (A6).
@@ -238,7 +238,7 @@ def read(
     Args:
         directory: where the files are.
         name: the queue's; nsqd calls it after the topic, or "topic:channel" ("topic;channel" on Windows).
-        min_message_bytes: what the queue was opened with. Where it is more than 0 (nsqd: 26), a stretch of zeros, as a
+        min_message_bytes: what the queue was opened with. Where it is more than 0 (nsqd: 26), a run of zeros, as a
             power cut may leave it, is found to be damage; else it reads as empty messages.
         max_message_bytes: likewise. A length beyond it is damage.
         fs: another file system than the machine's, for tests.

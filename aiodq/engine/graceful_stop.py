@@ -119,7 +119,7 @@ async def _cut(channel_engines: Collection[StoppableChannel], grace: float) -> N
     for channel_engine, consumer in consumers:
         if count := consumer.let_go():
             _LOG.error(
-                "%s: %d handlers go on though they were cancelled; their messages come again",
+                "%s: %d handlers go on though they were cancelled; their messages are redelivered",
                 channel_engine.place,
                 count,
             )

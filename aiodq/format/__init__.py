@@ -16,7 +16,7 @@ position 0        64                                                data end    
                   |<----------- frames, 8-byte aligned ------------>|<----- footer, if sealed --->|
 ```
 
-A segment holds a stretch of one topic's records; its file is named by the offset of the first. Frames are appended
+A segment holds a range of one topic's records; its file is named by the offset of the first. Frames are appended
 until it is sealed: then a footer is written behind them and nothing in it changes any more. Without a footer it is
 scanned from its header on. The footer is derived from the frames: lost, it is made again. Behind the last frame of a
 segment without a footer there may be zeros up to the file's end, which its owner wrote ahead: they are not written yet,
@@ -163,14 +163,14 @@ HEADER: 8 bytes, then the name and the value
 
 ## Footer
 
-Index entries, then a tail of fixed size in the file's last bytes. An entry stands for a stretch of whole frames and
+Index entries, then a tail of fixed size in the file's last bytes. An entry stands for consecutive whole frames and
 whole runs. The index is sparse: an entry begins with the first frame at least INDEX_STRIDE bytes behind the beginning
 of the entry before it, but never inside a run. Positions rise strictly, relative offsets do not fall.
 
 INDEX_ENTRY: 32 bytes
 
     offset  size  name      meaning
-         0     8  position  of the stretch's first frame in the file
+         0     8  position  of the entry's first frame in the file
          8     4  first     offset of its first record, less the segment's base
         12     4  records   how many it holds
         16     4  frames    how many it holds

@@ -52,12 +52,12 @@ _ONE: Final = 1 << 31
 
 
 def crc32_of_range(before: int, behind: int, length: int, start: int) -> int:
-    """Return the CRC-32, begun with `start`, of a stretch that is not looked at.
+    """Return the CRC-32, begun with `start`, of a range that is not looked at.
 
-    Many stretches that overlap, of bytes that somebody chose, would take quadratic time otherwise.
+    Many ranges that overlap, of bytes that somebody chose, would take quadratic time otherwise.
 
     Args:
-        before: the CRC-32 of everything up to the stretch.
+        before: the CRC-32 of everything up to the range.
         behind: the CRC-32 of everything up to its end.
         length: its bytes.
         start: the starting value.

@@ -1,4 +1,4 @@
-"""Decoding a stretch of frames at once, with a short path for runs of compact records."""
+"""Decoding many frames at once, with a short path for runs of compact records."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def begins_entry(position: int, previous: int) -> bool:
 
 
 class IndexEntry(NamedTuple):
-    """A stretch of whole frames (and whole runs): where it begins, what it holds, its newest time in nanoseconds."""
+    """Consecutive whole frames (and whole runs): where they begin, what they hold, their newest time in nanoseconds."""
 
     position: int
     first: int

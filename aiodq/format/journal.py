@@ -93,8 +93,8 @@ class OpKind(IntEnum):
     REQUEUE = 3
     """`length` messages from `offset` on, `LONGEST_RUN` at most, are ready and have been delivered `value` times each.
 
-    Written when a message comes again, and, where a channel counts what ends with its process, as messages are handed
-    out: a run of them is one operation, of which a version that knows no runs takes the first message alone.
+    Written when a message is redelivered, and, where a channel counts what ends with its process, as messages are
+    handed out: a run of them is one operation, of which a version that knows no runs takes the first message alone.
     """
     DEFER = 4
     """The message at `offset` is due at `value`, `length` milliseconds after this was noted, or a little less."""
@@ -122,7 +122,7 @@ class ChannelImage:
 
     Attributes:
         floor: everything below this offset is settled.
-        ranges: settled stretches above it, (start, stop), in order.
+        ranges: settled ranges above it, (start, stop), in order.
         attempts: deliveries so far of messages that were requeued, or whose deliveries are noted, by offset.
         deferred: when messages are due that are not to be delivered before, wall time, by offset.
         noted_ns: when this was noted, wall time; 0 where that is not known.
@@ -284,7 +284,7 @@ def decode_checkpoint(data: bytes, path: str = "") -> tuple[ChannelImage, int]:
         dict(_DEFERRAL.iter_unpack(body[third:])),
         noted_ns,
     )
-    edges = [edge for stretch in image.ranges for edge in stretch]
+    edges = [edge for each in image.ranges for edge in each]
     if any(a >= b for a, b in pairwise(edges)) or max([floor, *edges[-1:]]) > _OFFSETS:
         raise CorruptionError("the checkpoint's ranges are not in order", path, 20)
     return image, generation

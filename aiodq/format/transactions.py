@@ -88,7 +88,7 @@ FIRST_BLOCK: Final = _HEADER.size
 
 @dataclass(slots=True)
 class Acks:
-    """What a transaction settles in one channel: stretches of offsets, (start, stop), in order."""
+    """What a transaction settles in one channel: ranges of offsets, (start, stop), in order."""
 
     topic: str
     channel: str

@@ -1,4 +1,4 @@
-"""Which stretches of which segments a read is made of: decided once, beside the driver, and each read by one task."""
+"""Which ranges of which segments a read is made of: decided once, beside the driver, and each read by one task."""
 
 from __future__ import annotations
 

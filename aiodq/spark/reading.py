@@ -1,4 +1,4 @@
-"""What a task does: a stretch of a log, decoded to Arrow batch by batch."""
+"""What a task does: a range of a log, decoded to Arrow batch by batch."""
 
 from __future__ import annotations
 

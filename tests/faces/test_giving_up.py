@@ -20,7 +20,7 @@ async def test_reject_to_a_full_dead_letter_topic_says_so_and_the_message_comes_
         jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
         await jobs.put(b"bad")
         message = await jobs.get()
-        with pytest.raises(aiodq.StorageError, match=r"dead-letter topic 'dead' .*comes again") as caught:
+        with pytest.raises(aiodq.StorageError, match=r"dead-letter topic 'dead' .*is redelivered") as caught:
             await message.reject("no use")
         assert caught.value.retriable
         assert isinstance(caught.value.__cause__, aiodq.QueueFull)

@@ -172,7 +172,7 @@ class Ledger:
             self._problem("out of order", track.script.where(position), offset)
 
     def settled(self, offsets: Iterable[int]) -> None:
-        """Note that the acks of these are durable, so that they may not come again."""
+        """Note that the acks of these are durable, so that they may not be redelivered."""
         for offset in offsets:
             if offset >= len(self._settled):
                 self._settled.extend(bytes(offset + 1))

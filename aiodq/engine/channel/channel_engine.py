@@ -1,4 +1,4 @@
-"""A channel's end of a topic: its state, the messages at hand, and those who wait for them."""
+"""A channel's end of a topic: its state, the messages in memory, and those who wait for them."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class ChannelEngine(Settlement, Generic[M]):
         return map(self._make, repeat(lease), range(first, stop), self.bodies[first:stop], repeat(store_ref))
 
     def take(self, store_ref: object, *, cold: bool = False, now: float | None = None) -> M | None:
-        """Hand out the next message, or None when nothing may be or nothing is at hand.
+        """Hand out the next message, or None when nothing may be or nothing is in memory.
 
         Args:
             store_ref: what the message is to hold, so that the store stays open.
@@ -335,7 +335,7 @@ class ChannelEngine(Settlement, Generic[M]):
             self._changed()
 
     def reset(self) -> None:
-        """Forget what is at hand: the state was moved."""
+        """Forget what is in memory: the state was moved."""
         self.source.reset()
         self.wake()
 

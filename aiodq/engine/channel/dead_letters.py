@@ -85,7 +85,7 @@ def send_dead_letter(
         state: of its channel.
         letter: the message.
         post: puts the letter, and tells how that ended.
-        failed: makes the message come again some time.
+        failed: has the message redelivered some time.
         changed: told when the state has changed later.
     """
     offset = letter.batch.first
@@ -111,7 +111,7 @@ def _refused(letter: DeadLetter, full: QueueFull) -> StorageError:
     """Return what to tell who gave a message up, where the dead-letter topic's policy is `"reject"` and it is full."""
     error = StorageError(
         f"the dead-letter topic {letter.target!r} could not take message {letter.batch.first} of {letter.topic!r} now: "
-        f"{full}; the message comes again",
+        f"{full}; the message is redelivered",
         retriable=True,
     )
     error.__cause__ = full
@@ -167,7 +167,7 @@ class DeadLetterOffice:
             done(None)
 
     async def close(self) -> None:
-        """Stop. A message whose letter waits for room comes again at the next open."""
+        """Stop. A message whose letter waits for room is redelivered at the next open."""
         for task in self._waiting:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Where a channel's messages come from: what comes again and is kept, what was read ahead, the log's tail, the disk."""
+"""Where a channel's messages come from: what is kept for redelivery, what was read ahead, the log's tail, the disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["MessageSource", "MessageSourceUser"]
 
 _AT_ONCE: Final = 64
-"""So many messages that come again are read from the log at a time."""
+"""So many messages that are redelivered are read from the log at a time."""
 
 _SOON: Final = 1_000_000_000
 """Nanoseconds: so far ahead messages are read that are not due yet."""
@@ -44,12 +44,12 @@ class MessageSource:
 
     Attributes:
         read_ahead: what is read ahead.
-        kept: what comes again, as far as it is in memory.
-        missing: what comes again and is being read, one by one.
+        kept: what is redelivered, as far as it is in memory.
+        missing: what is redelivered and is being read, one by one.
     """
 
     def __init__(self, user: MessageSourceUser, tail: TailCache, reader: PrefetchingReader) -> None:
-        """Begin with nothing at hand."""
+        """Begin with nothing in memory."""
         self.read_ahead: ReadAhead = ReadAhead(
             tail, reader.read_now, lambda: reader.want(self), user.lost, reader.ahead
         )
@@ -61,7 +61,7 @@ class MessageSource:
         self._error: Exception | None = None
 
     def next(self, state: ChannelState, *, cold: bool) -> tuple[Batch, int] | None:
-        """Return the next message that is at hand, as a batch and a place in it.
+        """Return the next message that is in memory, as a batch and a place in it.
 
         Args:
             state: the channel's.
@@ -94,11 +94,11 @@ class MessageSource:
         self.requeue_cache.keep_of(batch, offsets, self.read_ahead.limit)
 
     def keep(self, batch: Batch) -> None:
-        """Keep a message that comes again, if there is room."""
+        """Keep a message that is redelivered, if there is room."""
         self.requeue_cache.keep(batch, self.read_ahead.limit)
 
     def reset(self) -> None:
-        """Forget what is at hand."""
+        """Forget what is in memory."""
         self.read_ahead.clear()
         self.requeue_cache.clear()
 

@@ -1,4 +1,4 @@
-"""The messages a channel has at hand: what it reads now, what was read ahead, and the log's tail behind that."""
+"""The messages a channel has in memory: what it reads now, what was read ahead, and the log's tail behind that."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ReadAhead:
         return self._limit()
 
     def fresh(self, state: ChannelState, *, cold: bool) -> tuple[Batch, int] | None:
-        """Return the next message never handed out, as a batch and a place in it, or None where none is at hand.
+        """Return the next message never handed out, as a batch and a place in it, or None where none is in memory.
 
         Args:
             state: the channel's.
@@ -70,7 +70,7 @@ class ReadAhead:
             if batch is not None:
                 return batch, offset - batch.first
             if state.fresh() != offset:
-                continue  # what was at hand begins behind a gap
+                continue  # what was in memory begins behind a gap
             if not cold:
                 self.request(state)
                 return None
@@ -115,7 +115,7 @@ class ReadAhead:
         return offset
 
     def feed(self, state: ChannelState, result: ReadResult, offset: int) -> None:
-        """Put what was read from `offset` on behind what is at hand; what is missing in it is lost."""
+        """Put what was read from `offset` on behind what is in memory; what is missing in it is lost."""
         for batch in result.batches:
             self._lose(state, offset, batch.first)
             offset = max(offset, batch.stop)
@@ -129,7 +129,7 @@ class ReadAhead:
             self._lost(lost, start)
 
     def clear(self) -> None:
-        """Forget what is at hand."""
+        """Forget what is in memory."""
         self.epoch += 1
         self._current = None
         self._ahead.clear()

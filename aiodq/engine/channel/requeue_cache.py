@@ -1,4 +1,4 @@
-"""Messages that come again, in memory as far as there is room; the others are read from the log when they are due."""
+"""Messages that are redelivered, in memory as far as there is room; the others are read from the log when due."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RequeueCache:
         self._cost = 0
 
     def __contains__(self, offset: int) -> bool:
-        """Return whether the message is at hand."""
+        """Return whether the message is in memory."""
         return offset in self.batches
 
     def get(self, offset: int) -> Batch | None:

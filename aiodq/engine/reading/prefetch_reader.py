@@ -40,7 +40,7 @@ class SharedReader:
         self._put_off: list[Callable[[LogReader], None]] = []
 
     def use(self, function: Callable[[LogReader], T]) -> T:
-        """Return what `function` reads; beside somebody else, through files of its own. Blocking."""
+        """Return what `function` reads; while somebody else does, through files of its own. Blocking."""
         if self._take():
             try:
                 return function(self._reader)
@@ -171,7 +171,7 @@ class PrefetchingReader:
         source.fetched(result, offset, epoch)
 
     async def _fetch_missing(self, source: Prefetched) -> None:
-        """Read messages that come again, from wherever they are."""
+        """Read messages that are redelivered, from wherever they are."""
         offsets = source.missing
         try:
             results = await self._threads.call(self._ahead.use, partial(_read_each, view=self._view(), offsets=offsets))

@@ -328,7 +328,7 @@ class EffectiveOptions:
         self._failed.pop(name, None)
 
     def look_at(self, channel_engine: ChannelEngine[Any]) -> None:
-        """Have written what is to be on disk of a channel's options and is not; one that is being made comes again."""
+        """Have written what is to be on disk of a channel's options and is not; one being made is looked at again."""
         self._apply(channel_engine)
         name, wanted = channel_engine.name, self.channel_record(channel_engine.name)
         if channel_engine.state is None or wanted is None or not self._keeps(channel_engine):

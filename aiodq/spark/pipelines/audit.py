@@ -77,7 +77,7 @@ class AuditSummary:
 
 
 def audit(spark: SparkSession, stores: str | os.PathLike[str], *, topics: Sequence[str] | None = None) -> AuditSummary:
-    """Read every byte of every segment, a segment a task, beside live owners. Nothing is written. Blocking.
+    """Read every byte of every segment, a segment a task, while owners run. Nothing is written. Blocking.
 
     Messages that are missing because retention or a purge deleted them are no finding, nor is an unfinished write.
 

@@ -51,8 +51,8 @@ def report(
 ) -> ReportSummary:
     """Describe a store in one HTML file that needs nothing else. Blocking.
 
-    It shows by topic the rate over time, sizes and tags; by channel how much waits and since when, what came again and
-    what was given up.
+    It shows by topic the rate over time, sizes and tags; by channel how much waits and since when, what was redelivered
+    and what was given up.
 
     Args:
         spark: a session.

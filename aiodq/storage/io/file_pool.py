@@ -321,7 +321,7 @@ class PooledFile:
         """See `File.sync`."""
         self._check()
         file = self._fs.take(self)
-        # INVARIANT: what is written beside this sync may not be covered by it, and counts as not synced.
+        # INVARIANT: what is written during this sync may not be covered by it, and counts as not synced.
         self.dirty = False
         synced = False
         try:

@@ -21,7 +21,7 @@ _CHUNK: Final = 1 << 20
 
 
 class Damage(NamedTuple):
-    """A stretch of a file that does not hold what was written there.
+    """A range of a file that does not hold what was written there.
 
     Attributes:
         path: the file.

@@ -54,7 +54,7 @@ class Preallocation:
         self._refused = False
 
     def synced(self, position: int) -> None:
-        """Everything before `position` is on the device. May be called beside all else."""
+        """Everything before `position` is on the device. May be called at any time."""
         self._synced = position
 
     def top_up(self, position: int, limit: int) -> None:

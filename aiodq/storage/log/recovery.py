@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Recovery", "index_unit", "recover", "seal_file"]
 
 _MANY: Final = 8
-"""More bad stretches than this in one file, and the whole file is quarantined rather than each of them."""
+"""More bad ranges than this in one file, and the whole file is quarantined rather than each of them."""
 
 
 @dataclass(slots=True)
@@ -175,8 +175,8 @@ def _report_lost(task: _Task, contents: Contents) -> None:
         # The next segment began only after this one's footer was durable.
         reason = "the footer is not what was written; it was made again"
         lost.append(Damage(task.path, contents.data_end, task.found.size, reason, contents.end, contents.end))
-    stretches = [(item.position, item.end) for item in lost if item.position < item.end]
-    for position, end in stretches if len(stretches) <= _MANY else [(0, task.found.size)]:
+    ranges = [(item.position, item.end) for item in lost if item.position < item.end]
+    for position, end in ranges if len(ranges) <= _MANY else [(0, task.found.size)]:
         quarantine(task.fs, task.path, position, end)
     task.result.damages += lost
 

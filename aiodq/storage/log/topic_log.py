@@ -62,8 +62,8 @@ class LogOptions:
 class TopicLog:
     """The segments of one topic.
 
-    Blocking, and not to be called from two threads at once, with two exceptions: `sync` may run beside `stage`, `flush`
-    and `commit`, and readers beside everything.
+    Blocking, and not to be called from two threads at once, with two exceptions: `sync` may run during `stage`, `flush`
+    and `commit`, and readers at any time.
 
     Attributes:
         directory: the topic's.

@@ -94,7 +94,7 @@ def _footer(
 
 
 def _rewrite(fs: FileSystem, path: str, check: SegmentCheck, contents: Contents, end: int) -> tuple[str, str]:
-    """Put a copy without the bad stretches in the segment's place."""
+    """Put a copy without the bad ranges in the segment's place."""
     kept = quarantine(fs, path, 0, check.size)
     temporary = path + TEMPORARY
     if fs.exists(temporary):

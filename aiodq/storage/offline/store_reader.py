@@ -1,4 +1,4 @@
-"""Looking into a store without owning it: no lock, nothing written, beside a live owner or on a copy.
+"""Looking into a store without owning it: no lock, nothing written, while its owner runs or on a copy.
 
 An owner only ever appends to one segment, seals it, begins the next, and deletes whole ones; and the frames say
 themselves how far they are whole. So a reader needs no word with the owner: what is unfinished is the end for now.
@@ -48,7 +48,7 @@ _CHUNK: Final = 1 << 20
 
 
 class TopicReader:
-    """One topic, read beside its owner.
+    """One topic, read while its owner runs.
 
     Made by `StoreReader.topic`. It holds no files open between calls. Not for two threads at once.
 
@@ -273,8 +273,8 @@ class TopicReader:
         dues: Mapping[int, int],
         known: Mapping[str, ChannelFigures] | None,
     ) -> ChannelSummary:
-        stretches = [(max(segment.base, self._log.begin), segment.end) for segment in view.segments]
-        depth = sum(unsettled(image, start, stop) for start, stop in stretches)
+        ranges = [(max(segment.base, self._log.begin), segment.end) for segment in view.segments]
+        depth = sum(unsettled(image, start, stop) for start, stop in ranges)
         now = time.time_ns()
         deferred = {offset for offset, due in image.deferred.items() if due > now}
         deferred |= {o for o in dues if o not in image.attempts and unsettled(image, o, o + 1)}
@@ -318,7 +318,7 @@ def _arrow() -> ModuleType:
 
 
 class StoreReader:
-    """A store, read beside its owner or without one. It takes no lock, writes nothing and holds no files open.
+    """A store, read while its owner runs or without one. It takes no lock, writes nothing and holds no files open.
 
     Attributes:
         path: the store's directory.

@@ -147,7 +147,7 @@ class StoreReport:
 
 
 def verify_store(path: str, fs: FileSystem) -> StoreReport:
-    """Read every byte of a store, beside its owner or on a copy.
+    """Read every byte of a store, while its owner runs or on a copy.
 
     A copy of a live store should be of one moment: with files of different moments, some seem to be behind others.
 

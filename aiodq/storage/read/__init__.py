@@ -1,1 +1,1 @@
-"""Reading a log by offset, beside its owner or as its owner."""
+"""Reading a log by offset, as its owner or while that runs."""

@@ -1,4 +1,4 @@
-"""Stretches of a log as Arrow record batches: what readers beside the owner give, and what Spark's tasks read."""
+"""Ranges of a log as Arrow record batches: what readers give while the owner runs, and what Spark's tasks read."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ class FrameReader(Generic[R]):
         return end
 
     def opened(self, segment: Segment) -> OpenSegment:
-        """Return a segment with its file open and its index at hand."""
+        """Return a segment with its file open and its index in memory."""
         opened = self._open.get(segment.path)
         if opened is not None and opened.segment.base == segment.base:
             return opened

@@ -1,4 +1,4 @@
-"""Reading a log by offset: forward, backward, by time. It sees a snapshot and may run beside the owner's writes."""
+"""Reading a log by offset: forward, backward, by time. It sees a snapshot and may run while the owner writes."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Window:
 
 
 class _RunningSums:
-    """Checksums of a file from some place on, by which that of any stretch is known for the price of its two ends."""
+    """Checksums of a file from some place on, by which that of any range is known for the price of its two ends."""
 
     def __init__(self, window: Window, start: int) -> None:
         self._window = window
@@ -135,7 +135,7 @@ def scan_units(
     expected: int = -1,
     window: Window | None = None,
 ) -> Iterator[Unit | Bad]:
-    """Yield what stands between `start` and `limit`: whole puts, and stretches that are none.
+    """Yield what stands between `start` and `limit`: whole puts, and ranges that are none.
 
     Args:
         file: the segment's file.

@@ -209,7 +209,7 @@ def _next_block(data: bytes, end: int, last: int, generation: int, path: str) ->
 class ChannelJournal:
     """A channel's durable state, open for its owner.
 
-    Operations may be appended beside a sync or a fold in another thread.
+    Operations may be appended during a sync or a fold in another thread.
 
     Attributes:
         image, ops: what was found at open; the caller applies the one to the other.

@@ -79,7 +79,7 @@ def noted_watermark(values: tuple[int, int], salt: int) -> int:
 
 
 def read_slot_file(fs: FileSystem, path: str) -> tuple[int, int]:
-    """Return the values of a slot file, beside its owner perhaps; zeros where there is none or no slot is valid.
+    """Return the values of a slot file, while its owner runs perhaps; zeros where there is none or no slot is valid.
 
     Raises:
         StorageError: as mapped from the system's error.
