@@ -256,7 +256,8 @@ class StoreOptions:
         retention: when segments are deleted.
         compression: `"zstd"` compresses by batch (extra `zstd`), None does not.
         memory_bytes: bound for one topic's write buffer and read-ahead together.
-        sync_backend: how the event loop waits for a sync; `"thread"` is always there, `"auto"` takes the best.
+        sync_backend: how the event loop waits for a sync; `"thread"` is always there, `"auto"` takes the best of what
+            was measured, which is `"thread"`, too. `Store.stats` says which it is.
         alarms: thresholds that are watched while the store is open, given to `open`; in a topic's own options they mean
             nothing. They are not stored.
     """

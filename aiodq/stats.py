@@ -140,12 +140,14 @@ class StoreStats:
         failed: why it stopped, or None.
         topics: by name.
         transactions: committed since the store was opened.
+        sync_backend: what `StoreOptions.sync_backend` came to: `"thread"`.
     """
 
     path: str
     failed: str | None
     topics: dict[str, TopicStats]
     transactions: int = 0
+    sync_backend: str = "thread"
 
 
 @dataclass(frozen=True, slots=True)

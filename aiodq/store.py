@@ -12,6 +12,7 @@ from aiodq.clock import Clock, SystemClock
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.stats.health import health
 from aiodq.engine.store_engine import Seams, StoreEngine
+from aiodq.engine.worker_threads import BACKEND
 from aiodq.errors import InvalidOptionError, InvalidOptionTypeError, NotAwaitedError, StorageError
 from aiodq.message import Message
 from aiodq.names import check_name, check_topic_name
@@ -211,7 +212,11 @@ class Store(AsyncBlock):
             if engine.creation.exists or engine.creation.failed
         }
         return StoreStats(
-            self.path, None if failure is None else str(failure), topics, self._store_engine.committer.committed
+            self.path,
+            None if failure is None else str(failure),
+            topics,
+            self._store_engine.committer.committed,
+            BACKEND,
         )
 
     async def drain(self, timeout: float | timedelta | None = None) -> bool:

@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Executor
 
-__all__ = ["WorkerThreads"]
+__all__ = ["BACKEND", "WorkerThreads"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+BACKEND: Final = "thread"
+"""What waits for a sync, as `StoreOptions.sync_backend` names it; `"auto"` comes to it: see `thread_pool`."""
 
 _WORKERS: Final = 8
 _NUDGE_SECONDS: Final = 0.002
