@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiodq.engine.put_batch import PLAIN, Draft
 from aiodq.engine.queue_errors import QueueShutDown
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from aiodq.format.layout import BytesLike
 
 __all__ = ["Producer"]
+
+_AT_ONCE: Final = 10_000
+"""Bodies that are looked at in one stretch: about a millisecond."""
 
 
 class Producer:
@@ -126,7 +129,7 @@ class Producer:
         check_bodies(bodies)
         bodies = list(bodies)
         if bodies and tag is None and key is None and headers is None and delay is None and ttl is None:
-            cost = engine.group_commit.plain_cost(bodies)
+            cost = await self._plain_cost(bodies)
             if cost is not None:
                 return await self._put_plain(cast("list[bytes]", bodies), cost)
         messages = put_buffer.accepted_many(bodies, Draft(b"", tag, key, headers, delay, ttl))
@@ -141,6 +144,20 @@ class Producer:
         except asyncio.CancelledError:
             put_buffer.withdrawn()
             raise
+
+    async def _plain_cost(self, bodies: list[Any]) -> int | None:
+        """Return what `GroupCommit.plain_cost` does, piece by piece, as looking at very many holds up others."""
+        plain_cost = self._engine.group_commit.plain_cost
+        if len(bodies) <= _AT_ONCE:
+            return plain_cost(bodies)
+        total = 0
+        for start in range(0, len(bodies), _AT_ONCE):
+            cost = plain_cost(bodies[start : start + _AT_ONCE])
+            if cost is None:
+                return None
+            total += cost
+            await asyncio.sleep(0)
+        return total
 
     async def _put_plain(self, bodies: list[bytes], cost: int) -> range:
         """As `put_many`, of messages that are nothing but bodies, and cost so many bytes of memory."""

@@ -9,7 +9,7 @@ from aiodq.format.columns import Columns
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
 __all__ = [
@@ -171,13 +171,20 @@ class Part:
                 waiter.set_exception(error)
 
 
-def atomic_part(messages: Iterable[tuple[Accepted, bytes]], waiter: asyncio.Future[Any]) -> Part:
+def atomic_part(messages: Sequence[tuple[Accepted, bytes]], waiter: asyncio.Future[Any]) -> Part:
     """Return messages that are stored all or not at all, with the future of who waits for them."""
-    part = Part(Columns([]), [], atomic=True)
-    for message, body in messages:
-        part.add(message, body, waiter)
-    part.waiters = [waiter]
-    return part
+    columns = Columns([body for _, body in messages])
+    if any(message is not PLAIN for message, _ in messages):
+        tags, keys, headers, dues, expiries = map(list, zip(*(message for message, _ in messages), strict=True))
+        columns.tags, columns.keys = _column(tags, None), _column(keys, None)
+        columns.headers = _column([own or _NO_HEADERS for own in headers], _NO_HEADERS)
+        columns.dues, columns.expiries = _column(dues, 0), _column(expiries, 0)
+    return Part(columns, [waiter], atomic=True, cost=columns_cost(columns))
+
+
+def _column(values: list[Any], none: object) -> list[Any] | None:
+    """Return a column; None where there is nothing in it."""
+    return None if values.count(none) == len(values) else values
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ import pytest
 
 import aiodq
 from aiodq.clock import SystemClock
+from aiodq.format.frame import encode_run
 from aiodq.testing import FakeClock, WatchedFileSystem
 from tests.queue.support import (
     Tasks,
@@ -115,6 +116,28 @@ class TestOne:
 
             await asyncio.gather(*map(produce, range(3)))
             assert sum(done) < 100_000
+
+
+class TestLarge:
+    @pytest.mark.parametrize("number", [1, 30_000])
+    async def test_it_is_encoded_beside_the_loop(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        threads: list[int] = []
+
+        def encode(*given: Any, **named: Any) -> Any:
+            threads.append(threading.get_ident())
+            return encode_run(*given, **named)
+
+        async with queue(path, sync="os") as jobs:
+            await jobs.put(b"the first makes the files")
+            monkeypatch.setattr("aiodq.storage.log.active_segment.encode_run", encode)
+            bodies = [bytes((2 << 20) // number)] * number
+            assert len(await jobs.put_many(bodies)) == number
+            assert threads
+            assert threading.get_ident() not in threads
+            for offset in (1, number):
+                assert (await jobs.read(offset)).body == bodies[0]
 
 
 class TestMany:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.put_batch import Part, columns_cost
 from aiodq.engine.topic.requests import Written
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.format.columns import Columns
     from aiodq.storage.log.topic_log import TopicLog
+
+_LARGE: Final = 1 << 20
+"""Bytes beyond which encoding or writing them at once would hold up the event loop for more than a millisecond."""
 
 __all__ = ["SegmentWriter", "write_blocking"]
 
@@ -107,7 +111,8 @@ class SegmentWriter:
     async def write(self, parts: list[Part]) -> Written:
         """Write a batch, part by part.
 
-        A call of the loop writes at most about 256 KiB before others get their turn.
+        A call of the loop encodes and writes at most about 256 KiB before others get their turn. What may lie in one
+        segment alone and is larger is encoded and written by a thread: nobody else touches the log meanwhile.
         """
         log = self._opened()
         try:
@@ -115,7 +120,7 @@ class SegmentWriter:
                 await self._threads.call(log.wake)
             for part in parts:
                 await self._write_part(part)
-            log.flush()
+            await self._flush(log)
             log.commit()
         except (AiodqError, ValueError) as error:
             log.rollback()
@@ -133,27 +138,33 @@ class SegmentWriter:
         log, time_ns = self._opened(), self._clock.now_ns()
         part.first = -1
         for columns in cuts(part.columns, atomic=part.atomic):
-            span = log.stage(columns, time_ns, atomic=part.atomic)
+            stage = partial(log.stage, columns, time_ns, atomic=part.atomic)
+            large = columns is part.columns and part.cost > _LARGE
+            span = await self._threads.call(stage) if large else stage()
             if span is None:
-                span = await self._roll_and_stage(columns, time_ns, atomic=part.atomic)
+                await self._roll(log)
+                span = await self._threads.call(stage) if large else stage()
+            if span is None:
+                raise StorageError("a fresh segment has no room for the message", log.directory)
             if part.first < 0:
                 part.first, part.time_ns = span[0], time_ns
             if log.staged_bytes >= WRITE_BYTES:
-                log.flush()
+                await self._flush(log)
                 await asyncio.sleep(0)
 
-    async def _roll_and_stage(self, columns: Columns, time_ns: int, *, atomic: bool) -> tuple[int, int]:
-        log = self._opened()
-        log.flush()
+    async def _flush(self, log: TopicLog) -> None:
+        if log.staged_bytes > _LARGE:
+            await self._threads.call(log.flush)
+        else:
+            log.flush()
+
+    async def _roll(self, log: TopicLog) -> None:
+        await self._flush(log)
         log.commit()
         self.rolling = True
         await self._may_roll.wait()
         await self._threads.call(log.roll)
         self.rolling = False
-        span = log.stage(columns, time_ns, atomic=atomic)
-        if span is None:
-            raise StorageError("a fresh segment has no room for the message", log.directory)
-        return span
 
 
 def _split(parts: list[Part], end: int, error: AiodqError) -> Written:
