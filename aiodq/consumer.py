@@ -134,8 +134,10 @@ class Consumer:
         while others go on, and then only one of them is in hand at a time.
         """
         state, backoff = self._channel_engine.state, self._channel_engine.options.backoff or _WAIT
-        waited = None if state is None else state.orphans.get(message.offset)
-        if state is None or waited is None:
+        if state is None or not state.orphans:
+            return False
+        waited = state.orphans.get(message.offset)
+        if waited is None:
             return False
         if waited and self._channel_engine.crash_suspects.admit(message, asyncio.get_running_loop().time()):
             return False
@@ -150,7 +152,7 @@ class Consumer:
     def _acquit(self, message: Message) -> None:
         """A message was worked off, for better or worse, and the process is there still."""
         self._channel_engine.crash_suspects.acquit(message)
-        if self._channel_engine.state is not None:
+        if self._channel_engine.state is not None and self._channel_engine.state.orphans:
             self._channel_engine.state.orphans.pop(message.offset, None)
 
     async def _attempt(self, message: Message) -> None:

@@ -96,8 +96,8 @@ class Message(StoredMessage, AsyncBlock):
         Cancellation: settled all the same, durable with the next commit; a crash before that redelivers.
         """
         self.ack_nowait()
-        if self._run.channel_engine is not None:
-            await self._run.channel_engine.committed()
+        if (channel_engine := self._run.channel_engine) is not None:
+            await channel_engine.commit()
 
     def ack_nowait(self) -> None:
         """Settle the message; durable with the next commit.
@@ -233,6 +233,7 @@ class Message(StoredMessage, AsyncBlock):
 
         Cancellation: it goes through the block; the message may time out from then on.
         """
+        self._take().check(self.offset, self._delivery)
         self._renew()
         try:
             yield self
@@ -249,11 +250,18 @@ class Message(StoredMessage, AsyncBlock):
 
     def _renew(self) -> None:
         """Keep the message from timing out until `_renew_no_more` was called as often as this."""
-        self._take().renew(self.offset, self._delivery)
+        self._take().renew(self._run.number + self._index)
 
     def _renew_no_more(self) -> None:
-        if self._channel_engine is not None:
-            self._channel_engine.renew_no_more(self.offset, self._delivery)
+        run = self._run
+        channel_engine = run.channel_engine
+        if (
+            channel_engine is not None
+            and channel_engine.renew_no_more(run.number + self._index)
+            and run.marks[self._index] < ACKED
+            and channel_engine.holds(self.offset, self._delivery)
+        ):
+            channel_engine.touch(self.offset, self._delivery, None)
 
     def release(self) -> None:
         """Put the message back as if it had never been handed out.

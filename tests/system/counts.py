@@ -358,9 +358,9 @@ CEILINGS: Final[dict[str, Count]] = {
     "async for + ack_nowait, disk": Count(5.12, 5.15, 0, 0, 0.22),
     "get_many + ack_many of 1000, memory": Count(1.72, 1.8, 0, 0, 0),
     "get_many + ack_many of 1000, disk": Count(1.95, 2.05, 0, 0, 0.14),
-    "await ack, os": Count(81, 128, 2, 2, 0),
+    "await ack, os": Count(69, 112, 2, 2, 0),
     "await ack, always": Count(94, 173, 3, 4, 55),
-    "consume": Count(125, 214, 4, 5, 0.26),
+    "consume": Count(93, 177, 4, 5, 0.26),
 }
 
 GOALS: Final = {

@@ -28,6 +28,9 @@ _FOLD_AT: Final = 32_768
 _LULL: Final = 0.01
 """Seconds that acks nobody waits for may gather before they are written."""
 
+_SYNCS_AT_ONCE: Final = 4
+"""So many journals of a topic are synced beside each other, at most: what is put needs a thread, too."""
+
 _RETRY: Final = 0.25
 
 
@@ -192,7 +195,8 @@ class AckPersister:
             raise
         for _, waiters in waiting:
             for waiter in waiters:
-                settle(waiter, None, None)
+                if not waiter.done():
+                    waiter.set_result(None)
         for channel_engine in channel_engines:
             await self._keep_up(channel_engine)
 
@@ -234,7 +238,15 @@ class AckPersister:
         # INVARIANT: no ack is durable of a message that is not. A transaction's may yet lie in its own file only,
         # and come into the log under the same offset once more.
         await self._wait_durable()
-        await self._threads.call(_sync_all, journals)
+        # Beside each other, so that the disk makes them durable together.
+        shares = [journals[first::_SYNCS_AT_ONCE] for first in range(min(_SYNCS_AT_ONCE, len(journals)))]
+        if len(shares) == 1:
+            await self._threads.call(_sync_all, journals)
+        else:
+            syncs = [self._threads.call(_sync_all, share) for share in shares]
+            for error in await asyncio.gather(*syncs, return_exceptions=True):
+                if error is not None:
+                    raise error
         self.syncs += len(journals)
 
     def _write(self, channel_engine: Settlement, *, wait: bool = True) -> AiodqError | None:

@@ -372,25 +372,20 @@ class Settlement(ABC):
 
     # --- messages that do not time out
 
-    def renew(self, offset: int, delivery: int) -> None:
-        """Begin a message's time anew whenever it is up, until `renew_no_more` was called as often as this.
+    def renew(self, delivery: int) -> None:
+        """Begin the time of a message in flight anew whenever it is up, until `renew_no_more` was called as often.
 
         Nothing runs for that: what times messages out leaves this one alone. So nothing that holds up the loop, for
         however long, takes a message away from whoever works on it.
-
-        Raises:
-            NotInFlightError: it is not in flight under that delivery number.
         """
-        self._in_flight(offset, delivery)
         self._renewed[delivery] = self._renewed.get(delivery, 0) + 1
 
-    def renew_no_more(self, offset: int, delivery: int) -> None:
-        """Let a message time out again, a whole time from now on."""
+    def renew_no_more(self, delivery: int) -> bool:
+        """Let a message time out again; return whether that is so by now, and a whole time is to begin."""
         asked = self._renewed.pop(delivery, 1) - 1
         if asked:
             self._renewed[delivery] = asked
-        elif self.holds(offset, delivery):
-            self.touch(offset, delivery, None)
+        return not asked
 
     def _kept_on(self, state: ChannelState, offset: int) -> bool:
         """Return whether a message whose time is up is renewed, and do so."""
@@ -492,10 +487,10 @@ class Settlement(ABC):
             self.wake()
         self._host.settled(self)
 
-    async def committed(self) -> None:
-        """Wait until everything settled before is as durable as the store's policy makes it.
+    def commit(self) -> asyncio.Future[None]:
+        """Return what ends once everything settled before is as durable as the store's policy makes it.
 
-        Cancellation: it will be all the same.
+        Cancelled, it will be all the same.
         """
         if self._over is not None:
             raise self._over
@@ -503,7 +498,14 @@ class Settlement(ABC):
         self.ack_waiters.append(waiter)
         if len(self.ack_waiters) == 1:
             self._host.acked(self)
-        await waiter
+        return waiter
+
+    async def committed(self) -> None:
+        """Wait until everything settled before is as durable as the store's policy makes it.
+
+        Cancellation: it will be all the same.
+        """
+        await self.commit()
 
 
 def _standing(state: ChannelState | None, offset: int) -> str:

@@ -162,7 +162,7 @@ change(
 change(
     "the floor is noted one too high",
     ChannelState.take_ops,
-    "Op(OpKind.FLOOR, self.floor)",
-    "Op(OpKind.FLOOR, self.floor + 1)",
+    "Op(OpKind.FLOOR, self._floor)",
+    "Op(OpKind.FLOOR, self._floor + 1)",
     "puts and acks",
 )
