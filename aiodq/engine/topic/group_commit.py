@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import get_running_loop
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.engine.put_batch import OVERHEAD
 from aiodq.errors import AiodqError, StoreFailedError
@@ -15,13 +15,25 @@ from aiodq.storage.log.topic_log import TopicLog
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Mapping
 
+    from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.engine_host import TopicEngineHost
-    from aiodq.engine.put_batch import OpenBatch
+    from aiodq.engine.monitoring.metrics import StoreMetrics
+    from aiodq.engine.put_batch import OpenBatch, Part
+    from aiodq.engine.topic.creation import Creation
+    from aiodq.engine.topic.effective_options import EffectiveOptions
+    from aiodq.engine.topic.exclusive_work import ExclusiveWork
+    from aiodq.engine.topic.no_log import NoLog
+    from aiodq.engine.topic.publisher import Publisher
+    from aiodq.engine.topic.put_buffer import PutBuffer
     from aiodq.engine.topic.requests import Written
-    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.engine.topic.retention import TopicRetention
+    from aiodq.engine.topic.segment_writer import SegmentWriter
+    from aiodq.engine.topic.syncer import Syncer
+    from aiodq.options import StoreOptions
 
-__all__ = ["GIVE_WAY", "NOT_NOW", "GroupCommit"]
+__all__ = ["GIVE_WAY", "NOT_NOW", "GroupCommit", "WrittenTopic"]
 
 NOT_NOW: Final = -1
 """What stands for an offset where a put has to wait for something, if only for its error."""
@@ -38,6 +50,47 @@ _OVERLAP: Final = 1 << 20
 """With so much waiting, the next batch is written beside a sync instead of after it."""
 
 
+class WrittenTopic(Protocol):
+    """What is needed of the topic that is written to: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+
+    name: str
+    options: StoreOptions
+    log: TopicLog | NoLog
+    visible: int
+    serial: int
+    taken: int
+    stirred: bool
+    stopped: bool
+    in_writer: list[Part]
+    metrics: StoreMetrics
+    creation: Creation
+    effective_options: EffectiveOptions
+    exclusive_work: ExclusiveWork
+    publisher: Publisher
+    put_buffer: PutBuffer
+    retention: TopicRetention
+    syncer: Syncer
+    writer: SegmentWriter
+
+    @property
+    def channel_engines(self) -> Mapping[str, ChannelEngine[Any]]:
+        """Its channels, by name."""
+        ...
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is being written, and no operation runs, waits or is asked for."""
+        ...
+
+    def stir(self) -> None:
+        """Something has changed that the next tick looks at."""
+        ...
+
+    def retain_if_idle(self) -> None:
+        """Look for segments that may go, unless somebody changes the list of them."""
+        ...
+
+
 class GroupCommit:
     """One per topic.
 
@@ -52,7 +105,7 @@ class GroupCommit:
     turn, sets them.
     """
 
-    def __init__(self, engine: TopicEngine, host: TopicEngineHost) -> None:
+    def __init__(self, engine: WrittenTopic, host: TopicEngineHost) -> None:
         """Begin with what every topic begins with: its files are to be made or looked at."""
         self.inline: bool = False
         self.ready: bool = False
@@ -205,7 +258,7 @@ class GroupCommit:
             self._stop(error)
         return offset
 
-    def _count(self, engine: TopicEngine, stop: int, messages: int, now: float) -> None:
+    def _count(self, engine: WrittenTopic, stop: int, messages: int, now: float) -> None:
         """The log has grown up to before `stop`, by a batch that nobody waits for."""
         engine.serial = serial = engine.taken = engine.serial + 1
         engine.visible = stop

@@ -3,18 +3,49 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aiodq.engine.channel.addressed import addressed_in
 from aiodq.errors import StoreFailedError
 from aiodq.format.frame import Batch
 
 if TYPE_CHECKING:
-    from aiodq.engine.put_batch import Part
-    from aiodq.engine.topic.requests import Written
-    from aiodq.engine.topic.topic_engine import TopicEngine
+    from collections.abc import Mapping
 
-__all__ = ["Publisher"]
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.lifetimes import Lifetimes
+    from aiodq.engine.monitoring.metrics import StoreMetrics
+    from aiodq.engine.put_batch import Part
+    from aiodq.engine.reading.tail_cache import TailCache
+    from aiodq.engine.topic.no_log import NoLog
+    from aiodq.engine.topic.put_buffer import PutBuffer
+    from aiodq.engine.topic.requests import Written
+    from aiodq.engine.topic.syncer import Syncer
+    from aiodq.storage.log.topic_log import TopicLog
+
+__all__ = ["Publisher", "ShownTopic"]
+
+
+class ShownTopic(Protocol):
+    """What is needed of the topic whose messages are shown: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+
+    name: str
+    log: TopicLog | NoLog
+    visible: int
+    tail: TailCache
+    lifetimes: Lifetimes
+    metrics: StoreMetrics
+    syncer: Syncer
+    put_buffer: PutBuffer
+
+    @property
+    def channel_engines(self) -> Mapping[str, ChannelEngine[Any]]:
+        """Its channels, by name."""
+        ...
+
+    def retain_soon(self) -> None:
+        """Look for segments that may go, when nothing else is under way."""
+        ...
 
 
 class Publisher:
@@ -27,7 +58,7 @@ class Publisher:
         unsynced: what is written and waits for a sync, oldest first.
     """
 
-    def __init__(self, engine: TopicEngine) -> None:
+    def __init__(self, engine: ShownTopic) -> None:
         """Publish for this topic."""
         self.unsynced: deque[tuple[Part, Batch]] = deque()
         self._engine = engine
@@ -115,7 +146,7 @@ class Publisher:
         engine = self._engine
         engine.lifetimes.note(engine.visible, engine.log.begin)
         engine.visible = engine.log.end
-        engine.tail.clear()  # it is one stretch without a gap
+        engine.tail.clear()  # it has no gap
         for channel_engine in engine.channel_engines.values():
             if channel_engine.state is not None:
                 channel_engine.state.extend(engine.visible)

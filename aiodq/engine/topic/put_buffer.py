@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from aiodq.engine.put_batch import (
     OVERHEAD,
@@ -18,17 +18,18 @@ from aiodq.engine.put_batch import (
     columns_cost,
 )
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
-from aiodq.engine.topic.backlog_bound import BacklogBound
+from aiodq.engine.topic.backlog_bound import BacklogBound, BoundedTopic
 from aiodq.engine.validation import check_bodies, checked, no_body
 from aiodq.errors import InvalidMessageTypeError, MessageSizeError
 from aiodq.format.columns import Columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
-    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.clock import Clock
+    from aiodq.engine.channel.channel_engine import ChannelEngine
 
-__all__ = ["PutBuffer"]
+__all__ = ["PutBuffer", "PutTopic"]
 
 T = TypeVar("T")
 
@@ -37,6 +38,39 @@ _MOST_WAITING: Final = 100_000
 
 class _BufferFull(QueueFull):
     """It is the write buffer that has no room, not the backlog."""
+
+
+class _GroupCommit(Protocol):
+    """See `aiodq.engine.topic.group_commit.GroupCommit`."""
+
+    def stop_inline(self) -> None: ...
+
+    def hinder(self) -> None: ...
+
+
+class PutTopic(BoundedTopic, Protocol):
+    """What is needed of the topic that is put into: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+
+    loop: asyncio.AbstractEventLoop
+    clock: Clock
+
+    @property
+    def channel_engines(self) -> Mapping[str, ChannelEngine[Any]]:
+        """Its channels, by name."""
+        ...
+
+    @property
+    def group_commit(self) -> _GroupCommit:
+        """How messages get into its log."""
+        ...
+
+    def check(self) -> None:
+        """Raise if the topic cannot be used."""
+        ...
+
+    def opened(self, *, ready: bool = False) -> None:
+        """The open batch is no longer empty."""
+        ...
 
 
 class PutBuffer:
@@ -51,7 +85,7 @@ class PutBuffer:
         bound: whether the backlog has room.
     """
 
-    def __init__(self, engine: TopicEngine) -> None:
+    def __init__(self, engine: PutTopic) -> None:
         """Accept for this topic."""
         self.batch: OpenBatch = OpenBatch()
         self._closed: deque[OpenBatch] = deque()
