@@ -1,16 +1,51 @@
-"""The asyncio heart of a store.
+"""The asyncio heart of a store: one engine per store, one per topic, one per channel.
 
-Each topic has one *ioLoop*: the only task that changes the log's positions. It decides, and others do: the *segment
-writer* encodes and writes, the *syncer* has the device synced off the loop, the *prefetching reader* reads ahead for
-channels that are behind, the *metadata persister* keeps journals, checkpoints and descriptions and deletes files. What
-they have done comes back to the ioLoop as requests through its queue, as do ticks, purges and the close.
+Each topic has one *ioLoop*, the only thing that changes the log's positions: a turn of it, `TopicEngine._turn`, takes
+what has happened meanwhile and starts what may start now. It decides, others do: the *segment writer* encodes and
+writes, the *syncer* has the device synced in a thread, the *prefetching reader* reads ahead for channels that are
+behind, the *ack persister* keeps journals and checkpoints and deletes files. Data flows one way:
 
-    put -> open batch -> ioLoop -> segment writer -> disk
-                                        disk -> prefetcher -> channel engine (a channel's end) -> get
+    caller -> open batch -> ioLoop -> segment writer -> disk
+                                       disk -> prefetching reader -> lease -> caller
 
-A put is one future. A batch is taken when the one before it is durable, so whatever came in meanwhile shares one sync.
-Futures of getters carry wake-ups, never messages: a cancelled getter passes its wake-up on and nothing is lost.
+The life of a put:
 
-A failure that leaves unknown what the disk holds (a failed fsync above all) fails the whole store, with its cause, and
+    `Producer.put`                 one coroutine, a topic's and a queue's
+      `GroupCommit.put_now`        nothing under way, no sync asked for: written in the caller's own step, no future
+        `TopicLog.append`          one compact frame, one write
+        `Publisher.show`           to channels and the tail cache: delivered from memory
+      `GroupCommit.accept`         otherwise: into the open batch, with a future. `PutBuffer.enter` waits for room first
+        `TopicEngine._advance`     takes the batch once the one before it is written, under "always" once it is durable:
+                                   what came in meanwhile shares one write and one sync. This is the group commit
+        `GroupCommit.write`        `SegmentWriter.write_at_once`, or `SegmentWriter.write` where it is long or rolls
+        `GroupCommit.written`      `Publisher.written`: shown now, or under "always" behind `Publisher.unsynced`
+        `Syncer.start`             `TopicLog.sync` in a thread; its end comes to `TopicEngine._sync_ended`
+        `Publisher.synced`         shows what is durable and resolves the futures, `Part.resolve`
+
+The life of a get:
+
+    `Channel.get`
+      `ChannelEngine.take_next`    the next message of the lease that is open: counts one up
+      `ChannelEngine.get`          else waits its turn in the wait queue, `WaitQueue.wait`
+        `ChannelEngine.take`       asks where the next message is and whether it is wanted (due, not expired, its tag)
+          `MessageSource.next`     what is redelivered (`RequeueCache`), what was read ahead (`ReadAhead`), the tail
+                                   (`TailCache`); else `PrefetchingReader.want`, and `MessageSource.fetched` brings it
+          `ChannelState.begin`     a lease over the run of plain messages before it; what is special has an entry of its
+                                   own, `ChannelState.deliver`
+      `ChannelState.tick`          takes back what was in flight for too long: `ChannelState.time_out`, redelivered
+
+The life of an ack:
+
+    `Message.ack_nowait`           sets a byte of the lease; the first since the last flush tells the channel
+      `AckPersister.settled`       the channel has something to write; soon where somebody awaits `Message.ack`
+      `AckPersister.flush`         all channels of the topic in one go
+        `ChannelState.take_ops`    counts the bytes: a floor, ranges, attempts, due times
+        `ChannelJournal.append`    written
+        `TopicEngine.wait_durable` no ack is durable before its message
+        `ChannelJournal.sync`      under "always" at once, else with the interval; then those who await are told
+      `TopicRetention.passed`      all channels are past the oldest segment: `TopicRetention.retain` deletes it
+
+Futures of getters carry wake-ups, never messages: a cancelled getter passes its wake-up on and nothing is lost. A
+failure that leaves unknown what the disk holds (a failed sync above all) fails the whole store, with its cause, and
 everyone who waits is told.
 """
