@@ -193,9 +193,9 @@ class Message(StoredMessage, AsyncBlock):
                 f"reason is a text, not {reason!r:.100} ({type(reason).__name__}): write reject({str(reason)!r:.80})"
             )
         channel_engine = self._take()
-        buried = channel_engine.reject(self._batch(), self._delivery, self.attempts, reason)
+        rejected = channel_engine.reject(self._batch(), self._delivery, self.attempts, reason)
         self._committed()
-        await asyncio.shield(buried)
+        await asyncio.shield(rejected)
         await channel_engine.committed()
 
     async def touch(self, extend: float | timedelta | None = None) -> None:

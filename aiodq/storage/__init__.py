@@ -16,8 +16,8 @@ commit points, in the order in which an owner passes them:
 5. *A segment is given up*: what says so (a journal, a checkpoint, `topic.json`) is durable first, then the file is
    unlinked. Before: the file is still there and is given up again. (`TopicLog.give_up`)
 6. *Small files*: synced beside, renamed over, directory synced: old or new. (`replace_file`)
-7. *A cut*: what was promised is copied to quarantine, durably, before the original is touched. (`_copy`, `set_aside`,
-   `_cut`)
+7. *A cut*: what was promised is copied to quarantine, durably, before the original is touched. (`_copy`,
+   `quarantine_file`, `_cut`)
 8. *A topic is deleted*: its directory renamed, the parent synced, then emptied. Before: the topic is there, whole;
    after: what is left of it is swept. (`delete_topic`)
 9. *A channel is deleted*: `topic.json` does not name it any more, durably; then its files go. Before: the channel is

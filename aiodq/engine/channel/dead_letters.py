@@ -90,12 +90,12 @@ def send_dead_letter(
     """
     offset = letter.batch.first
     held = state.hold(offset)
-    buried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    put: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: Exception | None) -> None:
-        settle(buried, None, error)
-        if error is not None and not buried.cancelled():
-            buried.exception()  # who gave the message up need not wait
+        settle(put, None, error)
+        if error is not None and not put.cancelled():
+            put.exception()  # who gave the message up need not wait
         if state.delivery(offset) == held:
             if error is None:
                 state.send_dead_letter(offset)
@@ -104,7 +104,7 @@ def send_dead_letter(
             changed()
 
     post(letter, done)
-    return buried
+    return put
 
 
 def _refused(letter: DeadLetter, full: QueueFull) -> StorageError:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["SECOND", "ChannelEngineHost", "Settlement"]
 
 SECOND: Final = 1_000_000_000
-_PATIENCE: Final = 1.0
+_DEAD_LETTER_RETRY_SECONDS: Final = 1.0
 """Seconds after which a message is given up again for which the dead-letter topic had no room."""
 
 
@@ -454,9 +454,9 @@ class Settlement(ABC):
             state.hold(offset)
             state.send_dead_letter(offset)
             self._host.reporter.dead(self._host.name, self.name, offset, delivered, reason, target=None)
-            buried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            buried.set_result(None)
-            return buried
+            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            settled.set_result(None)
+            return settled
         columns = batch.columns.slice(number, number + 1)
         time_ns = batch.time_ns if columns.times is None else columns.times[0]
         alone = Batch(offset, time_ns, columns)
@@ -466,7 +466,7 @@ class Settlement(ABC):
 
         def failed() -> None:
             if self._over is None:
-                due = monotonic_ns(self._clock) + int(_PATIENCE * SECOND)
+                due = monotonic_ns(self._clock) + int(_DEAD_LETTER_RETRY_SECONDS * SECOND)
                 state.nack(offset, delivered, due)
                 self._alarm.set(due)
 

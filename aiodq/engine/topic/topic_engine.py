@@ -432,7 +432,7 @@ class TopicEngine:
         for channel_engine in self.channel_engines.values():
             channel_engine.refuse(over)
         await self.persist(lambda: fold_all(list(self.channel_engines.values())), acks_first=True)
-        await self.operate(lambda: self.log.close())  # noqa: PLW0108 - the log may be born until then
+        await self.operate(lambda: self.log.close())  # noqa: PLW0108 - the log may be made until then
         self.reader.close()
         self.closed = True
         self.fail(over)
