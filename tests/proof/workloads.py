@@ -147,7 +147,7 @@ async def larger_than_a_sector(world: World) -> None:
 @workload
 async def written_while_syncing(world: World) -> None:
     """Batches that go to the disk while an earlier one is being synced: they have to wait for a sync of their own."""
-    with mock.patch("aiodq.engine.topic.topic_engine._OVERLAP", 1):
+    with mock.patch("aiodq.engine.topic.group_commit._OVERLAP", 1):
         async with world.store() as store:
             await _eight_produce(world, world.queue(store, "jobs"))
 
