@@ -1,9 +1,9 @@
 """Threads that take errands from one queue: what stands between a put and its sync, so that each step counts.
 
-`ThreadPoolExecutor` makes a future with a lock and a condition for each errand, and nobody asks it here. Measured on a
-loaded machine, with one `fdatasync` at a time of blocks that are there: 131 microseconds through these threads, 162
-through an executor. Kernel AIO (`IOCB_CMD_FDSYNC` with an eventfd) takes as long as these threads where processors are
-idle, and several times as long where they are not, as the kernel's own workers have to wait for their turn.
+`ThreadPoolExecutor` makes a future with a lock and a condition for each errand, and nobody asks it here. In one
+run on a busy machine, with one `fdatasync` at a time of blocks that are there: 131 microseconds through these threads,
+162 through an executor. Kernel AIO (`IOCB_CMD_FDSYNC` with an eventfd) was within a tenth of both where the machine was
+less busy, so that it is not worth a second way.
 """
 
 from __future__ import annotations
