@@ -58,7 +58,6 @@ class MessageSource:
         self._user = user
         self._tail = tail
         self._reader = reader
-        self._error: Exception | None = None
 
     def next(self, state: ChannelState, *, cold: bool) -> tuple[Batch, int] | None:
         """Return the next message that is in memory, as a batch and a place in it.
