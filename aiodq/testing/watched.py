@@ -272,6 +272,11 @@ class WatchedFileSystem(WrappedFileSystem):
             self.open_files += 1
         return WatchedFile(self, file, path, sync=self._sync)
 
+    def gone(self) -> None:
+        """A file is being closed."""
+        with self._mutex:
+            self.open_files -= 1
+
     def sync_directory(self, path: str) -> None:
         """See `aiodq.storage.io.filesystem.FileSystem.sync_directory`."""
         self.passing("sync_directory", path, self.inner.sync_directory if self._sync else _nothing, path)
@@ -324,5 +329,5 @@ class WatchedFile(WrappedFile):
     def close(self) -> None:
         """See `aiodq.storage.io.filesystem.File.close`."""
         if not self.closed:
-            self._watched.open_files -= 1
+            self._watched.gone()
         super().close()

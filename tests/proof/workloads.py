@@ -114,6 +114,17 @@ async def unsynced_tails(world: World) -> None:
 
 
 @workload
+async def unsynced_batches(world: World) -> None:
+    """A few batches of one size that are only written: what an earlier life left lies just where they go."""
+    for count in (1, 4):
+        async with world.store(aiodq.StoreOptions(sync="os")) as store:
+            queue = world.queue(store, "jobs")
+            for _ in range(count):
+                await world.write_many(queue, "m", 2, 40)
+            await world.sync(queue)
+
+
+@workload
 async def acks_of_what_is_lost(world: World) -> None:
     """Acks that reach the disk before their messages do: what later gets the same numbers is not settled by them."""
     async with world.store(aiodq.StoreOptions(sync="os", segment_bytes=3000)) as store:

@@ -151,6 +151,14 @@ class World:
         self.note(Putting(_name(topic), (name,)))
         self._written.append((name, await topic.put(body)))
 
+    async def write_many(self, topic: aiodq.Topic | aiodq.Queue, producer: object, count: int, size: int) -> None:
+        """Put several at once that nobody is promised before `sync`."""
+        made = [self.message(producer, size) for _ in range(count)]
+        names = [name for name, _ in made]
+        self.note(Putting(_name(topic), tuple(names)))
+        offsets = await topic.put_many([body for _, body in made])
+        self._written += zip(names, offsets, strict=True)
+
     async def sync(self, topic: aiodq.Topic | aiodq.Queue) -> None:
         """Make durable what was written."""
         written, self._written = self._written, []

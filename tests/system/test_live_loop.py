@@ -285,6 +285,7 @@ def covered(events: list[tuple[str, bytes | int]], mark: bytes) -> bool:
 SPIN = 3_000
 """Turns of an empty loop in one callback: some 50 µs."""
 
+MANY = 20_000
 MOST_CALLBACKS = 800
 """Callbacks of the busy loop that a put with its ack may take on average: 40 in fact, and 2600 without a remedy."""
 
@@ -330,11 +331,11 @@ async def test_putting_without_a_pause_leaves_turns_to_others(tmp_path: Path) ->
     options = aiodq.StoreOptions(sync="os")
     async with aiodq.open_queue(tmp_path, options, fs=QuickFileSystem()) as queue:
         ticker = asyncio.create_task(tick())
-        for number in range(3000):
+        for number in range(MANY):
             await queue.put(b"%d" % number)
         after_puts = turns
         assert after_puts > 10
-        for _ in range(3000):
+        for _ in range(MANY):
             (await queue.get()).ack_nowait()
         assert turns > after_puts + 10
         busy = False

@@ -61,9 +61,6 @@ async def use(path: Path, options: aiodq.StoreOptions | None = None, fs: Any = N
 
 # --- descriptors
 
-KINDS = [call for call in CALLS if call != "close"]
-"""What the system refuses for want of descriptors; it never refuses to take one back."""
-
 
 async def _cycles(path: Path, number: int) -> None:
     await use(path)
@@ -103,14 +100,14 @@ async def _refusals(path: Path, kind: str, first: int, stride: int) -> None:
     pytest.fail("so many calls of a kind?")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CALLS)
 async def test_no_descriptor_is_left_by_what_the_system_refuses(kind: str, tmp_path: Path, seed: int) -> None:
     """One call of a kind fails: a typed error, nothing left open, and the next opening heals it."""
     await _refusals(tmp_path, kind, 1 + seed % 4, 5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CALLS)
 async def test_no_descriptor_is_left_by_whatever_the_system_refuses(kind: str, tmp_path: Path) -> None:
     """As above, for each call in turn."""
     await _refusals(tmp_path, kind, 1, 1)

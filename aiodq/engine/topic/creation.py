@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -100,7 +101,7 @@ class _ChannelGroup:
         self._engine = engine
         self._mutex = threading.Lock()
         self._closed = False
-        self._channels = [first]
+        self._channels = deque([first])
         self._errors: dict[str, Exception] = {}
 
     def join(self, channel: NewChannel) -> bool:
@@ -146,8 +147,11 @@ class _ChannelGroup:
         """Tell each of them what came of it."""
         with self._mutex:
             self._closed = True
-        for channel in self._channels:
+        # INVARIANT: who was told that it is there is told nothing else, where the next one's end stops the store.
+        while self._channels:
+            channel = self._channels[0]
             channel.finish(error or self._errors.get(channel.name))
+            self._channels.popleft()
 
 
 class Creation:

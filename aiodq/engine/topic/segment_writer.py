@@ -90,7 +90,7 @@ class SegmentWriter:
         if log.options.codec != CODEC_NONE or not part.columns.plain:
             return False
         time_ns = self._clock.now_ns()
-        offset = log.append(part.columns.bodies[0], time_ns)
+        offset = log.append(part.columns.bodies[0], time_ns, zeros_ahead=True)
         if offset < 0:
             return False
         part.first, part.time_ns = offset, time_ns

@@ -163,7 +163,7 @@ class ActiveSegment:
         self.next = first + len(columns.bodies)
         return first, self.next
 
-    def append(self, body: bytes, limit: int, *, watermark: int, time_ns: int) -> int:
+    def append(self, body: bytes, limit: int, *, watermark: int, time_ns: int, zeros_ahead: bool) -> int:
         """Write one plain record at once, and show it to readers: `stage`, `flush` and `commit` in one step.
 
         Args:
@@ -171,6 +171,7 @@ class ActiveSegment:
             limit: as for `stage`.
             watermark: likewise.
             time_ns: when it was put.
+            zeros_ahead: write zeros behind it, if few are left and syncs gain by them: a sync comes next.
 
         Returns:
             Its offset, or -1 where it has to go the long way: the segment rolls first, something is to be cut off, or
@@ -202,6 +203,8 @@ class ActiveSegment:
         if opens:
             self._indexed, self._last_indexed = self._indexed + 1, position
         self._position, self.next = end, offset + 1
+        if zeros_ahead:
+            self._ahead.top_up(end, limit)
         self._show(offset, time_ns, len(body))
         return offset
 

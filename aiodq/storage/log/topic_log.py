@@ -268,7 +268,7 @@ class TopicLog:
             atomic=atomic,
         )
 
-    def append(self, body: bytes, time_ns: int) -> int:
+    def append(self, body: bytes, time_ns: int, *, zeros_ahead: bool = False) -> int:
         """Write one plain record at once, and show it to readers.
 
         Returns:
@@ -278,7 +278,9 @@ class TopicLog:
             DiskFullError: no space; `rollback`, and later puts may succeed.
             StorageError: as mapped from the system's error; `rollback`.
         """
-        return self._active.append(body, self.options.segment_bytes, watermark=self.durable, time_ns=time_ns)
+        return self._active.append(
+            body, self.options.segment_bytes, watermark=self.durable, time_ns=time_ns, zeros_ahead=zeros_ahead
+        )
 
     @property
     def staged_bytes(self) -> int:

@@ -12,6 +12,7 @@ from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.footer import FooterTail, SegmentIndex
 from aiodq.format.layout import ALIGNMENT, FOOTER_TAIL, INDEX_ENTRY, MAX_RELATIVE, SEGMENT_HEADER, TRAILER
 from aiodq.format.segment import SegmentHeader, topic_salt
+from aiodq.storage.io.filesystem import opened
 from aiodq.storage.io.os_errors import storage_error
 
 if TYPE_CHECKING:
@@ -183,14 +184,8 @@ def inspect_file(fs: FileSystem, path: str, base: int, topic: UUID) -> Inspectio
         FormatVersionError: a newer version.
         StorageError: as mapped from the system's error.
     """
-    try:
-        file = fs.open(path)
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
-    try:
+    with opened(fs, path) as file:
         return inspect(file, path, base, topic)
-    finally:
-        file.close()
 
 
 class OwnSegment(NamedTuple):

@@ -6,6 +6,7 @@ from unittest import mock
 
 from aiodq.engine.opening import open_store
 from aiodq.engine.topic.publisher import Publisher
+from aiodq.engine.topic.requests import Written
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.storage.log import recovery
 from aiodq.storage.log.active_segment import ActiveSegment
@@ -19,11 +20,14 @@ from tests.proof.mutants.registry import Patch, change, mutant
 
 @mutant("many producers")
 def puts_are_acknowledged_before_the_sync() -> Patch:
-    def early(publisher: Publisher) -> None:
+    written = Publisher.written
+
+    def early(publisher: Publisher, serial: int, result: Written, *, durably: bool) -> None:
+        written(publisher, serial, result, durably=durably)
         while publisher.unsynced:
             publisher._publish(*publisher.unsynced.popleft())
 
-    return mock.patch.object(Publisher, "synced", early)
+    return mock.patch.object(Publisher, "written", early)
 
 
 @mutant("written while syncing")
@@ -100,11 +104,18 @@ change(
 )
 change(
     "a frame says that what is not synced is durable",
-    TopicLog.stage,
+    TopicLog.append,
     "watermark=self.durable",
     "watermark=self.end",
     "synced now and then",
     "unsynced tails",
+)
+change(
+    "a batch says that what is not synced is durable",
+    TopicLog.stage,
+    "watermark=self.durable",
+    "watermark=self.end",
+    "unsynced batches",
 )
 change(
     "a sync promises one message more",
@@ -162,9 +173,9 @@ change(
 )
 change(
     "recovery takes the last put for promised",
-    recovery.recover,
-    "limit = promised if last",
-    "limit = promised + 1 if last",
+    segment_files.promises,
+    "[*bases[1:], promised]",
+    "[*bases[1:], promised + 1]",
     "unsynced tails",
     "synced now and then",
 )
@@ -277,8 +288,8 @@ change(
 )
 change(
     "zeros at the end of a full segment are taken for its owner's",
-    recovery.recover,
-    "found if last else found.followed()",
+    segment_files.own_segments,
+    "found if base == final else found.followed()",
     "found",
     test=f"{_AHEAD}::test_zeros_at_the_end_of_a_full_segment_are_damage",
 )

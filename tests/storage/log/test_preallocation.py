@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import aiodq
 from aiodq.errors import StorageError
 from aiodq.storage.log import preallocation
 from aiodq.storage.offline.repair import repair_store
@@ -82,6 +83,16 @@ def test_who_gains_nothing_has_none(topic: Path, how: str) -> None:
         put(log, [b"x" * 70_000], sync=how == "large")
         assert ahead(topic, log) == 0
     log.close()
+
+
+async def test_durable_puts_one_by_one_go_into_them(tmp_path: Path) -> None:
+    async with aiodq.open_queue(tmp_path) as queue:
+        for body in ENOUGH:
+            await queue.put(body)
+        file = next(tmp_path.rglob("*.seg"))
+        while_open = file.read_bytes()
+    written = file.stat().st_size
+    assert while_open[written:] == bytes(len(while_open) - written) != b""
 
 
 def test_they_go_when_the_log_is_closed(topic: Path) -> None:
