@@ -20,6 +20,7 @@ from aiodq.storage.bulk.adoption import adopt_pending, finish_adoptions
 from aiodq.storage.bulk.commit_lock import lock_commits, lock_store
 from aiodq.storage.io.durable_io import ensure_directory, sync_directory
 from aiodq.storage.io.file_pool import PooledFileSystem
+from aiodq.storage.io.filesystem import locked
 from aiodq.storage.io.os_errors import is_lasting, storage_error
 from aiodq.storage.log.topic_log import LogOptions, TopicLog
 from aiodq.storage.read.delayed_index import delayed
@@ -199,7 +200,7 @@ def adopt_without_owner(fs: FileSystem, clock: Clock, path: str, options: StoreO
     fs = PooledFileSystem(fs, frozenset({WATERMARK}))
     lock = lock_commits(fs, path)
     try:
-        open_store(fs, clock, path, options, lambda fs, path: fs.lock(path)).abandon()
+        open_store(fs, clock, path, options, locked).abandon()
     except StoreLockedError:
         return False
     finally:

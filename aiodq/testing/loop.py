@@ -32,6 +32,11 @@ _STUCK_SECONDS: Final = 5.0
 """Real seconds after which a thread that neither goes on nor hands over is taken for waiting: more than a busy machine
 lets it wait for a processor, or the same seed would not give the same run there."""
 
+_GLANCE_SECONDS: Final = 0.01
+_GLANCES: Final = 10
+"""Where the system tells what a thread does, so many times in a row it has to sleep to be taken for waiting: whoever
+waits for a processor does not sleep, and nobody else holds the interpreter's lock for so long."""
+
 
 class StalledError(RuntimeError):
     """Nothing is ready and nothing is scheduled: whoever waits would wait for ever."""
@@ -83,6 +88,15 @@ class _Job:
         self.thread: threading.Thread | None = None
         self.out = False
         self.ended = False
+
+
+def _sleeps(thread: threading.Thread) -> bool:
+    """Return whether the system says that a thread waits; False where it says nothing."""
+    try:
+        with open(f"/proc/self/task/{thread.native_id}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2].startswith(b"S")
+    except OSError:
+        return False
 
 
 class SimulatedExecutor(Executor):
@@ -179,13 +193,27 @@ class SimulatedExecutor(Executor):
     def _is_back(self, job: _Job, patience: float) -> bool:
         """Return whether a thread has handed over or ended, after at most so many seconds."""
         if job.out:
-            if not job.here.acquire(timeout=patience):
+            if not self._hands_over(job, patience):
                 return False
             job.out = False
             if job.ended and job.thread is not None:
                 self._jobs.remove(job)
                 job.thread.join()
         return True
+
+    @staticmethod
+    def _hands_over(job: _Job, patience: float) -> bool:
+        """Wait until a thread has handed over; return False once it sleeps instead, or `patience` is at its end."""
+        if job.here.acquire(timeout=min(patience, _GLANCE_SECONDS)):
+            return True
+        asleep = 0
+        for _ in range(int(patience / _GLANCE_SECONDS)):
+            if job.here.acquire(timeout=_GLANCE_SECONDS):
+                return True
+            asleep = asleep + 1 if job.thread is not None and _sleeps(job.thread) else 0
+            if asleep == _GLANCES:
+                return False
+        return False
 
     def _run(self, job: _Job) -> None:
         ident = threading.get_ident()

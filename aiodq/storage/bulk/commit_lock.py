@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import StoreLockedError
 from aiodq.storage.io.durable_io import ensure_directory
+from aiodq.storage.io.filesystem import locked
 from aiodq.storage.io.os_errors import storage_error
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ def lock_commits(fs: FileSystem, store: str) -> Lock:
     ensure_directory(fs, directory)
     for pause in _PAUSES:
         with suppress(StoreLockedError):
-            return fs.lock(directory)
+            return locked(fs, directory)
         time.sleep(pause)
-    return fs.lock(directory)
+    return locked(fs, directory)
 
 
 def lock_store(fs: FileSystem, store: str) -> Lock:
@@ -48,18 +49,18 @@ def lock_store(fs: FileSystem, store: str) -> Lock:
     """
     for pause in _PAUSES:
         with suppress(StoreLockedError):
-            return fs.lock(store)
+            return locked(fs, store)
         if not _is_committing(fs, store):
             break
         time.sleep(pause)
-    return fs.lock(store)
+    return locked(fs, store)
 
 
 def _is_committing(fs: FileSystem, store: str) -> bool:
     try:
         directory = os.path.join(store, COMMITS)
         if fs.is_directory(directory):
-            fs.lock(directory).release()
+            locked(fs, directory).release()
     except StoreLockedError:
         return True
     except OSError as cause:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from aiodq.format.layout import BytesLike
 
-__all__ = ["File", "FileSystem", "Lock", "OsFileSystem", "close_file", "opened"]
+__all__ = ["File", "FileSystem", "Lock", "OsFileSystem", "close_file", "locked", "opened"]
 
 
 class Lock(Protocol):
@@ -228,6 +228,19 @@ def close_file(file: File, path: str) -> None:
     """
     try:
         file.close()
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+
+
+def locked(fs: FileSystem, path: str) -> Lock:
+    """Become the owner of a directory.
+
+    Raises:
+        StoreLockedError: another owner has it.
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        return fs.lock(path)
     except OSError as cause:
         raise storage_error(cause, path) from cause
 

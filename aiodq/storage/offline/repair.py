@@ -18,6 +18,7 @@ from aiodq.format.segment import topic_salt
 from aiodq.storage.bulk.adoption import unadoptable
 from aiodq.storage.bulk.commits import COMMITS, read_commits
 from aiodq.storage.io.durable_io import TEMPORARY, read_file, replace_file, sweep_temporaries
+from aiodq.storage.io.filesystem import locked
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import quarantine, quarantine_file
 from aiodq.storage.offline.repair_segment import repair_segment
@@ -78,7 +79,7 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
         StorageError: as mapped from the system's error; what was done until then is whole, and another run goes on.
     """
     check_store_directory(fs, path)
-    lock = fs.lock(path)
+    lock = locked(fs, path)
     try:
         # Every file is looked at before any is touched: one of them may be of a newer version.
         verify_store(path, fs)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from unittest import mock
 
 from aiodq.engine.opening import open_store
 from aiodq.engine.topic.publisher import Publisher
-from aiodq.engine.topic.requests import Written
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.storage.log import recovery
 from aiodq.storage.log.active_segment import ActiveSegment
@@ -16,6 +16,9 @@ from aiodq.storage.segments import segment_contents as contents
 from aiodq.storage.segments import segment_files
 from aiodq.storage.store_layout import delete_topic
 from tests.proof.mutants.registry import Patch, change, mutant
+
+if TYPE_CHECKING:
+    from aiodq.engine.topic.requests import Written
 
 
 @mutant("many producers")
