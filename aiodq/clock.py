@@ -38,4 +38,4 @@ class SystemClock:
         except OverflowError:  # it says 2263 or later
             return _LATEST_NS
 
-    monotonic = staticmethod(time.monotonic)
+    monotonic: staticmethod[[], float] = staticmethod(time.monotonic)

@@ -197,7 +197,7 @@ class ChannelEngine(Settlement, Generic[M]):
         lease = self.lease
         if now >= self.until:
             lease.turn()
-            self.until = now + self._turn
+            self.until: float = now + self._turn
         if self._timeout is not None:
             deadline = round(now * SECOND) + self._timeout
             if self._alarm.at is None or self._alarm.at > deadline:

@@ -24,7 +24,7 @@ class NoLog:
     lost = 0
     closed = True
     segments: tuple[Segment, ...] = ()
-    listed = SegmentList()
+    listed: SegmentList = SegmentList()
     damages: tuple[Damage, ...] = ()
 
     def view(self, stop: int | None = None) -> LogView:
