@@ -24,6 +24,7 @@ def asked_for() -> bool:
     return os.environ.get("AIODQ_COMPILE") == "1"
 
 
+# The base is generic in a class of hatchling's internals; where hatchling is not installed, mypy knows no base at all.
 class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg, unused-ignore]
     """What hatchling calls around the building of a wheel."""
 

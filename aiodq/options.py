@@ -61,7 +61,7 @@ def seconds(span: float | timedelta) -> float:
 
 def _in_words(cls: C) -> C:
     """Have a class of options refuse an argument that it does not know by naming what was meant."""
-    init = cls.__init__  # type: ignore[misc]  # the class is just being made: there is no subclass of it
+    init = cls.__init__  # type: ignore[misc]  # mypy fears a subclass with another __init__; none is made yet
 
     @functools.wraps(init)
     def checked(self: object, *args: object, **kwargs: object) -> None:
@@ -74,7 +74,7 @@ def _in_words(cls: C) -> C:
             raise InvalidOptionTypeError(f"{cls.__name__} has no option {name!r}: {_meant(cls, name)}")
         init(self, **kwargs)
 
-    cls.__init__ = checked  # type: ignore[misc]  # see above
+    cls.__init__ = checked  # type: ignore[misc]  # mypy forbids to assign a method; this is the decorator's purpose
     return cls
 
 
