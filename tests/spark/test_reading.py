@@ -19,6 +19,7 @@ from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.repair import repair_store
 from aiodq.testing import Passed, WatchedFileSystem
 from tests.spark.support import KEEP, fill, read, scanned
+from tests.storage.controls import a_log_with_controls
 from tests.storage.logs import SECOND, flip, open_log, put, put_each, segments
 
 if TYPE_CHECKING:
@@ -31,6 +32,15 @@ async def store(tmp_path: Path) -> Path:
     path = tmp_path / "store"
     await fill(path)
     return path
+
+
+@pytest.mark.parametrize("split_bytes", ["1k", "20k", "1m"])
+def test_control_frames_are_stepped_over(tmp_path: Path, split_bytes: str) -> None:
+    bodies = a_log_with_controls(tmp_path / "store" / "t", size=5000)
+    (tmp_path / "store" / "LOCK").touch()
+    rows = read(tmp_path / "store", topic="t", splitBytes=split_bytes)
+    assert [row["body"] for row in rows] == bodies
+    assert rows == scanned(tmp_path / "store", "t")
 
 
 async def test_each_core_gets_a_task_unless_there_is_little_to_read(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.format.footer import IndexEntry, SegmentIndex, begins_entry, footer_bytes
 from aiodq.format.frame import encode_compact, encode_run, slice_frames
-from aiodq.format.layout import FOOTER_TAIL, INDEX_ENTRY, INDEX_STRIDE, MAX_RELATIVE, SEGMENT_HEADER
+from aiodq.format.layout import FOOTER_TAIL, INDEX_ENTRY, INDEX_STRIDE, MAX_RELATIVE
 from aiodq.storage.io.durable_io import sync_directory, sync_file, write_all
 from aiodq.storage.io.file_pool import PooledFile, is_ready, make_ready
 from aiodq.storage.io.filesystem import close_file
@@ -30,9 +30,6 @@ __all__ = ["WRITE_BYTES", "ActiveSegment", "cuts"]
 
 WRITE_BYTES: Final = 256 * 1024
 """What is staged goes to the file in pieces of about this size, so that no single call holds the caller up for long."""
-
-_EMPTY: Final = SEGMENT_HEADER.size
-"""Where the frames of a segment begin: one that has none takes a record of any size."""
 
 
 def cuts(columns: Columns, *, atomic: bool) -> Iterator[Columns]:
@@ -126,7 +123,7 @@ class ActiveSegment:
 
         Args:
             columns: the records; with `atomic` they become one put.
-            limit: the segment's size, with its footer; a segment without frames takes any.
+            limit: the segment's size, with its footer; a segment without records takes any.
             watermark: everything below this offset is durable.
             time_ns: the batch's time.
             codec: see `aiodq.format.codecs`.
@@ -148,7 +145,7 @@ class ActiveSegment:
         # What is staged at once is one run, which an index never divides.
         opens = begins_entry(self.position, self._last_indexed)
         footer = footer_bytes(self._indexed + opens)
-        if self.position + size + footer > limit and self.position > SEGMENT_HEADER.size:
+        if self.position + size + footer > limit and first > self.segment.base:
             return None
         if opens:
             self._indexed, self._last_indexed = self._indexed + 1, self.position
@@ -189,7 +186,7 @@ class ActiveSegment:
         opens = position - self._last_indexed >= INDEX_STRIDE
         frame = encode_compact(body, segment.context, offset, watermark, time_ns)
         end = position + len(frame)
-        if end + (self._indexed + opens) * INDEX_ENTRY.size + FOOTER_TAIL.size > limit and position > _EMPTY:
+        if end + (self._indexed + opens) * INDEX_ENTRY.size + FOOTER_TAIL.size > limit and offset > segment.base:
             return -1
         self._torn = True
         try:

@@ -82,8 +82,8 @@ class Segment:
 
     @property
     def empty(self) -> bool:
-        """True when it has no frames."""
-        return self.data_end <= SEGMENT_HEADER.size
+        """True when it has no frames, or none but control frames: the segment behind it would have its name."""
+        return self.data_end <= SEGMENT_HEADER.size or self.end <= self.base
 
 
 class Inspection(NamedTuple):
