@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.delivery.counters import Counters
 from aiodq.delivery.leases import LONGEST, Leases
+from aiodq.delivery.log_end import OwnEnd
 from aiodq.delivery.range_set import RangeSet
 from aiodq.delivery.timers import Deadlines, Deferrals
 from aiodq.format.journal import LONGEST_RUN, MOST_REMAINING, ChannelImage, Op, OpKind, applied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from aiodq.delivery.log_end import LogEnd
 
 from aiodq.delivery.leases import Lease
 
@@ -36,7 +39,7 @@ class ChannelState:
     method does so first.
 
     Attributes:
-        end: the log's end as far as the channel may deliver.
+        log: tells the log's end as far as the channel may deliver.
         deferred: what waits for a moment.
         max_in_flight: the bound of what is in flight.
         orphans: of what was restored, what was in hand when its process ended and has not been worked off since, and
@@ -46,7 +49,7 @@ class ChannelState:
 
     def __init__(self, floor: int, end: int, max_in_flight: int) -> None:
         """Begin with everything from `floor` to `end` ready."""
-        self.end: int = max(floor, end)
+        self.log: LogEnd = OwnEnd(max(floor, end))
         self.deferred: Deferrals = Deferrals()
         self.max_in_flight = max_in_flight
         self.counting: bool = False
@@ -99,7 +102,7 @@ class ChannelState:
             state._settled.add(start, stop)
         dues, wall = noted.deferred, max(wall, noted.noted_ns)
         state._floor = min(noted.floor, end)
-        state.end = end
+        state.log = OwnEnd(end)
         state._settled.discard_from(end)
         state._advance()
         state._attempts = {o: n for o, n in noted.attempts.items() if state._is_open(o)}
@@ -158,7 +161,7 @@ class ChannelState:
     def depth(self) -> int:
         """Messages not settled."""
         self._look()
-        return self.end - self._floor - self._settled.total
+        return self.log.visible - self._floor - self._settled.total
 
     @property
     def flying(self) -> int:
@@ -189,10 +192,18 @@ class ChannelState:
         self._look()
         return self.max_in_flight - len(self._apart) - self._leases.in_flight
 
+    @property
+    def end(self) -> int:
+        """The log's end as far as the channel may deliver."""
+        return self.log.visible
+
+    def follow(self, log: LogEnd) -> None:
+        """Let the log itself say from now on how far it is, so that nobody needs to be told when it grows."""
+        self.log = log
+
     def extend(self, end: int) -> None:
-        """The log has grown."""
-        if end > self.end:  # noqa: PLR1730 - once a channel and put, and `max` takes twice the time
-            self.end = end
+        """The log has grown, which is followed by nobody yet."""
+        self.log.visible = max(self.log.visible, end)
 
     def again(self) -> int | None:
         """Return the lowest offset that the cursor has passed and that is ready, or None."""
@@ -224,7 +235,7 @@ class ChannelState:
             while before != self._cursor:
                 before = self._cursor
                 self._cursor = self._passed.next_missing(self._settled.next_missing(before))
-        return min(self.end, self._cursor)
+        return min(self.log.visible, self._cursor)
 
     # --- leases
 
@@ -236,7 +247,7 @@ class ChannelState:
         self._look()
         if offset != self._cursor:
             return 0
-        stop = min(stop, self.end, offset + LONGEST)
+        stop = min(stop, self.log.visible, offset + LONGEST)
         stop = min(self._settled.next_present(offset, stop), self._passed.next_present(offset, stop))
         if offset < self._unseen:
             stop = next((each for each in range(offset, stop) if each in self._attempts), stop)
@@ -537,10 +548,10 @@ class ChannelState:
         self._fresh_deferrals = [offset for offset in self._attempts if offset in self.deferred]
 
     def _is_open(self, offset: int) -> bool:
-        return self._floor <= offset < self.end and offset not in self._settled
+        return self._floor <= offset < self.log.visible and offset not in self._settled
 
     def _give_up(self, start: int, stop: int) -> int:
-        start, stop = max(start, self.floor), min(stop, self.end)
+        start, stop = max(start, self.floor), min(stop, self.log.visible)
         if stop <= start:
             return 0
         before = self.depth

@@ -13,7 +13,8 @@ The life of a put:
     `Producer.put`                 one coroutine, a topic's and a queue's
       `GroupCommit.put_now`        nothing under way, no sync asked for: written in the caller's own step, no future
         `TopicLog.append`          one compact frame, one write
-        `Publisher.show`           to channels and the tail cache: delivered from memory
+        `Publisher.show`           into the tail cache, and wakes who waits. Channels are told nothing: they look at
+                                   the topic's end themselves, `ChannelState.follow`
       `GroupCommit.accept`         otherwise: into the open batch, with a future. `PutBuffer.enter` waits for room first
         `TopicEngine._advance`     takes the batch once the one before it is written, under "always" once it is durable:
                                    what came in meanwhile shares one write and one sync. This is the group commit

@@ -369,6 +369,7 @@ class ChannelEngine(Settlement, Generic[M]):
             self._raise_if_over()
             if self.state is None or self.held:
                 self._host.creation.again()
+            self._host.waiting[self] = None
             await self._wait_queue.wait()
             self._turn_began = now = self._clock.monotonic()
 
@@ -400,12 +401,16 @@ class ChannelEngine(Settlement, Generic[M]):
         if self._idlers:
             self._release_idlers()  # likewise
 
-    def extend(self, batch: Batch) -> None:
-        """The log has grown by a batch."""
+    @property
+    def waits(self) -> bool:
+        """Whether somebody waits for a message."""
+        return bool(self._wait_queue.line)
+
+    def note_times(self, batch: Batch) -> None:
+        """Messages came of which some are due later, or have a time to live."""
         state = self.state
         if state is None:
             return
-        state.extend(batch.stop)
         if batch.columns.expiries is not None:
             self._watch(batch)
         if batch.columns.dues is not None:
@@ -415,16 +420,6 @@ class ChannelEngine(Settlement, Generic[M]):
                 state.defer(offset, now + due - wall)
             self.source.keep_of(batch, (offset for offset, _ in later))
             self._set_alarm(state)
-        if self._wait_queue.line:
-            self.wake()
-
-    def extend_plain(self, stop: int) -> None:
-        """As `extend`, up to before `stop`, by messages that are nothing but bodies."""
-        state = self.state
-        if state is not None:
-            state.extend(stop)
-            if self._wait_queue.line:
-                self.wake()
 
     def pass_over(self, addressed: list[tuple[int, str]]) -> None:
         """Settle what came that is for other channels."""

@@ -63,7 +63,7 @@ class ReadAhead:
             state: the channel's.
             cold: read a little from disk at once rather than leave it to the prefetching reader.
         """
-        while (offset := state.fresh()) < state.end:
+        while (offset := state.fresh()) < state.log.visible:
             batch = self._current
             if batch is None or not batch.first <= offset < batch.stop:
                 batch = self._current = self._find(state, offset)
@@ -110,7 +110,7 @@ class ReadAhead:
             offset = state.fresh()
             if self._current is not None and self._current.first <= offset < self._current.stop:
                 offset = self._current.stop
-        if offset >= state.end or self._tail.find(offset) is not None:
+        if offset >= state.log.visible or self._tail.find(offset) is not None:
             return None
         return offset
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.delivery.leases import ACKED, MEASURED
 from aiodq.engine.channel.dead_letters import DeadLetter, send_dead_letter
@@ -47,10 +47,17 @@ class _Creation(Protocol):
 
 
 class ChannelEngineHost(Protocol):
-    """What a channel engine asks of its topic's engine."""
+    """What a channel engine asks of its topic's engine.
+
+    Attributes:
+        visible: the offset up to which channels may deliver.
+        waiting: the channels in which somebody waits for a message: they are woken when one is visible.
+    """
 
     name: str
     paused: bool
+    visible: int
+    waiting: dict[Any, None]
     tail: TailCache
     reader: PrefetchingReader
     reporter: Reporter
@@ -164,6 +171,7 @@ class Settlement(ABC):
         """Begin to deliver."""
         self.journal = journal
         self.state = state
+        state.follow(self._host)
         self._host.moved()
         state.max_in_flight = self.options.max_in_flight
         state.counting = self.counting

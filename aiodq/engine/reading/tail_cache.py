@@ -84,6 +84,11 @@ class TailCache:
         while self.cost > self.limit and self._head < len(self._batches):
             self._drop_head()
 
+    def needed(self, offset: int) -> bool:
+        """Return whether who reads from `offset` on needs the oldest batch, or all of them are gone."""
+        self._end_run()
+        return self._head >= len(self._batches) or self._batches[self._head][0].stop > offset
+
     def trim(self, offset: int) -> None:
         """Let go of the batches wholly below `offset`."""
         self._end_run()

@@ -32,6 +32,7 @@ class ShownTopic(Protocol):
     name: str
     log: TopicLog | NoLog
     visible: int
+    waiting: dict[ChannelEngine[Any], None]
     tail: TailCache
     lifetimes: Lifetimes
     metrics: StoreMetrics
@@ -62,6 +63,7 @@ class Publisher:
         """Publish for this topic."""
         self.unsynced: deque[tuple[Part, Batch]] = deque()
         self._engine = engine
+        self._furthest: ChannelEngine[Any] | None = None
 
     def written(self, serial: int, result: Written, *, durably: bool) -> None:
         """The segment writer is done with a batch; `durably`: it may be seen once it is synced.
@@ -109,37 +111,66 @@ class Publisher:
         if batch.columns.expiries is not None:
             engine.lifetimes.note(batch.first, engine.log.begin)
         if engine.channel_engines:
-            tail = engine.tail
-            tail.append(batch, part.cost)
-            addressed = addressed_in(batch)
-            for channel_engine in engine.channel_engines.values():
-                channel_engine.extend(batch)
-                if addressed:
-                    channel_engine.pass_over(addressed)
-            if len(engine.channel_engines) == 1 or tail.cost * 2 > tail.limit:
-                tail.trim(min(channel_engine.position for channel_engine in engine.channel_engines.values()))
+            engine.tail.append(batch, part.cost)
+            self._tell(batch)
+            if len(engine.channel_engines) == 1 or engine.tail.cost * 2 > engine.tail.limit:
+                self._trim()
         part.resolve()
         engine.put_buffer.done(part)
+
+    def _tell(self, batch: Batch) -> None:
+        """Tell channels of what a batch has besides bodies, and those who wait that there is something."""
+        engine, columns = self._engine, batch.columns
+        if columns.dues is not None or columns.expiries is not None:
+            for channel_engine in engine.channel_engines.values():
+                channel_engine.note_times(batch)
+        if columns.headers is not None and (addressed := addressed_in(batch)):
+            for channel_engine in engine.channel_engines.values():
+                channel_engine.pass_over(addressed)
+        if engine.waiting:
+            self._wake()
+
+    def _wake(self) -> None:
+        """Wake those who wait, as far as there is something for them. Where nobody waits, nobody is told."""
+        engine = self._engine
+        waiting, engine.waiting = engine.waiting, {}
+        for channel_engine in waiting:
+            channel_engine.wake()
+            if channel_engine.waits:
+                engine.waiting[channel_engine] = None
+
+    def _trim(self) -> None:
+        """Let go of what every channel has had of the tail.
+
+        All of them are looked at only where the one that was furthest behind needs the oldest no more.
+        """
+        engine, furthest = self._engine, self._furthest
+        if furthest is not None and engine.tail.needed(furthest.position):
+            return
+        self._furthest = min(engine.channel_engines.values(), key=_position)
+        engine.tail.trim(self._furthest.position)
+
+    def moved(self) -> None:
+        """A channel is there, or gone, or goes on from another offset."""
+        self._furthest = None
 
     def show(self, offset: int, time_ns: int, body: bytes) -> None:
         """Show channels a plain message that was written by itself."""
         engine = self._engine
-        channel_engines = engine.channel_engines.values()
         ended = engine.tail.add(offset, time_ns, body)
-        for channel_engine in channel_engines:
-            channel_engine.extend_plain(offset + 1)
+        if engine.waiting:
+            self._wake()
         if ended:
-            engine.tail.trim(min(channel_engine.position for channel_engine in channel_engines))
+            self._trim()
 
     def show_many(self, batch: Batch, cost: int) -> None:
         """Show channels plain messages that were written by themselves, and cost so many bytes of memory."""
         engine = self._engine
-        channel_engines = engine.channel_engines.values()
-        if channel_engines:
+        if engine.channel_engines:
             engine.tail.append(batch, cost)
-            for channel_engine in channel_engines:
-                channel_engine.extend_plain(batch.stop)
-            engine.tail.trim(min(channel_engine.position for channel_engine in channel_engines))
+            if engine.waiting:
+                self._wake()
+            self._trim()
 
     def adopted(self) -> None:
         """Show what the log holds now that did not come through here: channels read it from disk."""
@@ -147,10 +178,7 @@ class Publisher:
         engine.lifetimes.note(engine.visible, engine.log.begin)
         engine.visible = engine.log.end
         engine.tail.clear()  # it has no gap
-        for channel_engine in engine.channel_engines.values():
-            if channel_engine.state is not None:
-                channel_engine.state.extend(engine.visible)
-                channel_engine.wake()
+        self._wake()
         engine.retain_soon()
 
     def fail(self, error: Exception) -> None:
@@ -158,3 +186,7 @@ class Publisher:
         for part, _ in self.unsynced:
             part.fail(error)
         self.unsynced.clear()
+
+
+def _position(channel_engine: ChannelEngine[Any]) -> int:
+    return channel_engine.position

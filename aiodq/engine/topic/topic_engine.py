@@ -73,7 +73,8 @@ class TopicEngine:
         channel_engines: its channels, by name.
         tail: the newest messages in memory.
         syncer: when the log is synced, and how often it was.
-        visible: the offset up to which channels may deliver.
+        visible: the offset up to which channels may deliver. They look at it themselves.
+        waiting: the channels in which somebody waits for a message.
         paused: none of them delivers.
         in_writer: what the segment writer has in hand.
         submitted: operations so far.
@@ -94,6 +95,7 @@ class TopicEngine:
     serial: int = 0
     taken: int = 0
     submitted: int = 0
+    paused: bool = False
     stirred: bool = False
     stopped: bool = False
     closed: bool = False
@@ -115,6 +117,7 @@ class TopicEngine:
         self.log: TopicLog | NoLog = NoLog() if log is None else log
         self.visible: int = self.log.end
         self.channel_engines: dict[str, ChannelEngine[Any]] = {}
+        self.waiting: dict[ChannelEngine[Any], None] = {}
         self.tail: TailCache = TailCache(self._quarter)
         self.clock: Clock = host.clock
         self.loop: asyncio.AbstractEventLoop = host.loop
@@ -128,7 +131,6 @@ class TopicEngine:
         self.send_dead_letter: Callable[[DeadLetter, Callable[[Exception | None], None]], None] = host.send_dead_letter
         self.transactions: OpenTransactions = host.transactions
         self.crash_suspects: CrashSuspects = host.crash_suspects
-        self.paused: bool = False
         self._host = host
         self._durably = options.sync == "always"
         self._requests = RequestQueue(host.loop, self._guarded_turn)
@@ -344,6 +346,7 @@ class TopicEngine:
     def moved(self) -> None:
         """See `ChannelEngineHost.moved`."""
         self.put_buffer.bound.forget()
+        self.publisher.moved()
 
     def write_now(self, channel_engine: Settlement) -> None:
         """See `ChannelEngineHost.write_now`."""
@@ -443,13 +446,8 @@ class TopicEngine:
         self.group_commit.hinder()
         self._ticker.end()
         parts = [part.fail for part in self.in_writer]
-        own = [
-            self.put_buffer.fail,
-            self.publisher.fail,
-            self.syncer.fail,
-            self.exclusive_work.fail,
-            self._persister.fail,
-        ]
+        own = [self.put_buffer.fail, self.publisher.fail, self.syncer.fail, self.exclusive_work.fail]
+        own.append(self._persister.fail)
         channel_engines = [channel_engine.end for channel_engine in self.channel_engines.values()]
         tell_all(error, [*parts, *own, *channel_engines, self._requests.close])
         self._stopping.set()
