@@ -77,14 +77,13 @@ class Producer:
                 offset = commit.put_now(body, gave_way=True)
             if offset >= 0:
                 return offset
-        put_buffer, waiter = self._engine.put_buffer, commit.accept(body) if plain else None
+        put_buffer, accept = self._engine.put_buffer, commit.put_lone if commit.lone else commit.accept
+        waiter = accept(body) if plain else None
         if waiter is None:
             data = put_buffer.body(body)
             message = PLAIN if plain else put_buffer.accepted(Draft(data, tag, key, headers, delay, ttl))
             self._engine.check()
-            waiter = put_buffer.accept_at_once(message, data)
-            if waiter is None:
-                waiter = await put_buffer.enter(partial(put_buffer.accept, message, data))
+            waiter = await put_buffer.enter_one(message, data)
         try:
             return await waiter
         except asyncio.CancelledError:

@@ -15,12 +15,14 @@ The life of a put:
         `TopicLog.append`          one compact frame, one write
         `Publisher.show`           into the tail cache, and wakes who waits. Channels are told nothing: they look at
                                    the topic's end themselves, `ChannelState.follow`
+      `GroupCommit.put_lone`       nothing under way, and a sync is asked for: written in the caller's own step
+        `Syncer.start`             `TopicLog.sync` in a thread; its end comes to `GroupCommit.synced_lone`
       `GroupCommit.accept`         otherwise: into the open batch, with a future. `PutBuffer.enter` waits for room first
         `TopicEngine._advance`     takes the batch once the one before it is written, under "always" once it is durable:
                                    what came in meanwhile shares one write and one sync. This is the group commit
         `GroupCommit.write`        `SegmentWriter.write_at_once`, or `SegmentWriter.write` where it is long or rolls
         `GroupCommit.written`      `Publisher.written`: shown now, or under "always" behind `Publisher.unsynced`
-        `Syncer.start`             `TopicLog.sync` in a thread; its end comes to `TopicEngine._sync_ended`
+        `Syncer.start`             `TopicLog.sync` in a thread; its end comes to `GroupCommit.synced`
         `Publisher.synced`         shows what is durable and resolves the futures, `Part.resolve`
 
 The life of a get:

@@ -15,7 +15,7 @@ import pytest
 import aiodq
 from aiodq.clock import SystemClock
 from aiodq.testing import WatchedFileSystem
-from tests.queue.support import Tasks, outcome
+from tests.queue.support import Tasks, fill, numbered, outcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -88,7 +88,7 @@ async def worked(store: aiodq.Store, tasks: Tasks) -> None:
         tasks.start(store.topic("dull").channel("c").get()),
     ]
     await asyncio.sleep(0)
-    finite += [tasks.start(topic.sync()), tasks.start(topic.put(b"z"))]
+    finite += [tasks.start(topic.sync()), tasks.start(topic.put(b"z")), tasks.start(fill(other, numbered(5)))]
 
     async def watch() -> None:
         while not all(task.done() for task in finite):
@@ -129,6 +129,9 @@ PLACES: Final = [
     "anyio create_task_group",
     "aiodq.engine.topic.topic_engine:TopicEngine _advance",
     "aiodq.engine.topic.group_commit:GroupCommit write",
+    "aiodq.engine.topic.group_commit:GroupCommit _sync_lone",
+    "aiodq.engine.topic.group_commit:GroupCommit synced",
+    "aiodq.engine.topic.group_commit:GroupCommit synced_lone",
     "aiodq.engine.put_batch:OpenBatch take",
     "aiodq.engine.put_batch:Part resolve",
     "aiodq.engine.topic.segment_writer:SegmentWriter write_at_once",
@@ -165,6 +168,7 @@ PLACES: Final = [
     "aiodq.delivery.channel_state:ChannelState follow",
     "aiodq.storage.log.active_segment encode_run",
     "aiodq.storage.state.channel_journal encode_block",
+    "aiodq.storage.log.topic_log:TopicLog append",
     "aiodq.storage.log.topic_log:TopicLog stage",
     "aiodq.storage.log.topic_log:TopicLog commit",
     "aiodq.storage.log.topic_log:TopicLog sync",

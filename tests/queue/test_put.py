@@ -405,6 +405,28 @@ class TestSyncAlways:
             assert await soon(asyncio.gather(first, *late)) == [0, 1, 2, 3]
             assert log_syncs(fs, since) == 1
 
+    async def test_producers_that_wait_for_each_other_s_syncs_come_to_share_them(self, path: Path) -> None:
+        fs = WatchedFileSystem()
+        async with queue(path, fs=fs) as jobs:
+            await fill(jobs, numbered(3))
+            since = len(fs.passed)
+            await asyncio.gather(*(fill(jobs, numbered(20)) for _ in range(3)))
+            # The first goes alone, the others together, and then all three.
+            assert log_syncs(fs, since) <= 22
+
+    async def test_one_who_puts_alone_is_told_without_a_turn_of_the_loop_s(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fs, turned = WatchedFileSystem(), []
+        async with queue(path, fs=fs, sync_interval=3600) as jobs:
+            await fill(jobs, numbered(3))
+            monkeypatch.setattr(jobs._engine, "_take_reports", lambda: turned.append(1))
+            since = len(fs.passed)
+            assert [await soon(jobs.put(b"alone")) for _ in range(5)] == [3, 4, 5, 6, 7]
+            assert (log_syncs(fs, since), turned) == (5, [])
+            monkeypatch.undo()
+            assert jobs.durable_offset == 8
+
     async def test_what_is_not_durable_is_not_delivered(self, path: Path, tasks: Tasks) -> None:
         fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:

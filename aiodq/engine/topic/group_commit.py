@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from aiodq.engine.put_batch import OVERHEAD
+from aiodq.engine.put_batch import OVERHEAD, Part
 from aiodq.errors import AiodqError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE
 from aiodq.format.columns import Columns
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.engine_host import TopicEngineHost
     from aiodq.engine.monitoring.metrics import StoreMetrics
-    from aiodq.engine.put_batch import OpenBatch, Part
+    from aiodq.engine.put_batch import OpenBatch
     from aiodq.engine.topic.creation import Creation
     from aiodq.engine.topic.effective_options import EffectiveOptions
     from aiodq.engine.topic.exclusive_work import ExclusiveWork
@@ -86,6 +86,10 @@ class WrittenTopic(Protocol):
         """Something has changed that the next tick looks at."""
         ...
 
+    def turn(self) -> None:
+        """Have the ioLoop take a turn at once; not to be called within one."""
+        ...
+
     def retain_if_idle(self) -> None:
         """Look for segments that may go, unless somebody changes the list of them."""
         ...
@@ -98,6 +102,9 @@ class GroupCommit:
         inline: a plain put may be written in the caller's own step, without a future and without a turn of the loop:
             nothing is written, waits or rolls, no operation runs or is asked for, the topic has its files, and the
             policy does not ask for a sync.
+        lone: likewise, where the policy asks for a sync: the put is written in the caller's step, and the sync begun.
+            So goes who puts one message after the other; several who wait at once share their syncs.
+        undisturbed: the sync of such a put is in flight, and nothing has reached the ioLoop since.
         writing: a batch is being written.
         ready: a plain put may be accepted without looking at anything but its body and the room there is.
 
@@ -108,6 +115,8 @@ class GroupCommit:
     def __init__(self, engine: WrittenTopic, host: TopicEngineHost) -> None:
         """Begin with what every topic begins with: its files are to be made or looked at."""
         self.inline: bool = False
+        self.lone: bool = False
+        self.undisturbed: bool = False
         self.ready: bool = False
         self.writing: bool = False
         self._engine = engine
@@ -118,15 +127,17 @@ class GroupCommit:
         self._monotonic = host.clock.monotonic
         self._least = self._most = 0
         self._bounded = False
+        self._sharing = 0
+        self._gathering = False
         self._log: TopicLog | None = None
 
     def stop_inline(self) -> None:
         """Let no put be written at once before the ioLoop has had a turn."""
-        self.inline = False
+        self.inline = self.lone = self.undisturbed = False
 
     def hinder(self) -> None:
         """Let every put look at everything for itself before the ioLoop has had a turn."""
-        self.inline = self.ready = False
+        self.inline = self.lone = self.undisturbed = self.ready = False
 
     def look(self) -> None:
         """See what the next put has to look at, and whether it may be written at once."""
@@ -144,16 +155,18 @@ class GroupCommit:
         self.ready = usable and not put_buffer.bounded
         self._least, self._most = options.min_message_bytes, min(options.max_message_bytes, WRITE_BYTES - OVERHEAD)
         self._bounded = put_buffer.bounded
-        self.inline = (
+        at_once = (
             usable
             and self._log is not None
             and engine.at_rest
             and not put_buffer.pending
-            and options.sync != "always"
             and self._log.options.codec == CODEC_NONE
             and engine.name not in engine.metrics.refusing
             and not engine.retention.begun
         )
+        durably = options.sync == "always"
+        self.inline = at_once and not durably
+        self.lone = at_once and durably and not engine.syncer.busy and self._sharing <= 1
 
     def accept(self, body: object) -> asyncio.Future[int] | None:
         """Take a plain message into the open batch; None where that has to go the long way, if only for its error."""
@@ -269,7 +282,7 @@ class GroupCommit:
 
     def _failed(self, log: TopicLog, error: Exception) -> None:
         """A write has failed: forget it, or stop the store where nobody knows what came of it."""
-        self.inline = False
+        self.inline = self.lone = False
         log.rollback()
         if not isinstance(error, AiodqError) or isinstance(error, StoreFailedError):
             self._stop(error)
@@ -279,11 +292,92 @@ class GroupCommit:
         self._host.fail(error)
         self._host.check()
 
+    def put_lone(self, body: object) -> asyncio.Future[int] | None:
+        """Write a message at once and have it synced; the future gives its offset. None where it is not that simple.
+
+        Raises:
+            As `put_now`.
+        """
+        if not self.lone or type(body) is not bytes or not self._least <= len(body) <= self._most:
+            return None
+        try:
+            here = get_running_loop() is self._loop
+        except RuntimeError:  # there is none in this thread
+            here = False
+        log, engine, cost = self._log, self._engine, len(body) + OVERHEAD
+        if not here or log is None or (self._bounded and not engine.put_buffer.has_room(1, cost)):
+            return None
+        time_ns = self._now_ns()
+        try:
+            offset = log.append(body, time_ns, zeros_ahead=True)
+        except Exception as error:
+            self._failed(log, error)
+            raise
+        if offset < 0:
+            return None
+        waiter: asyncio.Future[int] = self._loop.create_future()
+        part = Part(Columns([body]), [waiter], atomic=False, first=offset, time_ns=time_ns, cost=cost)
+        # INVARIANT: what is written is among what waits for a sync before anything else may fail: there it is told.
+        engine.publisher.unsynced.append((part, Batch(offset, time_ns, part.columns)))
+        try:
+            self._sync_lone(engine, log, cost)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            self._host.fail(error)
+        return waiter
+
+    def _sync_lone(self, engine: WrittenTopic, log: TopicLog, cost: int) -> None:
+        """The log has grown by one message, and nothing else is under way: have it synced."""
+        put_buffer, syncer = engine.put_buffer, engine.syncer
+        self.lone = False
+        self.undisturbed = True
+        engine.serial = engine.taken = syncer.written = engine.serial + 1
+        put_buffer.pending += 1
+        put_buffer.cost += cost
+        engine.retention.written_at = self._monotonic()
+        if not engine.stirred:
+            engine.stir()
+        engine.writer.syncing = True
+        syncer.start(log.sync)
+
+    # --- syncs
+
+    def synced(self, error: BaseException | None) -> None:
+        """A sync has ended: show what it has made durable.
+
+        Raises:
+            StoreFailedError: it failed.
+        """
+        engine = self._engine
+        engine.writer.sync_ended()
+        engine.syncer.ended(error)
+        self._sharing = sharing = engine.publisher.synced()
+        batch = engine.put_buffer.next_batch()
+        if batch is not None and batch.count <= sharing:
+            # Those who were told put again, as a rule. Where not more than they wait already, it is worth a turn of the
+            # loop that all of them share the next sync: else they would go on in two groups that wait for each other.
+            self._gathering = True
+            self._loop.call_soon(self._gathered)
+
+    def _gathered(self) -> None:
+        self._gathering = False
+        self._engine.turn()
+
+    def synced_lone(self) -> None:
+        """The sync of a lone put has ended, and nothing else has happened: the next one may go the same way."""
+        engine = self._engine
+        self.undisturbed = False
+        self.lone = True
+        engine.writer.syncing = False
+        engine.syncer.ended(None)
+        engine.publisher.synced()
+
     # --- batches
 
     def may_write(self, batch: OpenBatch) -> bool:
         """Return whether what was accepted is to be written now, nothing else being written."""
         engine = self._engine
+        if self._gathering:
+            return False
         if engine.exclusive_work.waiting and engine.exclusive_work.waits_for(engine.taken):
             return False
         return not (engine.options.sync == "always" and engine.syncer.busy) or batch.cost >= _OVERLAP

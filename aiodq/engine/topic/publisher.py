@@ -95,15 +95,17 @@ class Publisher:
         if not pressing or len(result.parts) > 1:
             self.synced()
 
-    def synced(self) -> None:
-        """Show what a sync has made durable, and what needed none."""
-        durable = self._engine.log.durable
+    def synced(self) -> int:
+        """Show what a sync has made durable, and what needed none; return how many were told."""
+        told, durable = 0, self._engine.log.durable
         while self.unsynced:
             part, batch = self.unsynced[0]
             if batch.stop > durable and part.columns.transaction is None:
-                return
+                break
             self._publish(part, batch)
             self.unsynced.popleft()
+            told += len(part.waiters)
+        return told
 
     def _publish(self, part: Part, batch: Batch) -> None:
         engine = self._engine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from aiodq.engine.put_batch import (
@@ -186,11 +187,11 @@ class PutBuffer:
         self.cost += cost
         return waiter
 
-    def accept_at_once(self, message: Accepted, body: bytes) -> asyncio.Future[int] | None:
-        """As `accept`, or None where somebody waits already or there is no room: what a put tries first."""
+    async def enter_one(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
+        """As `accept`, as soon as there is room, after those who came before; see `enter`."""
         cost = len(body) + OVERHEAD if message is PLAIN else accepted_cost(message, body)
         if self.shut or self._waiting or self._turn or not self.has_room(1, cost):
-            return None
+            return await self.enter(partial(self.accept, message, body))
         return self._add(message, body, cost)
 
     def accept_many(self, messages: list[tuple[Accepted, bytes]]) -> asyncio.Future[range]:

@@ -33,6 +33,7 @@ class SegmentWriter:
         log: where to.
         batches: what to write, with serial numbers.
         rolling: the log is being rolled; nothing else may touch its segments, nor sync them.
+        syncing: a sync is in flight: a segment is not rolled meanwhile.
     """
 
     def __init__(
@@ -44,16 +45,15 @@ class SegmentWriter:
         self._report = report
         self._clock = clock
         self._threads = threads
-        self._may_roll = asyncio.Event()
-        self._may_roll.set()
+        self._sync_over = asyncio.Event()
         self.rolling: bool = False
+        self.syncing: bool = False
 
-    def syncing(self, *, busy: bool) -> None:
-        """Tell the writer whether a sync is in flight: a segment is not rolled meanwhile."""
-        if busy:
-            self._may_roll.clear()
-        else:
-            self._may_roll.set()
+    def sync_ended(self) -> None:
+        """No sync is in flight any more."""
+        self.syncing = False
+        if self.rolling:
+            self._sync_over.set()
 
     async def run(self) -> None:
         """Write what comes, and report."""
@@ -162,7 +162,9 @@ class SegmentWriter:
         await self._flush(log)
         log.commit()
         self.rolling = True
-        await self._may_roll.wait()
+        if self.syncing:
+            self._sync_over.clear()
+            await self._sync_over.wait()
         await self._threads.call(log.roll)
         self.rolling = False
 

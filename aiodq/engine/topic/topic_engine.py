@@ -212,6 +212,10 @@ class TopicEngine:
         """Something could not be made or written: the next put is to try it again."""
         self.group_commit.hinder()
 
+    def turn(self) -> None:
+        """See `WrittenTopic.turn`."""
+        self._requests.turn_now()
+
     def retain_soon(self) -> None:
         """Look for segments that may go, when nothing else is under way."""
         if not self._retain_queued:
@@ -505,8 +509,8 @@ class TopicEngine:
                 self._handle(asked.popleft())
             if not self.stopped:
                 self._advance()
-                # Under "always" no put is written at once, so that one look is enough until something hinders them.
-                if not (self._durably and self.group_commit.ready):
+                # Under "always" no put is written at once while others wait: one look is enough until they are told.
+                if not (self._durably and self.group_commit.ready and self.put_buffer.pending):
                     self.group_commit.look()
         finally:
             self._in_turn = False
@@ -518,7 +522,7 @@ class TopicEngine:
             self.group_commit.written(*written)
         result, self._sync_result = self._sync_result, None
         if result is not None:
-            self._sync_ended(*result)
+            self.group_commit.synced(*result)
         if self._tick_due:
             self._tick_due = False
             self._ticked()
@@ -531,6 +535,9 @@ class TopicEngine:
         self._requests.wake()
 
     def _sync_reported(self, _: None, error: BaseException | None) -> None:
+        if self.group_commit.undisturbed and error is None:
+            self.group_commit.synced_lone()
+            return
         self._sync_result = (error,)
         if self._in_turn:
             self._requests.wake()
@@ -558,7 +565,7 @@ class TopicEngine:
         if batch is not None and not self.group_commit.writing and self.group_commit.may_write(batch):
             self.group_commit.write(batch)
         if not self.writer.rolling and self.syncer.needed():
-            self.writer.syncing(busy=True)
+            self.writer.syncing = True
             self.syncer.start(self.real_log().sync)
         if self.syncer.waiting:
             self.syncer.resolve()
@@ -575,13 +582,6 @@ class TopicEngine:
         # A roll or an operation changes the list of segments in a thread.
         if not self.writer.rolling and not self.exclusive_work.running:
             self.retention.retain()
-
-    # --- syncing
-
-    def _sync_ended(self, error: BaseException | None) -> None:
-        self.writer.syncing(busy=False)
-        self.syncer.ended(error)
-        self.publisher.synced()
 
     def _ticked(self) -> None:
         if self.stirred:

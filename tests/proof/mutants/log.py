@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from aiodq.engine.opening import open_store
+from aiodq.engine.topic.group_commit import GroupCommit
 from aiodq.engine.topic.publisher import Publisher
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.storage.log import recovery
@@ -76,6 +77,20 @@ def the_newest_segment_goes_before_the_next_one_is_durable() -> Patch:
     return mock.patch("aiodq.storage.log.active_segment.sync_directory", return_value=None)
 
 
+change(
+    "a put that nothing hinders waits for no sync whatever the policy",
+    GroupCommit.look,
+    'options.sync == "always"',
+    "False",
+    "single puts",
+)
+change(
+    "a lone put is acknowledged before its sync",
+    GroupCommit._sync_lone,
+    "syncer.start(log.sync)",
+    "log.durable = log.end; syncer.start(log.sync); engine.publisher.synced()",
+    "single puts",
+)
 change(
     "a new segment's name is not synced",
     ActiveSegment.create,
