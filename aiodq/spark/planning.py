@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,18 +23,29 @@ if TYPE_CHECKING:
     from aiodq.spark.options import Bound, ReadOptions
     from aiodq.storage.io.filesystem import FileSystem
 
-__all__ = ["Split", "beside_its_owner", "bound_offset", "check_bounds", "plan", "snapshot", "splits_of", "topics_of"]
+__all__ = [
+    "LEAST_BYTES",
+    "MOST_BYTES",
+    "Split",
+    "beside_its_owner",
+    "bound_offset",
+    "bytes_of",
+    "check_bounds",
+    "plan",
+    "snapshot",
+    "splits_of",
+    "topics_of",
+]
 
 T = TypeVar("T")
-
-_LOG: Final = logging.getLogger("aiodq.spark")
 
 _MAGIC: Final = frozenset("*?[")
 _BEYOND: Final = 1 << 63
 """More than any offset."""
 _LOOKS: Final = 100
-_LEAST: Final = 16 << 20
-_MOST: Final = 128 << 20
+LEAST_BYTES: Final = 16 << 20
+"""To begin a task takes about as long as to read a quarter of it."""
+MOST_BYTES: Final = 128 << 20
 """What Spark's own file formats give one task."""
 _SLACK: Final = 16
 """A task may read this part more to end where a segment does."""
@@ -43,7 +53,7 @@ _SLACK: Final = 16
 
 @dataclass(frozen=True)
 class Split:
-    """What one task reads.
+    """A range of a topic that one task reads, alone or with others.
 
     Attributes:
         topic: the topic's name.
@@ -76,9 +86,16 @@ def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
     splits: list[Split] = []
     for store, topic in topics:
         splits += beside_its_owner(partial(_plan_topic, fs, store, topic, options))
-    messages = sum(split.stop - split.start for split in splits)
-    _LOG.info("read of the topics %s: messages: %d, tasks: %d", [topic for _, topic in topics], messages, len(splits))
     return splits
+
+
+def bytes_of(split: Split) -> int:
+    """Return about how many bytes a split has: of a segment that it has a part of, by how many of its messages."""
+    size = 0
+    for segment in split.view.segments:
+        offsets = min(split.stop, segment.end) - max(split.start, segment.base)
+        size += split.view.data_end_of(segment) * max(offsets, 0) // max(segment.end - segment.base, 1)
+    return size
 
 
 def check_bounds(options: ReadOptions, topics: Iterable[str]) -> None:
@@ -203,7 +220,7 @@ def _refuse_losses(log: LogSnapshot, start: int, stop: int) -> None:
 
 
 def _size(view: LogView, start: int, stop: int, options: ReadOptions) -> int:
-    """Return how much a task is to read: each core gets as many, of about `_MOST`, unless there is too little to share.
+    """Return how much a task is to read: each core gets as many, of about `MOST_BYTES`, unless there is little.
 
     To begin a task costs Spark's Python worker about 60 ms, in which it could read several megabytes.
     """
@@ -211,8 +228,8 @@ def _size(view: LogView, start: int, stop: int, options: ReadOptions) -> int:
         return options.split_bytes
     size = sum(segment.data_end for segment in view.between(start, stop))
     cores = os.cpu_count() or 1
-    rounds = max(round(size / (cores * _MOST)), 1)
-    return max(-(-size // (cores * rounds)), _LEAST)
+    rounds = max(round(size / (cores * MOST_BYTES)), 1)
+    return max(-(-size // (cores * rounds)), LEAST_BYTES)
 
 
 def _splits(fs: FileSystem, whole: Split, size: int) -> Iterator[Split]:

@@ -10,11 +10,12 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from aiodq.errors import CorruptionError
+from aiodq.spark.planning import bytes_of
 from aiodq.spark.visible import require_seen
 from aiodq.storage.read.arrow_reader import RUN_BYTES, arrow_reader, as_record_batches, columns_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from aiodq.format.vectorized.arrow import ArrowRows
     from aiodq.spark.options import ReadOptions
@@ -22,22 +23,35 @@ if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.io.quarantine import Damage
 
-__all__ = ["Partition", "record_batches"]
+__all__ = ["Partition", "read_partition", "record_batches"]
 
 _LOG: Final = logging.getLogger("aiodq.spark")
 
 _CHUNK: Final = 2 << 20
 """Bytes that are read at a time: what Arrow makes of them is one record batch mostly."""
+_MORE: Final = 64 << 10
+"""More than a small split has is not asked for: memory that is not filled costs as much as if it were."""
 _MOST_ROWS: Final = 65_536
 
 
 class Partition(InputPartition):
-    """A split on its way to a task."""
+    """Splits on their way to a task."""
 
-    def __init__(self, split: Split) -> None:
-        """Carry this split."""
-        super().__init__((split.topic, split.start, split.stop))
-        self.split: Split = split
+    def __init__(self, splits: Sequence[Split]) -> None:
+        """Carry these splits."""
+        super().__init__(tuple((split.topic, split.start, split.stop) for split in splits))
+        self.splits: tuple[Split, ...] = tuple(splits)
+
+
+def read_partition(fs: FileSystem, partition: InputPartition | None, options: ReadOptions) -> Iterator[Any]:
+    """Yield what a task is to read, as `record_batches`; nothing of the partition that Spark makes of none at all.
+
+    Raises:
+        AiodqError: as `record_batches`.
+    """
+    _keep_memory()
+    for split in partition.splits if isinstance(partition, Partition) else ():
+        yield from record_batches(fs, split, options)
 
 
 def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterator[Any]:
@@ -63,11 +77,10 @@ def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterat
 def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str, ...]) -> Iterator[ArrowRows]:
     reader, at = arrow_reader(fs, columns, verify=options.verify), split.start
     require_seen(fs, *split.place)
-    _keep_memory()
-    left_out = 0
+    left_out, chunk = 0, min(_CHUNK, bytes_of(split) + _MORE)
     try:
         while at < split.stop:
-            result = reader.read(split.view, at, _CHUNK)
+            result = reader.read(split.view, at, chunk)
             if result.damages:
                 # A file that is missing is a loss only where the topic is still seen: a mount may go under the read.
                 require_seen(fs, *split.place)

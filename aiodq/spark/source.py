@@ -8,8 +8,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from aiodq.errors import InvalidOptionError
 from aiodq.spark.options import batch_options, read_options, stream_options, write_options
-from aiodq.spark.planning import plan
-from aiodq.spark.reading import Partition, record_batches
+from aiodq.spark.packing import plan_tasks
+from aiodq.spark.reading import Partition, read_partition
 from aiodq.spark.streaming import StreamReader
 from aiodq.spark.writing import BatchWriter, StreamWriter, check_schema
 from aiodq.storage.io.filesystem import OsFileSystem
@@ -107,8 +107,7 @@ class _Reader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Partition(split) for split in plan(OsFileSystem(), self._options)]
+        return [Partition(splits) for splits in plan_tasks(OsFileSystem(), self._options)]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        if isinstance(partition, Partition):  # Spark makes one that is None of no partitions at all
-            yield from record_batches(OsFileSystem(), partition.split, self._options)
+        return read_partition(OsFileSystem(), partition, self._options)

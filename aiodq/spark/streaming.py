@@ -16,8 +16,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from aiodq.errors import OffsetError
+from aiodq.spark.packing import pack_splits
 from aiodq.spark.planning import Split, beside_its_owner, bound_offset, check_bounds, snapshot, splits_of, topics_of
-from aiodq.spark.reading import Partition, record_batches
+from aiodq.spark.reading import Partition, read_partition
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.state.holds import Hold, read_hold, write_hold
@@ -115,18 +116,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OffsetError: messages in between were deleted, and `failOnDataLoss` is not `false`.
             CorruptionError: messages in between are missing, likewise.
         """
-        found: list[InputPartition] = []
+        found: list[Split] = []
         for topic, stop in end["topics"].items():
             if start["topics"].get(topic) == stop:
                 continue
-            splits = beside_its_owner(partial(self._splits, topic, start["topics"].get(topic), stop))
-            found += map(Partition, splits)
-        return found
+            found += beside_its_owner(partial(self._splits, topic, start["topics"].get(topic), stop))
+        return [Partition(splits) for splits in pack_splits(found, self._options)]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """Yield the messages of a partition as `pyarrow.RecordBatch` objects."""
-        if isinstance(partition, Partition):  # Spark makes one that is None of no partitions at all
-            yield from record_batches(OsFileSystem(), partition.split, self._options)
+        return read_partition(OsFileSystem(), partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let retention have what a finished batch has read, where the query has a hold."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import aiodq
 from aiodq.format.vectorized.arrow import COLUMNS
 from aiodq.spark.options import read_options
-from aiodq.spark.planning import plan
-from aiodq.spark.reading import record_batches
+from aiodq.spark.packing import plan_tasks
+from aiodq.spark.reading import Partition, read_partition
 from aiodq.storage.io.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def read(path: Path | str, **options: str) -> list[dict[str, Any]]:
     """Return the rows of all splits, without Spark."""
     wanted = read_options({"path": str(path), **options})
     fs = OsFileSystem()
-    batches = [batch for split in plan(fs, wanted) for batch in record_batches(fs, split, wanted)]
+    tasks = [Partition(splits) for splits in plan_tasks(fs, wanted)]
+    batches = [batch for task in tasks for batch in read_partition(fs, task, wanted)]
     assert all(batch.schema.names == [name for name in COLUMNS if name in wanted.columns] for batch in batches)
     return [row for batch in batches for row in batch.to_pylist()]

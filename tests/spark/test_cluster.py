@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.request
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyspark
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+SEEN = {"bodies": [str(number) for number in range(500)], "findings": 0, "records": 500}
 PATIENCE = 120.0
 """Seconds in which a cluster has to be there."""
 
@@ -83,52 +85,65 @@ def alive(page: int) -> int:
     return 0
 
 
-@pytest.mark.timeout(400)
-def test_a_cluster_writes_reads_and_audits(tmp_path: Path) -> None:
-    with cluster(tmp_path, (), ()) as url:
-        check_job("master", url, tmp_path)
+@dataclass(frozen=True)
+class Outcome:
+    """What one job on a cluster printed, and the store that its workers did not see; `why_not` where they did."""
+
+    found: dict[str, Any]
+    hidden: Path
+    why_not: str
 
 
-@pytest.mark.timeout(400)
-def test_a_worker_that_does_not_see_the_store_fails_the_query_whatever_the_options(tmp_path: Path) -> None:
-    """Its directory is there, and empty, as where a file system is not mounted: that is no loss of messages."""
-    store = tmp_path / "store"
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Run one job on one cluster: with a store that all see, and with one that only the driver sees."""
+    path = tmp_path_factory.mktemp("cluster")
+    hidden = path / "hidden"
     for number in range(6):
-        asyncio.run(fill(store, f"topic{number}", rounds=5))
-    with cluster(tmp_path, (), hidden_from(store)) as url:
-        found = run_job("blind", url, store)
-    for error in (found["count"], found["audit"], found["archive"]):
+        asyncio.run(fill(hidden, f"topic{number}", rounds=5))
+    within, why_not = hiding(hidden)
+    with cluster(path, within, within) as url:
+        return Outcome(run_job("master", url, path / "store", *([] if why_not else [hidden])), hidden, why_not)
+
+
+@pytest.mark.timeout(400)
+def test_a_cluster_writes_reads_and_audits(outcome: Outcome) -> None:
+    assert outcome.found["seen"] == SEEN
+
+
+@pytest.mark.timeout(400)
+def test_a_worker_that_does_not_see_the_store_fails_the_query_whatever_the_options(outcome: Outcome) -> None:
+    """Its directory is there, and empty, as where a file system is not mounted: that is no loss of messages."""
+    if outcome.why_not:
+        pytest.skip(outcome.why_not)
+    blind = outcome.found["blind"]
+    for error in (blind["count"], blind["audit"], blind["archive"]):
         assert f"the task on {socket.gethostname()} does not see the topic" in error
-        assert str(store / "topic") in error
-    (hold,) = read_holds(OsFileSystem(), str(store)).values()
+        assert str(outcome.hidden / "topic") in error
+    (hold,) = read_holds(OsFileSystem(), str(outcome.hidden)).values()
     assert set(hold.offsets.values()) == {0}, "what was not archived is kept"
 
 
-def hidden_from(store: Path) -> Sequence[str]:
-    """Return a command that starts another where an empty file system lies over the store."""
+def hiding(store: Path) -> tuple[Sequence[str], str]:
+    """Return a command that starts another where an empty file system lies over the store; or why there is none."""
     if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("needs a worker with mounts of its own: root on Linux, and util-linux's unshare")
+        return (), "needs a worker with mounts of its own: root on Linux, and util-linux's unshare"
     covered = 'mount -t tmpfs none "$0" && exec "$@"'
     command = ("unshare", "--mount", "--propagation", "private", "sh", "-c", covered, str(store))
     tried = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
         assert re.search("not permitted|permission denied", tried.stderr, re.IGNORECASE), tried.stderr
-        pytest.skip(f"needs a worker with mounts of its own, which this root may not have: {tried.stderr.strip()}")
-    return command
+        return (), f"needs a worker with mounts of its own, which this root may not have: {tried.stderr.strip()}"
+    return command, ""
 
 
 @pytest.mark.timeout(400)
 def test_spark_connect_writes_reads_and_audits(tmp_path: Path) -> None:
-    check_job("remote", "local[2]", tmp_path)
+    assert run_job("remote", "local[2]", tmp_path / "store")["seen"] == SEEN
 
 
-def check_job(where: str, url: str, path: Path) -> None:
-    found = run_job(where, url, path / "store")
-    assert found == {"bodies": [str(number) for number in range(500)], "findings": 0, "records": 500}
-
-
-def run_job(where: str, url: str, store: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.spark.job", where, url, str(store)]
+def run_job(where: str, url: str, *stores: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.spark.job", where, url, *map(str, stores)]
     done = subprocess.run(
         command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300, check=False
     )

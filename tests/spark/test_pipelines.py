@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
@@ -15,12 +16,14 @@ import aiodq
 from aiodq.spark.pipelines import archive, audit, compact, query, replay, report
 from aiodq.spark.pipelines.pictures import Bars, page
 from aiodq.spark.pipelines.query import prepare_views
+from aiodq.spark.pipelines.spread import spread
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_holds, release_hold
 from tests.spark.support import KEEP, fill, scanned
 from tests.storage.logs import flip, segments
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -170,6 +173,26 @@ def test_an_audit_finds_what_is_not_as_it_was(spark: SparkSession, store: Path) 
     assert "are missing" in found[2].reason
     assert audit(spark, store, topics=["other"]).findings == ()
     assert audit(spark, f"{store.parent}/st*").findings == (*found,)
+
+
+def tasks_of(pipeline: str, patched: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that will have how many tasks each pass of a pipeline has."""
+    tasks: list[int] = []
+
+    def watched(session: SparkSession, work: Sequence[Any], *how: Any) -> Any:
+        tasks.append(len(work))
+        return spread(session, work, *how)
+
+    patched.setattr(import_module(f"aiodq.spark.pipelines.{pipeline}"), "spread", watched)
+    return tasks
+
+
+def test_an_audit_of_many_segments_takes_few_tasks(
+    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = tasks_of("audit", monkeypatch)
+    assert audit(spark, store).segments == len(segments(store / "orders")) > 5
+    assert tasks == [1]
 
 
 async def _work(path: Path) -> None:

@@ -54,11 +54,11 @@ async def test_each_core_gets_a_task_unless_there_is_little_to_read(
         return len(plan(OsFileSystem(), read_options({"path": str(store)})))
 
     assert tasks(8) == 1
-    monkeypatch.setattr(planning, "_LEAST", 1)
+    monkeypatch.setattr(planning, "LEAST_BYTES", 1)
     assert tasks(None) == 1
     assert tasks(2) == 2
     assert tasks(100) == 3, "as many as the indexes allow"
-    monkeypatch.setattr(planning, "_MOST", 1)
+    monkeypatch.setattr(planning, "MOST_BYTES", 1)
     assert tasks(1) == 3
 
 
@@ -66,9 +66,9 @@ async def test_no_core_gets_a_small_rest(tmp_path: Path, monkeypatch: pytest.Mon
     await fill(tmp_path / "s", rounds=500, segment_bytes=1 << 20)
     size = segments(tmp_path / "s" / "orders")[0].stat().st_size
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(planning, "_LEAST", 1)
+    monkeypatch.setattr(planning, "LEAST_BYTES", 1)
     for most, tasks in ((size, 2), (size * 0.49, 2), (size * 0.35, 2), (size * 0.3, 4), (size * 0.22, 4)):
-        monkeypatch.setattr(planning, "_MOST", int(most))
+        monkeypatch.setattr(planning, "MOST_BYTES", int(most))
         splits = plan(OsFileSystem(), read_options({"path": str(tmp_path / "s")}))
         assert len(splits) == tasks, most
         counts = [split.stop - split.start for split in splits]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
 import aiodq
 from aiodq.spark.options import read_options
-from aiodq.spark.pipelines.audit import _check_each
+from aiodq.spark.pipelines.audit import _check_all, _Piece
 from aiodq.spark.pipelines.tally import Tally
 from aiodq.spark.planning import plan
 from aiodq.spark.reading import _rows, record_batches
@@ -100,12 +99,11 @@ async def test_a_directory_without_anything_in_it_is_no_store(tmp_path: Path) ->
 
 async def test_an_audit_does_not_pass_by_what_it_does_not_see(store: Path) -> None:
     path = segments(store / "orders")[0]
-    uuid = str(planned(store)[0][0].place[1])
-    given = {"store": str(store), "topic": "orders", "uuid": uuid, "path": str(path), "base": 0, "promised": 0}
-    work = pa.RecordBatch.from_pylist([{**given, "last": False}])
+    uuid = planned(store)[0][0].place[1]
+    work = [_Piece(str(store), "orders", uuid, str(path), 0, 0, path.stat().st_size, last=False)]
     store.rename(store.with_name("elsewhere"))
     with refused():
-        list(_check_each(iter([work])))
+        list(_check_all(work))
 
 
 def held(store: Path) -> int:

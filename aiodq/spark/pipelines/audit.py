@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator  # noqa: TC003 - Spark reads what `_check_each` is annotated with
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from aiodq.spark.options import read_options
+from aiodq.spark.packing import OPENING_BYTES, pack, tasks_for
+from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import snapshot, topics_of
 from aiodq.spark.visible import require_seen
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.verify_segment import check_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from uuid import UUID
 
     from pyspark.sql import SparkSession
 
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.read.snapshot import LogSnapshot
+
 __all__ = ["AuditFinding", "AuditSummary", "audit"]
 
-_TO_CHECK: Final = "store STRING, topic STRING, uuid STRING, path STRING, base BIGINT, promised BIGINT, last BOOLEAN"
 _FOUND: Final = (
     "store STRING, topic STRING, path STRING, position BIGINT, severity STRING, reason STRING, "
     "first BIGINT, stop BIGINT, records BIGINT, bytes BIGINT"
@@ -37,6 +40,19 @@ _SCHEMA: Final = pa.schema(
         *((name, pa.int64()) for name in ("first", "stop", "records", "bytes")),
     ]
 )
+
+
+class _Piece(NamedTuple):
+    """One segment on its way to a task, with what `check_segment` needs to know of it."""
+
+    store: str
+    topic: str
+    uuid: UUID
+    path: str
+    base: int
+    promised: int
+    size: int
+    last: bool
 
 
 @dataclass(frozen=True)
@@ -77,7 +93,7 @@ class AuditSummary:
 
 
 def audit(spark: SparkSession, stores: str | os.PathLike[str], *, topics: Sequence[str] | None = None) -> AuditSummary:
-    """Read every byte of every segment, a segment a task, while owners run. Nothing is written. Blocking.
+    """Read every byte of every segment, while owners run; tasks share them by their size. Nothing is written. Blocking.
 
     Messages that are missing because retention or a purge deleted them are no finding, nor is an unfinished write.
 
@@ -94,7 +110,7 @@ def audit(spark: SparkSession, stores: str | os.PathLike[str], *, topics: Sequen
     began, fs = time.monotonic(), OsFileSystem()
     wanted = read_options({"path": os.fspath(stores), **({"topics": ",".join(topics)} if topics else {})})
     findings: list[AuditFinding] = []
-    work: list[tuple[Any, ...]] = []
+    work: list[_Piece] = []
     for store in wanted.stores:
         for topic in topics_of(fs, store, wanted.topics):
             log = snapshot(fs, store, topic)
@@ -102,40 +118,49 @@ def audit(spark: SparkSession, stores: str | os.PathLike[str], *, topics: Sequen
                 AuditFinding(store, topic, damage.path, damage.position, damage.reason, damage.first, damage.stop)
                 for damage in log.damages
             ]
-            segments = log.view.segments
-            for number, segment in enumerate(segments):
-                last = number + 1 == len(segments)
-                promised = log.promised if last else segments[number + 1].base
-                work.append((store, topic, str(log.meta.uuid), segment.path, segment.base, promised, last))
+            work += _pieces(store, topic, log)
+    tasks = pack(work, _weight, tasks_for(sum(map(_weight, work))))
     records = size = 0
-    if work:
-        frame = spark.createDataFrame(work, _TO_CHECK).repartition(len(work))
-        for row in frame.mapInArrow(_check_each, _FOUND).collect():
-            records += row["records"]
-            size += row["bytes"]
-            if row["severity"] == "damage":
-                place = row["store"], row["topic"], row["path"], row["position"]
-                findings.append(AuditFinding(*place, row["reason"], row["first"], row["stop"]))
+    for row in spread(spark, tasks, _check_all, _FOUND).collect() if tasks else ():
+        records += row["records"]
+        size += row["bytes"]
+        if row["severity"] == "damage":
+            place = row["store"], row["topic"], row["path"], row["position"]
+            findings.append(AuditFinding(*place, row["reason"], row["first"], row["stop"]))
     unique = {(finding.path, finding.position, finding.first): finding for finding in findings}
     ordered = sorted(unique.values(), key=lambda found: (found.store, found.topic, found.path, found.position))
     return AuditSummary(tuple(ordered), len(work), records, size, time.monotonic() - began)
 
 
-def _check_each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Check the segments that a task is given; the first row of each says how much was read."""
+def _pieces(store: str, topic: str, log: LogSnapshot) -> Iterator[_Piece]:
+    segments = log.view.segments
+    for number, segment in enumerate(segments):
+        last = number + 1 == len(segments)
+        promised = log.promised if last else segments[number + 1].base
+        yield _Piece(store, topic, log.meta.uuid, segment.path, segment.base, promised, segment.size, last)
+
+
+def _weight(piece: _Piece) -> int:
+    return piece.size + OPENING_BYTES
+
+
+def _check_all(pieces: Sequence[_Piece]) -> Iterator[pa.RecordBatch]:
+    """Check the segments that a task is given."""
     fs = OsFileSystem()
-    for batch in batches:
-        rows: list[dict[str, Any]] = []
-        for given in batch.to_pylist():
-            place = {name: given[name] for name in ("store", "topic", "path")}
-            blank = {**place, "position": 0, "severity": "", "reason": "", "first": 0, "stop": 0, "bytes": 0}
-            uuid = UUID(given["uuid"])
-            if not fs.exists(given["path"]):
-                require_seen(fs, os.path.dirname(given["path"]), uuid)
-                continue  # its owner deleted it meanwhile
-            check = check_segment(fs, given["path"], given["base"], uuid, given["promised"], last=given["last"])
-            rows.append({**blank, "records": check.records, "bytes": check.size})
-            for severity, position, reason, first, stop in check.findings:
-                told = {"severity": severity, "position": position, "reason": reason, "first": first, "stop": stop}
-                rows.append({**blank, **told, "records": 0})
-        yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
+    for piece in pieces:
+        if rows := list(_check(fs, piece)):
+            yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
+
+
+def _check(fs: FileSystem, piece: _Piece) -> Iterator[dict[str, Any]]:
+    """Check a segment; the first row says how much was read, the others what was found."""
+    place = {"store": piece.store, "topic": piece.topic, "path": piece.path}
+    blank = {**place, "position": 0, "severity": "", "reason": "", "first": 0, "stop": 0, "bytes": 0}
+    if not fs.exists(piece.path):
+        require_seen(fs, os.path.dirname(piece.path), piece.uuid)
+        return  # its owner deleted it meanwhile
+    check = check_segment(fs, piece.path, piece.base, piece.uuid, piece.promised, last=piece.last)
+    yield {**blank, "records": check.records, "bytes": check.size}
+    for severity, position, reason, first, stop in check.findings:
+        told = {"severity": severity, "position": position, "reason": reason, "first": first, "stop": stop}
+        yield {**blank, **told, "records": 0}

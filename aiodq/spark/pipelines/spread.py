@@ -1,0 +1,28 @@
+"""Work that tasks do by themselves, beside Spark's rows: only what they find travels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["spread"]
+
+T = TypeVar("T")
+
+
+def spread(spark: SparkSession, work: Sequence[T], task: Callable[[T], Iterator[Any]], schema: str) -> DataFrame:
+    """Return the rows of the `pyarrow.RecordBatch` objects that a function yields, a task for each piece of work.
+
+    The rows come in the order of the work.
+    """
+
+    def do_each(batches):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - Spark would read what it is annotated with
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                yield from task(work[number])
+
+    return spark.range(0, len(work), numPartitions=max(len(work), 1)).mapInArrow(do_each, schema)

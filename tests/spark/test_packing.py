@@ -1,0 +1,74 @@
+"""Many small topics are a few tasks: what a task reads is put together by bytes and by count. Without a JVM."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.spark.options import read_options, stream_options
+from aiodq.spark.packing import OPENING_BYTES, pack, plan_tasks, tasks_for
+from aiodq.spark.planning import LEAST_BYTES, MOST_BYTES, plan
+from aiodq.spark.streaming import StreamReader
+from aiodq.storage.io.filesystem import OsFileSystem
+from tests.spark.support import KEEP, fill, read, scanned
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOPICS = [f"t{number:02}" for number in range(30)]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> Path:
+    async with aiodq.open(tmp_path / "store", aiodq.StoreOptions(sync="os", retention=KEEP)) as store:
+        for topic in TOPICS:
+            await store.topic(topic).put_many([b"%d" % number for number in range(10)])
+    return tmp_path / "store"
+
+
+async def test_small_topics_share_a_task(store: Path) -> None:
+    (task,) = plan_tasks(OsFileSystem(), read_options({"path": str(store)}))
+    assert [split.topic for split in task] == TOPICS
+    assert read(store) == [row for topic in TOPICS for row in scanned(store, topic)]
+
+
+async def test_small_topics_of_a_stream_share_a_task(store: Path) -> None:
+    reader = StreamReader(stream_options({"path": str(store)}))
+    start = reader.initialOffset()
+    (task,) = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+    assert sum(batch.num_rows for batch in reader.read(task)) == 10 * len(TOPICS)
+
+
+@pytest.mark.parametrize(("size", "tasks"), [("1", 30), (str(OPENING_BYTES), 30), ("3m", 3), ("1g", 1)])
+async def test_how_much_one_task_reads_can_be_said(store: Path, size: str, tasks: int) -> None:
+    options = read_options({"path": str(store), "splitBytes": size})
+    found = plan_tasks(OsFileSystem(), options)
+    assert len(found) == tasks
+    assert [split for task in found for split in task] == plan(OsFileSystem(), options)
+
+
+async def test_what_is_cut_is_not_put_together_again(tmp_path: Path) -> None:
+    await fill(tmp_path / "store", rounds=60, segment_bytes=1000)
+    options = read_options({"path": str(tmp_path / "store"), "splitBytes": "1k"})
+    tasks = plan_tasks(OsFileSystem(), options)
+    assert len(tasks) == len(plan(OsFileSystem(), options)) > 5
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 7, 40])
+def test_parts_are_in_order_and_weigh_about_the_same(number: int) -> None:
+    pieces = [1 + each * 7919 % 13 for each in range(40)]
+    parts = pack(pieces, lambda piece: piece, number)
+    assert [piece for part in parts for piece in part] == pieces
+    assert all(parts)
+    assert len(parts) <= number
+    assert max(map(sum, parts)) <= sum(pieces) / number + max(pieces)
+
+
+def test_there_are_as_many_tasks_as_cores_unless_there_is_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert [tasks_for(total) for total in (0, 1, LEAST_BYTES, LEAST_BYTES + 1, 100 * LEAST_BYTES)] == [0, 1, 1, 2, 12]
+    assert tasks_for(80 * MOST_BYTES) == 80
+    assert pack([], len, 0) == []
