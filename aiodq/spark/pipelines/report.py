@@ -6,30 +6,31 @@ import os
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from aiodq.spark.options import batch_options
+from aiodq.spark.packing import plan_tasks
+from aiodq.spark.pipelines.census import COLUMNS, SCHEMA, census, coarser, step_for
 from aiodq.spark.pipelines.pictures import Bars, page
-from aiodq.spark.pipelines.session import load
+from aiodq.spark.pipelines.spread import spread
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.store_reader import StoreReader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from aiodq.storage.offline.summaries import ChannelSummary
 
 __all__ = ["ReportSummary", "report"]
 
 _MOST_TAGS: Final = 20
-_MOMENTS: Final = 60
-"""About so many bars over time."""
-
-_STEPS: Final = (1, 5, 15, 60, 300, 900, 3600, 21_600, 86_400, 604_800)
-"""Seconds that one bar may stand for."""
 
 
 @dataclass(frozen=True)
@@ -66,61 +67,77 @@ def report(
         OSError: the file cannot be written.
     """
     began = time.monotonic()
-    rows = load(spark, store, topics, columns="topic,offset,timestamp,tag,body").withColumn("bytes", f.length("body"))
-    totals = rows.groupBy("topic").agg(
-        f.count(f.lit(1)).alias("rows"),
-        f.sum("bytes").alias("bytes"),
-        f.min(f.unix_micros("timestamp")).alias("first"),
-        f.max(f.unix_micros("timestamp")).alias("last"),
-    )
-    found = {row["topic"]: row.asDict() for row in totals.orderBy("topic").collect()}
+    found = _topics(spark, os.fspath(store), topics)
     sections: list[tuple[str, list[str | Bars]]] = []
-    for topic, total in found.items():
-        of = rows.where(f.col("topic") == topic)
+    for topic, (total, moments, sizes, tags) in found.items():
         first, last = (datetime.fromtimestamp(total[name] / 1e6, UTC) for name in ("first", "last"))
         put = f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} (UTC)"
-        text = f"{total['rows']:,} messages, {total['bytes']:,} bytes, put from {put}"
-        sections.append((topic, [text, _rate(of, first, last), _sizes(of), _tags(of)]))
+        text = f"{total['count']:,} messages, {total['bytes']:,} bytes, put from {put}"
+        sections.append((topic, [text, _rate(moments, first, last), _sizes(sizes), _tags(tags)]))
     channels = _channels(str(os.fspath(store)), found)
     if channels:
         sections.append(("Channels", list(channels)))
     title = f"aiodq: {os.path.abspath(store)}"
     with open(path, "w", encoding="utf-8") as file:
         file.write(page(title, datetime.now(UTC), sections))
-    number = sum(total["rows"] for total in found.values())
+    number = sum(topic.total["count"] for topic in found.values())
     return ReportSummary(os.path.abspath(path), len(found), number, time.monotonic() - began)
 
 
-def _rate(rows: DataFrame, first: datetime, last: datetime) -> Bars:
+class _Topic(NamedTuple):
+    """What was counted of a topic: all of it, and its messages by second, by power of two, and by tag."""
+
+    total: dict[str, int]
+    moments: dict[int, int]
+    sizes: dict[int, int]
+    tags: dict[str | None, int]
+
+
+def _topics(spark: SparkSession, store: str, topics: Sequence[str] | None) -> dict[str, _Topic]:
+    """Count everything in one pass: each task what it reads, and Spark what they found."""
+    wanted = {"path": store, "columns": COLUMNS, **({"topics": ",".join(topics)} if topics else {})}
+    options, fs = batch_options(wanted), OsFileSystem()
+    counted = spread(spark, plan_tasks(fs, options), partial(census, fs, options=options), SCHEMA)
+    sums = [f.sum("count").alias("count"), f.sum("bytes").alias("bytes")]
+    ends = [f.min("first").alias("first"), f.max("last").alias("last")]
+    summed = counted.groupBy("topic", "kind", "number", "text").agg(*sums, *ends)
+    often = f.row_number().over(Window.partitionBy("topic", "kind").orderBy(f.col("count").desc(), "text"))
+    rows = summed.withColumn("place", often).where(f"kind <> 'tag' OR place <= {_MOST_TAGS}").collect()
+    found: dict[str, _Topic] = {}
+    for row in sorted(rows, key=itemgetter("topic", "place")):
+        topic = found.setdefault(row["topic"], _Topic({}, {}, {}, {}))
+        if row["kind"] == "all":
+            topic.total.update({name: row[name] for name in ("count", "bytes", "first", "last")})
+        elif row["kind"] == "tag":
+            topic.tags[row["text"]] = row["count"]
+        else:
+            (topic.moments if row["kind"] == "moment" else topic.sizes)[row["number"]] = row["count"]
+    return found
+
+
+def _rate(moments: Mapping[int, int], first: datetime, last: datetime) -> Bars:
     """Return messages a second over time."""
-    span = max((last - first).total_seconds(), 1.0)
-    many = _STEPS[-1] * (int(span / _STEPS[-1] / _MOMENTS) + 1)
-    step = next((step for step in _STEPS if span / step <= _MOMENTS), many)
-    moment = (f.floor(f.unix_timestamp("timestamp") / step) * step).alias("moment")
-    counts = {row["moment"]: row["count"] for row in rows.groupBy(moment).count().collect()}
-    start = int(first.timestamp()) // step * step
-    moments = range(start, int(last.timestamp()) + 1, step)
-    bars = [(f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}", counts.get(at, 0) / step) for at in moments]
+    step = step_for(int(first.timestamp()), int(last.timestamp()))
+    counts, start = coarser(moments, step), int(first.timestamp()) // step * step
+    times = range(start, int(last.timestamp()) + 1, step)
+    bars = [(f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}", counts[at] / step) for at in times]
     return Bars(f"Messages a second, by {timedelta(seconds=step)}", bars)
 
 
-def _sizes(rows: DataFrame) -> Bars:
+def _sizes(counts: Mapping[int, int]) -> Bars:
     """Return how many messages have which size, in powers of two."""
-    power = f.when(f.col("bytes") == 0, -1).otherwise(f.floor(f.log2("bytes"))).alias("power")
-    counts = {row["power"]: row["count"] for row in rows.groupBy(power).count().collect()}
     powers = range(min(counts), max(counts) + 1)
     bars = [("0" if p < 0 else f"{2**p:,} to {2 ** (p + 1) - 1:,}", float(counts.get(p, 0))) for p in powers]
     return Bars("Messages by size in bytes", bars)
 
 
-def _tags(rows: DataFrame) -> Bars:
+def _tags(counts: Mapping[str | None, int]) -> Bars:
     """Return how many messages have which tag, the most frequent first."""
-    counts = rows.groupBy("tag").count().orderBy(f.col("count").desc(), "tag").limit(_MOST_TAGS).collect()
-    bars = [("without a tag" if row["tag"] is None else row["tag"], float(row["count"])) for row in counts]
+    bars = [("without a tag" if tag is None else tag, float(count)) for tag, count in counts.items()]
     return Bars("Messages by tag", bars, across=True)
 
 
-def _channels(store: str, topics: dict[str, dict[str, object]]) -> list[Bars]:
+def _channels(store: str, topics: Iterable[str]) -> list[Bars]:
     reader = StoreReader(store, OsFileSystem())
     found: list[tuple[str, ChannelSummary]] = []
     for topic in topics:

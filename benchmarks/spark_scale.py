@@ -1,0 +1,152 @@
+"""Many topics, many segments, and the ready-made jobs, each beside a plain pass: `python -m benchmarks.spark_scale`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import aiodq
+from aiodq.spark.pipelines import audit, report, start_session
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.offline.verify import verify_store
+from benchmarks.environment import describe
+from benchmarks.spark import lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import SparkSession
+
+KEEP: Final = aiodq.Retention(consumed="keep")
+SIZE: Final = 100
+
+
+async def fill(path: Path, topics: int, messages: int, segment_bytes: int = 64 << 20) -> None:
+    """Put so many messages into each of so many topics."""
+    options = aiodq.StoreOptions(sync="os", retention=KEEP, segment_bytes=segment_bytes)
+    bodies = list(lines(messages, SIZE))
+    async with aiodq.open(path, options) as store:
+        for number in range(topics):
+            topic = store.topic(f"t{number:04}")
+            for at in range(0, messages, 10_000):
+                drafts = [aiodq.Draft(body, tag=f"g{body[8] % 7}") for body in bodies[at : at + 10_000]]
+                await topic.put_many(drafts)
+
+
+def count(spark: SparkSession, store: Path) -> int:
+    """Count a store's messages with all their columns read."""
+    frame = spark.read.format("aiodq").load(str(store))
+    return int(frame.selectExpr("count(offset + length(body))").collect()[0][0])
+
+
+def plain(store: Path) -> int:
+    """Count them in this process, without Spark."""
+    reader = aiodq.open_reader(store)
+    return sum(batch.num_rows for topic in reader.topics() for batch in reader.topic(topic).record_batches())
+
+
+def stream(spark: SparkSession, store: Path, place: Path, batches: int) -> list[float]:
+    """Run a stream beside an owner that goes on; return the seconds of each batch but the first."""
+
+    async def owner() -> None:
+        async with aiodq.open(store, aiodq.StoreOptions(sync="os", retention=KEEP)) as opened:
+            topics = [opened.topic(name) for name in opened.topics()]
+            while True:
+                for topic in topics:
+                    await topic.put_many([bytes(SIZE)] * 10)
+                done = [batch for batch in query.recentProgress if batch["numInputRows"]]
+                if len(done) > batches:
+                    return
+                await asyncio.sleep(0.2)
+
+    frame = spark.readStream.format("aiodq").load(str(store))
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(place))
+    query = writer.trigger(processingTime="1 second").start()
+    try:
+        asyncio.run(owner())
+        done = [batch for batch in query.recentProgress if batch["numInputRows"]]
+    finally:
+        query.stop()
+    return [batch["durationMs"]["triggerExecution"] / 1000 for batch in done[1:]]
+
+
+def measured(rounds: int, ways: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
+    """Run everything by turns, once to warm up and then so many rounds; return the seconds."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, way in ways.items():
+            begun = time.perf_counter()
+            way()
+            if number:
+                seconds[name].append(time.perf_counter() - begun)
+    return seconds
+
+
+def show(title: str, seconds: dict[str, list[float]]) -> None:
+    """Print medians and ranges."""
+    print(f"\n{title}\n\n| | median s | min - max s |\n|---|--:|--:|")
+    for name, taken in seconds.items():
+        print(f"| {name} | {statistics.median(taken):.2f} | {min(taken):.2f} - {max(taken):.2f} |")
+
+
+def run(spark: SparkSession, place: Path, arguments: argparse.Namespace, what: Sequence[str]) -> None:
+    """Measure what was asked for."""
+    if "topics" in what:
+        store = place / "topics"
+        asyncio.run(fill(store, arguments.topics, 1000))
+        ways: dict[str, Callable[[], object]] = {
+            "count": lambda: count(spark, store),
+            "plain process": lambda: plain(store),
+            "report": lambda: report(spark, store, place / "report.html"),
+        }
+        show(f"{arguments.topics:,} topics x 1,000 messages", measured(arguments.rounds, ways))
+        taken = stream(spark, store, place / "checkpoint", arguments.rounds + 3)
+        show("a batch of a stream over them", {"trigger": taken})
+        shutil.rmtree(store)
+    if "report" in what:
+        store = place / "report"
+        asyncio.run(fill(store, 12, arguments.messages // 12))
+        ways = {"count": lambda: count(spark, store), "report": lambda: report(spark, store, place / "report.html")}
+        show(f"12 topics, {arguments.messages:,} messages", measured(arguments.rounds, ways))
+    if "audit" in what:
+        store = place / "audit"
+        asyncio.run(fill(store, 1, 1_000_000, 1_000_000_000 // (8 * arguments.segments)))
+        found = len(list(store.rglob("*.seg")))
+        ways = {
+            "aiodq verify": lambda: verify_store(str(store), OsFileSystem()),
+            "audit": lambda: audit(spark, store),
+            "count": lambda: count(spark, store),
+        }
+        show(f"1,000,000 messages, {found} segments", measured(arguments.rounds, ways))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark_scale", description=__doc__)
+    add = parser.add_argument
+    add("what", nargs="*", default=["topics", "report", "audit"], help="topics, report, audit (default: all)")
+    add("--rounds", type=int, default=5, help="default: %(default)s")
+    add("--topics", type=int, default=1000, help="default: %(default)s")
+    add("--segments", type=int, default=270, help="about so many (default: %(default)s)")
+    add("--messages", type=int, default=3_000_000, help="for `report` (default: %(default)s)")
+    add("--master", default="local[2]", help="default: %(default)s")
+    add("--dir", type=Path, default=Path(tempfile.gettempdir()), help="where to write (default: %(default)s)")
+    arguments = parser.parse_args(argv)
+    for name, value in describe(arguments.dir.resolve(), "asyncio").items():
+        print(f"{name}: {value}", file=sys.stderr)
+    spark = start_session(arguments.master)
+    with tempfile.TemporaryDirectory(dir=arguments.dir, prefix="aiodq-scale-") as directory:
+        run(spark, Path(directory), arguments, arguments.what)
+    spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""What tasks count for a report is what a scan gives, however the work is shared. Without a JVM."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from aiodq.spark.options import read_options
+from aiodq.spark.packing import plan_tasks
+from aiodq.spark.pipelines import census as counting
+from aiodq.spark.pipelines.census import COLUMNS, MOMENTS, census, coarser, step_for
+from aiodq.storage.io.filesystem import OsFileSystem
+from tests.storage.logs import SECOND, open_log, put
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def counted(path: Path, **options: str) -> list[dict[str, Any]]:
+    """Return the rows of all tasks."""
+    wanted, fs = read_options({"path": str(path), "columns": COLUMNS, **options}), OsFileSystem()
+    return [row for task in plan_tasks(fs, wanted) for batch in census(fs, task, wanted) for row in batch.to_pylist()]
+
+
+def summed(rows: list[dict[str, Any]], topic: str, kind: str, name: str) -> Counter[Any]:
+    found: Counter[Any] = Counter()
+    for row in rows:
+        if (row["topic"], row["kind"]) == (topic, kind):
+            found[row[name]] += row["count"]
+    return found
+
+
+@pytest.mark.parametrize("seconds", [30, 5000, 400_000, 90_000_000])
+@pytest.mark.parametrize("split", ["1", "1g"])
+def test_the_moments_of_tasks_add_up_to_those_of_all(tmp_path: Path, seconds: int, split: str, seed: int) -> None:
+    rng = random.Random(seed)
+    (tmp_path / "LOCK").touch()
+    log = open_log(tmp_path / "t", segment_bytes=3000)
+    times = sorted(rng.randrange(1_700_000_000, 1_700_000_000 + seconds) for _ in range(400))
+    for time in times:
+        put(log, [b"x" * 20], time_ns=time * SECOND)
+    log.close()
+    rows = counted(tmp_path, splitBytes=split)
+    moments = summed(rows, "t", "moment", "number")
+    step = step_for(times[0], times[-1])
+    assert coarser(moments, step) == Counter(time // step * step for time in times)
+    tasks = sum(row["kind"] == "all" for row in rows)
+    assert len(moments) <= tasks * 2 * MOMENTS
+    assert (tasks > 1) is (split == "1")
+
+
+async def test_sizes_tags_and_totals_by_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [0, 1, 2, 3, 4, 7, 8, 1023, 1024, 5000]
+    async with aiodq.open(tmp_path) as store:
+        for topic in ("a", "b"):
+            drafts = [aiodq.Draft(bytes(size), tag=f"{topic}{size % 3}" if size % 3 else None) for size in sizes]
+            await store.topic(topic).put_many(drafts)
+    for most in (100_000, 1):
+        monkeypatch.setattr(counting, "_MOST_TAGS", most)
+        rows = counted(tmp_path)
+        for topic in ("a", "b"):
+            powers = Counter(size.bit_length() - 1 for size in sizes)
+            assert summed(rows, topic, "size", "number") == powers
+            tags = Counter(f"{topic}{size % 3}" if size % 3 else None for size in sizes)
+            assert summed(rows, topic, "tag", "text") == tags
+            totals = [row for row in rows if (row["topic"], row["kind"]) == (topic, "all")]
+            assert sum(row["count"] for row in totals) == len(sizes)
+            assert sum(row["bytes"] for row in totals) == sum(sizes)
+            stamps = [int(m.timestamp.timestamp() * 1e6) for m in aiodq.open_reader(tmp_path).topic(topic).scan()]
+            assert abs(min(row["first"] for row in totals) - min(stamps)) <= 1
+            assert abs(max(row["last"] for row in totals) - max(stamps)) <= 1
