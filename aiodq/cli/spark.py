@@ -195,6 +195,9 @@ def replay(  # noqa: PLR0913 - likewise
         raise CommandError(f"there is no directory {source}: replay reads what aiodq spark archive wrote")
     with _session(master, conf, "replay") as (session, _):
         done = _pipelines().replay(session, source, store, txn_id=txn_id, **wanted)
+    if done.repeated:
+        stdout().print(f"nothing to do: {txn_id!r} was committed before into {done.store}")
+        return DONE
     stdout().print(f"replayed {counted(done.rows, 'message')} into {done.store}: {done.seconds:.1f} s")
     return DONE
 

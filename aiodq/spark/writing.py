@@ -25,7 +25,7 @@ from aiodq.format.codecs import codec_number
 from aiodq.format.columns import Columns
 from aiodq.options import StoreOptions
 from aiodq.spark.options import check_topic
-from aiodq.storage.bulk.commits import Commit, CommitKey, Staged, commit_staged, discard_staged
+from aiodq.storage.bulk.commits import Commit, CommitKey, Staged, commit_staged, discard_staged, read_commits
 from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.storage.io.durable_io import ensure_directory
 from aiodq.storage.io.filesystem import OsFileSystem
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from aiodq.spark.options import WriteOptions
 
-__all__ = ["BatchWriter", "StreamWriter", "check_schema", "columns_by_topic", "stage"]
+__all__ = ["BatchWriter", "StreamWriter", "check_schema", "columns_by_topic", "stage", "was_committed"]
 
 _LOG: Final = logging.getLogger("aiodq.spark")
 
@@ -185,7 +185,7 @@ class BatchWriter(DataSourceArrowWriter):
         _prepare(options.store)
         self._options = options
         name = options.name
-        self._key = CommitKey(uuid4().hex, once=True) if name is None else CommitKey(f"write {name}")
+        self._key = CommitKey(uuid4().hex, once=True) if name is None else _key_of(name)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage a task's rows."""
@@ -198,6 +198,19 @@ class BatchWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - a failed task sends none
         """Remove what was staged; what was committed stays, whatever failed then."""
         discard_staged(OsFileSystem(), self._options.store, self._key.name)
+
+
+def was_committed(store: str, name: str) -> bool:
+    """Return whether a single write of this name (`txnId`) was committed to a store. Blocking.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    return any(commit.key == _key_of(name) for commit in read_commits(OsFileSystem(), store).commits)
+
+
+def _key_of(name: str) -> CommitKey:
+    return CommitKey(f"write {name}")
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

@@ -40,6 +40,9 @@ def test_what_is_archived_is_replayed(store: Path, tmp_path: Path) -> None:
     assert done.lines[-1].startswith(b"archived 200 messages to ")
     done = ok("spark", "replay", tmp_path / "archive", tmp_path / "again", "--into", "late", "--first", "150")
     assert done.lines[-1].startswith(b"replayed 50 messages into ")
+    for told in (b"replayed 200 messages into ", b"nothing to do: 'one' was committed before into "):
+        done = ok("spark", "replay", tmp_path / "archive", tmp_path / "once", "--txn-id", "one")
+        assert done.lines[-1].startswith(told)
     wanted = [message.body for message in library.open_reader(store).topic("orders").scan(150)]
     assert [message.body for message in library.open_reader(tmp_path / "again").topic("late").scan()] == wanted
 

@@ -89,8 +89,11 @@ def test_what_goes_on_ends_when_it_is_told(spark: SparkSession, tmp_path: Path, 
 
 def test_archived_and_replayed_it_is_what_it_was(spark: SparkSession, tmp_path: Path, store: Path) -> None:
     archive(spark, store, tmp_path / "out")
-    for _ in range(2):
-        replay(spark, tmp_path / "out", tmp_path / "again", txn_id="once")
+    before = executions(spark)
+    done = replay(spark, tmp_path / "out", tmp_path / "again", txn_id="once")
+    assert (done.rows, done.repeated, executions(spark) - before) == (100, False, 1)
+    done = replay(spark, tmp_path / "out", tmp_path / "again", txn_id="once")
+    assert (done.rows, done.repeated, executions(spark) - before) == (0, True, 1)
     assert without_place(scanned(tmp_path / "again")) == without_place(scanned(store))
     done = replay(spark, tmp_path / "out", tmp_path / "part", into="new", tags=["red"], first=10, stop=60)
     expected = [row["body"] for row in scanned(store)[10:60] if row["tag"] == "red"]
@@ -158,6 +161,33 @@ def test_the_latest_of_each_key(spark: SparkSession, tmp_path: Path) -> None:
     assert [row["body"] for row in scanned(tmp_path / "other", "alive")] == [b"1", b"2", b"3", b"5"]
 
 
+async def _put_alike(path: Path, count: int, *, key: bool) -> None:
+    async with aiodq.open(path, aiodq.StoreOptions(sync="os", retention=KEEP)) as opened:
+        drafts = [aiodq.Draft(b"%04d" % each, key=b"%d" % (each % 7) if key else None) for each in range(count)]
+        await opened.topic("all").put_many(drafts)
+
+
+@pytest.mark.parametrize("key", [True, False], ids=["keys", "keyless"])
+def test_what_is_compacted_is_in_few_segments(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: bool
+) -> None:
+    asyncio.run(_put_alike(tmp_path, 1000, key=key))
+    tasks = tasks_of("compact", monkeypatch)
+    done = compact(spark, tmp_path, "all", "latest")
+    assert (done.read, done.kept) == (1000, 7 if key else 1000)
+    assert [int(path.stem) for path in segments(tmp_path / "latest")] == [0, done.kept], "one, and what comes next"
+    assert [row["body"] for row in scanned(tmp_path, "latest")] == [b"%04d" % n for n in range(1000 - done.kept, 1000)]
+    assert tasks == [1, 1], "the keys once, and what is kept once"
+
+
+def test_segments_of_what_is_compacted_are_as_large_as_is_asked(spark: SparkSession, tmp_path: Path) -> None:
+    asyncio.run(_put_alike(tmp_path, 3000, key=False))
+    compact(spark, tmp_path, "all", "latest", segment_bytes=4096)
+    size = segments(tmp_path / "all")[0].stat().st_size
+    assert size / 4096 * 0.5 < len(segments(tmp_path / "latest")) < size / 4096 * 1.5 + 1
+    assert [row["body"] for row in scanned(tmp_path, "latest")] == [b"%04d" % number for number in range(3000)]
+
+
 def test_an_audit_finds_what_is_not_as_it_was(spark: SparkSession, store: Path) -> None:
     asyncio.run(fill(store, "other", rounds=1))
     clean = audit(spark, store)
@@ -221,6 +251,33 @@ def test_a_report_shows_topics_and_channels(spark: SparkSession, tmp_path: Path)
         bars = ET.fromstring(picture).findall("rect")  # noqa: S314 - made here
         assert all(float(bar.attrib["width"]) >= 0 and float(bar.attrib["height"]) >= 0 for bar in bars)
     assert len(re.findall(r"<svg", text)) == 7
+
+
+def test_a_report_of_many_topics_is_one_pass(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def put() -> None:
+        async with aiodq.open(tmp_path / "s", aiodq.StoreOptions(sync="os", retention=KEEP)) as opened:
+            for number in range(12):
+                drafts = [aiodq.Draft(b"x", tag=f"tag{each % 25:02}") for each in range(40 + number)]
+                await opened.topic(f"t{number:02}").put_many(drafts)
+
+    asyncio.run(put())
+    tasks = tasks_of("report", monkeypatch)
+    before = executions(spark)
+    done = report(spark, tmp_path / "s", tmp_path / "r.html")
+    assert (done.topics, done.rows) == (12, sum(40 + number for number in range(12)))
+    assert (tasks, executions(spark) - before) == ([1], 1)
+    text = (tmp_path / "r.html").read_text()
+    assert text.index("<h2>t00") < text.index("<h2>t11")
+    assert "tag00: 2" in text
+    assert "tag20: 2" not in text, "the 20 most frequent"
+
+
+def executions(spark: SparkSession) -> int:
+    """Return how many queries and commands the session has run."""
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    return int(spark._jsparkSession.sharedState().statusStore().executionsCount())
 
 
 def test_a_report_of_nothing(spark: SparkSession, tmp_path: Path) -> None:

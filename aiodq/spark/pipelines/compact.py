@@ -4,19 +4,51 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pyspark.sql import Window
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as f
 
 from aiodq.errors import InvalidOptionError
-from aiodq.spark.pipelines.session import load
+from aiodq.spark.options import batch_options
+from aiodq.spark.packing import pack, pack_splits
+from aiodq.spark.pipelines.spread import spread
+from aiodq.spark.planning import bytes_of, plan
+from aiodq.spark.reading import record_batches
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.read.arrow_reader import columns_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from aiodq.spark.options import ReadOptions
+    from aiodq.spark.planning import Split
+    from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = ["CompactSummary", "compact"]
+
+_SEGMENT_BYTES: Final = 64 << 20
+_SEGMENTS: Final = 8
+"""So many segments a task writes, about: the last one of each is not full."""
+
+_KEYS: Final = pa.schema(
+    [("key", pa.binary()), ("offset", pa.int64()), ("empty", pa.bool_()), ("messages", pa.int64())]
+)
+_KEYS_OF_SPARK: Final = "key BINARY, offset BIGINT, empty BOOLEAN, messages BIGINT"
+_MESSAGE: Final = ("tag", "key", "headers", "body")
+
+
+class _Piece(NamedTuple):
+    """What a task is to write: splits, and which of the messages with a key, by offset, in order."""
+
+    splits: tuple[Split, ...]
+    kept: Any
 
 
 @dataclass(frozen=True)
@@ -44,10 +76,12 @@ def compact(
     *,
     target: str | os.PathLike[str] | None = None,
     drop_empty: bool = False,
+    segment_bytes: int = _SEGMENT_BYTES,
 ) -> CompactSummary:
     """Put the latest message of each key into another topic, in their order: all of them or none. Blocking.
 
-    Messages without a key are all kept. The topic that is read stays as it is.
+    Messages without a key are all kept. The topic that is read stays as it is. It is read twice: first the keys, of
+    which Spark finds the latest, then all that is kept, which is written as it is read, without a shuffle.
 
     Args:
         spark: a session.
@@ -56,24 +90,74 @@ def compact(
         into: the topic to write.
         target: another store for it; the same where None.
         drop_empty: leave out keys whose latest message has an empty body, as one that says that the key is gone.
+        segment_bytes: how large a segment of the new topic becomes, about.
 
     Raises:
         InvalidOptionError: it would be put into the topic that is read.
+        StoreNotFoundError: there is no such store or topic.
         PySparkException: Spark's, with the cause in its text.
     """
-    began = time.monotonic()
+    began, fs = time.monotonic(), OsFileSystem()
     if into == topic and (target is None or os.path.realpath(target) == os.path.realpath(store)):
         raise InvalidOptionError(f"topic {topic!r} stays as it is: put its latest messages into another one")
-    rows = load(spark, store, [topic])
-    newest = Window.partitionBy("key").orderBy(f.col("offset").desc())
-    latest = rows.withColumn("place", f.row_number().over(newest))
-    kept = latest.where(f.col("key").isNull() | (f.col("place") == 1)).drop("place")
-    if drop_empty:
-        kept = kept.where(f.col("key").isNull() | (f.length("body") > 0))
-    written = kept.orderBy("offset").select(f.lit(into).alias("topic"), "tag", "key", "headers", "body").persist()
-    try:
-        numbers = rows.count(), written.count()
-        written.write.format("aiodq").mode("append").save(os.fspath(target if target is not None else store))
-    finally:
-        written.unpersist()
-    return CompactSummary(into, *numbers, time.monotonic() - began)
+    options = batch_options({"path": os.fspath(store), "topic": topic})
+    splits = plan(fs, options)
+    read, keyless, offsets = _latest(spark, splits, options, drop_empty=drop_empty) if splits else (0, 0, np.empty(0))
+    kept = keyless + len(offsets)
+    size = sum(map(bytes_of, splits)) * kept // max(read, 1)
+    parts = pack(splits, bytes_of, -(-size // (segment_bytes * _SEGMENTS)))
+    work = [_Piece(part, _between(offsets, part[0].start, part[-1].stop)) for part in parts]
+    if kept:
+        schema = "tag STRING, key BINARY, headers MAP<STRING, STRING>, body BINARY"
+        written = spread(spark, work, partial(_kept, fs, options), schema).write.format("aiodq").mode("append")
+        written = written.option("topic", into).option("segmentBytes", str(segment_bytes))
+        written.save(os.fspath(target if target is not None else store))
+    return CompactSummary(into, read, kept, time.monotonic() - began)
+
+
+def _latest(
+    spark: SparkSession, splits: Sequence[Split], options: ReadOptions, *, drop_empty: bool
+) -> tuple[int, int, Any]:
+    """Return how many messages there are, how many have no key, and the offsets of the latest of each key, sorted."""
+    wanted = replace(options, columns=columns_of(["key", "offset", *(["body"] if drop_empty else [])]))
+    tasks = pack_splits(splits, options)
+    keys: DataFrame = spread(spark, tasks, partial(_keys, OsFileSystem(), wanted), _KEYS_OF_SPARK)
+    latest = keys.groupBy("key").agg(
+        f.max("offset").alias("offset"), f.max_by("empty", "offset").alias("empty"), f.sum("messages").alias("messages")
+    )
+    found = latest.select(f.col("key").isNull().alias("keyless"), "offset", "empty", "messages").toArrow()
+    keyless = pc.sum(found.filter(found["keyless"])["messages"]).as_py() or 0
+    alive = found.filter(pc.invert(pc.or_(found["keyless"], found["empty"])))
+    return pc.sum(found["messages"]).as_py() or 0, keyless, np.sort(alive["offset"].to_numpy())
+
+
+def _keys(fs: FileSystem, options: ReadOptions, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
+    """Yield the keys of a task's messages; those without one are only counted."""
+    keyless = 0
+    for split in splits:
+        for batch in record_batches(fs, split, options):
+            with_key = batch.filter(pc.is_valid(batch["key"]))
+            keyless += batch.num_rows - with_key.num_rows
+            rows = with_key.num_rows
+            lengths = pc.binary_length(with_key["body"]) if "body" in options.columns else pa.repeat(1, rows)
+            columns = [
+                with_key["key"],
+                with_key["offset"],
+                pc.equal(lengths, 0),
+                pa.repeat(pa.scalar(1, pa.int64()), rows),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=_KEYS)
+    yield pa.RecordBatch.from_pylist([{"key": None, "offset": None, "empty": False, "messages": keyless}], _KEYS)
+
+
+def _kept(fs: FileSystem, options: ReadOptions, piece: _Piece) -> Iterator[pa.RecordBatch]:
+    """Yield what is kept of a task's messages, as they are read."""
+    for split in piece.splits:
+        for batch in record_batches(fs, split, options):
+            latest = np.isin(batch["offset"].to_numpy(), _between(piece.kept, split.start, split.stop))
+            yield batch.filter(pc.or_(pc.is_null(batch["key"]), pa.array(latest))).select(list(_MESSAGE))
+
+
+def _between(offsets: Any, start: int, stop: int) -> Any:  # noqa: ANN401 - numpy's
+    low, high = np.searchsorted(offsets, (start, stop))
+    return offsets[low:high]

@@ -7,15 +7,17 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
 from aiodq.options import time_ns
+from aiodq.spark.writing import was_committed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = ["ReplaySummary", "replay"]
 
@@ -27,11 +29,19 @@ _SCHEMA: Final = (
 
 @dataclass(frozen=True)
 class ReplaySummary:
-    """What one run did: so many messages into a store, in so many seconds."""
+    """What one run did.
+
+    Attributes:
+        store: the store's directory.
+        rows: messages that were added to it.
+        seconds: it took.
+        repeated: nothing was added, as a run of the same `txn_id` was committed before.
+    """
 
     store: str
     rows: int
     seconds: float
+    repeated: bool = False
 
 
 def replay(  # noqa: PLR0913 - what there is to say
@@ -70,30 +80,31 @@ def replay(  # noqa: PLR0913 - what there is to say
         InvalidOptionError: a time without a zone.
         PySparkException: Spark's, with the cause in its text.
     """
-    began = time.monotonic()
+    began, path = time.monotonic(), os.path.abspath(store)
+    if txn_id is not None and was_committed(path, txn_id):
+        return ReplaySummary(path, 0, time.monotonic() - began, repeated=True)
     # With their types given, Spark does not take the names of topics in paths for numbers.
     rows = spark.read.schema(_SCHEMA).parquet(os.fspath(source))
     if topics:
         rows = rows.where(f.col("topic").isin(list(topics)))
     if tags:
         rows = rows.where(f.col("tag").isin(list(tags)))
-    for column, least, end in (
-        (f.unix_micros("timestamp"), _micros(since), _micros(until)),
-        (f.col("offset"), first, stop),
-    ):
-        if least is not None:
-            rows = rows.where(column >= f.lit(least))
-        if end is not None:
-            rows = rows.where(column < f.lit(end))
+    rows = _between(f.unix_micros("timestamp"), _micros(since), _micros(until), rows)
+    rows = _between(f.col("offset"), first, stop, rows)
     topic = f.lit(into) if into is not None else f.col("topic")
     wanted = rows.orderBy("topic", "offset").select(topic.alias("topic"), "tag", "key", "headers", "body")
-    counted = f.count(f.lit(1)).alias("rows")
-    number = wanted.select(counted).first()
-    writer = wanted.write.format("aiodq").mode("append")
+    counted = Observation()
+    writer = wanted.observe(counted, f.count(f.lit(1)).alias("rows")).write.format("aiodq").mode("append")
     if txn_id is not None:
         writer = writer.option("txnId", txn_id)
     writer.save(os.fspath(store))
-    return ReplaySummary(os.path.abspath(store), 0 if number is None else int(number["rows"]), time.monotonic() - began)
+    return ReplaySummary(path, int(counted.get["rows"]), time.monotonic() - began)
+
+
+def _between(column: Column, least: int | None, end: int | None, rows: DataFrame) -> DataFrame:
+    if least is not None:
+        rows = rows.where(column >= f.lit(least))
+    return rows if end is None else rows.where(column < f.lit(end))
 
 
 def _micros(moment: datetime | None) -> int | None:
