@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from aiodq.spark.java import prepare
-from aiodq.spark.pipelines import archive, audit
+from aiodq.spark.pipelines import archive, audit, compact, query, replay, report
 from aiodq.spark.source import AiodqDataSource
 
 if TYPE_CHECKING:
@@ -23,11 +23,14 @@ def main(where: str, url: str, store: str, hidden: str = "") -> None:
     builder = SparkSession.builder.remote(url) if where == "remote" else SparkSession.builder.master(url)
     # Nothing waits for data to be near: all workers have their share of the tasks.
     builder = builder.config("spark.locality.wait", "0s").config("spark.task.maxFailures", "1")
+    builder = builder.config("spark.sql.shuffle.partitions", "2")
     spark = builder.config("spark.ui.enabled", "false").getOrCreate()
     spark.dataSource.register(AiodqDataSource)
-    found = {"seen": write_and_read(spark, store)}
+    found: dict[str, Any] = {"seen": write_and_read(spark, store)}
     if hidden:
         found["blind"] = read_blind(spark, hidden)
+    if where == "remote":
+        found["pipelines"] = each_pipeline(spark, store)
     print(json.dumps(found))
     spark.stop()
 
@@ -40,6 +43,23 @@ def write_and_read(spark: SparkSession, store: str) -> dict[str, Any]:
     bodies = [bytes(row["body"]).decode() for row in frame.orderBy("offset").collect()]
     found = audit(spark, store)
     return {"bodies": bodies, "findings": len(found.findings), "records": found.records}
+
+
+def each_pipeline(spark: SparkSession, store: str) -> dict[str, Any]:
+    """Run every pipeline over what was written; return how many messages each of them tells of."""
+    archived = archive(spark, store, f"{store}.archive")
+    replayed = replay(spark, f"{store}.archive", f"{store}.again", txn_id="once")
+    again = replay(spark, f"{store}.archive", f"{store}.again", txn_id="once")
+    (counted,) = query(spark, store, "SELECT count(*), max(text) FROM orders").collect()
+    kept = compact(spark, store, "orders", "latest")
+    described = report(spark, store, f"{store}.html")
+    return {
+        "archive": [archived.rows, archived.batches],
+        "replay": [replayed.rows, again.rows, again.repeated],
+        "query": list(counted),
+        "compact": [kept.read, kept.kept],
+        "report": [described.topics, described.rows],
+    }
 
 
 def read_blind(spark: SparkSession, store: str) -> dict[str, Any]:

@@ -138,8 +138,17 @@ def hiding(store: Path) -> tuple[Sequence[str], str]:
 
 
 @pytest.mark.timeout(400)
-def test_spark_connect_writes_reads_and_audits(tmp_path: Path) -> None:
-    assert run_job("remote", "local[2]", tmp_path / "store")["seen"] == SEEN
+def test_spark_connect_writes_reads_and_runs_every_pipeline(tmp_path: Path) -> None:
+    found = run_job("remote", "local[2]", tmp_path / "store")
+    assert found["seen"] == SEEN
+    assert found["pipelines"] == {
+        "archive": [500, 1],
+        "replay": [500, 0, True],
+        "query": [500, "99"],
+        "compact": [500, 500],
+        "report": [2, 1000],
+    }
+    assert "latest" in (tmp_path / "store.html").read_text()
 
 
 def run_job(where: str, url: str, *stores: Path) -> dict[str, Any]:

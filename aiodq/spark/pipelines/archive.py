@@ -166,7 +166,9 @@ class _Run:
 
     def look(self, progress: Callable[[int], object] | None) -> None:
         for batch in self.query.recentProgress:
-            rows, source = int(batch["numInputRows"]), batch["sources"][0]
+            (source,) = batch["sources"]
+            # Over Spark Connect only the sources say how many.
+            rows = int(source["numInputRows"])
             self._seen[int(batch["batchId"])] = rows
             end = _topics(source["endOffset"])
             if end is not None:
