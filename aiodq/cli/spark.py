@@ -6,8 +6,9 @@ import logging
 import os
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter, validators
@@ -30,6 +31,9 @@ spark: App = App(name="spark", help="Read, write and process stores with Spark (
 
 Master = Annotated[str, Parameter(help="where Spark runs: local[*] is all cores of this machine")]
 Conf = Annotated[list[str] | None, Parameter(help="a setting of Spark's, as KEY=VALUE; may be repeated", negative=())]
+Verbose = Annotated[bool, Parameter(help="show what Java, Spark and its workers write to standard error", negative=())]
+_SAID = 5
+"""Lines of what a Java said that could not be started."""
 Topics = Annotated[
     list[str] | None, Parameter(name="--topic", help="a topic, or a pattern of names; may be repeated", negative=())
 ]
@@ -55,7 +59,9 @@ def _check(stores: str, topics: list[str] | None = None) -> None:
 
 
 @contextmanager
-def _session(master: str, conf: list[str] | None, what: str) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
+def _session(
+    master: str, conf: list[str] | None, what: str, *, verbose: bool
+) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
     """Run Spark for a job; on a terminal, say how far it has come."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - likewise
     from pyspark.logger import PySparkLogger  # noqa: PLC0415 - likewise
@@ -70,13 +76,17 @@ def _session(master: str, conf: list[str] | None, what: str) -> Iterator[tuple[S
         if not equals:
             raise CommandError(f"--conf takes KEY=VALUE, not {setting!r}")
         settings[key] = value
-    status = Console(stderr=True).status(f"{what}: starting Spark")
+    if verbose:
+        settings.setdefault("spark.log.level", "WARN")
+    own = os.fdopen(os.dup(sys.stderr.fileno()), "w")
+    status = Console(file=own).status(f"{what}: starting Spark")
     if sys.stderr.isatty():
         status.start()
     session: SparkSession | None = None
     over = threading.Event()
     try:
-        session = _pipelines().start_session(master, settings, f"aiodq {what}")
+        with nullcontext() if verbose else _java_unheard():
+            session = _pipelines().start_session(master, settings, f"aiodq {what}")
         status.update(what)
         watcher = threading.Thread(target=_watch, args=(session, over, lambda text: status.update(f"{what}: {text}")))
         watcher.start()
@@ -89,8 +99,36 @@ def _session(master: str, conf: list[str] | None, what: str) -> Iterator[tuple[S
         raise CommandError(_cause(error), WRONG) from error
     finally:
         status.stop()
+        own.close()
         if session is not None:
             session.stop()
+
+
+@contextmanager
+def _java_unheard() -> Iterator[None]:
+    """Have a Java that is started here write its warnings, for all its life, where nobody sees them.
+
+    So do the workers that it starts: one whose rows nobody wants any more ends with a traceback.
+
+    Raises:
+        CommandError: it could not be started; with the last that it wrote.
+    """
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - an extra that may be missing
+
+    number = sys.stderr.fileno()
+    sys.stderr.flush()
+    heard = os.dup(number)
+    with TemporaryFile() as unheard:
+        os.dup2(unheard.fileno(), number)
+        try:
+            yield
+        except PySparkRuntimeError as error:
+            unheard.seek(0)
+            said = unheard.read().decode(errors="replace").split("\n")
+            raise CommandError(f"{_cause(error)} {' '.join(said[-_SAID:])}", WRONG) from error
+        finally:
+            os.dup2(heard, number)
+            os.close(heard)
 
 
 def _watch(session: SparkSession, over: threading.Event, tell: Callable[[str], None]) -> None:
@@ -125,6 +163,7 @@ def archive(  # noqa: PLR0913 - what there is to say
     lossy: bool = False,
     master: Master = "local[*]",
     conf: Conf = None,
+    verbose: Verbose = False,
 ) -> int:
     """Write topics to Parquet by topic and date, each message exactly once, until interrupted.
 
@@ -139,10 +178,11 @@ def archive(  # noqa: PLR0913 - what there is to say
         lossy: leave out what is damaged or gone, instead of failing.
         master: where Spark runs.
         conf: Spark's settings.
+        verbose: show what Java, Spark and its workers write.
     """
     wanted = {"topics": topic, "once": once, "every": every, "checkpoint": checkpoint, "hold": hold, "lossy": lossy}
     _check(store, topic)
-    with _session(master, conf, "archive") as (session, tell):
+    with _session(master, conf, "archive", verbose=verbose) as (session, tell):
         done = _pipelines().archive(
             session,
             store,
@@ -173,6 +213,7 @@ def replay(  # noqa: PLR0913 - likewise
     txn_id: str | None = None,
     master: Master = "local[*]",
     conf: Conf = None,
+    verbose: Verbose = False,
 ) -> int:
     """Put archived messages into topics again, in their order: all of them or none.
 
@@ -189,11 +230,12 @@ def replay(  # noqa: PLR0913 - likewise
         txn_id: a name for this run; repeated under the same name, it adds nothing.
         master: where Spark runs.
         conf: Spark's settings.
+        verbose: show what Java, Spark and its workers write.
     """
     wanted = {"into": into, "topics": topic, "tags": tag, "since": since, "until": until, "first": first, "stop": stop}
     if not os.path.isdir(source):
         raise CommandError(f"there is no directory {source}: replay reads what aiodq spark archive wrote")
-    with _session(master, conf, "replay") as (session, _):
+    with _session(master, conf, "replay", verbose=verbose) as (session, _):
         done = _pipelines().replay(session, source, store, txn_id=txn_id, **wanted)
     if done.repeated:
         stdout().print(f"nothing to do: {txn_id!r} was committed before into {done.store}")
@@ -212,6 +254,7 @@ def query(
     parquet: str | None = None,
     master: Master = "local[*]",
     conf: Conf = None,
+    verbose: Verbose = False,
 ) -> int:
     """Ask the live backlog in SQL: the view `messages` is all of it, and each topic is a view of its own name.
 
@@ -224,9 +267,10 @@ def query(
         parquet: write the result to this directory instead.
         master: where Spark runs.
         conf: Spark's settings.
+        verbose: show what Java, Spark and its workers write.
     """
     _check(stores)
-    with _session(master, conf, "query") as (session, _):
+    with _session(master, conf, "query", verbose=verbose) as (session, _):
         result: DataFrame = _pipelines().query(session, stores, sql)
         if parquet is not None:
             result.write.parquet(parquet)
@@ -255,7 +299,16 @@ def _cell(value: object) -> str:
 
 
 @spark.command
-def report(store: str, path: str, /, *, topic: Topics = None, master: Master = "local[*]", conf: Conf = None) -> int:
+def report(
+    store: str,
+    path: str,
+    /,
+    *,
+    topic: Topics = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    verbose: Verbose = False,
+) -> int:
     """Describe a store in one HTML file with pictures: rates, sizes, tags, and what waits in each channel.
 
     Args:
@@ -264,9 +317,10 @@ def report(store: str, path: str, /, *, topic: Topics = None, master: Master = "
         topic: which.
         master: where Spark runs.
         conf: Spark's settings.
+        verbose: show what Java, Spark and its workers write.
     """
     _check(store, topic)
-    with _session(master, conf, "report") as (session, _):
+    with _session(master, conf, "report", verbose=verbose) as (session, _):
         done = _pipelines().report(session, store, path, topics=topic)
     about = f"{counted(done.rows, 'message')} of {counted(done.topics, 'topic')}"
     stdout().print(f"wrote {done.path}: {about}, {done.seconds:.1f} s")
@@ -275,7 +329,14 @@ def report(store: str, path: str, /, *, topic: Topics = None, master: Master = "
 
 @spark.command
 def audit(
-    stores: str, /, *, topic: Topics = None, json: bool = False, master: Master = "local[*]", conf: Conf = None
+    stores: str,
+    /,
+    *,
+    topic: Topics = None,
+    json: bool = False,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    verbose: Verbose = False,
 ) -> int:
     """Read every byte of every segment, in parallel, and look for gaps and repetitions of offsets.
 
@@ -287,9 +348,10 @@ def audit(
         json: print the findings as JSON.
         master: where Spark runs.
         conf: Spark's settings.
+        verbose: show what Java, Spark and its workers write.
     """
     _check(stores, topic)
-    with _session(master, conf, "audit") as (session, _):
+    with _session(master, conf, "audit", verbose=verbose) as (session, _):
         done = _pipelines().audit(session, stores, topics=topic)
     if json:
         print_json(done)
@@ -314,6 +376,7 @@ def compact(
     drop_empty: bool = False,
     master: Master = "local[*]",
     conf: Conf = None,
+    verbose: Verbose = False,
 ) -> int:
     """Put the latest message of each key into another topic.
 
@@ -325,9 +388,10 @@ def compact(
         drop_empty: leave out keys whose latest message is empty.
         master: where Spark runs.
         conf: Spark's settings.
+        verbose: show what Java, Spark and its workers write.
     """
     _check(store, [topic])
-    with _session(master, conf, "compact") as (session, _):
+    with _session(master, conf, "compact", verbose=verbose) as (session, _):
         done = _pipelines().compact(session, store, topic, into, target=target, drop_empty=drop_empty)
     stdout().print(f"kept {counted(done.kept, 'message')} of {done.read:,} in {done.into}: {done.seconds:.1f} s")
     return DONE

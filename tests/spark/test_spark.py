@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # What pyspark and py4j leave to the garbage collector is theirs.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 
+QUESTION = "SELECT count(*) AS n FROM messages"
 ROOT = Path(__file__).parents[2]
 
 
@@ -119,29 +120,20 @@ def test_damage_is_told(spark: SparkSession, store: Path) -> None:
     assert load(spark, store, failOnDataLoss="false").count() == 199
 
 
-PROGRAM = """
-import sys
-from aiodq.spark.java import prepare
-prepare("local[1]")
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-print(spark.read.format("aiodq").load(sys.argv[1]).count())
-"""
-
-
-def test_with_an_empty_environment_and_no_other_java(store: Path, tmp_path: Path) -> None:
+def test_a_command_with_an_empty_environment_and_no_other_java_says_only_what_it_is_asked(
+    store: Path, tmp_path: Path
+) -> None:
     (tmp_path / "bin").mkdir()
     for name in ("bash", "sh", "dirname", "env", "ps", "uname", "nice", "rm", "ls", "cat", "readlink", "python3"):
         for place in os.defpath.split(os.pathsep):
             if (Path(place) / name).exists() and not (tmp_path / "bin" / name).exists():
                 (tmp_path / "bin" / name).symlink_to(Path(place) / name)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(store)],
+        [sys.executable, "-m", "aiodq.cli", "spark", "query", str(store), QUESTION, "--output", "json"],
         env={"PATH": str(tmp_path / "bin"), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=250,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "200"
+    assert (done.returncode, done.stdout, done.stderr) == (0, '{"n":200}\n', "")
