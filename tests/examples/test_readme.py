@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 README: Final = ROOT / "README.md"
+PAGES: Final = ("aiodq/spark/README.md", "aiodq/spark/CLUSTERS.md", "benchmarks/README.md", "tests/README.md")
 EXPECTED: Final = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
 
 
@@ -71,7 +72,7 @@ def test_everything_the_readme_links_to_is_there() -> None:
     assert [anchor for anchor in re.findall(r"\]\(#([^)]+)\)", text) if anchor not in anchors] == []
 
 
-@pytest.mark.parametrize("page", ["aiodq/spark/README.md", "benchmarks/README.md", "tests/README.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_everything_a_page_links_to_is_there(page: str) -> None:
     here = ROOT / page
     assert page in README.read_text(encoding="utf-8")
