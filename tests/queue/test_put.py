@@ -32,7 +32,7 @@ from tests.queue.support import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Iterator
     from pathlib import Path
 
     from aiodq.clock import Clock
@@ -543,6 +543,44 @@ class TestSyncInterval:
             assert jobs.durable_offset == jobs.end_offset == 6
             assert log_syncs(fs, since) >= 1
             assert fs.named("sync", match="journal", since=since)
+
+
+class TestCrowd:
+    """Many tasks that put in one turn of the loop, where no put waits for a sync."""
+
+    async def test_their_puts_are_written_in_batches_and_a_lone_one_s_at_once(self, path: Path) -> None:
+        fs = WatchedFileSystem()
+        async with queue(path, fs=fs, sync="os", sync_interval=3600) as jobs:
+            await fill(jobs, numbered(3))
+
+            async def writes(work: Awaitable[object]) -> int:
+                since = len(fs.passed)
+                await soon(work)
+                return len(fs.named("write", match=".seg", since=since))
+
+            def crowd(each: int = 1) -> Awaitable[object]:
+                return asyncio.gather(*(fill(jobs, numbered(each)) for _ in range(100)))
+
+            assert await writes(crowd()) < 20
+            assert await writes(crowd()) == 1
+            assert await writes(crowd(5)) == 5
+            await jobs.sync()
+            assert await writes(crowd()) == 1
+            await fill(jobs, [b"the crowd is gone"] * 4)
+            assert await writes(fill(jobs, numbered(20))) == 20
+            few = asyncio.gather(*(fill(jobs, numbered(1)) for _ in range(5)))
+            assert await writes(few) == 5
+            assert [message.offset for message in await jobs.get_many(1000)] == list(range(832))
+
+    async def test_order_is_the_order_of_the_calls(self, path: Path) -> None:
+        async with queue(path, sync="os") as jobs:
+            await fill(jobs, numbered(3))
+            for _ in range(3):
+                first = jobs.end_offset
+                given = await asyncio.gather(*(jobs.put(b"%d" % number) for number in range(50)))
+                assert given == list(range(first, first + 50))
+            bodies = [message.body for message in await jobs.get_many(1000)]
+            assert bodies == numbered(3) + 3 * numbered(50)
 
 
 class TestSyncOs:

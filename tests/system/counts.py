@@ -222,6 +222,8 @@ def _put_by_many(sync: Policy) -> Row:
                     await topic.put(_BODY)
                     over = window.step()
 
+            # Else the first of them would put for as long as a clock that stands still lets it, alone.
+            await asyncio.gather(*(topic.put(_BODY) for _ in range(_PRODUCERS)))
             await asyncio.gather(*(produce() for _ in range(_PRODUCERS)))
             return window.result
 
@@ -348,8 +350,8 @@ CEILINGS: Final[dict[str, Count]] = {
     "put, os": Count(14, 14, 0, 0, 0),
     "put, interval": Count(14, 14, 0, 0, 0),
     "put, always": Count(37, 61, 1, 2, 82),
-    "put by 100, os": Count(14, 14, 0, 0.07, 0),
-    "put by 100, interval": Count(14, 15, 0.09, 0.14, 0.14),
+    "put by 100, os": Count(6.1, 15, 1, 1.09, 0),
+    "put by 100, interval": Count(6.1, 15, 1, 1.09, 0.14),
     "put by 100, always": Count(6.38, 15, 1, 1.1, 0.94),
     "put_many of 1000, interval": Count(59, 69, 0, 0, 0),
     "put_nowait, os": Count(6.39, 15, 1, 1, 0.02),

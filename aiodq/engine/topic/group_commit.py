@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import get_running_loop
+from asyncio import current_task, get_running_loop
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.engine.put_batch import OVERHEAD, Part
@@ -45,6 +45,9 @@ _BYTES: Final = {bytes}
 _LONGEST_RUN: Final = 1024
 """So many puts at once after which others have their turn although no time went by, as on a clock that stands still."""
 
+_CROWD: Final = 12
+"""Tasks that put in one turn of the loop and write each for itself. From some ten on a batch costs less than that, for
+all its futures and its turn. For 100 bytes: 6.5 microseconds a put of 8 tasks, 4.1 of 16, 2.4 of 100; 5.5 else."""
 
 _OVERLAP: Final = 1 << 20
 """With so much waiting, the next batch is written beside a sync instead of after it."""
@@ -101,7 +104,7 @@ class GroupCommit:
     Attributes:
         inline: a plain put may be written in the caller's own step, without a future and without a turn of the loop:
             nothing is written, waits or rolls, no operation runs or is asked for, the topic has its files, and the
-            policy does not ask for a sync.
+            policy does not ask for a sync. What a crowd of tasks puts in one turn of the loop is batched all the same.
         lone: likewise, where the policy asks for a sync: the put is written in the caller's step, and the sync begun.
             So goes who puts one message after the other; several who wait at once share their syncs.
         undisturbed: the sync of such a put is in flight, and nothing has reached the ioLoop since.
@@ -128,6 +131,7 @@ class GroupCommit:
         self._least = self._most = 0
         self._bounded = False
         self._sharing = 0
+        self._task = self._tasks = self._before = 0
         self._gathering = False
         self._log: TopicLog | None = None
 
@@ -165,7 +169,7 @@ class GroupCommit:
             and not engine.retention.begun
         )
         durably = options.sync == "always"
-        self.inline = at_once and not durably
+        self.inline = at_once and not durably and self._sharing <= _CROWD
         self.lone = at_once and durably and not engine.syncer.busy and self._sharing <= 1
 
     def accept(self, body: object) -> asyncio.Future[int] | None:
@@ -252,6 +256,10 @@ class GroupCommit:
         log, engine = self._log, self._engine
         if not here or log is None or (self._bounded and not engine.put_buffer.has_room(1, len(body) + OVERHEAD)):
             return NOT_NOW
+        # By its identity, as a task that has ended is not to be kept. One that takes its place in memory is as good.
+        task = id(current_task(self._loop))
+        if task != self._task and self._crowded(task):
+            return NOT_NOW
         now = self._monotonic()
         if not gave_way and (now >= self._turns.until or not engine.serial % _LONGEST_RUN) and self._turns.over(now):
             return GIVE_WAY
@@ -270,6 +278,20 @@ class GroupCommit:
         except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
             self._stop(error)
         return offset
+
+    def _crowded(self, task: int) -> bool:
+        """Another task puts than the last one: return whether that makes a crowd in this turn of the loop."""
+        if self._tasks == _CROWD:
+            self.inline = False
+            return True
+        if not self._tasks:
+            self._loop.call_soon(self._turned)
+        self._tasks += 1
+        self._task = task
+        return False
+
+    def _turned(self) -> None:
+        self._before, self._tasks = self._tasks, 0
 
     def _count(self, engine: WrittenTopic, stop: int, messages: int, now: float) -> None:
         """The log has grown up to before `stop`, by a batch that nobody waits for."""
@@ -350,9 +372,11 @@ class GroupCommit:
         engine = self._engine
         engine.writer.sync_ended()
         engine.syncer.ended(error)
-        self._sharing = sharing = engine.publisher.synced()
-        batch = engine.put_buffer.next_batch()
-        if batch is not None and batch.count <= sharing:
+        told = engine.publisher.synced()
+        if engine.options.sync != "always":
+            return
+        self._sharing, batch = told, engine.put_buffer.next_batch()
+        if batch is not None and batch.count <= told:
             # Those who were told put again, as a rule. Where not more than they wait already, it is worth a turn of the
             # loop that all of them share the next sync: else they would go on in two groups that wait for each other.
             self._gathering = True
@@ -402,6 +426,10 @@ class GroupCommit:
         self.writing = False
         engine.publisher.written(serial, result, durably=engine.options.sync == "always")
         engine.in_writer = []
+        if engine.options.sync != "always":
+            # A batch that is taken amid a turn is small without the crowd's being gone.
+            told = self._before + sum(len(part.waiters) for part in result.parts)
+            self._sharing, self._before = max(told, self._sharing // 2), 0
         if not engine.effective_options.acting:
             engine.effective_options.used()
         if engine.retention.wrote():
