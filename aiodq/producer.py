@@ -205,11 +205,11 @@ class Producer:
             StoreFailedError: the store has stopped.
         """
         if tag is None and key is None and headers is None and delay is None and ttl is None:
-            accepted = self._engine.group_commit.accept(body)
+            accepted = self._engine.group_commit.accept_nowait(body)
             if accepted is not None:
-                return Receipt(accepted)
+                return Receipt(accepted, self._engine.loop)
         self._engine.check()
         put_buffer = self._engine.put_buffer
         data = put_buffer.body(body)
-        waiter = put_buffer.accept(put_buffer.accepted(Draft(data, tag, key, headers, delay, ttl)), data)
-        return Receipt(waiter)
+        message = put_buffer.accepted(Draft(data, tag, key, headers, delay, ttl))
+        return Receipt(put_buffer.accept_nowait(message, data), self._engine.loop)

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping, Sequence
     from datetime import timedelta
+    from typing import TypeAlias
+
+    Waiter: TypeAlias = "asyncio.Future[Any] | PutResult"
 
 __all__ = [
     "OVERHEAD",
@@ -19,6 +22,7 @@ __all__ = [
     "Draft",
     "OpenBatch",
     "Part",
+    "PutResult",
     "accepted_cost",
     "atomic_part",
     "columns_cost",
@@ -95,6 +99,35 @@ def _added(column: list[C] | None, count: int, value: C, none: C) -> list[C] | N
     return column
 
 
+class PutResult:
+    """What becomes of a message that nobody waits for yet: a future would be asked by nobody, as a rule.
+
+    Attributes:
+        offset: its own, once it is as durable as the policy says; -1 before.
+        error: why it was not stored, or None.
+        future: of those who wait by now; None where nobody does.
+    """
+
+    # Defaults of the class, so that making one calls nothing.
+    offset: int = -1
+    error: Exception | None = None
+    future: asyncio.Future[int] | None = None
+
+    def stored(self, offset: int) -> None:
+        """It is there, unless it was told otherwise."""
+        if self.error is None:
+            self.offset = offset
+        if self.future is not None and not self.future.done():
+            self.future.set_result(offset)
+
+    def failed(self, error: Exception) -> None:
+        """It is not, for this reason, unless it was told otherwise."""
+        if self.offset < 0 and self.error is None:
+            self.error = error
+        if self.future is not None and not self.future.done():
+            self.future.set_exception(error)
+
+
 @dataclass(slots=True)
 class Part:
     """Messages that are encoded together, with the futures of those who wait for them.
@@ -109,13 +142,13 @@ class Part:
     """
 
     columns: Columns
-    waiters: list[asyncio.Future[Any]]
+    waiters: list[Waiter]
     atomic: bool
     first: int = -1
     time_ns: int = 0
     cost: int = 0
 
-    def add(self, message: Accepted, body: bytes, waiter: asyncio.Future[Any]) -> None:
+    def add(self, message: Accepted, body: bytes, waiter: Waiter) -> None:
         """Append one message."""
         columns = self.columns
         count = len(columns.bodies)
@@ -131,8 +164,8 @@ class Part:
     def without_cancelled(self) -> Part | None:
         """Return the part less what nobody waits for any more; None where nothing is left."""
         if self.atomic:
-            return None if self.waiters[0].cancelled() else self
-        kept = [number for number, waiter in enumerate(self.waiters) if not waiter.cancelled()]
+            return None if _cancelled(self.waiters[0]) else self
+        kept = [number for number, waiter in enumerate(self.waiters) if not _cancelled(waiter)]
         if len(kept) == len(self.waiters):
             return self
         part = Part(Columns([]), [], atomic=False)
@@ -156,19 +189,27 @@ class Part:
     def resolve(self) -> None:
         """Tell those who wait their offsets."""
         first = self.first
-        if self.atomic:
-            if not self.waiters[0].done():
-                self.waiters[0].set_result(range(first, first + len(self.columns.bodies)))
-            return
         for number, waiter in enumerate(self.waiters, first):
-            if not waiter.done():
-                waiter.set_result(number)
+            if isinstance(waiter, PutResult):
+                if waiter.future is None and waiter.error is None:
+                    waiter.offset = number
+                else:
+                    waiter.stored(number)
+            elif not waiter.done():
+                waiter.set_result(range(first, first + len(self.columns.bodies)) if self.atomic else number)
 
     def fail(self, error: Exception) -> None:
         """Tell those who wait that nothing came of it."""
         for waiter in self.waiters:
-            if not waiter.done():
+            if isinstance(waiter, PutResult):
+                waiter.failed(error)
+            elif not waiter.done():
                 waiter.set_exception(error)
+
+
+def _cancelled(waiter: Waiter) -> bool:
+    """Return whether a message is to be taken back. One that nobody has to wait for is not."""
+    return not isinstance(waiter, PutResult) and waiter.cancelled()
 
 
 def atomic_part(messages: Sequence[tuple[Accepted, bytes]], waiter: asyncio.Future[Any]) -> Part:
@@ -207,7 +248,7 @@ class OpenBatch:
     cancelled: bool = False
     plain: Part | None = None
 
-    def add(self, message: Accepted, body: bytes, waiter: asyncio.Future[Any], cost: int) -> None:
+    def add(self, message: Accepted, body: bytes, waiter: Waiter, cost: int) -> None:
         """Take one message in, which costs that many bytes of memory."""
         if message is PLAIN:
             self.add_plain(body, waiter, cost)
@@ -221,7 +262,7 @@ class OpenBatch:
         self.count += 1
         self.cost += cost
 
-    def add_plain(self, body: bytes, waiter: asyncio.Future[Any], cost: int) -> None:
+    def add_plain(self, body: bytes, waiter: Waiter, cost: int) -> None:
         """Take in one message that is nothing but a body."""
         part = self.plain
         if part is None:

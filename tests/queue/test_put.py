@@ -252,6 +252,27 @@ class TestNoWait:
             assert await soon(receipt) == 0
             assert ready_now(jobs) == [b"a"]
 
+    async def test_several_await_one_receipt_that_fails_and_it_tells_later_ones_too(
+        self, path: Path, tasks: Tasks
+    ) -> None:
+        fs = WatchedFileSystem()
+        async with queue(path, fs=fs) as jobs:
+            await jobs.put(b"a")
+            fs.fail(errno.ENOSPC, "write", match=".seg")
+            receipts = [jobs.put_nowait(b"lost"), jobs.put_nowait(b"lost, too", tag="t")]
+            waiting = [tasks.start(receipt) for receipt in (*receipts, *receipts)]
+            await asyncio.wait(waiting)
+            assert [type(outcome(task)) for task in waiting] == [aiodq.DiskFullError] * 4
+            for receipt in receipts:
+                assert receipt.done()
+                with pytest.raises(aiodq.DiskFullError):
+                    await receipt
+            fs.heal()
+            kept = jobs.put_nowait(b"b"), jobs.put_nowait(b"c", tag="t")
+            waiting = [tasks.start(receipt) for receipt in kept]
+            assert await soon(asyncio.gather(*waiting)) == [1, 2]
+            assert [await receipt for receipt in kept] == [1, 2]
+
     async def test_order_is_the_order_of_the_calls(self, path: Path, tasks: Tasks) -> None:
         async with queue(path) as jobs:
             waiting: list[asyncio.Task[Any]] = []

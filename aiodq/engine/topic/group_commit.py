@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import current_task, get_running_loop
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from aiodq.engine.put_batch import OVERHEAD, Part
+from aiodq.engine.put_batch import OVERHEAD, Part, PutResult
 from aiodq.errors import AiodqError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE
 from aiodq.format.columns import Columns
@@ -132,7 +132,7 @@ class GroupCommit:
         self._bounded = False
         self._sharing = 0
         self._task = self._tasks = self._before = 0
-        self._gathering = False
+        self._gathering = self._counting = False
         self._log: TopicLog | None = None
 
     def stop_inline(self) -> None:
@@ -169,6 +169,7 @@ class GroupCommit:
             and not engine.retention.begun
         )
         durably = options.sync == "always"
+        self._counting = options.sync == "interval"
         self.inline = at_once and not durably and self._sharing <= _CROWD
         self.lone = at_once and durably and not engine.syncer.busy and self._sharing <= 1
 
@@ -180,7 +181,19 @@ class GroupCommit:
             here = get_running_loop() is self._loop
         except RuntimeError:  # there is none in this thread
             here = False
-        return self._engine.put_buffer.add_plain(body, len(body) + OVERHEAD) if here else None
+        if not here:
+            return None
+        return self._engine.put_buffer.add_plain(body, len(body) + OVERHEAD, self._loop.create_future())
+
+    def accept_nowait(self, body: object) -> PutResult | None:
+        """As `accept`, for who need not wait."""
+        if not self.ready or type(body) is not bytes or not self._least <= len(body) <= self._most:
+            return None
+        try:
+            here = get_running_loop() is self._loop
+        except RuntimeError:  # there is none in this thread
+            here = False
+        return self._engine.put_buffer.add_plain(body, len(body) + OVERHEAD, PutResult()) if here else None
 
     def _free(self, cost: int) -> bool:
         """Return whether so many bytes of memory may be written at once, as far as that does not show in `inline`."""
@@ -298,7 +311,10 @@ class GroupCommit:
         engine.serial = serial = engine.taken = engine.serial + 1
         engine.visible = stop
         engine.retention.written_at = now
-        engine.syncer.wrote_inline(serial, messages)
+        if self._counting:
+            engine.syncer.wrote_inline(serial, messages)
+        else:
+            engine.syncer.written = serial
         if not engine.stirred:
             engine.stir()
 

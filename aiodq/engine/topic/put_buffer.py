@@ -14,6 +14,7 @@ from aiodq.engine.put_batch import (
     Draft,
     OpenBatch,
     Part,
+    PutResult,
     accepted_cost,
     atomic_part,
     columns_cost,
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.put_batch import Waiter
 
 __all__ = ["PutBuffer", "PutTopic"]
 
 T = TypeVar("T")
+W = TypeVar("W", "asyncio.Future[int]", PutResult)
 
 _MOST_WAITING: Final = 100_000
 
@@ -154,6 +157,14 @@ class PutBuffer:
 
     # --- accepting
 
+    def accept_nowait(self, message: Accepted, body: bytes) -> PutResult:
+        """As `accept`, for who need not wait."""
+        cost = accepted_cost(message, body)
+        self._make_room(1, cost)
+        result = PutResult()
+        self._add_for(message, body, cost, result)
+        return result
+
     def accept(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
         """Take a message in; the future gives its offset once it is as durable as the policy says.
 
@@ -167,18 +178,20 @@ class PutBuffer:
 
     def _add(self, message: Accepted, body: bytes, cost: int) -> asyncio.Future[int]:
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._add_for(message, body, cost, waiter)
+        return waiter
+
+    def _add_for(self, message: Accepted, body: bytes, cost: int, waiter: Waiter) -> None:
         if not self.batch.count:
             self._engine.opened()
         self.batch.add(message, body, waiter, cost)
         self.pending += 1
         self.cost += cost
-        return waiter
 
-    def add_plain(self, body: bytes, cost: int) -> asyncio.Future[int] | None:
+    def add_plain(self, body: bytes, cost: int, waiter: W) -> W | None:
         """Take a plain message in where `GroupCommit.ready`; None where there is no room."""
         if self.pending and (self.cost + cost > self._limit or self.pending >= _MOST_WAITING):
             return None
-        waiter: asyncio.Future[int] = self._loop.create_future()
         batch = self.batch
         if not batch.count:
             self._engine.opened(ready=True)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from aiodq.engine.put_batch import PutResult
+
 __all__ = ["Receipt"]
 
 
@@ -17,12 +19,12 @@ class Receipt:
     Cancelling who awaits does not take the message back.
     """
 
-    __slots__ = ("_future",)
+    __slots__ = ("_loop", "_result")
 
-    def __init__(self, future: asyncio.Future[int]) -> None:
+    def __init__(self, result: PutResult, loop: asyncio.AbstractEventLoop) -> None:
         """Made by `put_nowait`."""
-        self._future = future
-        future.add_done_callback(_noticed)
+        self._result = result
+        self._loop = loop
 
     def __await__(self) -> Generator[Any, None, int]:
         """Return the message's offset.
@@ -30,24 +32,30 @@ class Receipt:
         Raises:
             StorageError: the message was not stored.
         """
-        return asyncio.shield(self._future).__await__()
+        result = self._result
+        if not self.done():
+            if result.future is None:
+                result.future = self._loop.create_future()
+                result.future.add_done_callback(_noticed)
+            return (yield from asyncio.shield(result.future).__await__())
+        if result.error is not None:
+            raise result.error
+        return result.offset
 
     def __repr__(self) -> str:
         """Say what has become of the message."""
-        future = self._future
-        if not future.done():
+        result = self._result
+        if not self.done():
             return "<Receipt not durable yet>"
-        if future.cancelled():
-            return "<Receipt cancelled>"
-        error = future.exception()
-        return f"<Receipt offset {future.result()}>" if error is None else f"<Receipt not stored: {error!r:.200}>"
+        error = result.error
+        return f"<Receipt offset {result.offset}>" if error is None else f"<Receipt not stored: {error!r:.200}>"
 
     def done(self) -> bool:
         """Return whether it is decided."""
-        return self._future.done()
+        return self._result.offset >= 0 or self._result.error is not None
 
 
 def _noticed(future: asyncio.Future[Any]) -> None:
-    """Keep asyncio from complaining about a receipt that nobody awaited."""
+    """Keep asyncio from complaining where all who awaited a receipt were cancelled."""
     if not future.cancelled():
         future.exception()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.put_batch import Part, columns_cost
 from aiodq.engine.topic.requests import Written
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.clock import Clock
+    from aiodq.engine.put_batch import Waiter
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.format.columns import Columns
     from aiodq.storage.log.topic_log import TopicLog
@@ -186,7 +187,7 @@ def _split(parts: list[Part], end: int, error: AiodqError) -> Written:
     return result
 
 
-def _cut_part(part: Part, columns: Columns, waiters: list[asyncio.Future[Any]]) -> Part:
+def _cut_part(part: Part, columns: Columns, waiters: list[Waiter]) -> Part:
     return Part(columns, waiters, atomic=False, first=part.first, time_ns=part.time_ns, cost=columns_cost(columns))
 
 
