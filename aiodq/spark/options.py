@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bound",
+    "Moment",
     "ReadOptions",
     "WriteOptions",
     "batch_options",
@@ -32,8 +33,13 @@ __all__ = [
 
 T = TypeVar("T")
 
-Bound = int | Literal["earliest", "latest"] | dict[str, int]
+End = Literal["earliest", "latest"]
+
+Bound = int | End | dict[str, int | End]
 """An offset for every topic, or one by topic."""
+
+Moment = int | dict[str, int]
+"""A time for every topic, or one by topic; nanoseconds since the epoch."""
 
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SIZE: Final = re.compile(r"([0-9]+) *([bkmg]?)b?", re.IGNORECASE)
@@ -49,13 +55,26 @@ _NAMES: Final = (
     "tags",
     "columns",
     "splitBytes",
+    "minPartitions",
     "verify",
     "failOnDataLoss",
     "maxRecordsPerTrigger",
+    "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
     "hold",
     "holdAdvance",
 )
+_HINTS: Final = {
+    "assign": "topics, or startingOffsets",
+    "kafka.bootstrap.servers": "path",
+    "maxfilespertrigger": "maxRecordsPerTrigger",
+    "startingoffsetsbytimestamp": "startingTimestamp",
+    "endingoffsetsbytimestamp": "endingTimestamp",
+    "startingversion": "startingOffsets",
+    "subscribe": "topics",
+    "subscribepattern": "topics, with patterns such as mail.*",
+}
+"""What users of Spark's other sources may mean."""
 _WRITE_NAMES: Final = (
     "path",
     "topic",
@@ -79,10 +98,11 @@ class ReadOptions:
         stores: directories, in the order in which they were given.
         topics: names, or patterns with `*`, `?` or `[…]`; all topics where None.
         starting, ending: the first offset, and the one to end before.
-        starting_ns, ending_ns: the first time, and the one to end before, nanoseconds since the epoch; None for none.
+        starting_ns, ending_ns: the first time, and the one to end before; None for none.
         tags: only messages with one of these; None for all.
         columns: which are decoded.
         split_bytes: about how much one task reads; None for what suits this machine.
+        min_partitions: among at least so many tasks a read is shared, as far as it can be cut; None for no matter.
         verify: compare checksums.
         strict: fail where messages are missing or damaged, instead of going on behind them.
         most_records, most_bytes: how much one batch of a stream takes in, about; None for all there is.
@@ -94,8 +114,8 @@ class ReadOptions:
     topics: tuple[str, ...] | None
     starting: Bound
     ending: Bound
-    starting_ns: int | None
-    ending_ns: int | None
+    starting_ns: Moment | None
+    ending_ns: Moment | None
     tags: frozenset[str] | None
     columns: tuple[str, ...]
     split_bytes: int | None
@@ -105,6 +125,7 @@ class ReadOptions:
     most_bytes: int | None
     hold: str | None = None
     advance_hold: bool = True
+    min_partitions: int | None = None
 
 
 @dataclass(frozen=True)
@@ -145,10 +166,11 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         split_bytes=_size(options, "splitBytes", 0) or None,
         verify=_choice(options, "verify", {"batch": True, "none": False}, default=True),
         strict=_choice(options, "failOnDataLoss", {"true": True, "false": False}, default=True),
-        most_records=_count(options, "maxRecordsPerTrigger"),
+        most_records=_most_records(options),
         most_bytes=_size(options, "maxBytesPerTrigger", 0) or None,
         hold=options.get("hold"),
         advance_hold=_choice(options, "holdAdvance", {"batch": True, "manual": False}, default=True),
+        min_partitions=_count(options, "minPartitions", of="tasks"),
     )
 
 
@@ -264,7 +286,9 @@ def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     known = {name.lower(): name for name in names}
     unknown = sorted(name for name in given if name.lower() not in known)
     if unknown:
-        raise InvalidOptionError(f"unknown option {unknown[0]!r}; there are {', '.join(names)}")
+        hint = _HINTS.get(unknown[0].lower())
+        meant = f" (is it {hint} that is meant?)" if hint else ""
+        raise InvalidOptionError(f"unknown option {unknown[0]!r}{meant}; there are {', '.join(names)}")
     return {known[name.lower()]: value for name, value in given.items()}
 
 
@@ -312,24 +336,41 @@ def _bound(options: Mapping[str, str], name: str, default: Bound) -> Bound:
     except ValueError:
         found = None
     offsets = list(found.values()) if isinstance(found, dict) else [found]
-    if not all(type(offset) is int and offset >= 0 for offset in offsets) or found == {}:
+    ends = {"earliest", "latest"} if isinstance(found, dict) else set[str]()
+    if not all(each in ends if isinstance(each, str) else _is_offset(each) for each in offsets) or found == {}:
         raise InvalidOptionError(
-            f'{name} is "earliest", "latest", an offset, or offsets by topic as JSON ({{"orders": 5}}), not {value!r}'
+            f'{name} is "earliest", "latest", an offset, or any of them by topic as JSON ({{"orders": 5}}), '
+            f"not {value!r}"
         )
     return found if isinstance(found, int) else dict(found)
 
 
-def _time(options: Mapping[str, str], name: str) -> int | None:
+def _is_offset(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _time(options: Mapping[str, str], name: str) -> Moment | None:
     value = options.get(name)
     if value is None:
         return None
+    if value.lstrip().startswith("{"):
+        try:
+            found = json.loads(value)
+        except ValueError as cause:
+            raise InvalidOptionError(f"{name} is no JSON: {value!r} ({cause})") from cause
+        return {topic: _moment(name, str(each)) for topic, each in found.items()}
+    return _moment(name, value)
+
+
+def _moment(name: str, value: str) -> int:
     if value.isdecimal():
         return int(value) * 1_000_000
     try:
         return time_ns(datetime.fromisoformat(value))
     except ValueError as cause:
         raise InvalidOptionError(
-            f"{name} is milliseconds since 1970, or a time with a zone (2026-01-31T08:00:00+00:00), not {value!r}"
+            f"{name} is milliseconds since 1970, or a time with a zone (2026-01-31T08:00:00+00:00), or one of them by "
+            f"topic as JSON, not {value!r}"
         ) from cause
 
 
@@ -343,12 +384,20 @@ def _size(options: Mapping[str, str], name: str, default: int) -> int:
     return int(match[1]) * _UNITS[match[2].lower()]
 
 
-def _count(options: Mapping[str, str], name: str) -> int | None:
+def _most_records(options: Mapping[str, str]) -> int | None:
+    """Return what one batch takes in by `maxRecordsPerTrigger`, or by the name that it has for Kafka's users."""
+    if "maxRecordsPerTrigger" in options and "maxOffsetsPerTrigger" in options:
+        raise InvalidOptionError("'maxOffsetsPerTrigger' is another name of 'maxRecordsPerTrigger': give one of them")
+    name = "maxOffsetsPerTrigger" if "maxOffsetsPerTrigger" in options else "maxRecordsPerTrigger"
+    return _count(options, name)
+
+
+def _count(options: Mapping[str, str], name: str, of: str = "messages") -> int | None:
     value = options.get(name)
     if value is None:
         return None
     if not value.isdecimal() or not int(value):
-        raise InvalidOptionError(f"{name} is a number of messages, not {value!r}")
+        raise InvalidOptionError(f"{name} is a number of {of}, not {value!r}")
     return int(value)
 
 

@@ -43,7 +43,7 @@ def pack_splits(splits: Sequence[Split], options: ReadOptions) -> list[tuple[Spl
     """Return splits by task, by their bytes and their count, in their order."""
     total = sum(map(_weight, splits))
     number = tasks_for(total) if options.split_bytes is None else -(-total // options.split_bytes)
-    return pack(splits, _weight, number)
+    return pack(splits, _weight, max(number, options.min_partitions or 0))
 
 
 def tasks_for(total: int) -> int:

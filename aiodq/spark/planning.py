@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from uuid import UUID
 
-    from aiodq.spark.options import Bound, ReadOptions
+    from aiodq.spark.options import Bound, Moment, ReadOptions
     from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = [
@@ -31,6 +31,8 @@ __all__ = [
     "bound_offset",
     "bytes_of",
     "check_bounds",
+    "cut_for_all",
+    "moment_of",
     "plan",
     "snapshot",
     "splits_of",
@@ -83,10 +85,20 @@ def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
     """
     topics = [(store, topic) for store in options.stores for topic in topics_of(fs, store, options.topics)]
     check_bounds(options, {topic for _, topic in topics})
-    splits: list[Split] = []
-    for store, topic in topics:
-        splits += beside_its_owner(partial(_plan_topic, fs, store, topic, options))
-    return splits
+
+    def planned(options: ReadOptions) -> list[Split]:
+        looks = [partial(_plan_topic, fs, store, topic, options) for store, topic in topics]
+        return [split for look in looks for split in beside_its_owner(look)]
+
+    return cut_for_all(planned, options)
+
+
+def cut_for_all(planned: Callable[[ReadOptions], list[Split]], options: ReadOptions) -> list[Split]:
+    """Return splits, cut anew if they are fewer than the tasks that `minPartitions` asks for."""
+    splits, least = planned(options), options.min_partitions
+    if least is None or len(splits) >= least or not splits:
+        return splits
+    return planned(replace(options, split_bytes=max(sum(map(bytes_of, splits)) // least, 1)))
 
 
 def bytes_of(split: Split) -> int:
@@ -105,7 +117,12 @@ def check_bounds(options: ReadOptions, topics: Iterable[str]) -> None:
         InvalidOptionError: they do.
     """
     there = set(topics)
-    for option, bound in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+    for option, bound in (
+        ("startingOffsets", options.starting),
+        ("endingOffsets", options.ending),
+        ("startingTimestamp", options.starting_ns),
+        ("endingTimestamp", options.ending_ns),
+    ):
         unknown = sorted(bound.keys() - there) if isinstance(bound, dict) else []
         if unknown:
             read = ", ".join(sorted(there)) or "none"
@@ -195,10 +212,11 @@ def _range(fs: FileSystem, log: LogSnapshot, topic: str, options: ReadOptions) -
         raise OffsetError(f"topic {topic!r} has the offsets {begin} to {end - 1}; the read is to end before {stop}")
     reader = LogReader(fs)
     try:
-        if options.starting_ns is not None:
-            start = max(start, reader.offset_at(log.view, options.starting_ns))
-        if options.ending_ns is not None:
-            stop = min(stop, reader.offset_at(log.view, options.ending_ns))
+        since, until = moment_of(options.starting_ns, topic), moment_of(options.ending_ns, topic)
+        if since is not None:
+            start = max(start, reader.offset_at(log.view, since))
+        if until is not None:
+            stop = min(stop, reader.offset_at(log.view, until))
     finally:
         reader.close()
     return max(start, begin), min(stop, end)
@@ -207,10 +225,15 @@ def _range(fs: FileSystem, log: LogSnapshot, topic: str, options: ReadOptions) -
 def bound_offset(bound: Bound, topic: str, begin: int, end: int, *, default: int) -> int:
     """Return the offset that an option means for a topic with the offsets `begin` to `end`."""
     if isinstance(bound, dict):
-        return bound.get(topic, default)
+        bound = bound.get(topic, default)
     if isinstance(bound, int):
         return bound
     return begin if bound == "earliest" else end
+
+
+def moment_of(moment: Moment | None, topic: str) -> int | None:
+    """Return the time that an option means for a topic, nanoseconds since the epoch; None for none."""
+    return moment.get(topic) if isinstance(moment, dict) else moment
 
 
 def _refuse_losses(log: LogSnapshot, start: int, stop: int) -> None:

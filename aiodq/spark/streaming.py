@@ -17,7 +17,17 @@ from pyspark.sql.streaming.datasource import (
 
 from aiodq.errors import OffsetError
 from aiodq.spark.packing import pack_splits
-from aiodq.spark.planning import Split, beside_its_owner, bound_offset, check_bounds, snapshot, splits_of, topics_of
+from aiodq.spark.planning import (
+    Split,
+    beside_its_owner,
+    bound_offset,
+    check_bounds,
+    cut_for_all,
+    moment_of,
+    snapshot,
+    splits_of,
+    topics_of,
+)
 from aiodq.spark.reading import Partition, read_partition
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.read.log_reader import LogReader
@@ -116,12 +126,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OffsetError: messages in between were deleted, and `failOnDataLoss` is not `false`.
             CorruptionError: messages in between are missing, likewise.
         """
-        found: list[Split] = []
-        for topic, stop in end["topics"].items():
-            if start["topics"].get(topic) == stop:
-                continue
-            found += beside_its_owner(partial(self._splits, topic, start["topics"].get(topic), stop))
-        return [Partition(splits) for splits in pack_splits(found, self._options)]
+        begin, stops = start["topics"], end["topics"]
+        new = [topic for topic, stop in stops.items() if begin.get(topic) != stop]
+
+        def planned(options: ReadOptions) -> list[Split]:
+            looks = [partial(self._splits, topic, begin.get(topic), stops[topic], options) for topic in new]
+            return [split for look in looks for split in beside_its_owner(look)]
+
+        return [Partition(splits) for splits in pack_splits(cut_for_all(planned, self._options), self._options)]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """Yield the messages of a partition as `pyarrow.RecordBatch` objects."""
@@ -134,7 +146,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---
 
-    def _splits(self, topic: str, start: int | None, stop: int) -> list[Split]:
+    def _splits(self, topic: str, start: int | None, stop: int, options: ReadOptions) -> list[Split]:
         log = self._log(topic)
         first = log.begin if start is None else start
         if self._options.strict and not log.begin <= first <= stop <= log.view.stop:
@@ -144,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         place = log.directory, log.meta.uuid
         whole = Split(topic, place, log.view, max(first, log.begin), min(stop, log.view.stop))
-        return list(splits_of(OsFileSystem(), log, whole, self._options))
+        return list(splits_of(OsFileSystem(), log, whole, options))
 
     def _within(self, topic: str, start: int, end: int, size: int) -> int:
         return _within(self._log(topic), start, end, size)
@@ -190,10 +202,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = bound_offset(options.starting, topic, begin, end, default=begin)
         if options.strict and not begin <= start <= end:
             raise OffsetError(f"topic {topic!r} has the offsets {begin} to {end - 1}; the query is to start at {start}")
-        if options.starting_ns is not None:
+        since = moment_of(options.starting_ns, topic)
+        if since is not None:
             reader = LogReader(OsFileSystem())
             try:
-                start = max(start, reader.offset_at(log.view, options.starting_ns))
+                start = max(start, reader.offset_at(log.view, since))
             finally:
                 reader.close()
         return min(max(start, begin), end)

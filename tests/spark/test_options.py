@@ -46,6 +46,25 @@ def test_everything_said_in_any_case() -> None:
     assert (options.split_bytes, options.verify, options.strict) == (3 << 20, False, False)
 
 
+def test_ends_and_times_by_topic() -> None:
+    options = read_options({
+        "path": "/a",
+        "startingOffsets": '{"x": 3, "y": "latest"}',
+        "endingOffsets": '{"x": "latest"}',
+        "startingTimestamp": '{"x": 5, "y": "1970-01-01T00:00:01+00:00"}',
+    })  # fmt: skip
+    assert options.starting == {"x": 3, "y": "latest"}
+    assert options.ending == {"x": "latest"}
+    assert options.starting_ns == {"x": 5_000_000, "y": 1_000_000_000}
+
+
+@pytest.mark.parametrize("name", ["maxRecordsPerTrigger", "maxOffsetsPerTrigger"])
+def test_one_limit_by_two_names(name: str) -> None:
+    assert stream_options({"path": "/a", name: "7"}).most_records == 7
+    with pytest.raises(aiodq.InvalidOptionError, match="another name of 'maxRecordsPerTrigger'"):
+        stream_options({"path": "/a", "maxRecordsPerTrigger": "7", "maxOffsetsPerTrigger": "7"})
+
+
 def test_stores_by_a_pattern_and_as_spark_gives_several(tmp_path: Path) -> None:
     for name in ("b1", "b2", "c"):
         (tmp_path / name).mkdir()
@@ -60,6 +79,11 @@ def test_stores_by_a_pattern_and_as_spark_gives_several(tmp_path: Path) -> None:
         ({"path": ""}, "'path' is missing"),
         ({"path": "/nowhere-*"}, "no store is found"),
         ({"topic": "a", "topics": "b"}, "exclude each other"),
+        ({"subscribePattern": "a.*"}, "is it topics, with patterns"),
+        ({"minPartitions": "few"}, "minPartitions is a number of tasks"),
+        ({"startingTimestamp": "{soon"}, "startingTimestamp is no JSON"),
+        ({"startingTimestamp": '{"a": "soon"}'}, "startingTimestamp is"),
+        ({"startingOffsets": '{"a": "soon"}'}, "startingOffsets is"),
         ({"startingOffsets": "soon"}, "startingOffsets is"),
         ({"startingOffsets": "-1"}, "startingOffsets is"),
         ({"startingOffsets": "{}"}, "startingOffsets is"),

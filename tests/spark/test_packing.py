@@ -50,6 +50,20 @@ async def test_how_much_one_task_reads_can_be_said(store: Path, size: str, tasks
     assert [split for task in found for split in task] == plan(OsFileSystem(), options)
 
 
+@pytest.mark.parametrize("least", [1, 4, 30])
+async def test_a_read_is_shared_among_as_many_tasks_as_are_asked_for(store: Path, least: int) -> None:
+    assert len(plan_tasks(OsFileSystem(), read_options({"path": str(store), "minPartitions": str(least)}))) == least
+    reader = StreamReader(stream_options({"path": str(store), "minPartitions": str(least)}))
+    start = reader.initialOffset()
+    assert len(reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))) == least
+
+
+async def test_one_topic_is_cut_into_as_many_tasks_as_are_asked_for(tmp_path: Path) -> None:
+    await fill(tmp_path / "store", rounds=60, segment_bytes=1000)
+    assert len(plan_tasks(OsFileSystem(), read_options({"path": str(tmp_path / "store"), "minPartitions": "5"}))) >= 4
+    assert read(tmp_path / "store", minPartitions="5") == scanned(tmp_path / "store")
+
+
 async def test_what_is_cut_is_not_put_together_again(tmp_path: Path) -> None:
     await fill(tmp_path / "store", rounds=60, segment_bytes=1000)
     options = read_options({"path": str(tmp_path / "store"), "splitBytes": "1k"})

@@ -121,6 +121,19 @@ async def test_between_two_offsets(store: Path, start: int) -> None:
         read(store, endingOffsets='{"other": 1}')
 
 
+async def test_ends_and_times_by_topic(store: Path) -> None:
+    await fill(store, "other", rounds=2)
+    rows, others = scanned(store), scanned(store, "other")
+    assert read(store, startingOffsets='{"orders": "latest", "other": 7}') == others[7:]
+    assert read(store, endingOffsets='{"orders": "earliest", "other": "latest"}') == others
+    moment = others[4]["timestamp"].isoformat()
+    found = read(store, startingTimestamp=f'{{"other": "{moment}"}}')
+    assert found[: len(rows)] == rows
+    assert 1 <= len(found) - len(rows) <= 7
+    with pytest.raises(aiodq.InvalidOptionError, match="startingTimestamp names the topic 'mail', which is not read"):
+        read(store, startingTimestamp='{"mail": 5}')
+
+
 async def test_between_two_times(store: Path) -> None:
     rows = scanned(store)
     moment = rows[90]["timestamp"]
