@@ -50,44 +50,50 @@ def ack_all(channel_engine: ChannelEngine[Message], messages: Iterable[Message])
             f"ack_many takes a list of messages, not {messages!r:.100}: write await message.ack() for one"
         )
     messages = list(messages)
-    if _ack_runs(channel_engine, messages):
-        return
+    runs, apart = _divided(channel_engine, messages)
     claimed: dict[int, tuple[Message, int]] = {}
-    for message in messages:
+    for message in apart:
         delivery = _delivery(channel_engine, message)
-        if message.offset in claimed:
+        first, count = runs.get(message._run, (0, 0))  # noqa: SLF001 - as in `_LEASE`
+        if message.offset in claimed or first <= message._index < first + count:  # noqa: SLF001 - as above
             raise AlreadySettledError(f"message {message.offset} of {message.topic!r} is named twice; none was settled")
         claimed[message.offset] = message, delivery
     channel_engine.ack_many([(offset, delivery) for offset, (_, delivery) in claimed.items()])
-    for message, _ in claimed.values():
-        message._committed()  # noqa: SLF001 - a way of settling that is not the message's own
+    for lease, (first, count) in runs.items():
+        channel_engine.ack_run(lease, first, count)
+    for message in messages:
+        message._store_ref = None  # noqa: SLF001 - a way of settling that is not the message's own
+    for message in apart:
+        message._committed()  # noqa: SLF001 - as above
 
 
-def _ack_runs(channel_engine: ChannelEngine[Message], messages: list[Message]) -> bool:
-    """Settle messages that are runs of leases, as `get_many` gives them; return whether that is what they are.
+def _divided(
+    channel_engine: ChannelEngine[Message], messages: list[Message]
+) -> tuple[dict[MessageLease, tuple[int, int]], list[Message]]:
+    """Return the runs of leases among messages, as `get_many` gives them, and all others.
 
-    All of it is done to a whole run at a time.
+    All that is done with a run is done to the whole of it at a time.
     """
-    if set(map(type, messages)) != {Message}:
-        return False
     runs: dict[MessageLease, tuple[int, int]] = {}
+    if set(map(type, messages)) != {Message}:
+        return runs, messages
+    apart: list[Message] = []
+    at = 0
     for lease, members in groupby(messages, _LEASE):
         places = list(map(_PLACE, members))
         first, count = places[0], len(places)
         marks = lease.marks[first : first + count]
         if (
-            lease.channel_engine is not channel_engine
-            or lease in runs
-            or places != list(range(first, first + count))
-            or marks.count(HELD) + marks.count(MEASURED) != count
+            lease.channel_engine is channel_engine
+            and lease not in runs
+            and places == list(range(first, first + count))
+            and marks.count(HELD) + marks.count(MEASURED) == count
         ):
-            return False
-        runs[lease] = first, count
-    for lease, (first, count) in runs.items():
-        channel_engine.ack_run(lease, first, count)
-    for message in messages:
-        message._store_ref = None  # noqa: SLF001 - a way of settling that is not the message's own
-    return True
+            runs[lease] = first, count
+        else:
+            apart += messages[at : at + count]
+        at += count
+    return runs, apart
 
 
 def _delivery(channel_engine: ChannelEngine[Message], message: object) -> int:

@@ -164,19 +164,14 @@ class Channel(AsyncIteration):
         wait = span_seconds("linger", linger)
         channel_engine = self._channel_engine
         messages: list[Message] = [await channel_engine.get(self._store_ref)]
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
+        deadline = asyncio.get_running_loop().time() + wait
         try:
-            async with asyncio.timeout_at(deadline):
-                while len(messages) < max_items:
-                    messages += channel_engine.take_run(max_items - len(messages), self._store_ref)
-                    message = self._take_now() if len(messages) < max_items else None
-                    if message is not None:
-                        messages.append(message)
-                    elif len(messages) == max_items or not wait or loop.time() >= deadline:
-                        break
-                    else:
+            await self._take_more(messages, max_items)
+            if wait:
+                async with asyncio.timeout_at(deadline):
+                    while len(messages) < max_items:
                         messages.append(await channel_engine.get(self._store_ref))
+                        await self._take_more(messages, max_items)
         except (TimeoutError, AiodqError):
             pass  # what was taken so far is returned; an error is raised by the next call
         except BaseException:
@@ -185,6 +180,21 @@ class Channel(AsyncIteration):
         if self._note is None and not channel_engine.special:
             return messages
         return [self._handed(message) for message in messages]
+
+    async def _take_more(self, messages: list[Message], most: int) -> None:
+        """Take what is there, until there are so many; others have their turn now and then."""
+        channel_engine = self._channel_engine
+        while len(messages) < most:
+            messages += channel_engine.take_run(most - len(messages), self._store_ref)
+            if len(messages) == most:
+                return
+            if channel_engine.turn_is_over():
+                await asyncio.sleep(0)
+                channel_engine.begin_turn()
+            message = self._take_now()
+            if message is None:
+                return
+            messages.append(message)
 
     def _give_back(self, messages: list[Message]) -> None:
         for message in messages:

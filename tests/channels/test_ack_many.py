@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import aiodq
+from aiodq.delivery.channel_state import ChannelState
 from tests.channels.support import Machine, counts, ready
 
 
@@ -98,3 +99,34 @@ async def test_it_makes_room_and_wakes_who_waits(machine: Machine) -> None:
         await jobs.ack_many(await jobs.get_many(2))
         await jobs.join()
         assert not jobs.full()
+
+
+async def test_one_with_an_entry_of_its_own_leaves_other_leases_to_be_settled_in_runs(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone: list[int] = []
+    ack = ChannelState.ack
+
+    def counted(state: ChannelState, offset: int) -> None:
+        alone.append(offset)
+        ack(state, offset)
+
+    monkeypatch.setattr(ChannelState, "ack", counted)
+    async with machine.jobs() as jobs:
+        await jobs.put_many([b"%d" % number for number in range(10)])
+        await jobs.put_many([b"%d" % number for number in range(90)])
+        messages = [*await jobs.get_many(10), *await jobs.get_many(80)]
+        await messages[5].touch()
+        with pytest.raises(aiodq.AlreadySettledError):
+            jobs.ack_many([*messages, messages[80]])
+        with pytest.raises(aiodq.AlreadySettledError):
+            jobs.ack_many([messages[5], *messages])
+        assert counts(jobs) == (10, 90, 0)
+        await jobs.ack_many([*messages[:5], *messages[6:], messages[5]])
+        assert counts(jobs) == (10, 0, 0)
+        assert jobs.stats().acked == 90
+        assert all(message.settled for message in messages)
+        machine.crash()
+        async with machine.jobs() as again:
+            assert len(ready(again)) == 10
+    assert sorted(alone) == list(range(10))  # those of its lease

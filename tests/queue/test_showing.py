@@ -83,6 +83,26 @@ async def test_nothing_is_written_while_nothing_changes(path: Path, monkeypatch:
         assert fs.named("sync", match=FIGURES) == []
 
 
+async def test_looking_at_many_channels_leaves_turns_to_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(showing, "_AT_ONCE", 2)
+    async with store(path) as opened:
+        topic = opened.topic("a")
+        for number in range(6):
+            topic.channel(f"c{number}")
+        await topic.settle_in()
+        engine = topic._engine
+        publisher = showing.StatsPublisher(
+            opened._store_engine.fs_of("a"), str(path), {"a": engine}, opened._store_engine.threads, engine.clock
+        )
+        looking = asyncio.create_task(publisher._look())
+        turns = 0
+        while not looking.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns > 3
+        assert looking.result()[0] == {}
+
+
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EMFILE])
 async def test_where_it_cannot_be_shown_all_else_goes_on(path: Path, error: int) -> None:
     fs = WatchedFileSystem()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 import aiodq
+from aiodq.clock import SystemClock
 from aiodq.testing import WrappedFileSystem
 from tests.processes import WATCHDOG
 from tests.system.support import (
@@ -341,3 +342,39 @@ async def test_putting_without_a_pause_leaves_turns_to_others(tmp_path: Path) ->
         busy = False
         with suppress(asyncio.CancelledError):
             await ticker
+
+
+class TickingClock(SystemClock):
+    """A clock that goes on by a quarter of a millisecond whenever somebody looks at it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 0.00025
+        return self.now
+
+
+async def test_taking_very_many_at_once_leaves_turns_to_others(tmp_path: Path) -> None:
+    turns = 0
+    busy = True
+
+    async def tick() -> None:
+        nonlocal turns
+        while busy:
+            turns += 1
+            await asyncio.sleep(0)
+
+    options = aiodq.StoreOptions(sync="os")
+    async with aiodq.open(tmp_path, options, fs=QuickFileSystem(), clock=TickingClock()) as store:
+        topic = store.topic("t")
+        channel = topic.channel("c", aiodq.ChannelOptions(max_in_flight=MANY * 20))
+        await topic.put_many([b"a"] * MANY * 20)
+        await channel.ack_many([await channel.get()])
+        ticker = asyncio.create_task(tick())
+        before = turns
+        messages = await channel.get_many(MANY * 20 - 1)
+        assert len(messages) == MANY * 20 - 1
+        assert turns >= before + 5
+        busy = False
+        await ticker

@@ -347,6 +347,14 @@ class ChannelEngine(Settlement, Generic[M]):
             return 0
         return state.fresh()
 
+    def turn_is_over(self) -> bool:
+        """Return whether who takes message after message has done so for long enough for others to have their turn."""
+        return self._clock.monotonic() - self._turn_began > _LONGEST_TURN
+
+    def begin_turn(self) -> None:
+        """Others had their turn."""
+        self._turn_began = self._clock.monotonic()
+
     async def get(self, store_ref: object) -> M:
         """Wait for the next message, which is to hold `store_ref`.
 

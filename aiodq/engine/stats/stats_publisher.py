@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError
 from aiodq.storage.state.owner_stats import ChannelFigures, remove_figures, write_figures
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from aiodq.clock import Clock
+    from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.storage.io.filesystem import FileSystem
@@ -24,6 +25,9 @@ __all__ = ["StatsPublisher"]
 _INTERVAL: Final = 1.0
 _SHARE: Final = 50
 """Looking at all channels takes at most this fraction of the loop's time."""
+
+_AT_ONCE: Final = 200
+"""Channels that are looked at before others get their turn."""
 
 
 class StatsPublisher:
@@ -46,9 +50,8 @@ class StatsPublisher:
         pause = _INTERVAL
         while True:
             await asyncio.sleep(pause)
-            began = self._clock.monotonic()
-            figures = self._look()
-            pause = max(_INTERVAL, _SHARE * (self._clock.monotonic() - began))
+            figures, taken = await self._look()
+            pause = max(_INTERVAL, _SHARE * taken)
             if figures != self._shown:
                 self._there = True
                 # On a full or failing disk the last figures stand, and the next look tries again.
@@ -62,22 +65,38 @@ class StatsPublisher:
             with suppress(OSError):  # readers see that the owner is gone
                 remove_figures(self._fs, self._path)
 
-    def _look(self) -> Figures:
+    async def _look(self) -> tuple[Figures, float]:
+        """Return the figures, and the seconds of the loop's time that this took."""
         found: dict[str, dict[str, ChannelFigures]] = {}
-        for name, engine in self._topics.items():
-            for channel_engine in engine.channel_engines.values():
-                state = channel_engine.state
-                if state is None:
-                    continue
-                counters, latency = state.counters, channel_engine.latency
-                figures = ChannelFigures(
-                    state.flying,
-                    counters.timed_out,
-                    counters.dead,
-                    counters.dropped,
-                    latency.put_to_deliver(),
-                    latency.put_to_ack(),
-                )
-                if any(figures):
-                    found.setdefault(name, {})[channel_engine.name] = figures
-        return found
+        taken, began = 0.0, self._clock.monotonic()
+        for number, (topic, channel_engine) in enumerate(self._channels(), 1):
+            figures = _figures(channel_engine)
+            if figures is not None and any(figures):
+                found.setdefault(topic, {})[channel_engine.name] = figures
+            if not number % _AT_ONCE:
+                taken += self._clock.monotonic() - began
+                await asyncio.sleep(0)
+                began = self._clock.monotonic()
+        return found, taken + self._clock.monotonic() - began
+
+    def _channels(self) -> Iterator[tuple[str, ChannelEngine[Any]]]:
+        """Yield all channels, each with its topic's name; they may become others meanwhile."""
+        for name, engine in list(self._topics.items()):
+            for channel_engine in list(engine.channel_engines.values()):
+                yield name, channel_engine
+
+
+def _figures(channel_engine: ChannelEngine[Any]) -> ChannelFigures | None:
+    """Return what is shown of a channel; None while nothing is known of it."""
+    state = channel_engine.state
+    if state is None:
+        return None
+    counters, latency = state.counters, channel_engine.latency
+    return ChannelFigures(
+        state.flying,
+        counters.timed_out,
+        counters.dead,
+        counters.dropped,
+        latency.put_to_deliver(),
+        latency.put_to_ack(),
+    )
