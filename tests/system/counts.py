@@ -360,8 +360,8 @@ CEILINGS: Final[dict[str, Count]] = {
     "async for + ack_nowait, disk": Count(5.12, 5.15, 0, 0, 0.22),
     "get_many + ack_many of 1000, memory": Count(1.72, 1.8, 0, 0, 0),
     "get_many + ack_many of 1000, disk": Count(1.95, 2.05, 0, 0, 0.14),
-    "await ack, os": Count(69, 112, 2, 2, 0),
-    "await ack, always": Count(94, 173, 3, 4, 55),
+    "await ack, os": Count(66, 109, 2, 2, 0),
+    "await ack, always": Count(86, 168, 3, 4, 55),
     "consume": Count(93, 177, 4, 5, 0.26),
 }
 

@@ -16,7 +16,8 @@ import pytest
 
 import aiodq
 from aiodq.clock import SystemClock
-from aiodq.testing import WrappedFileSystem
+from aiodq.engine.channel.channel_engine import ChannelEngine
+from aiodq.testing import FakeClock, WrappedFileSystem
 from tests.processes import WATCHDOG
 from tests.system.support import (
     QuickFileSystem,
@@ -368,13 +369,35 @@ async def test_taking_very_many_at_once_leaves_turns_to_others(tmp_path: Path) -
     options = aiodq.StoreOptions(sync="os")
     async with aiodq.open(tmp_path, options, fs=QuickFileSystem(), clock=TickingClock()) as store:
         topic = store.topic("t")
-        channel = topic.channel("c", aiodq.ChannelOptions(max_in_flight=MANY * 20))
-        await topic.put_many([b"a"] * MANY * 20)
+        channel = topic.channel("c", aiodq.ChannelOptions(max_in_flight=MANY * 2))
+        await topic.put_many([b"a"] * MANY * 2)
         await channel.ack_many([await channel.get()])
         ticker = asyncio.create_task(tick())
         before = turns
-        messages = await channel.get_many(MANY * 20 - 1)
-        assert len(messages) == MANY * 20 - 1
+        messages = await channel.get_many(MANY * 2 - 1)
+        assert len(messages) == MANY * 2 - 1
         assert turns >= before + 5
         busy = False
         await ticker
+
+
+async def test_of_those_who_get_in_one_turn_one_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a commit that a hundred consumers waited for: the others are handed what that one has found."""
+    looks = 0
+    take = ChannelEngine.take
+
+    def counted(channel_engine: ChannelEngine[Any], *args: Any, **others: Any) -> object:
+        nonlocal looks
+        looks += 1
+        return take(channel_engine, *args, **others)
+
+    clock = FakeClock()
+    async with aiodq.open_queue(tmp_path, fs=QuickFileSystem(), clock=clock) as queue:
+        await queue.put_many([b"%d" % number for number in range(900)])
+        assert len(await queue.get_many(800)) == 800  # of so many, not each is measured by now
+        clock.advance(0.01)
+        monkeypatch.setattr(ChannelEngine, "take", counted)
+        messages = await asyncio.gather(*(asyncio.create_task(queue.get()) for _ in range(10)))
+        monkeypatch.undo()
+        assert [int(message.body) for message in messages] == list(range(800, 810))
+    assert 0 < looks <= 5

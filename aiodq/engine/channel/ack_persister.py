@@ -223,9 +223,11 @@ class AckPersister:
         journal = channel_engine.journal
         if journal is None:
             return
-        if journal.scant:
+        scant = journal.scant
+        if scant:
             await self._threads.call(journal.top_up)
-        if journal.pending >= _FOLD_AT or (journal.scant and journal.pending):
+            scant = journal.scant
+        if journal.pending >= _FOLD_AT or (scant and journal.pending):
             await self._fold(channel_engine)
 
     async def _sync_journals(self) -> None:

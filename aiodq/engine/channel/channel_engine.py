@@ -366,8 +366,12 @@ class ChannelEngine(Settlement, Generic[M]):
         """
         now = self._clock.monotonic()
         if now - self._turn_began > _LONGEST_TURN:
-            # Before anything is taken, as a cancelled sleep would lose it.
+            # Before anything is taken, as a cancelled sleep would lose it. All who come meanwhile do so too, in their
+            # order: the first of them looks, and the others are handed what it has found.
             await asyncio.sleep(0)
+            item = self.take_next(store_ref)
+            if item is not None:
+                return item
             self._turn_began = now = self._clock.monotonic()
         while True:
             self._host.check()

@@ -89,7 +89,11 @@ class ChannelEngineHost(Protocol):
         ...
 
     def acked(self, channel_engine: Settlement) -> None:
-        """Something was acked: the first since anybody looked, or somebody waits for it to be durable."""
+        """Something was acked: the first since anybody looked."""
+        ...
+
+    def awaited(self, channel_engine: Settlement) -> None:
+        """Somebody waits for what was settled to be durable."""
         ...
 
     def settled(self, channel_engine: Settlement) -> None:
@@ -505,7 +509,7 @@ class Settlement(ABC):
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ack_waiters.append(waiter)
         if len(self.ack_waiters) == 1:
-            self._host.acked(self)
+            self._host.awaited(self)
         return waiter
 
     async def committed(self) -> None:

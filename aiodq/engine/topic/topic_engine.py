@@ -347,6 +347,10 @@ class TopicEngine:
         self._persister.settled(channel_engine)
         self.put_buffer.freed()
 
+    def awaited(self, channel_engine: Settlement) -> None:
+        """See `ChannelEngineHost.awaited`."""
+        self._persister.settled(channel_engine)
+
     def moved(self) -> None:
         """See `ChannelEngineHost.moved`."""
         self.put_buffer.bound.forget()
@@ -451,9 +455,8 @@ class TopicEngine:
         self._ticker.end()
         parts = [part.fail for part in self.in_writer]
         own = [self.put_buffer.fail, self.publisher.fail, self.syncer.fail, self.exclusive_work.fail]
-        own.append(self._persister.fail)
         channel_engines = [channel_engine.end for channel_engine in self.channel_engines.values()]
-        tell_all(error, [*parts, *own, *channel_engines, self._requests.close])
+        tell_all(error, [*parts, *own, self._persister.fail, *channel_engines, self._requests.close])
         self._stopping.set()
 
     # --- the task
@@ -593,6 +596,5 @@ class TopicEngine:
                 self._persister.submit(Job(lambda: None, self.retention.ignore, acks_first=True))
                 self.stir()
         self.retain_if_idle()
-        again = self.retention.next_look()
-        if again is not None:
+        if (again := self.retention.next_look()) is not None:
             self._ticker.within(again)
