@@ -56,6 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._target: Mapping[str, int] | None = None
         self._known: dict[str, LogSnapshot] = {}
+        self._ends: dict[str, int] = {}
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
         """Travel to tasks without what is only known here."""
@@ -97,6 +98,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._check_hold(start["topics"])
         logs = self._logs()
+        self._ends = {topic: log.view.stop for topic, log in logs.items()}
         # Of a topic that has come, only where it begins is taken in at first: both ends of a batch are to be on record.
         taken = {topic: _taken(start, topic, log) for topic, log in logs.items()}
         ends = {topic: self._end(topic, log, taken[topic]) for topic, log in logs.items()}
@@ -116,8 +118,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offsets(found)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where the topics end now."""
-        return _offsets({topic: log.view.stop for topic, log in self._logs().items()})
+        """Return where the topics ended when this trigger looked at them."""
+        return _offsets(self._ends or {topic: log.view.stop for topic, log in self._logs().items()})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return what lies between two offsets.

@@ -160,6 +160,15 @@ async def test_available_now_ends_where_it_began(tmp_path: Path) -> None:
     assert reader.reportLatestOffset()["topics"] == {"a": 315, "b": 100, "c": 15}
 
 
+async def test_where_topics_end_is_told_without_another_look(tmp_path: Path) -> None:
+    """Spark asks at each trigger, and of many topics every look takes its time."""
+    await two_topics(tmp_path / "store")
+    reader = reader_of(tmp_path / "store")
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(1))
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    assert reader.reportLatestOffset()["topics"] == {"a": 300, "b": 100}
+
+
 async def test_from_where_it_is_told(tmp_path: Path) -> None:
     await two_topics(tmp_path)
     assert reader_of(tmp_path, startingOffsets="latest").initialOffset()["topics"] == {"a": 300, "b": 100}
