@@ -194,14 +194,21 @@ class TopicRetention:
         if engine.stopped or self._looking or not engine.effective_options.acting or isinstance(engine.log, NoLog):
             return
         now = self._host.clock.monotonic()
-        if self._known and now <= self._known_until:
+        if is_ephemeral(engine.name):
+            # Nobody outside can hold what is in memory only, and its bound is kept at once.
+            self._delete()
+        elif self._known and now <= self._known_until:
             self._known = False
-            self._retain(self._going(self.holds))
-            if self._may_close(self.holds):
-                self._close_last()
+            self._delete()
         elif now >= self._look_at and (self._going({}) is not None or self._may_close({})):
             self._looking, self._known = True, False
             self._persister.submit(Job(self._look, self._looked))
+
+    def _delete(self) -> None:
+        """Delete what may go by the holds that are known."""
+        self._retain(self._going(self.holds))
+        if self._may_close(self.holds):
+            self._close_last()
 
     def _look(self) -> tuple[float, dict[str, int]]:
         """Return when it looked, and by hold the first offset of this topic that it keeps. Blocking."""
