@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiodq.acking import Commit, ack_all
 from aiodq.consumer import Consumer
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from aiodq.stats import ChannelStats
 
 __all__ = ["Channel"]
+
+
+_AT_ONCE: Final = 1000
+"""Messages that are taken without a turn for others."""
 
 
 class Channel(AsyncIteration):
@@ -182,15 +186,17 @@ class Channel(AsyncIteration):
         return [self._handed(message) for message in messages]
 
     async def _take_more(self, messages: list[Message], most: int) -> None:
-        """Take what is there, until there are so many; others have their turn now and then."""
-        channel_engine = self._channel_engine
+        """Take what is there, until there are so many; others have their turn whenever that is very many."""
+        channel_engine, taken = self._channel_engine, 0
         while len(messages) < most:
             messages += channel_engine.take_run(most - len(messages), self._store_ref)
             if len(messages) == most:
                 return
-            if channel_engine.turn_is_over():
+            # Seldom: who gets the next messages meanwhile has them sooner than who gets these.
+            if len(messages) - taken > _AT_ONCE and channel_engine.turn_is_over():
                 await asyncio.sleep(0)
                 channel_engine.begin_turn()
+                taken = len(messages)
             message = self._take_now()
             if message is None:
                 return

@@ -401,3 +401,24 @@ async def test_of_those_who_get_in_one_turn_one_looks(tmp_path: Path, monkeypatc
         monkeypatch.undo()
         assert [int(message.body) for message in messages] == list(range(800, 810))
     assert 0 < looks <= 5
+
+
+async def test_batches_are_handed_out_in_order(tmp_path: Path) -> None:
+    """Whoever returns first has what comes first, also where each of those who take batches gives way."""
+    taken: list[int] = []
+
+    async def consume(queue: aiodq.Queue) -> None:
+        while len(taken) < 900:
+            messages = await queue.get_many(20)
+            taken.extend(message.offset for message in messages)
+            await queue.ack_many(messages)
+
+    async with aiodq.open_queue(tmp_path, fs=QuickFileSystem(), clock=TickingClock()) as queue:
+        for first in range(0, 900, 9):
+            await queue.put_many([b"%d" % number for number in range(first, first + 9)])
+        async with asyncio.timeout(WATCHDOG), asyncio.TaskGroup() as consumers:
+            tasks = [consumers.create_task(consume(queue)) for _ in range(3)]
+            await queue.join()
+            for task in tasks:
+                task.cancel()
+    assert taken == list(range(900))

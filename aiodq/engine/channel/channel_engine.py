@@ -368,11 +368,14 @@ class ChannelEngine(Settlement, Generic[M]):
         if now - self._turn_began > _LONGEST_TURN:
             # Before anything is taken, as a cancelled sleep would lose it. All who come meanwhile do so too, in their
             # order: the first of them looks, and the others are handed what it has found.
+            before = self._turn_began
             await asyncio.sleep(0)
+            if self._turn_began == before:
+                self._turn_began = self._clock.monotonic()
             item = self.take_next(store_ref)
             if item is not None:
                 return item
-            self._turn_began = now = self._clock.monotonic()
+            now = self._clock.monotonic()
         while True:
             self._host.check()
             item = self.take(store_ref, now=now)
