@@ -82,8 +82,8 @@ def read_channel(
         topic: whose channel it is, as `topic_of` says; None: that is looked up.
 
     Returns:
-        The checkpoint's image, the operations since, the generation, where the journal's whole blocks end (0 where the
-        journal is to be made anew), and what is damaged.
+        The checkpoint's image, the operations since, the generation, where the journal's last whole block ends (0 where
+        the journal is to be made anew), and what is damaged.
 
     Raises:
         FormatVersionError: a newer version.
@@ -103,7 +103,7 @@ def topic_of(fs: FileSystem, directory: str) -> UUID | None:
 
 
 class _Found(NamedTuple):
-    """As `read_channel` returns it, and whether anything but zeros stands behind the journal's end."""
+    """As `read_channel` returns it, and whether a block is missing before its end, or what is behind is not zeros."""
 
     image: ChannelImage
     ops: list[Op]
@@ -127,8 +127,9 @@ def _read_channel(fs: FileSystem, directory: str, start: int, topic: UUID | None
             damages.append(Damage(path, 0, len(data), error.message))
     path = os.path.join(directory, JOURNAL)
     data = read_file(fs, path, _LARGEST)
-    ops, generation, end = _read_journal(data, path, generation, damages)
-    return _Found(image, ops, generation, end, damages, any((data or b"")[end:]))
+    blocks = _read_journal(data, path, generation, damages)
+    torn = blocks.missing or any((data or b"")[blocks.end :])
+    return _Found(image, blocks.ops, blocks.generation, blocks.end, damages, torn)
 
 
 def _first_generation(fs: FileSystem, directory: str, topic: UUID | None) -> int:
@@ -145,52 +146,60 @@ def _check_owner(generation: int, expected: int, path: str) -> None:
         raise CorruptionError("the file is another channel's", path, 0)
 
 
-def _read_journal(data: bytes | None, path: str, generation: int, damages: list[Damage]) -> tuple[list[Op], int, int]:
-    """Return what a journal's bytes add to a checkpoint of that generation, its own generation, and where it ends."""
+class _Blocks(NamedTuple):
+    """A journal's operations and generation, where its last whole block ends, and whether one before is missing."""
+
+    ops: list[Op]
+    generation: int
+    end: int
+    missing: bool = False
+
+
+def _read_journal(data: bytes | None, path: str, generation: int, damages: list[Damage]) -> _Blocks:
+    """Return what a journal's bytes add to a checkpoint of that generation."""
     if not data:
         if data is None and generation & _COUNT:
             damages.append(Damage(path, 0, 0, "the journal is missing"))
-        return [], generation, 0
+        return _Blocks([], generation, 0)
     try:
         found = decode_journal_header(data, path)
     except CorruptionError as error:
         if not any(data) and (len(data) <= JOURNAL_HEADER.size or not generation & _COUNT):
-            return [], generation, 0
+            return _Blocks([], generation, 0)
         damages.append(Damage(path, 0, len(data), error.message))
         # The blocks' checksums begin with the generation, so that they prove it, too.
-        ops, end = _blocks(data, generation, path, damages)
-        return ops, generation, end if ops else 0
+        blocks = _blocks(data, generation, path, damages)
+        return blocks if blocks.ops else blocks._replace(end=0)
     try:
         _check_owner(found, generation, path)
     except CorruptionError as error:
         damages.append(Damage(path, 0, len(data), error.message))
-        return [], generation, 0
+        return _Blocks([], generation, 0)
     if found & _COUNT < generation & _COUNT:
-        return [], generation, 0
+        return _Blocks([], generation, 0)
     if found & _COUNT > generation & _COUNT and not damages:
         checkpoint = os.path.join(os.path.dirname(path), CHECKPOINT)
         damages.append(Damage(checkpoint, 0, 0, f"the checkpoint of generation {found & _COUNT} is missing"))
     # Without its checkpoint a journal still says what was settled; what came before it is delivered again.
-    ops, end = _blocks(data, found, path, damages)
-    return ops, found, end
+    return _blocks(data, found, path, damages)
 
 
-def _blocks(data: bytes, generation: int, path: str, damages: list[Damage]) -> tuple[list[Op], int]:
-    """Return the operations of all blocks that check, and where those end that nothing is missing before."""
+def _blocks(data: bytes, generation: int, path: str, damages: list[Damage]) -> _Blocks:
+    """Return all blocks that check."""
     ops, end = decode_blocks(data, generation, path)
-    whole: int | None = None
+    missing = False
     last = len(data.rstrip(b"\0"))
     while (start := _next_block(data, end, last, generation, path)) is not None:
         if _UNWRITTEN in data[end:start]:
             # Of blocks that were not synced, a power cut may leave a later one without an earlier one. What the later
-            # one says is true all the same.
-            whole = end if whole is None else whole
+            # one says is true all the same, and it stays until a checkpoint says it too.
+            missing = True
         else:
             damages.append(Damage(path, end, start, "operations in the journal are not what was written"))
         more, used = decode_blocks(data[: JOURNAL_HEADER.size] + data[start:], generation, path)
         ops += more
         end = start + used - JOURNAL_HEADER.size
-    return ops, end if whole is None else whole
+    return _Blocks(ops, generation, end, missing)
 
 
 def _next_block(data: bytes, end: int, last: int, generation: int, path: str) -> int | None:
