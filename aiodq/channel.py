@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from aiodq.acking import Commit, ack_all
 from aiodq.consumer import Consumer
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
     from aiodq.stats import ChannelStats
 
 __all__ = ["Channel"]
-
-
-_AT_ONCE: Final = 1000
-"""Messages that are taken without a turn for others."""
 
 
 class Channel(AsyncIteration):
@@ -192,10 +188,8 @@ class Channel(AsyncIteration):
             messages += channel_engine.take_run(most - len(messages), self._store_ref)
             if len(messages) == most:
                 return
-            # Seldom: who gets the next messages meanwhile has them sooner than who gets these.
-            if len(messages) - taken > _AT_ONCE and channel_engine.turn_is_over():
-                await asyncio.sleep(0)
-                channel_engine.begin_turn()
+            if channel_engine.turn_is_over(len(messages) - taken):
+                await channel_engine.leave_turn()
                 taken = len(messages)
             message = self._take_now()
             if message is None:

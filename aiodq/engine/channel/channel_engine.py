@@ -33,6 +33,9 @@ M = TypeVar("M")
 _MOST_AT_ONCE: Final = 100
 """So many messages that are dead or expired are settled in a turn of the loop."""
 
+_MOST_IN_A_TURN: Final = 1000
+"""Messages that one call takes before it looks whether others are to have their turn."""
+
 _LONGEST_TURN: Final = 0.001
 """Seconds after which a getter that always finds something gives way to others."""
 
@@ -347,12 +350,16 @@ class ChannelEngine(Settlement, Generic[M]):
             return 0
         return state.fresh()
 
-    def turn_is_over(self) -> bool:
-        """Return whether who takes message after message has done so for long enough for others to have their turn."""
-        return self._clock.monotonic() - self._turn_began > _LONGEST_TURN
+    def turn_is_over(self, taken: int) -> bool:
+        """Return whether who has taken so many messages at once is to let others have their turn.
 
-    def begin_turn(self) -> None:
-        """Others had their turn."""
+        Seldom: whoever gets the next ones meanwhile has them sooner than who gets these.
+        """
+        return taken > _MOST_IN_A_TURN and self._clock.monotonic() - self._turn_began > _LONGEST_TURN
+
+    async def leave_turn(self) -> None:
+        """Let others have their turn."""
+        await asyncio.sleep(0)
         self._turn_began = self._clock.monotonic()
 
     async def get(self, store_ref: object) -> M:
