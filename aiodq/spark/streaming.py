@@ -31,6 +31,7 @@ from aiodq.spark.planning import (
 from aiodq.spark.reading import Partition, read_partition
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.read.log_reader import LogReader
+from aiodq.storage.segments.segment_files import list_segments
 from aiodq.storage.state.holds import Hold, read_hold, write_hold
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---
 
     def _splits(self, topic: str, start: int | None, stop: int, options: ReadOptions) -> list[Split]:
-        log = self._log(topic)
+        log = self._log(topic, stop)
         first = log.begin if start is None else start
         if self._options.strict and not log.begin <= first <= stop <= log.view.stop:
             raise OffsetError(
@@ -186,8 +187,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         names = topics_of(OsFileSystem(), self._options.stores[0], self._options.topics)
         return {topic: self._log(topic) for topic in names}
 
-    def _log(self, topic: str) -> LogSnapshot:
+    def _log(self, topic: str, stop: int | None = None) -> LogSnapshot:
         """Return a topic's log as it is now; only what is new is looked at.
+
+        With `stop`, as it was when the trigger looked at it, if it went as far and all of it is still there: to look
+        again is most of what a batch of many topics costs.
 
         Raises:
             OffsetError: under that name is another topic by now, and `failOnDataLoss` is not `false`.
@@ -195,7 +199,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = self._known.get(topic)
         if log is None:
             log = self._known[topic] = snapshot(OsFileSystem(), self._options.stores[0], topic)
-        elif log.refresh() and self._options.strict:
+        elif (stop is None or log.view.stop < stop or _has_lost(log)) and log.refresh() and self._options.strict:
             raise OffsetError(f"topic {topic!r} was deleted and made anew: what of it was to be read is gone")
         return log
 
@@ -220,6 +224,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             end = min(end, self._target.get(topic, taken))
         return max(end, taken)
+
+
+def _has_lost(log: LogSnapshot) -> bool:
+    """Return whether a file was deleted since a topic was looked at; a task finds out whether it is the same topic."""
+    there = {path for _, path in list_segments(OsFileSystem(), log.directory)}
+    return any(segment.path not in there for segment in log.view.segments)
 
 
 def _offsets(topics: Mapping[str, int]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ __all__ = [
     "OWN",
     "check_store_directory",
     "delete_topic",
+    "has_topic",
     "in_the_way",
     "list_topics",
     "owed_topics",
@@ -105,6 +106,18 @@ def list_topics(fs: FileSystem, path: str) -> list[str]:
     """
     try:
         return [name for name in fs.listdir(path) if _is_topic(fs, path, name, unreadable=True)]
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+
+
+def has_topic(fs: FileSystem, path: str, name: str) -> bool:
+    """Return whether `list_topics` would name this one, without a look at the others.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        return _is_topic(fs, path, name, unreadable=True)
     except OSError as cause:
         raise storage_error(cause, path) from cause
 

@@ -13,7 +13,9 @@ from aiodq.spark.options import read_options
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.pipelines import census as counting
 from aiodq.spark.pipelines.census import COLUMNS, MOMENTS, census, coarser, step_for
+from aiodq.spark.pipelines.report import _channels
 from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.offline.store_reader import StoreReader, TopicReader
 from tests.storage.logs import SECOND, open_log, put
 
 if TYPE_CHECKING:
@@ -73,3 +75,22 @@ async def test_sizes_tags_and_totals_by_topic(tmp_path: Path, monkeypatch: pytes
             stamps = [int(m.timestamp.timestamp() * 1e6) for m in aiodq.open_reader(tmp_path).topic(topic).scan()]
             assert abs(min(row["first"] for row in totals) - min(stamps)) <= 1
             assert abs(max(row["last"] for row in totals) - max(stamps)) <= 1
+
+
+async def test_a_report_looks_only_into_topics_that_somebody_consumes(tmp_path: Path, monkeypatch: Any) -> None:
+    """Each look walks through a segment: of 1,000 topics that took longer than to count all their messages."""
+    async with aiodq.open(tmp_path) as store:
+        for number in range(5):
+            await store.topic(f"t{number}").put(b"x")
+        await store.queue("jobs").put(b"x")
+    looks: list[str] = []
+    look = StoreReader.topic
+
+    def watched(reader: StoreReader, name: str) -> TopicReader:
+        looks.append(name)
+        return look(reader, name)
+
+    monkeypatch.setattr(StoreReader, "topic", watched)
+    bars = _channels(str(tmp_path), [*(f"t{number}" for number in range(5)), "jobs"])
+    assert looks == ["jobs"]
+    assert [names for names, _ in bars[0].bars] == ["jobs / default"]

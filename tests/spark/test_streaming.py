@@ -6,6 +6,7 @@ import asyncio
 import json
 import pickle
 import random
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,12 +16,11 @@ import aiodq
 from aiodq.spark.options import stream_options
 from aiodq.spark.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.storage.state.holds import Hold, read_hold, release_hold
 from tests.spark.support import KEEP, fill
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 SMALL = aiodq.StoreOptions(segment_bytes=3000, retention=KEEP)
@@ -167,6 +167,30 @@ async def test_where_topics_end_is_told_without_another_look(tmp_path: Path) -> 
     reader.latestOffset(reader.initialOffset(), ReadMaxRows(1))
     (tmp_path / "store").rename(tmp_path / "elsewhere")
     assert reader.reportLatestOffset()["topics"] == {"a": 300, "b": 100}
+
+
+async def test_a_batch_is_planned_from_what_its_trigger_has_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many topics every look takes its time. Only what was deleted meanwhile has a topic looked at anew."""
+    await two_topics(tmp_path)
+    reader, looks = reader_of(tmp_path), list[str]()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    refresh = LogSnapshot.refresh
+
+    def watched(log: LogSnapshot, *, walk: bool = True) -> bool:
+        looks.append(Path(log.directory).name)
+        return refresh(log, walk=walk)
+
+    monkeypatch.setattr(LogSnapshot, "refresh", watched)
+    assert read(reader, start, end) == ALL
+    assert looks == []
+    min((tmp_path / "b").glob("*.seg")).unlink()
+    with pytest.raises(aiodq.AiodqError):
+        reader.partitions(start, end)
+    assert set(looks) == {"b"}
+    assert len(read(reader_of(tmp_path), start | {"topics": {"a": 0}}, {"topics": {"a": 300}})) == 300
 
 
 async def test_from_where_it_is_told(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from aiodq.spark.pipelines.pictures import Bars, page
 from aiodq.spark.pipelines.spread import spread
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.store_reader import StoreReader
+from aiodq.storage.state.topic_meta import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -138,9 +139,11 @@ def _tags(counts: Mapping[str | None, int]) -> Bars:
 
 
 def _channels(store: str, topics: Iterable[str]) -> list[Bars]:
-    reader = StoreReader(store, OsFileSystem())
+    fs = OsFileSystem()
+    reader = StoreReader(store, fs)
     found: list[tuple[str, ChannelSummary]] = []
-    for topic in topics:
+    # To look into a topic takes a walk through its last segment: only where somebody consumes it.
+    for topic in (topic for topic in topics if describe(fs, os.path.join(store, topic))[0].channels):
         found += [(f"{topic} / {name}", channel) for name, channel in reader.topic(topic).stats().channels.items()]
     if not found:
         return []

@@ -26,7 +26,7 @@ from aiodq.storage.segments.offset_ranges import total
 from aiodq.storage.state.assessment import channel_images
 from aiodq.storage.state.holds import held_by, read_holds
 from aiodq.storage.state.owner_stats import ChannelFigures, read_figures
-from aiodq.storage.store_layout import check_store_directory, list_topics
+from aiodq.storage.store_layout import check_store_directory, has_topic, list_topics
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -358,7 +358,7 @@ class StoreReader:
             FormatVersionError: written by a newer aiodq.
             StorageError: as mapped from the system's error.
         """
-        if check_name(name) not in self.topics():
+        if not has_topic(self._fs, self.path, check_name(name)):
             self._readers.pop(name, None)
             raise StoreNotFoundError(f"there is no topic {name!r}", self.path)
         reader = self._readers.get(name)

@@ -25,7 +25,7 @@ from aiodq.storage.segments.segment_files import (
 )
 from aiodq.storage.segments.tail_search import contents_by_end, written_since
 from aiodq.storage.state.assessment import missing, repeats
-from aiodq.storage.state.topic_meta import describe
+from aiodq.storage.state.topic_meta import KnownMeta, describe
 from aiodq.storage.state.watermark import WATERMARK, noted_watermark, read_slot_file
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class LogSnapshot:
         self._headers: dict[str, Damage] = {}
         self._growing: dict[str, _Grown] = {}
         self._given_up: set[tuple[int, int]] = set()
+        self._described = KnownMeta()
 
     @property
     def begin(self) -> int:
@@ -103,7 +104,7 @@ class LogSnapshot:
         """
         before = self.meta.uuid if self.view.segments else None
         self.unwalked = None
-        self.meta, self.damages = describe(self._fs, self.directory)
+        self.meta, self.damages = describe(self._fs, self.directory, self._described)
         another = before not in {None, self.meta.uuid}
         if another:
             self._sealed, self._headers, self._growing, self._given_up = {}, {}, {}, set()

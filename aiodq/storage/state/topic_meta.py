@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aiodq.storage.segments.offset_ranges import Ranges
     from aiodq.storage.state.stored_options import StoredOptions
 
-__all__ = ["TOPIC_FILE", "TopicMeta", "describe", "load_meta", "read_meta", "save_meta"]
+__all__ = ["TOPIC_FILE", "KnownMeta", "TopicMeta", "decode_meta", "describe", "load_meta", "read_meta", "save_meta"]
 
 TOPIC_FILE: Final = "topic.json"
 _VERSION: Final = 1
@@ -80,8 +80,23 @@ def save_meta(fs: FileSystem, directory: str, meta: TopicMeta) -> None:
     replace_file(fs, os.path.join(directory, TOPIC_FILE), encode_checked("topic", _VERSION, topic))
 
 
-def read_meta(fs: FileSystem, directory: str) -> TopicMeta | None:
-    """Return the description, or None where there is none.
+class KnownMeta:
+    """A description that was read before: while its file says the same, it need not be taken apart anew."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._data: bytes | None = None
+        self._meta: TopicMeta | None = None
+
+    def decode(self, data: bytes, path: str) -> TopicMeta:
+        """Return what the file's bytes say, as `decode_meta`: the same object while they do, not to be changed."""
+        if self._meta is None or data != self._data:
+            self._data, self._meta = data, decode_meta(data, path)
+        return self._meta
+
+
+def read_meta(fs: FileSystem, directory: str, known: KnownMeta | None = None) -> TopicMeta | None:
+    """Return the description, or None where there is none; with `known` for somebody who reads it again and again.
 
     Raises:
         CorruptionError: not what was written.
@@ -92,6 +107,16 @@ def read_meta(fs: FileSystem, directory: str) -> TopicMeta | None:
     data = read_file(fs, path)
     if data is None:
         return None
+    return decode_meta(data, path) if known is None else known.decode(data, path)
+
+
+def decode_meta(data: bytes, path: str) -> TopicMeta:
+    """Return what a description's bytes say.
+
+    Raises:
+        CorruptionError: not what was written.
+        FormatVersionError: a newer version.
+    """
     topic = decode_checked(data, "topic", _VERSION, path, "the topic's description")
     with taking_apart(path, "the topic's description"):
         channels = {check_name(name, "channel"): int(start) for name, start in topic["channels"].items()}
@@ -127,8 +152,10 @@ def load_meta(fs: FileSystem, directory: str, options: StoredOptions | None = No
     return meta, damages
 
 
-def describe(fs: FileSystem, directory: str) -> tuple[TopicMeta, list[Damage]]:
+def describe(fs: FileSystem, directory: str, known: KnownMeta | None = None) -> tuple[TopicMeta, list[Damage]]:
     """Return the description as it is, or as it must have been, and what is wrong with it. Nothing is written.
+
+    With `known` as for `read_meta`.
 
     Raises:
         FormatVersionError: a newer version.
@@ -136,7 +163,7 @@ def describe(fs: FileSystem, directory: str) -> tuple[TopicMeta, list[Damage]]:
     """
     path = os.path.join(directory, TOPIC_FILE)
     try:
-        meta = read_meta(fs, directory)
+        meta = read_meta(fs, directory, known)
     except CorruptionError as error:
         return _rebuilt(fs, directory), [Damage(path, 0, len(read_file(fs, path) or b""), error.message)]
     segments = list_segments(fs, directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -448,6 +449,16 @@ def test_topics_are_the_directories_that_hold_one(store: Path) -> None:
     (store / "file").touch()
     assert list_topics(WatchedFileSystem(), str(store)) == ["a", "a.b-c_D", "b"]
     assert StoreReader(str(store)).topics() == ["a", "a.b-c_D", "b"]
+
+
+def test_to_look_into_a_topic_the_others_are_not_looked_at(store: Path) -> None:
+    for number in range(20):
+        open_log(store / f"t{number}").close()
+    fs = WatchedFileSystem()
+    reader = StoreReader(str(store), fs)
+    calls = Counter(fs.calls)
+    reader.topic("t7")
+    assert 0 < Counter(fs.calls)["listdir"] - calls["listdir"] < 10
 
 
 def test_a_topic_that_was_deleted_is_gone(store: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from aiodq.errors import AiodqError, CorruptionError, FormatVersionError, StoreFailedError
 from aiodq.storage.io.durable_io import TEMPORARY, ensure_directory, read_file, replace_file, sweep_temporaries
-from aiodq.storage.state.topic_meta import TopicMeta, describe, load_meta, read_meta, save_meta
+from aiodq.storage.state.topic_meta import KnownMeta, TopicMeta, describe, load_meta, read_meta, save_meta
 from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import messages, open_log, overwrite, put_each, segments, set_aside, tree
 
@@ -40,6 +40,20 @@ def test_what_is_saved_is_read(topic: Path) -> None:
     save_meta(fs, str(topic), meta)
     assert read_meta(fs, str(topic)) == meta
     assert load_meta(fs, str(topic)) == (meta, [])
+
+
+def test_what_is_known_is_taken_apart_again_only_when_it_changes(topic: Path) -> None:
+    fs, known = WatchedFileSystem(), KnownMeta()
+    for begin in (1, 2):
+        save_meta(fs, str(topic), TopicMeta(uuid4(), begin))
+        meta = read_meta(fs, str(topic), known)
+        assert meta == read_meta(fs, str(topic))
+        assert read_meta(fs, str(topic), known) is meta
+    (topic / "topic.json").write_bytes(b"junk")
+    with pytest.raises(CorruptionError):
+        read_meta(fs, str(topic), known)
+    (topic / "topic.json").unlink()
+    assert read_meta(fs, str(topic), known) is None
 
 
 @pytest.mark.parametrize("kind", ["create", "write", "sync", "rename", "remove"])
