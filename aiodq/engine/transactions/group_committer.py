@@ -327,7 +327,8 @@ class Committer:
 
     async def _wait_durable(self, entries: list[_Entry]) -> None:
         """Wait until every message that is settled here is durable."""
-        sources = {settlement.engine for entry in entries for settlement, _ in entry.settlements}
+        # In the order in which they were named, not in a set's: a simulated run is the same each time.
+        sources = dict.fromkeys(settlement.engine for entry in entries for settlement, _ in entry.settlements)
         for engine in sources:
             last = max(s.offset for entry in entries for s, _ in entry.settlements if s.engine is engine)
             if engine.log.durable <= last:
@@ -361,7 +362,7 @@ class Committer:
             return
         for appender in self._appenders.values():
             await appender.idle()
-        touched = {*self._appenders, *self._settled.values()}
+        touched = dict.fromkeys((*self._appenders, *self._settled.values()))  # in order, as above
         await asyncio.gather(*(channel_engine.committed() for channel_engine in self._settled))
         await asyncio.gather(*(engine.sync() for engine in touched))
         await self._threads.call(self._file.reset, self._clock.now_ns())
