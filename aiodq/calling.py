@@ -8,16 +8,15 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from anyio import to_thread
-
 from aiodq.engine.graceful_stop import handling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from anyio import CapacityLimiter
+    from collections.abc import Awaitable, Callable
+    from typing import TypeAlias
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
+
+    InThread: TypeAlias = Callable[[Callable[[], object]], Awaitable[object]]
 
 __all__ = ["Call"]
 
@@ -37,7 +36,7 @@ class Call:
         channel_engine: ChannelEngine[Any],
         function: Callable[..., object],
         *arguments: object,
-        limiter: CapacityLimiter | None = None,
+        in_thread: InThread | None = None,
     ) -> None:
         """Begin.
 
@@ -45,12 +44,12 @@ class Call:
             channel_engine: the channel that is worked off.
             function: what it returns is awaited if it can be.
             arguments: what it is called with.
-            limiter: given for a plain function that is to have one of its threads.
+            in_thread: given for a plain function: what calls it in a thread.
         """
         self.late: bool = False
         self._channel_engine = channel_engine
         self._function = partial(function, *arguments)
-        self._limiter = limiter
+        self._in_thread = in_thread
         self._thread: asyncio.Future[object] | None = None
         self._task: asyncio.Task[BaseException | None] = asyncio.create_task(self._run())
 
@@ -58,18 +57,18 @@ class Call:
         # Returned rather than raised: raised through a cancelled task, a CancelledError loses where it came from.
         handling(self._channel_engine)
         try:
-            if self._limiter is None:
+            if self._in_thread is None:
                 result = self._function()
             else:
-                result = await self._in_thread(self._limiter)
+                result = await self._heard(self._in_thread)
             if inspect.isawaitable(result):
                 await result
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, the caller is told
             return error
         return None
 
-    async def _in_thread(self, limiter: CapacityLimiter) -> object:
-        self._thread = asyncio.ensure_future(to_thread.run_sync(self._function, limiter=limiter))
+    async def _heard(self, in_thread: InThread) -> object:
+        self._thread = asyncio.ensure_future(in_thread(self._function))
         return await asyncio.shield(self._thread)
 
     @property

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import random
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import anyio
+from anyio import CapacityLimiter, to_thread
 
 from aiodq.calling import Call
 from aiodq.engine.channel.failure_causes import Sequel, cause_of, described
@@ -20,6 +21,7 @@ from aiodq.outcomes import Reject, Retry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiodq.calling import InThread
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.handlers import Handler
     from aiodq.message import Message
@@ -48,6 +50,7 @@ class Consumer:
         timeout: float | None,
         renew: bool,
         on_error: Callable[[Message, BaseException], object] | None,
+        in_thread: InThread | None = None,
     ) -> None:
         """Prepare.
 
@@ -59,13 +62,16 @@ class Consumer:
             timeout: seconds.
             renew: whether messages do not time out as long as their handlers run.
             on_error: the hook.
+            in_thread: calls plain handlers in threads; None: in `concurrency` of anyio's.
         """
         self._where = channel_engine.place
         self._channel_engine = channel_engine
         self._store_ref = channel_engine.store_ref()
         self._check = check
         self._handler = handler.call
-        self._limiter = anyio.CapacityLimiter(concurrency) if handler.threaded else None
+        self._in_thread: InThread | None = None
+        if handler.threaded:
+            self._in_thread = in_thread or partial(to_thread.run_sync, limiter=CapacityLimiter(concurrency))
         self._concurrency = concurrency
         self._timeout = timeout
         self._renew = renew
@@ -166,7 +172,7 @@ class Consumer:
         renewed = self._renew and not message.settled
         if renewed:
             message._renew()  # noqa: SLF001 - as above
-        call = Call(self._channel_engine, self._handler, message, limiter=self._limiter)
+        call = Call(self._channel_engine, self._handler, message, in_thread=self._in_thread)
         self._under_way[call] = message
         try:
             error = await call.wait(self._timeout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiodq.errors import InvalidOptionError, InvalidOptionTypeError
 
@@ -28,7 +28,7 @@ class Handler(NamedTuple):
     threaded: bool
 
 
-def checked_handler(handler: Callable[[Message], object]) -> Handler:
+def checked_handler(handler: Callable[[Any], object]) -> Handler:
     """Return a handler that can be called with a message.
 
     Raises:
@@ -46,7 +46,7 @@ def checked_handler(handler: Callable[[Message], object]) -> Handler:
     return Handler(handler, threaded=not inspect.iscoroutinefunction(function))
 
 
-def checked_hook(hook: Callable[[Message, BaseException], object] | None) -> None:
+def checked_hook(hook: Callable[[Any, BaseException], object] | None) -> None:
     """Make sure that `on_error` can be called with a message and an exception.
 
     Raises:

@@ -8,6 +8,7 @@ import re
 import pytest
 
 import aiodq
+import aiodq.sync
 
 METHODS = [
     name
@@ -27,6 +28,21 @@ def test_a_method_of_queue_is_described_whole(name: str) -> None:
         assert "Raises:" in doc
     for parameter in list(inspect.signature(method).parameters)[1:]:
         assert re.search(rf"\b{parameter}\b", doc), parameter
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_of_the_blocking_queue_is_described_whole(name: str) -> None:
+    name = {"aclose": "close"}.get(name, name)
+    method = getattr(aiodq.sync.Queue, name)
+    doc = inspect.getdoc(method) or ""
+    assert doc
+    asynchronous = getattr(aiodq.Queue, {"close": "aclose"}.get(name, name))
+    if inspect.iscoroutinefunction(asynchronous):
+        assert "Interrupted:" in doc
+        assert "Raises:" in doc
+    for parameter in list(inspect.signature(method).parameters)[1:]:
+        assert re.search(rf"\b{parameter}\b", doc), parameter
+    assert inspect.signature(asynchronous).parameters.keys() <= inspect.signature(method).parameters.keys()
 
 
 @pytest.mark.parametrize("name", ["maxsize", "qsize", "full"])

@@ -1,0 +1,49 @@
+"""aiodq for threads: the verbs of `aiodq` without `await`, for scripts, Django, notebooks and worker threads.
+
+    import aiodq.sync
+
+    with aiodq.sync.open_queue("jobs") as jobs:
+        jobs.put(b"resize cat.png")          # on disk when this returns
+        for job in jobs:                     # waits for work; ends at shutdown
+            with job:                        # ack on success, requeue on exception, release on Ctrl-C
+                resize(job.body)
+
+It is the same store, run by the same engine: `open` starts a thread with an event loop of its own, which ends when the
+store is closed. Every object may be used by any number of threads at once, and puts that wait at the same time share a
+sync. The names are those of the asyncio API, options and errors are the very same objects; what differs:
+
+- `close()` is `aclose()`, and what `put_nowait` gives has `result()`. `put`, `put_many`, `get_many` and `join` take a
+  `timeout`, as `get` does.
+- A thread takes the place of a task: a message's `with` in a transaction's block of the same thread joins it,
+  transactions do not nest in a thread, `task_done()` means what this thread got last.
+- *Interrupted* is what *Cancellation* is there: Ctrl-C, and whatever else a signal's handler raises in a call that
+  waits, cancels the call as a task's would be. A `get` loses no message, an `ack` is applied.
+- `consume` calls plain functions, in threads of its own.
+- Where an event loop runs, a call would block it, and raises `WrongContextError`: there, use `aiodq.open`. A notebook
+  is the exception, as its cells block its loop in any case.
+- After a fork the child has to open a store of its own; the parent's raises `WrongContextError` there.
+- What was never closed is closed at the end of the interpreter or when nobody holds it any more, with a
+  `ResourceWarning`.
+"""
+
+from aiodq.sync.channel import Channel
+from aiodq.sync.message import DeferredMessage, Message
+from aiodq.sync.queue import Queue
+from aiodq.sync.receipt import Receipt
+from aiodq.sync.store import Events, Store, open, open_queue
+from aiodq.sync.topic import Topic
+from aiodq.sync.transaction import Transaction
+
+__all__ = [
+    "Channel",
+    "DeferredMessage",
+    "Events",
+    "Message",
+    "Queue",
+    "Receipt",
+    "Store",
+    "Topic",
+    "Transaction",
+    "open",
+    "open_queue",
+]

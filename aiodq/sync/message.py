@@ -1,0 +1,243 @@
+"""What a consumer's thread holds."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Self
+
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.errors import DeliveryError, StoreFailedError
+from aiodq.storage.read.stored_message import StoredMessage
+from aiodq.sync.transaction import Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime, timedelta
+    from types import TracebackType
+
+    from aiodq import deferred, message
+    from aiodq.sync.loop_thread import LoopThread
+
+__all__ = ["DeferredMessage", "Message", "give_back"]
+
+
+class Message(StoredMessage):
+    """A message handed to a consumer, in flight until it is settled; any thread may settle it.
+
+    `with message` acks it on success, requeues it on an exception, and releases it (as if it had never been handed out)
+    on a `KeyboardInterrupt` or `SystemExit`; inside a transaction's block of the same thread, it joins the transaction
+    instead of acking. `Retry` and `Reject` choose what becomes of it; every exception goes on. What is not settled
+    within the channel's `visibility_timeout` is redelivered; what is in flight at a crash is redelivered when the store
+    is next opened.
+
+    Attributes:
+        body: the bytes that were put.
+    """
+
+    __slots__ = ("_loop_thread", "_message")
+
+    def __init__(self, loop_thread: LoopThread, inner: message.Message) -> None:
+        """Made by the channel."""
+        super().__init__(inner._run, inner._index, inner.body)  # noqa: SLF001 - the same message, for threads
+        self._loop_thread = loop_thread
+        self._message = inner
+
+    @property
+    def attempts(self) -> int:
+        """1 at the first delivery. With the channel's `max_attempts`, one that ended with its process counts too."""
+        return self._message.attempts
+
+    @property
+    def channel(self) -> str:
+        """The name of the channel that it came from; empty for a message that was only looked at."""
+        return self._message.channel
+
+    def ack(self) -> None:
+        """Settle the message: it is never delivered again once this returns.
+
+        It waits until the settling is as durable as the store's `sync` policy makes it. `ack_nowait` does not wait.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: taken away meanwhile: its time was up, or by a purge.
+            QueueShutDown: the store is closed.
+            DiskFullError: settled, but not durably so; it will be once there is space.
+            StoreFailedError: the store has stopped; after opening again the message may be redelivered.
+
+        Interrupted: settled all the same, durable with the next commit; a crash before that redelivers.
+        """
+        self._loop_thread.run(self._message.ack)
+
+    def ack_nowait(self) -> None:
+        """Settle the message; durable with the next commit.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: taken away meanwhile.
+            QueueShutDown: the store is closed.
+        """
+        self._loop_thread.call(self._message.ack_nowait)
+
+    def nack(self, delay: float | timedelta | None = None, *, count_attempt: bool = True) -> None:
+        """Requeue the message: it is ready again at once or after a delay, in offset order, ahead of newer ones.
+
+        Args:
+            delay: seconds, or a `timedelta`; None for what the channel's `backoff` says, which is at once without one.
+            count_attempt: whether this delivery counts in `attempts` of the next.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: taken away meanwhile.
+            InvalidMessageError: a negative delay; nothing changed.
+            QueueShutDown: the store is closed.
+
+        Interrupted: requeued all the same.
+        """
+        self._loop_thread.run(self._message.nack, delay, count_attempt=count_attempt)
+
+    def nack_nowait(self, delay: float | timedelta | None = None, *, count_attempt: bool = True) -> None:
+        """Requeue, as `nack`, which is as fast here."""
+        self.nack(delay, count_attempt=count_attempt)
+
+    def reject(self, reason: str = "") -> None:
+        """Give the message up: it goes to the channel's dead-letter topic, with headers that tell where from and why.
+
+        See `aiodq.Message.reject` for the headers. It returns once that is as durable as an ack; a crash before may
+        leave the message in both topics, never in none.
+
+        Args:
+            reason: in words; what exceeds 1 KiB is cut off.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: taken away meanwhile.
+            InvalidMessageError: the reason is no text; nothing changed.
+            QueueShutDown: the store is closed.
+            StorageError: the dead-letter topic could not take it now; the message is redelivered.
+
+        Interrupted: rejected all the same.
+        """
+        self._loop_thread.run(self._message.reject, reason)
+
+    def touch(self, extend: float | timedelta | None = None) -> None:
+        """Begin the message's time anew, for work that takes longer; as often as is needed.
+
+        Args:
+            extend: seconds from now, or a `timedelta`; None for the channel's `visibility_timeout`.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: its time was up already.
+            InvalidMessageError: a negative time; nothing changed.
+            QueueShutDown: the store is closed.
+
+        Interrupted: done all the same.
+        """
+        self._loop_thread.run(self._message.touch, extend)
+
+    def release(self) -> None:
+        """Put the message back as if it had never been handed out.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: taken away meanwhile.
+            QueueShutDown: the store is closed.
+        """
+        self._loop_thread.call(self._message.release)
+
+    @contextmanager
+    def renewing(self) -> Iterator[Self]:
+        """Keep the message from timing out as long as the block lasts, for work of unknown length.
+
+        ```python
+        with message, message.renewing():
+            work_that_may_take_hours(message)
+        ```
+
+        At the end its `visibility_timeout` begins anew. `consume` does this by itself.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: its time was up already.
+            QueueShutDown: the store is closed.
+        """
+        renewing = self._message.renewing()
+        self._loop_thread.run(renewing.__aenter__)
+        try:
+            yield self
+        finally:
+            with suppress(QueueShutDown):
+                self._loop_thread.run(renewing.__aexit__, None, None, None)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was acked, requeued or released."""
+        return self._message.settled
+
+    @property
+    def held(self) -> bool:
+        """Whether it is still its holder's to settle: neither settled, nor timed out, nor taken away."""
+        return self._loop_thread.look(lambda: self._message.held)
+
+    def transaction(self) -> Transaction:
+        """Return a transaction that acks the message when it commits: `with message.transaction() as tx`.
+
+        After an exception in the block, or where the commit fails, the message is requeued, and after an interruption
+        released, as `with message` does.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: it was only looked at.
+            QueueShutDown: the store is closed.
+        """
+        return Transaction(self._loop_thread, self._loop_thread.call(self._message.transaction))
+
+    def __enter__(self) -> Self:
+        """Return the message."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Settle what the block did not settle itself: ack, or requeue after an exception, or release if interrupted.
+
+        In a transaction's block of the same thread, `tx.ack` takes the place of the ack, and an exception ends the
+        transaction.
+        """
+        transaction = self._loop_thread.transactions.current
+        if transaction is not None and transaction.takes(self._message):
+            self._loop_thread.call(transaction.settle, self._message, error)
+        elif error is None:
+            self._loop_thread.run(self._message.__aexit__, None, None, None)
+        else:
+            with suppress(QueueShutDown):
+                # What the block raised goes on, and the message comes again when the store is next opened.
+                self._loop_thread.run(self._message.__aexit__, kind, error, trace)
+
+    def _standing(self) -> str:
+        return self._message._standing()  # noqa: SLF001 - as above
+
+
+class DeferredMessage(Message):
+    """A message that waits for a moment, looked at and not taken: `Channel.deferred_messages`.
+
+    It cannot be settled; `channel.cancel(message.offset)` gives it up. `attempts` says how often it was delivered.
+
+    Attributes:
+        due: when it is ready, in UTC.
+    """
+
+    __slots__ = ("due",)
+
+    def __init__(self, loop_thread: LoopThread, inner: deferred.DeferredMessage) -> None:
+        """Made by the channel."""
+        super().__init__(loop_thread, inner)
+        self.due: datetime = inner.due
+
+
+def give_back(messages: Iterable[Message]) -> None:
+    """Release messages that nobody has got, as their caller was interrupted. On the loop."""
+    for each in messages:
+        if not each.settled:
+            with suppress(DeliveryError, QueueShutDown, StoreFailedError):
+                each._message.release()  # noqa: SLF001 - as above

@@ -1,0 +1,300 @@
+"""`queue.Queue` with a disk."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final, Self
+
+from aiodq import channel
+from aiodq.errors import InvalidOptionTypeError
+from aiodq.sync.channel import Channel
+from aiodq.sync.message import Message
+from aiodq.sync.producer import Producer
+from aiodq.sync.topic import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+    from types import TracebackType
+
+    from aiodq import queue
+    from aiodq.options import ChannelOptions, StoreOptions
+    from aiodq.stats import TopicStats
+    from aiodq.sync.loop_thread import LoopThread
+
+__all__ = ["Queue"]
+
+_SLACK: Final = 16
+"""So many messages that are settled may stand in a thread's list before they are looked for."""
+
+
+class _Held(threading.local):
+    """What each thread has taken and not settled yet: what `task_done()` without a message means."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._most = _SLACK
+
+    def note(self, message: Message) -> None:
+        """This thread has taken a message."""
+        messages = self.messages
+        while messages and messages[-1].settled:
+            messages.pop()
+        messages.append(message)
+        if len(messages) > self._most:
+            messages[:] = [each for each in messages if not each.settled]
+            self._most = 2 * len(messages) + _SLACK
+
+    def last(self) -> Message | None:
+        """Return what this thread took last and is still to be settled, or None."""
+        while self.messages and not self.messages[-1].held:
+            self.messages.pop()
+        return self.messages[-1] if self.messages else None
+
+
+class Queue(Producer, Channel):
+    """A topic with one channel, under the names of `queue.Queue` and `asyncio.Queue`, for any number of threads.
+
+    `get` returns a `Message`, and a message stays until it is acked: that is the difference. Everything of `Topic` and
+    `Channel` is here too. Made by `aiodq.sync.open_queue` and `Store.queue`.
+    """
+
+    def __init__(self, loop_thread: LoopThread, inner: queue.Queue, *, owns: bool = False) -> None:
+        """Made by the store. `owns`: the queue has the store to itself, and closes it."""
+        plain = channel.Channel(inner._engine, inner._channel_engine)  # noqa: SLF001 - who holds what is noted by thread
+        super().__init__(loop_thread, plain)
+        self._queue = self._producer = inner
+        self._held = _Held()
+        self._topic = Topic(loop_thread, inner.topic)
+        self._owns = owns
+
+    def __repr__(self) -> str:
+        """Say which it is, whether it is open, what is before it, and where."""
+        return self._loop_thread.show(self._queue)
+
+    @property
+    def topic(self) -> Topic:
+        """The topic that the queue reads and writes."""
+        return self._topic
+
+    @property
+    def maxsize(self) -> int:
+        """The bound of the backlog in messages, 0 for none: `max_messages` of the options.
+
+        It counts everything that is not settled (`depth`), also what is in flight or deferred: room comes with acks,
+        not with gets.
+        """
+        return self._queue.maxsize
+
+    def full(self) -> bool:
+        """Return whether a put would have to wait or be refused now: `depth` counts for that, not `qsize`."""
+        return self._loop_thread.look(self._queue.full)
+
+    def _handed(self, message: Message) -> Message:
+        self._held.note(message)
+        return message
+
+    def task_done(self, message: Message | None = None) -> None:
+        """Ack a message, durable with the next commit.
+
+        Args:
+            message: which; None acks the one that the calling thread got last and that is neither settled nor taken
+                away.
+
+        Raises:
+            ValueError: None, and the calling thread holds no message of this queue.
+            InvalidOptionError: it is no message; a `TypeError` too.
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
+            AlreadySettledError, NotInFlightError: as `Message.ack`.
+        """
+        if message is not None and not isinstance(message, Message):
+            raise InvalidOptionTypeError(
+                f"task_done takes the message that get() gave, not {message!r:.100} ({type(message).__name__}): write "
+                "task_done(message), or task_done() for what this thread got last"
+            )
+        message = message or self._held.last()
+        if message is None:
+            self._loop_thread.call(self._queue.check)
+            raise ValueError(
+                "task_done() called too many times: this thread holds no message of this queue. Where one thread gets "
+                "and another settles, name the message: task_done(message)"
+            )
+        message.ack_nowait()
+
+    def shutdown(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - the signature of queue.Queue
+        """Refuse puts from now on; getters go on until nothing is ready, or end at once if `immediate`.
+
+        Unlike `queue.Queue`, `immediate` drops nothing: what is left comes when the store is next opened.
+        """
+        self._loop_thread.look(self._queue.shutdown, immediate)
+
+    # --- what else the topic has
+
+    def sync(self) -> None:
+        """Wait until everything accepted before is on disk, whatever the policy, and every ack before too.
+
+        Raises:
+            QueueShutDown: the store is closed.
+            StoreFailedError: the store has stopped.
+
+        Interrupted: it will be all the same.
+        """
+        self._topic.sync()
+
+    def read(self, offset: int) -> Message:
+        """Return the message at an offset without consuming it.
+
+        Args:
+            offset: as `put` gave it: from `begin_offset` to before `end_offset`.
+
+        Raises:
+            OffsetError: there is none: not yet written, deleted, or lost to damage.
+            QueueShutDown: the store is closed.
+            StorageError: it could not be read.
+
+        Interrupted: nothing changes.
+        """
+        return self._topic.read(offset)
+
+    def scan(self, start: int | None = None, stop: int | None = None, *, reverse: bool = False) -> Iterator[Message]:
+        """Iterate over the messages from `start` to before `stop`, without consuming them.
+
+        Args:
+            start: an offset; None for the earliest kept.
+            stop: an offset; None for the end at the time of the call.
+            reverse: from the newest to the oldest.
+
+        Raises:
+            QueueShutDown: the store is closed.
+            StorageError: something could not be read. Damage is skipped.
+
+        Interrupted: nothing changes.
+        """
+        return self._topic.scan(start, stop, reverse=reverse)
+
+    def offset_at(self, moment: datetime) -> int:
+        """Return the first offset put at `moment` or later; the end where all are older.
+
+        Args:
+            moment: with a time zone.
+
+        Raises:
+            InvalidOptionError: without one, or no `datetime`.
+            QueueShutDown: the store is closed.
+            StorageError: the log could not be read.
+
+        Interrupted: nothing changes.
+        """
+        return self._topic.offset_at(moment)
+
+    def purge(self) -> int:
+        """Drop everything accepted so far, for every channel of the topic; return how many messages that were.
+
+        After a crash all of it is gone or none.
+
+        Raises:
+            QueueShutDown: the store is closed.
+            StorageError: it was not done.
+            StoreFailedError: the store has stopped.
+
+        Interrupted: it is done all the same.
+        """
+        return self._topic.purge()
+
+    def channel(self, name: str, options: ChannelOptions | None = None) -> Channel:
+        """Return another channel of the queue's topic, which sees every message too; created when first named.
+
+        Args:
+            name: 1 to 64 of `[.a-zA-Z0-9_-]`; the queue's own is `default`.
+            options: the channel's from now on, for all who hold it; None leaves them. `start` counts only when it is
+                new: a later channel starts at the end unless that says otherwise.
+
+        Raises:
+            InvalidNameError: no such name may be.
+            InvalidOptionError: these are no `ChannelOptions`, or cannot be this channel's.
+            QueueShutDown: the store is closed.
+        """
+        return self._topic.channel(name, options)
+
+    def channels(self) -> list[str]:
+        """Return the names of the channels of the queue's topic; the queue's own is `default`."""
+        return self._topic.channels()
+
+    def delete_channel(self, name: str) -> None:
+        """Delete a channel of the queue's topic for good; segments that only it held back may go.
+
+        Args:
+            name: the channel's; one that is not there is fine.
+
+        Raises:
+            QueueShutDown: the store is closed.
+            StorageError: as mapped from the system's error.
+            StoreFailedError: the store has stopped.
+
+        Interrupted: it is done all the same.
+        """
+        self._topic.delete_channel(name)
+
+    @property
+    def begin_offset(self) -> int:
+        """The first offset kept."""
+        return self._topic.begin_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last message written."""
+        return self._topic.end_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything below this offset survives a power cut."""
+        return self._topic.durable_offset
+
+    def configure(self, options: ChannelOptions | StoreOptions) -> None:
+        """Let the queue go by other options from now on: `ChannelOptions` its channel, `StoreOptions` its topic.
+
+        They are on disk when this returns, and nothing is deleted or settled by them before. They count as named, in
+        this process and in later ones.
+
+        Args:
+            options: all of them, not only those that change; `start` counts for nothing.
+
+        Raises:
+            InvalidOptionError: these are neither, or the dead-letter topic is this one.
+            MissingExtraError: a codec is not installed.
+            QueueShutDown: the store is closed.
+            StorageError: they could not be written; those before hold.
+            StoreFailedError: the store has stopped.
+
+        Interrupted: it is done all the same.
+        """
+        self._loop_thread.run(self._queue.configure, options)
+
+    def topic_stats(self) -> TopicStats:
+        """Return the numbers of the topic; `stats` gives those of the channel."""
+        return self._topic.stats()
+
+    # --- the end
+
+    def close(self) -> None:
+        """Close the store if the queue has it to itself (`aiodq.sync.open_queue`), else shut the queue down.
+
+        Raises:
+            StoreFailedError: what was accepted could not be made durable.
+
+        Interrupted: it goes on; calling it again waits for the same end.
+        """
+        if self._owns:
+            self._loop_thread.close(self._queue.aclose)
+        else:
+            self.shutdown()
+
+    def __enter__(self) -> Self:
+        """Return the queue."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()

@@ -1,0 +1,50 @@
+"""What `put_nowait` gives to a thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.sync.spans import seconds, within
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from aiodq.engine.topic import receipt
+    from aiodq.sync.loop_thread import LoopThread
+
+__all__ = ["Receipt"]
+
+
+class Receipt:
+    """What `put_nowait` gives: `result` waits until the message is as durable as the policy says.
+
+    Interrupting who waits does not take the message back.
+    """
+
+    __slots__ = ("_loop_thread", "_receipt")
+
+    def __init__(self, loop_thread: LoopThread, accepted: receipt.Receipt) -> None:
+        """Made by `put_nowait`."""
+        self._loop_thread = loop_thread
+        self._receipt = accepted
+
+    def __repr__(self) -> str:
+        """Say what has become of the message."""
+        return repr(self._receipt)
+
+    def result(self, timeout: float | timedelta | None = None) -> int:
+        """Wait for the message to be durable, and return its offset.
+
+        Args:
+            timeout: seconds to wait at most, or a `timedelta`; None waits for ever.
+
+        Raises:
+            TimeoutError: it is not yet.
+            StorageError: the message was not stored.
+        """
+        wait = seconds(timeout)
+        return self._loop_thread.run(lambda: within(wait, self._receipt))
+
+    def done(self) -> bool:
+        """Return whether it is decided."""
+        return self._receipt.done()

@@ -1,0 +1,224 @@
+"""Acks and puts of a thread that are done together or not at all."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+from aiodq.errors import WrongContextError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import timedelta
+    from types import TracebackType
+
+    from aiodq import message, transaction
+    from aiodq.engine.put_batch import Draft
+    from aiodq.format.layout import BytesLike
+    from aiodq.sync.loop_thread import LoopThread
+
+T = TypeVar("T")
+
+__all__ = ["Transaction", "inner_messages", "listed"]
+
+
+class Held(Protocol):
+    """What a transaction can settle: an `aiodq.sync.Message` in flight."""
+
+    @property
+    def held(self) -> bool:
+        """Whether it is still its holder's to settle."""
+        ...
+
+
+class Transaction:
+    """Acks and puts over any channels and topics of a store, all or nothing through any crash: `Store.transaction`.
+
+    ```python
+    with store.transaction() as tx:
+        tx.ack(message)
+        tx.put("invoices", body)
+    ```
+
+    Nothing happens before the block ends. When it returns, all of it is durable, under any `sync` policy. An exception
+    in the block undoes everything: what was to be acked is still in flight.
+
+    A message's own `with` inside the block, in the same thread, joins the transaction. Where the message's block ends
+    with an exception, so does the transaction, even if the exception is caught in between. What settles a message by
+    name (`message.ack()`) is not part of it, nor is what another thread does; that thread may call `tx.ack` and
+    `tx.put`. Transactions of one store do not nest in one thread. `with message.transaction() as tx` is the short form
+    for one message. More: `aiodq.Transaction`.
+    """
+
+    def __init__(self, loop_thread: LoopThread, inner: transaction.Transaction) -> None:
+        """Made by `Store.transaction` and `Message.transaction`."""
+        self._loop_thread = loop_thread
+        self._transaction = inner
+
+    def __repr__(self) -> str:
+        """Say how far it is, and what is in it."""
+        return repr(self._transaction)
+
+    def ack(self, message: Held) -> None:
+        """Settle a message when the transaction commits.
+
+        Raises:
+            AlreadySettledError: settled before, or in this transaction.
+            NotInFlightError: not in flight any more, or of another store.
+            QueueShutDown: the store is closed.
+            WrongContextError: outside the block, or after a message's block in it ended with an exception.
+        """
+        self.ack_many((message,))
+
+    def ack_many(self, messages: Iterable[Held]) -> None:
+        """Settle messages when the transaction commits: all of them, or, on an error here, none.
+
+        Raises:
+            AlreadySettledError: one was settled before, or in this transaction, or is named twice.
+            NotInFlightError: one is not in flight any more, or of another store.
+            InvalidOptionError: these are no messages; a `TypeError` too.
+            QueueShutDown: the store is closed.
+            WrongContextError: as `ack`.
+        """
+        self._loop_thread.call(self._transaction.ack_many, inner_messages(messages))
+
+    def put(
+        self,
+        topic: str,
+        body: BytesLike,
+        *,
+        tag: str | None = None,
+        key: BytesLike | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float | timedelta | None = None,
+        ttl: float | timedelta | None = None,
+    ) -> None:
+        """Put a message into a topic when the transaction commits.
+
+        What a transaction puts into one topic stands there together, in this order.
+
+        Args:
+            topic: its name; it is made if it is not there.
+            body: the message.
+            tag: as for `Topic.put`.
+            key: likewise.
+            headers: likewise.
+            delay: likewise, counted from this call.
+            ttl: likewise.
+
+        Raises:
+            InvalidNameError, MessageSizeError, InvalidMessageError: it cannot be stored like that.
+            QueueShutDown: the store is closed.
+            WrongContextError: as `ack`.
+        """
+        self._loop_thread.call(
+            self._transaction.put, topic, body, tag=tag, key=key, headers=headers, delay=delay, ttl=ttl
+        )
+
+    def put_many(
+        self,
+        topic: str,
+        bodies: Iterable[BytesLike | Draft],
+        *,
+        tag: str | None = None,
+        key: BytesLike | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float | timedelta | None = None,
+        ttl: float | timedelta | None = None,
+    ) -> None:
+        """Put messages into a topic when the transaction commits: all of them, or, on an error here, none.
+
+        Args:
+            topic: its name; it is made if it is not there.
+            bodies: bytes-like, or `Draft` objects with a tag, key, headers, delay and ttl of their own.
+            tag: as for `Topic.put`, for those that are not drafts.
+            key: likewise.
+            headers: likewise.
+            delay: likewise, counted from this call.
+            ttl: likewise.
+
+        Raises:
+            As `put`.
+        """
+        put_many, given = self._transaction.put_many, listed(bodies)
+        self._loop_thread.call(put_many, topic, given, tag=tag, key=key, headers=headers, delay=delay, ttl=ttl)
+
+    def __enter__(self) -> Self:
+        """Begin.
+
+        Raises:
+            WrongContextError: it was begun before, or this thread is in the block of another one of this store.
+            AlreadySettledError, NotInFlightError: of `Message.transaction`: the message cannot be acked.
+            QueueShutDown: the store is closed.
+        """
+        transactions = self._loop_thread.transactions
+        if transactions.current is not None:
+            raise WrongContextError(
+                "this thread is in a transaction of this store already, and transactions do not nest: use that one, or "
+                "begin the other in a thread of its own"
+            )
+        self._loop_thread.take(self._transaction.__aenter__, self._leave)
+        transactions.current = self
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Commit; after an exception in the block, forget everything.
+
+        Raises:
+            NotInFlightError: a message was taken away meanwhile: its time was up, or by a seek. Nothing was done.
+            QueueFull: a topic's bound is reached and its policy is `"reject"`. Nothing was done.
+            QueueShutDown: the store is closed. Nothing was done.
+            DiskFullError: nothing was done, and it may be tried again.
+            WrongContextError: a message's block in it ended with an exception that was caught. Nothing was done.
+            StorageError: a topic that is put into cannot be made or used. Nothing was done.
+            StoreFailedError: the store has stopped; opened again, all of it was done, or nothing.
+
+        Interrupted: before the writer takes it, nothing is done; after that it is committed, and only the caller does
+        not know.
+        """
+        self._loop_thread.transactions.current = None
+        self._loop_thread.run(self._transaction.__aexit__, kind, error, trace)
+
+    async def _leave(self, _: object) -> None:
+        """End what an interrupted caller has not begun."""
+        interruption = CancelledError()
+        await self._transaction.__aexit__(CancelledError, interruption, None)
+
+    # --- what a message's own block calls
+
+    def takes(self, message: message.Message) -> bool:
+        """Return whether a message's block joins: one that was only looked at has nothing to settle."""
+        return bool(message.channel)
+
+    def settle(self, message: message.Message, error: BaseException | None) -> None:
+        """The block of a message has ended within this one: settle it with this, or end this with it. On the loop."""
+        if error is None and message.settled:
+            return
+        try:
+            if error is None:
+                self._transaction._join(message)  # noqa: SLF001 - as `aiodq.Message` does, for a task
+            else:
+                self._transaction._end(error)  # noqa: SLF001 - as above
+        except BaseException as hindrance:
+            message._given_back(hindrance)  # noqa: SLF001 - as above
+            raise
+        if error is not None:
+            message._given_back(error)  # noqa: SLF001 - as above
+
+
+def inner_messages(messages: Iterable[Held]) -> list[message.Message]:
+    """Return what stands behind messages; what is none is left to be refused."""
+    given: Any = messages
+    inner: Any = [getattr(each, "_message", each) for each in given] if isinstance(given, Iterable) else given
+    found: list[message.Message] = inner
+    return found
+
+
+def listed(bodies: Iterable[T]) -> Iterable[T]:
+    """Return bodies as a list made in this thread; what is no collection of them is left to be refused."""
+    if isinstance(bodies, Iterable) and not isinstance(bodies, (str, bytes, bytearray, memoryview, list)):
+        return list(bodies)
+    return bodies

@@ -1,0 +1,93 @@
+"""Views of a web framework that calls them in threads (Django, Flask, any WSGI), with a queue behind them.
+
+    python examples/blocking_views.py DIRECTORY [PORT]
+    curl -d '{"item": "tea"}' http://127.0.0.1:8000/orders
+
+In Django, `orders` is a module's variable, made where the server's process starts (`AppConfig.ready`), never before a
+fork: a child raises `WrongContextError`. A view is then as short as `place` below:
+
+    def place(request):
+        return JsonResponse({"order": orders.put(request.body)}, status=202)
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from http import HTTPStatus
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import aiodq.sync
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+
+class Server(ThreadingMixIn, WSGIServer):
+    """A thread for each request; closing waits for them."""
+
+
+class Quiet(WSGIRequestHandler):
+    """Without a line for each request."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the signature of the base
+        """Say nothing."""
+
+
+class Views:
+    """The application: what WSGI calls, in whichever thread."""
+
+    def __init__(self, orders: aiodq.sync.Queue) -> None:
+        """Serve a queue."""
+        self.orders = orders
+        self.shipped = 0
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request."""
+        try:
+            if environ["REQUEST_METHOD"] == "POST":
+                status, answer = self.place(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
+            else:
+                status, answer = self.stats()
+        except aiodq.QueueFull:
+            status, answer = HTTPStatus.SERVICE_UNAVAILABLE, {"error": "too many orders at once"}
+        start_response(f"{status.value} {status.phrase}", [("Content-Type", "application/json")])
+        return [json.dumps(answer).encode()]
+
+    def place(self, body: bytes) -> tuple[HTTPStatus, dict[str, object]]:
+        """Take an order: it is on disk when the client reads 202. Threads that put at once share a sync."""
+        return HTTPStatus.ACCEPTED, {"order": self.orders.put(body)}
+
+    def stats(self) -> tuple[HTTPStatus, dict[str, object]]:
+        """Say how far the work is."""
+        return HTTPStatus.OK, {"waiting": self.orders.qsize(), "shipped": self.shipped}
+
+    def ship(self, order: aiodq.sync.Message) -> None:
+        """Work an order off, in a thread of `consume`."""
+        if json.loads(order.body)["item"] == "bomb":
+            raise aiodq.Reject("we do not ship that")
+        self.shipped += 1
+
+
+def main(directory: str, port: int = 8000) -> None:
+    """Serve until SIGTERM: then requests that have arrived are answered, and orders in hand are finished."""
+    options = aiodq.ChannelOptions(dead_letter="refused")
+    with aiodq.sync.open_queue(directory, channel=options) as orders:
+        views = Views(orders)
+        worker = threading.Thread(target=orders.consume, args=(views.ship,))
+        worker.start()
+        with make_server("127.0.0.1", port, views, Server, Quiet) as server:
+            signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+            print(f"serving on {server.server_port}", flush=True)
+            server.serve_forever()
+        orders.stop(grace=10)
+        worker.join()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,0 +1,77 @@
+"""The examples without asyncio, run as users run them."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import httpx
+
+import aiodq
+from tests.examples.support import EXAMPLES, PATIENCE, run_example
+from tests.processes import killed_at_last
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def left(store: Path) -> int:
+    return aiodq.open_reader(store).topic("queue").stats().channels["default"].depth
+
+
+def test_the_script_works_its_files_off_and_once(tmp_path: Path) -> None:
+    (tmp_path / "poem").write_text("a b c\nd e\n")
+    store = tmp_path / "store"
+    first, *lines = run_example("blocking_script.py", store, tmp_path / "poem")
+    assert first == f"put 2 lines of {tmp_path / 'poem'}"
+    assert sorted(lines) == ["2 words: d e", "3 words: a b c"]
+    assert run_example("blocking_script.py", store) == []
+
+
+def test_the_script_leaves_what_it_was_interrupted_in(tmp_path: Path) -> None:
+    (tmp_path / "poem").write_text("a b c\nd e\n" * 50_000)
+    store = tmp_path / "store"
+    command = [sys.executable, "-W", "error", str(EXAMPLES / "blocking_script.py"), str(store), str(tmp_path / "poem")]
+    with killed_at_last(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline().startswith("put 100000 lines")
+        child.send_signal(signal.SIGINT)
+        output, errors = child.communicate(timeout=PATIENCE)
+    assert (child.returncode, errors) == (0, "")
+    told = re.search(r"interrupted, (\d+) lines left", output)
+    assert told is not None
+    assert 0 < left(store) <= int(told[1])
+
+
+def test_the_views_lose_nothing_at_sigterm(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    command = [sys.executable, "-W", "error", str(EXAMPLES / "blocking_views.py"), str(store), "0"]
+    with killed_at_last(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        url = f"http://127.0.0.1:{child.stdout.readline().split()[-1]}/orders"
+
+        def order(number: int) -> int:
+            item = "bomb" if number == 3 else "tea"
+            return int(httpx.post(url, json={"item": item}, timeout=PATIENCE).raise_for_status().json()["order"])
+
+        with ThreadPoolExecutor(4) as pool:
+            assert sorted(pool.map(order, range(20))) == list(range(20))
+        assert httpx.get(url).json().keys() == {"waiting", "shipped"}
+        child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 0
+    assert "Traceback" not in errors
+    assert "Warning" not in errors
+    assert left(store) == 0
+    assert [letter.headers["aiodq-reason"] for letter in aiodq.open_reader(store).topic("refused").scan()] == [
+        "we do not ship that"
+    ]
+
+
+def test_the_notebook_s_cells_run(tmp_path: Path) -> None:
+    lines = run_example("blocking_notebook.py", tmp_path)
+    assert lines == ["1000 ready, 1 later", "[b'5', b'6', b'7']", "b'tea time'", "950 ready, 0 in flight"]

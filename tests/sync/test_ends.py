@@ -1,0 +1,208 @@
+"""How a store of the blocking client ends, and who may use it where."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+import aiodq.sync
+from tests.processes import WATCHDOG, environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program of which `path` is the argument, all warnings shown."""
+    return subprocess.run(
+        [sys.executable, "-W", "always", "-c", code, str(path)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        check=False,
+    )
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("aiodq")]
+
+
+def test_closing_ends_the_thread_and_may_be_repeated(tmp_path: Path) -> None:
+    before = threads()
+    store = aiodq.sync.open(tmp_path)
+    jobs = store.queue("jobs")
+    jobs.put(b"a")
+    assert len(threads()) > len(before)
+    store.close()
+    assert threads() == before
+    store.close()
+    with pytest.raises(aiodq.QueueShutDown):
+        jobs.get()
+    with pytest.raises(aiodq.QueueShutDown):
+        jobs.put(b"b")
+    with pytest.raises(aiodq.QueueShutDown):
+        store.transaction()
+    jobs.close()
+
+
+def test_what_there_is_to_see_is_seen_after_the_end(tmp_path: Path) -> None:
+    with aiodq.sync.open(tmp_path) as store:
+        jobs = store.queue("jobs")
+        jobs.put(b"a")
+    assert (jobs.qsize(), jobs.depth, store.topics(), store.health().ok) == (1, 1, ["jobs"], True)
+    assert "closed" in repr(store)
+    assert "closed" in repr(jobs)
+
+
+def test_who_waits_is_told_of_the_end(tmp_path: Path) -> None:
+    jobs = aiodq.sync.open_queue(tmp_path)
+    with ThreadPoolExecutor(5) as pool:
+        waiting: list[Future[Any]] = [pool.submit(jobs.get), pool.submit(list, jobs), pool.submit(jobs.consume, print)]
+        while len(jobs._loop_thread._loop.running) < len(waiting):
+            pass
+        closing = [pool.submit(jobs.close), pool.submit(jobs.close)]
+        with pytest.raises(aiodq.QueueShutDown):
+            waiting[0].result(WATCHDOG)
+        assert waiting[1].result(WATCHDOG) == []
+        assert waiting[2].result(WATCHDOG) is None
+        assert [each.result(WATCHDOG) for each in closing] == [None, None]
+
+
+def test_nobody_holds_it_any_more(tmp_path: Path) -> None:
+    before = threads()
+    jobs = aiodq.sync.open_queue(tmp_path)
+    receipt = jobs.put_nowait(b"a")
+    with pytest.warns(ResourceWarning, match="never closed"):
+        del jobs, receipt
+        gc.collect()
+    with aiodq.sync.open_queue(tmp_path) as jobs:  # at once: it waits for the thread that closes
+        assert jobs.get().body == b"a"
+    assert threads() == before
+
+
+def test_a_message_keeps_it_open(tmp_path: Path) -> None:
+    jobs = aiodq.sync.open_queue(tmp_path)
+    jobs.put(b"a")
+    message = jobs.get()
+    del jobs
+    gc.collect()
+    message.ack()
+    with pytest.warns(ResourceWarning, match="never closed"):
+        del message
+        gc.collect()
+    with aiodq.sync.open_queue(tmp_path) as jobs:
+        assert jobs.depth == 0
+
+
+@pytest.mark.parametrize(
+    "more", ["", "import threading; threading.Thread(target=jobs.consume, args=(print,), daemon=True).start()"]
+)
+def test_the_interpreter_ends_and_it_is_closed(tmp_path: Path, more: str) -> None:
+    done = run(
+        "import aiodq.sync, sys\n"
+        "jobs = aiodq.sync.open_queue(sys.argv[1], aiodq.StoreOptions(sync='os'))\n"
+        f"{more}\njobs.put_nowait(b'a')",
+        tmp_path,
+    )
+    assert done.returncode == 0
+    assert f"ResourceWarning: store was never closed [{tmp_path}]" in done.stderr
+    assert "Error" not in done.stderr.replace("ResourceWarning", "")
+    assert [message.body for message in aiodq.open_reader(tmp_path).topic("queue").scan()] == [b"a"]
+
+
+def test_threads_of_the_program_go_on_using_it_while_the_interpreter_waits_for_them(tmp_path: Path) -> None:
+    done = run(
+        "import aiodq.sync, sys, threading\n"
+        "jobs = aiodq.sync.open_queue(sys.argv[1])\n"
+        "def work():\n"
+        "    threading.main_thread().join()\n"
+        "    print(jobs.put(b'a'))\n"
+        "    jobs.close()\n"
+        "threading.Thread(target=work).start()\n",
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
+def test_a_forked_child_is_told_to_open_its_own(tmp_path: Path) -> None:
+    done = run(
+        "import aiodq.sync, os, sys, warnings\n"
+        "warnings.simplefilter('ignore', DeprecationWarning)\n"  # of forks beside threads
+        "jobs = aiodq.sync.open_queue(sys.argv[1])\n"
+        "jobs.put(b'a')\n"
+        "if not os.fork():\n"
+        "    try:\n"
+        "        jobs.put(b'b')\n"
+        "    except aiodq.WrongContextError as error:\n"
+        "        print(error, repr(jobs), flush=True)\n"
+        "    sys.exit(3)\n"  # with all that the interpreter does at its end
+        "print(os.waitstatus_to_exitcode(os.wait()[1]), jobs.get().body, flush=True)\n"
+        "jobs.close()\n",
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    told, parent = done.stdout.splitlines()
+    assert "open one in the child after the fork" in told
+    assert "of the parent process" in told
+    assert parent == "3 b'a'"
+    assert done.stderr == ""
+
+
+def test_a_running_loop_is_not_blocked(tmp_path: Path) -> None:
+    jobs = aiodq.sync.open_queue(tmp_path)
+
+    async def main() -> int:
+        with pytest.raises(aiodq.WrongContextError, match=r"use aiodq\.open with"):
+            jobs.put(b"a")
+        with pytest.raises(aiodq.WrongContextError, match=r"use aiodq\.open with"):
+            aiodq.sync.open(tmp_path / "other")
+        assert "open" in repr(jobs)
+        return await asyncio.to_thread(jobs.put, b"b")
+
+    assert asyncio.run(main()) == 0
+    assert not (tmp_path / "other").exists()
+    jobs.close()
+
+
+def test_the_cells_of_a_notebook_may_block_their_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=object))
+
+    async def cell() -> bytes:
+        with aiodq.sync.open_queue(tmp_path) as jobs:
+            jobs.put(b"a")
+            return jobs.get().body
+
+    assert asyncio.run(cell()) == b"a"
+
+
+def test_an_import_of_ipython_alone_is_no_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+
+    async def main() -> None:
+        with pytest.raises(aiodq.WrongContextError):
+            aiodq.sync.open_queue(tmp_path)
+
+    asyncio.run(main())
+
+
+def test_what_could_not_be_opened_leaves_no_thread(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a store")
+    before = threads()
+    with pytest.raises(aiodq.NotAStoreError) as caught:
+        aiodq.sync.open(tmp_path)
+    del caught
+    for thread in threading.enumerate():
+        if thread.name == f"aiodq {os.path.realpath(tmp_path)}":
+            thread.join(WATCHDOG)
+    assert threads() == before

@@ -1,0 +1,155 @@
+"""Ctrl-C, and whatever else a signal's handler raises, in a call that waits."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+import aiodq.sync
+from tests.processes import WATCHDOG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+class SoftTimeLimitError(Exception):
+    """What Celery, for one, raises in the middle of a task."""
+
+
+@contextmanager
+def signalled(until: Callable[[], Any], error: type[BaseException] = KeyboardInterrupt) -> Iterator[None]:
+    """Send this process a signal, whose handler raises, once `until` has returned in another thread."""
+
+    handled = threading.Event()
+
+    def handler(*_: object) -> None:
+        if not handled.is_set():
+            handled.set()
+            raise error
+
+    def send() -> None:
+        until()
+        # More than once: one that comes just before a thread begins to wait is noticed by Python when it has waited.
+        while not handled.wait(0.05):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(WATCHDOG)
+        signal.signal(signal.SIGUSR1, before)
+
+
+def waiting(jobs: aiodq.sync.Queue) -> Callable[[], None]:
+    """Return what waits until somebody waits for a message."""
+
+    def until() -> None:
+        while not jobs._loop_thread._loop.running:
+            pass
+
+    return until
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SoftTimeLimitError])
+@pytest.mark.parametrize("verb", ["get", "get_many", "for", "join"])
+def test_who_waits_is_interrupted_and_nothing_is_lost(tmp_path: Path, verb: str, error: type[BaseException]) -> None:
+    with aiodq.sync.open_queue(tmp_path) as jobs:
+        if verb == "join":
+            jobs.put(b"a")
+        calls: dict[str, Callable[[], Any]] = {
+            "get": jobs.get,
+            "get_many": lambda: jobs.get_many(2),
+            "for": lambda: next(iter(jobs)),
+            "join": jobs.join,
+        }
+        with pytest.raises(error), signalled(waiting(jobs), error):
+            calls[verb]()
+        if verb != "join":
+            jobs.put(b"a")
+        assert jobs.get(timeout=WATCHDOG).attempts == 1
+        assert jobs.depth == 1
+
+
+def test_a_message_that_comes_at_that_very_moment_goes_back(tmp_path: Path) -> None:
+    # The message is there before the interruption arrives on the loop, and its getter is gone.
+    with aiodq.sync.open_queue(tmp_path) as jobs:
+        jobs.put_many([b"a", b"b"])
+        loop_thread = jobs._loop_thread
+        began = threading.Event()
+
+        async def get() -> aiodq.sync.Message:
+            message = await jobs._get(None)
+            began.set()
+            threading.Event().wait(0.2)  # the signal is handled by now
+            return message
+
+        with pytest.raises(KeyboardInterrupt), signalled(began.wait):
+            loop_thread.take(get, jobs._give_one_back)
+        assert jobs.in_flight() == 0
+        assert jobs.get().body == b"a"
+
+
+def test_an_ack_is_applied(tmp_path: Path) -> None:
+    with aiodq.sync.open_queue(tmp_path) as jobs:
+        jobs.put(b"a")
+        message = jobs.get()
+        with pytest.raises(KeyboardInterrupt), signalled(waiting(jobs)):
+            message.ack()
+            jobs.get()
+        assert message.settled
+        assert jobs.depth == 0
+
+
+def test_an_interrupted_block_gives_the_message_back_uncounted(tmp_path: Path) -> None:
+    with aiodq.sync.open_queue(tmp_path) as jobs:
+        jobs.put(b"a")
+        entered = threading.Event()
+        with pytest.raises(KeyboardInterrupt), signalled(entered.wait), jobs.get():
+            entered.set()
+            threading.Event().wait(WATCHDOG)
+        assert jobs.get().attempts == 1
+
+
+def test_a_transaction_is_undone(tmp_path: Path) -> None:
+    with aiodq.sync.open(tmp_path) as store:
+        jobs = store.queue("jobs")
+        jobs.put(b"a")
+        entered = threading.Event()
+        with pytest.raises(KeyboardInterrupt), signalled(entered.wait), store.transaction() as tx, jobs.get():
+            tx.put("done", b"a")
+            entered.set()
+            threading.Event().wait(WATCHDOG)
+        assert store.topics() == ["jobs"]
+        assert jobs.get().attempts == 1
+        with store.transaction() as tx:  # the thread is out of the other one
+            tx.put("done", b"a")
+
+
+def test_closing_goes_on(tmp_path: Path) -> None:
+    jobs = aiodq.sync.open_queue(tmp_path)
+    closing, go_on = threading.Event(), threading.Event()
+    inner = jobs._queue.aclose
+
+    async def slow() -> None:
+        closing.set()
+        go_on.wait(WATCHDOG)
+        await inner()
+
+    def until() -> None:
+        closing.wait(WATCHDOG)
+        threading.Timer(0.1, go_on.set).start()
+
+    with pytest.raises(KeyboardInterrupt), signalled(until):
+        jobs._loop_thread.close(slow)
+    jobs.close()
+    with aiodq.sync.open_queue(tmp_path):
+        pass
