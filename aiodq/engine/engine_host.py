@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from aiodq.engine.loop_turns import LoopTurns
     from aiodq.engine.monitoring.metrics import StoreMetrics
     from aiodq.engine.monitoring.reporter import Reporter
+    from aiodq.engine.ticker import Ticks
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.options import StoreOptions
@@ -30,7 +31,7 @@ class TopicEngineHost(Protocol):
 
     Attributes:
         clock, threads, reporter: the store's.
-        loop, turns: the event loop, and when who works without waiting gives way on it.
+        loop, turns, ticks: the event loop, when who works without waiting gives way on it, and who ticks when.
         usable: the store has not failed, is not closing, and is not a forked child's.
         given: the options that `open` was given, or None.
         keeps: defaults are never taken for a topic that has no options on disk: nothing is deleted from it.
@@ -40,6 +41,7 @@ class TopicEngineHost(Protocol):
     threads: WorkerThreads
     loop: asyncio.AbstractEventLoop
     turns: LoopTurns
+    ticks: Ticks
     reporter: Reporter
     transactions: OpenTransactions
     crash_suspects: CrashSuspects

@@ -31,6 +31,7 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.stats.alarms import Thresholds
 from aiodq.engine.stats.stats_publisher import StatsPublisher
 from aiodq.engine.store_refs import StoreRef
+from aiodq.engine.ticker import Ticks
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.engine.transactions.task_transactions import OpenTransactions
@@ -89,7 +90,7 @@ class StoreEngine:
         options: those, or the library's: for what is not a topic's.
         keeps: see `Seams`.
         fs, clock, threads: the seams, and the threads.
-        loop, turns: see `TopicEngineHost`.
+        loop, turns, ticks: see `TopicEngineHost`.
         reporter: tells what happens.
         metrics: what is measured of the store.
         thresholds: the alarms.
@@ -110,6 +111,7 @@ class StoreEngine:
         self.clock: Clock = seams.clock
         self.loop: asyncio.AbstractEventLoop = running_loop()
         self.turns: LoopTurns = LoopTurns(self.loop)
+        self.ticks: Ticks = Ticks(self.loop)
         self.threads: WorkerThreads = WorkerThreads(self.loop, seams.executor, self.fail)
         self.reporter: Reporter = Reporter(path)
         self.metrics: StoreMetrics = StoreMetrics(self.clock, self.reporter)
@@ -402,6 +404,7 @@ class StoreEngine:
         if self.forked:
             return  # the files and the lock are the parent's
         self._begin_closing()
+        self.ticks.end()
         self.threads.shutdown()
         with ExitStack() as ending:
             ending.callback(_LIVE.discard, self)

@@ -275,9 +275,9 @@ async def test_a_topic_where_nothing_happens_wakes_nobody(machine: Machine) -> N
         machine.clock.advance(2 * IDLE)
         await until(lambda: empty(machine, 1))
         timers = [topic._engine._ticker for topic in (idle.topic, kept, waiting.topic)]
-        await until(lambda: not any(timer._timer for timer in timers))
+        await until(lambda: not any(timer.due for timer in timers))
         await ticks(store)
-        assert not any(timer._timer for timer in timers)
+        assert not any(timer.due for timer in timers)
 
 
 @pytest.mark.parametrize("segments", [2, 200])

@@ -12,6 +12,8 @@ import pytest
 
 import aiodq
 from aiodq.clock import SystemClock
+from aiodq.engine.topic.retention import TopicRetention
+from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.format.frame import encode_run
 from aiodq.testing import FakeClock, WatchedFileSystem
 from tests.queue.support import (
@@ -441,7 +443,7 @@ class TestSyncAlways:
         fs, turned = WatchedFileSystem(), []
         async with queue(path, fs=fs, sync_interval=3600) as jobs:
             await fill(jobs, numbered(3))
-            monkeypatch.setattr(jobs._engine, "_take_reports", lambda: turned.append(1))
+            monkeypatch.setattr(TopicEngine, "_take_reports", lambda _: turned.append(1))
             since = len(fs.passed)
             assert [await soon(jobs.put(b"alone")) for _ in range(5)] == [3, 4, 5, 6, 7]
             assert (log_syncs(fs, since), turned) == (5, [])
@@ -536,7 +538,7 @@ class TestSyncInterval:
             await jobs.put(b"a")
             await until(lambda: jobs.durable_offset == 1)
             since, ticks = len(fs.passed), []
-            monkeypatch.setattr(jobs._engine.retention, "retain", lambda: ticks.append(1))
+            monkeypatch.setattr(TopicRetention, "retain", lambda _: ticks.append(1))
             while len(ticks) < 5:
                 before = len(ticks)
                 jobs._engine.stir()
@@ -609,13 +611,13 @@ class TestSyncOs:
         fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="os", sync_interval=0.001) as jobs:
             since, ticks = len(fs.passed), []
-            retain = jobs._engine.retention.retain
+            retain = TopicRetention.retain
 
-            def counted() -> None:
+            def counted(retention: TopicRetention) -> None:
                 ticks.append(1)
-                retain()
+                retain(retention)
 
-            monkeypatch.setattr(jobs._engine.retention, "retain", counted)
+            monkeypatch.setattr(TopicRetention, "retain", counted)
             await fill(jobs, numbered(50))
             for _ in range(10):
                 await (await jobs.get()).ack()

@@ -119,7 +119,7 @@ class TestConsumed:
                 held[bases[gone]].ack_nowait()
                 await until(lambda gone=gone: bases[gone] not in kept(path))  # type: ignore[misc]  # mypy infers no default of a lambda
             assert len(kept(path)) == len(bases) - 3
-            await until(lambda: jobs.topic._engine._ticker._timer is None)
+            await until(lambda: jobs.topic._engine._ticker.due is None)
         assert max(asked) == _ASKED
 
     async def test_no_message_is_lost_to_a_bound_where_something_consumed_may_go(self, path: Path) -> None:
@@ -230,7 +230,7 @@ class TestBounds:
             retention = Retention(consumed="keep", unconsumed="delete", max_bytes=bound)
             options = aiodq.StoreOptions(segment_bytes=SMALL, sync_interval=0.005, retention=retention)
             await soon(jobs.topic.configure(options))
-            await until(lambda: jobs.topic._engine._ticker._timer is None)
+            await until(lambda: jobs.topic._engine._ticker.due is None)
             await soon(jobs.sync())
             assert segments(path) == found[-spare:]
 

@@ -40,9 +40,11 @@ class TailCache:
         cost: bytes of memory.
     """
 
+    __slots__ = ("_batches", "_bodies", "_first", "_head", "_run_cost", "_times", "cost", "limit")
+
     def __init__(self, limit: int) -> None:
         """Start empty."""
-        self.limit = limit
+        self.limit: int = limit
         self.cost: int = 0
         self._batches: list[tuple[Batch, int]] = []
         self._head = 0

@@ -115,6 +115,12 @@ class GroupCommit:
     turn, sets them.
     """
 
+    __slots__ = (
+        "_before", "_bounded", "_counting", "_engine", "_gathering", "_host", "_least", "_log", "_loop", "_monotonic",
+        "_most", "_now_ns", "_sharing", "_task", "_tasks", "_turns", "inline", "lone", "ready", "undisturbed",
+        "writing",
+    )  # fmt: skip
+
     def __init__(self, engine: WrittenTopic, host: TopicEngineHost) -> None:
         """Begin with what every topic begins with: its files are to be made or looked at."""
         self.inline: bool = False

@@ -59,6 +59,8 @@ class Publisher:
         unsynced: what is written and waits for a sync, oldest first.
     """
 
+    __slots__ = ("_engine", "_furthest", "unsynced")
+
     def __init__(self, engine: ShownTopic) -> None:
         """Publish for this topic."""
         self.unsynced: deque[tuple[Part, Batch]] = deque()

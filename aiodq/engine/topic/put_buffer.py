@@ -89,6 +89,11 @@ class PutBuffer:
         bound: whether the backlog has room.
     """
 
+    __slots__ = (
+        "_closed", "_engine", "_limit", "_loop", "_options", "_over", "_turn", "_waiting", "batch", "bound", "bounded",
+        "cost", "dropped", "pending", "shut",
+    )  # fmt: skip
+
     def __init__(self, engine: PutTopic) -> None:
         """Accept for this topic."""
         self.batch: OpenBatch = OpenBatch()

@@ -113,6 +113,11 @@ class TopicRetention:
         holds: by name, the first offset that one keeps, when something was last to be deleted.
     """
 
+    __slots__ = (
+        "_asked_to", "_engine", "_host", "_known", "_known_until", "_look_at", "_looking", "_newest", "_passed",
+        "_persister", "_reader", "_rolling", "_to_ask", "holds", "pinned", "written_at",
+    )  # fmt: skip
+
     def __init__(
         self, engine: RetainedTopic, reader: PrefetchingReader, persister: AckPersister, host: TopicEngineHost
     ) -> None:

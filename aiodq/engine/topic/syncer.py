@@ -31,6 +31,11 @@ class Syncer:
         waiting: who waits for a batch to be on the device, with its number.
     """
 
+    __slots__ = (
+        "_messages", "_pressing", "_report", "_synced", "_target", "_threads", "_timer", "_wake", "busy", "count",
+        "due", "options", "waiting", "written",
+    )  # fmt: skip
+
     def __init__(
         self,
         options: StoreOptions,
@@ -44,7 +49,7 @@ class Syncer:
         self.due: bool = False
         self.written: int = 0
         self.count: int = 0
-        self.options = options
+        self.options: StoreOptions = options
         self._threads = threads
         self._wake = wake
         self._report = report

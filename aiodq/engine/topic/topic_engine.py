@@ -15,6 +15,7 @@ from aiodq.engine.monitoring.metrics import SyncTimer
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.reading.prefetch_reader import PrefetchingReader
 from aiodq.engine.reading.tail_cache import TailCache
+from aiodq.engine.ticker import Ticker
 from aiodq.engine.topic.creation import Creation
 from aiodq.engine.topic.effective_options import EffectiveOptions
 from aiodq.engine.topic.exclusive_work import ExclusiveWork
@@ -27,7 +28,6 @@ from aiodq.engine.topic.requests import Operation, SyncWanted
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.engine.topic.segment_writer import SegmentWriter
 from aiodq.engine.topic.syncer import Syncer
-from aiodq.engine.topic.ticker import Ticker
 from aiodq.errors import WrongContextError
 from aiodq.format.columns import Flags
 from aiodq.options import seconds
@@ -158,7 +158,7 @@ class TopicEngine:
         self._in_writer_ended: tuple[int, Written] | None = None
         self._sync_result: tuple[BaseException | None] | None = None
         self._stopping = asyncio.Event()
-        self._ticker = Ticker(self._tick)
+        self._ticker = Ticker(host.ticks, self._tick)
         self.effective_options: EffectiveOptions = EffectiveOptions(self, host, self._persister)
         self.in_writer: list[Part] = []
 

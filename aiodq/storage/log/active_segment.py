@@ -50,12 +50,17 @@ class ActiveSegment:
         next: the offset of the next record.
     """
 
+    __slots__ = (
+        "_ahead", "_entries", "_file", "_index", "_indexed", "_last_indexed", "_limit", "_pooled", "_position",
+        "_staged", "_staged_bytes", "_torn", "next", "segment",
+    )  # fmt: skip
+
     def __init__(self, fs: FileSystem, file: File, segment: Segment, index: SegmentIndex) -> None:
         """Go on behind the segment's last frame."""
         self._file = file
         self._pooled = file if isinstance(file, PooledFile) else None
         self._ahead = Preallocation(fs, file, segment.path)
-        self.segment = segment
+        self.segment: Segment = segment
         self._index = index
         segment.index = index
         self.next: int = segment.end

@@ -77,6 +77,11 @@ class TopicLog:
         closed: its files are closed, or are being closed.
     """
 
+    __slots__ = (
+        "_active", "_clock", "_describing", "_skipped", "_slots", "closed", "cut_bytes", "damages", "directory",
+        "durable", "fs", "listed", "meta", "options", "segments",
+    )  # fmt: skip
+
     def __init__(
         self, fs: FileSystem, directory: str, options: LogOptions, clock: Clock, record: StoredOptions | None = None
     ) -> None:
@@ -94,8 +99,8 @@ class TopicLog:
             StorageError: as mapped from the system's error.
         """
         self.fs: FileSystem = fs
-        self.directory = directory
-        self.options = options
+        self.directory: str = directory
+        self.options: LogOptions = options
         self._clock = clock
         self._describing = threading.Lock()
         self._skipped = 0

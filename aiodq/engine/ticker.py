@@ -1,0 +1,106 @@
+"""What ioLoops do now and then: one timer of the event loop for a whole store, while there is something to look at."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+__all__ = ["Ticker", "Ticks"]
+
+_TOGETHER: Final = 0.05
+"""Seconds by which a topic may tick before its time, because another one does."""
+
+_AT_ONCE: Final = 100
+"""Topics that tick before others on the loop have their turn: about a millisecond."""
+
+
+class Ticks:
+    """One per store: which topics are to tick, and when.
+
+    A timer of the event loop's costs as much as a put, and puts to a thousand topics would set a thousand of them.
+    """
+
+    __slots__ = ("_due", "_loop", "_numbers", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin with nothing to do."""
+        self._loop = loop
+        self._due: list[tuple[float, int, Ticker]] = []
+        self._numbers = count()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def now(self) -> float:
+        """Return the loop's time, seconds."""
+        return self._loop.time()
+
+    def add(self, moment: float, ticker: Ticker) -> None:
+        """Have a topic tick at this time of the loop's, if that is still its `due` then."""
+        heappush(self._due, (moment, next(self._numbers), ticker))
+        if self._due[0][2] is ticker:
+            self._set()
+
+    def _set(self) -> None:
+        """Let the timer ring when the first is due."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._due[0][0], self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        due, until = self._due, self.now() + _TOGETHER
+        for _ in range(_AT_ONCE):
+            if not due or due[0][0] > until:
+                break
+            moment, _, ticker = heappop(due)
+            if ticker.due == moment:
+                ticker.ring()
+        if due:
+            self._set()
+
+    def end(self) -> None:
+        """Ring no more."""
+        self._due.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Ticker:
+    """One per topic. A topic where nothing happens costs no wake-up, however many of them there are.
+
+    Attributes:
+        due: when it ticks next, in the loop's time; None where it does not.
+    """
+
+    __slots__ = ("_tick", "_ticks", "due")
+
+    def __init__(self, ticks: Ticks, tick: Callable[[], None]) -> None:
+        """Call `tick` when it is time, once for each `within`."""
+        self._ticks = ticks
+        self._tick: Callable[[], None] | None = tick
+        self.due: float | None = None
+
+    def within(self, seconds: float) -> None:
+        """Tick in so many seconds at the latest; one that comes sooner will do."""
+        if self._tick is None:
+            return
+        moment = self._ticks.now() + seconds
+        if self.due is None or moment < self.due:
+            self.due = moment
+            self._ticks.add(moment, self)
+
+    def ring(self) -> None:
+        """It is time."""
+        self.due = None
+        if self._tick is not None:
+            self._tick()
+
+    def end(self) -> None:
+        """Tick no more."""
+        # The store's list may still name it for a while: nothing of the topic is to be held by that.
+        self._tick = self.due = None
