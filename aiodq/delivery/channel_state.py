@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import heapq
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from aiodq.delivery.counters import Counters
 from aiodq.delivery.leases import LONGEST, Leases
 from aiodq.delivery.log_end import OwnEnd
 from aiodq.delivery.range_set import RangeSet
+from aiodq.delivery.requeue_ops import deferrals, deliveries
 from aiodq.delivery.timers import Deadlines, Deferrals
-from aiodq.format.journal import LONGEST_RUN, MOST_REMAINING, ChannelImage, Op, OpKind, applied
+from aiodq.format.journal import ChannelImage, Op, OpKind, applied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 from aiodq.delivery.leases import Lease
 
 __all__ = ["ChannelState"]
-
-_MILLISECOND: Final = 1_000_000
 
 
 class ChannelState:
@@ -58,7 +57,7 @@ class ChannelState:
         self._cursor = floor
         self._settled = RangeSet()
         self._counters = Counters()
-        self._leases = Leases(self._settle_plain, self._set_apart)
+        self._leases = Leases(self._settle_plain, self._settle_runs, self._set_apart)
         # Delivery numbers of what is in flight and in no lease.
         self._apart: dict[int, int] = {}
         self._deadlines = Deadlines(self._apart)
@@ -74,7 +73,6 @@ class ChannelState:
         self._fresh_acks: list[tuple[int, int]] = []
         self._fresh_requeues: list[int] = []
         self._fresh_deliveries: list[int] = []
-        self._fresh_deferrals: list[int] = []
         self._fresh_seek: int | None = None
         self._noted_floor = floor
 
@@ -405,7 +403,6 @@ class ChannelState:
             self._come_again(offset)
         else:
             self.deferred.add(offset, due)
-            self._fresh_deferrals.append(offset)
 
     def release(self, offset: int, attempts: int) -> None:
         """As `nack`, for a message that nobody has looked at: it counts as never delivered."""
@@ -456,8 +453,7 @@ class ChannelState:
             self._apart, self._leases, self.deferred, self._deadlines, self._again, self._attempts, self._noted,
         ):  # fmt: skip
             forgotten.clear()
-        for fresh in (self._fresh_acks, self._fresh_requeues, self._fresh_deliveries, self._fresh_deferrals):
-            fresh.clear()
+        self.all_noted()
         self._fresh_seek = offset
 
     def lose(self, start: int, stop: int) -> int:
@@ -492,8 +488,20 @@ class ChannelState:
         self._look()
         return stop <= self._floor or self._settled.covers(max(start, self._floor), stop)
 
-    def take_ops(self, wall: int = 0, now: int = 0) -> list[Op]:
-        """Return what happened since the last call, as short as it can be said, noted at this wall time and moment."""
+    @property
+    def unnoted(self) -> int:
+        """How much of what happened, besides the floor, `take_ops` has not told."""
+        self._look()
+        return max(len(self._fresh_acks), len(self._fresh_requeues))
+
+    def take_ops(self, wall: int = 0, now: int = 0, most: int = sys.maxsize) -> list[Op]:
+        """Return what happened since the last call, as short as it can be said, noted at this wall time and moment.
+
+        Args:
+            wall: the wall time.
+            now: the moment.
+            most: only so many of the oldest acks and so many of the oldest requeues: the others come with later calls.
+        """
         self._look()
         ops: list[Op] = []
         if self._fresh_seek is not None:
@@ -504,39 +512,26 @@ class ChannelState:
             self._noted_floor = self._floor
         if self._fresh_acks:
             joined = RangeSet()
-            for start, stop in self._fresh_acks:
+            for start, stop in self._fresh_acks[:most]:
                 joined.add(max(start, self._floor), stop)
             ops += [Op(OpKind.ACK, start, stop - start) for start, stop in joined]
-            self._fresh_acks.clear()
+            del self._fresh_acks[:most]
         if self._fresh_requeues or self._fresh_deliveries:
-            names = {o for o in self._fresh_requeues if self._is_open(o)}
-            names |= self._noted.keys() & set(self._fresh_deliveries)
-            ops += self._delivered(sorted(names))
-            self._fresh_requeues.clear()
+            requeued = {offset for offset in self._fresh_requeues[:most] if self._is_open(offset)}
+            # INVARIANT: each delivery is told now, as it is to be written before anybody has the message.
+            delivered = requeued | (self._noted.keys() & set(self._fresh_deliveries))
+            ops += deliveries(sorted(delivered), self._noted, self._attempts)
+            # Behind the others: what is delivered or requeued counts as deferred no more.
+            ops += deferrals(sorted(requeued), self.deferred, wall, now)
+            del self._fresh_requeues[:most]
             self._fresh_deliveries.clear()
-        for offset in sorted(set(self._fresh_deferrals)):
-            due = self.deferred.due(offset)
-            if due is not None:
-                remaining = min(max(due - now, 0) // _MILLISECOND + 1, MOST_REMAINING)
-                ops.append(Op(OpKind.DEFER, offset, remaining, due - now + wall))
-        self._fresh_deferrals.clear()
         return ops
 
-    def _delivered(self, offsets: list[int]) -> list[Op]:
-        """Return operations that say how often these were delivered; those in flight in runs."""
-        ops: list[Op] = []
-        run: Op | None = None
-        for offset in offsets:
-            number = self._noted.get(offset)
-            if number is None:
-                run = None
-                ops.append(Op(OpKind.REQUEUE, offset, value=self._attempts.get(offset, 0)))
-            elif run is not None and (run.run.stop, run.value) == (offset, number) and run.length < LONGEST_RUN:
-                run = ops[-1] = run._replace(length=run.length + 1)
-            else:
-                run = Op(OpKind.REQUEUE, offset, value=number)
-                ops.append(run)
-        return ops
+    def all_noted(self) -> None:
+        """Let `take_ops` tell nothing of what happened so far: an `image` of it is kept instead."""
+        self._fresh_seek, self._noted_floor = None, self.floor
+        for fresh in (self._fresh_acks, self._fresh_requeues, self._fresh_deliveries):
+            fresh.clear()
 
     def renote(self) -> None:
         """Have `take_ops` say everything again, as what it said last did not reach the disk."""
@@ -545,7 +540,6 @@ class ChannelState:
         self._fresh_acks = list(self._settled)
         self._fresh_requeues = list(self._attempts)
         self._fresh_deliveries = list(self._noted)
-        self._fresh_deferrals = [offset for offset in self._attempts if offset in self.deferred]
 
     def _is_open(self, offset: int) -> bool:
         return self._floor <= offset < self.log.visible and offset not in self._settled
@@ -587,6 +581,14 @@ class ChannelState:
         self._settled.add(start, stop)
         self._fresh_acks.append((start, stop))
         if start == self._floor:
+            self._advance()
+
+    def _settle_runs(self, edges: list[int]) -> None:
+        """As `_settle_plain`, of several ranges of messages that were in flight: each start and its stop, in order."""
+        # INVARIANT: what is in flight is not settled yet.
+        self._settled.add_new(edges)
+        self._fresh_acks += zip(edges[0::2], edges[1::2], strict=True)
+        if edges[0] == self._floor:
             self._advance()
 
     def _advance(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -58,6 +59,18 @@ class RangeSet:
             added = merged_stop - merged_start - covered
         self.total += added
         return added
+
+    def add_new(self, edges: list[int]) -> None:
+        """Add ranges none of whose numbers is a member yet: each start and its stop, in order, no two touching."""
+        starts, stops = edges[0::2], edges[1::2]
+        self.total += sum(stops) - sum(starts)
+        low, high = bisect_left(self._stops, starts[0]), bisect_right(self._starts, stops[-1])
+        if low < high:
+            # Where two ranges touch, the stop of one and the start of the other cancel each other out.
+            edges = sorted(set(edges) ^ set(chain(self._starts[low:high], self._stops[low:high])))
+            starts, stops = edges[0::2], edges[1::2]
+        self._starts[low:high] = starts
+        self._stops[low:high] = stops
 
     def next_missing(self, number: int) -> int:
         """Return the first number from `number` on that is no member."""

@@ -230,10 +230,23 @@ class ChannelMachine(RuleBasedStateMachine):
         ops = self.state.take_ops(WALL + self.now, self.now)
         self.check_short(ops)
         assert self.state.take_ops() == []
-        self.journal += ops
+        self.journal += self.pieces + ops
         self.keep()
 
+    @rule(most=st.integers(1, 3))
+    def flush_a_piece(self, most: int) -> None:
+        """Short pieces, between which anything may happen, say together what one long one would."""
+        ops = self.state.take_ops(WALL + self.now, self.now, most)
+        assert sum(op.kind is OpKind.ACK for op in ops) <= most
+        assert sum(op.kind is OpKind.DEFER for op in ops) <= most
+        self.pieces += ops
+        if not self.state.unnoted:
+            assert self.state.take_ops() == []
+            self.journal += self.pieces
+            self.keep()
+
     def keep(self) -> None:
+        self.pieces: list[Op] = []
         self.kept_settled, self.kept_attempts = set(self.settled), self.delivered
         self.kept_deferred = {offset: due for offset, due in self.deferred.items() if offset in self.attempts}
 
@@ -251,7 +264,8 @@ class ChannelMachine(RuleBasedStateMachine):
     @rule()
     def fold(self) -> None:
         self.image, self.journal = self.state.image(WALL + self.now, self.now), []
-        self.state.take_ops()
+        self.state.all_noted()
+        assert self.state.take_ops() == []
         self.keep()
 
     @rule()
@@ -259,6 +273,7 @@ class ChannelMachine(RuleBasedStateMachine):
         """What was taken does not reach the disk, and is said again."""
         self.state.take_ops()
         self.state.renote()
+        self.pieces = []
 
     # --- ends
 

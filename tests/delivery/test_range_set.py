@@ -30,6 +30,14 @@ class RangeSetMachine(RuleBasedStateMachine):
         assert self.ranges.add(start, stop) == new
         self.model |= wanted
 
+    @rule(wanted=st.frozensets(numbers))
+    def add_new(self, wanted: frozenset[int]) -> None:
+        new = wanted - self.model
+        edges = [n for n in range(TOP + 2) if (n in new) is not (n - 1 in new)]
+        if edges:
+            self.ranges.add_new(edges)
+        self.model |= new
+
     @rule(number=numbers)
     def discard_below(self, number: int) -> None:
         self.ranges.discard_below(number)

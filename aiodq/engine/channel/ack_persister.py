@@ -28,6 +28,9 @@ _FOLD_AT: Final = 32_768
 _LULL: Final = 0.01
 """Seconds that acks nobody waits for may gather before they are written."""
 
+_PIECE: Final = 1000
+"""So many ranges of acks, and so many requeues, are written in one turn of the loop: about two milliseconds."""
+
 _SYNCS_AT_ONCE: Final = 4
 """So many journals of a topic are synced beside each other, at most: what is put needs a thread, too."""
 
@@ -181,7 +184,7 @@ class AckPersister:
             for channel_engine in channel_engines:
                 waiters, channel_engine.ack_waiters = channel_engine.ack_waiters, []
                 waiting.append((channel_engine, waiters))
-                error = self._write(channel_engine)
+                error = await self._write_all(channel_engine)
                 self._written(channel_engine)
                 if error is None:
                     self._unsynced[channel_engine.name] = channel_engine
@@ -251,10 +254,24 @@ class AckPersister:
                     raise error
         self.syncs += len(journals)
 
+    async def _write_all(self, channel_engine: Settlement) -> AiodqError | None:
+        """Write what a channel has to say by now, so much in a turn of the loop; what comes meanwhile may be left."""
+        error, state = self._write(channel_engine), channel_engine.state
+        pieces = 0 if state is None else -(-state.unnoted // _PIECE)
+        while pieces and error is None:
+            # CRASH: each piece is a block of its own, so some may be there and others not: nobody was told of any.
+            await asyncio.sleep(0)
+            error = self._write(channel_engine)
+            pieces -= 1
+        return error
+
     def _write(self, channel_engine: Settlement, *, wait: bool = True) -> AiodqError | None:
         if channel_engine.state is None or channel_engine.journal is None:
             return None
-        ops = [*self._held.pop(channel_engine.name, ()), *channel_engine.state.take_ops(*channel_engine.times())]
+        ops = [
+            *self._held.pop(channel_engine.name, ()),
+            *channel_engine.state.take_ops(*channel_engine.times(), _PIECE),
+        ]
         if not ops:
             return None
         try:
@@ -280,7 +297,7 @@ class AckPersister:
             return
         await self._wait_durable()
         image = state.image(*channel_engine.times())
-        state.take_ops()
+        state.all_noted()
         journal.imaged()
         try:
             await self._threads.call(journal.fold, image)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def a_due_time_is_kept_only_in_memory() -> Patch:
     taken = ChannelState.take_ops
 
-    def forgetful(state: ChannelState, wall: int = 0, now: int = 0) -> list[Op]:
-        return [op for op in taken(state, wall, now) if op.kind is not OpKind.DEFER]
+    def forgetful(state: ChannelState, *times: int) -> list[Op]:
+        return [op for op in taken(state, *times) if op.kind is not OpKind.DEFER]
 
     return mock.patch.object(ChannelState, "take_ops", forgetful)
 
@@ -53,9 +53,9 @@ def what_was_put_with_a_delay_is_not_looked_for_at_open() -> Patch:
 def deliveries_are_counted_only_in_memory() -> Patch:
     taken = ChannelState.take_ops
 
-    def forgetful(state: ChannelState, wall: int = 0, now: int = 0) -> list[Op]:
+    def forgetful(state: ChannelState, *times: int) -> list[Op]:
         state._fresh_deliveries.clear()
-        return taken(state, wall, now)
+        return taken(state, *times)
 
     return mock.patch.object(ChannelState, "take_ops", forgetful)
 
@@ -104,8 +104,8 @@ def letters_are_settled_before_they_are_back() -> Patch:
 def a_seek_is_not_noted() -> Patch:
     taken = ChannelState.take_ops
 
-    def forgetful(state: ChannelState, wall: int = 0, now: int = 0) -> list[Op]:
-        return [op for op in taken(state, wall, now) if op.kind is not OpKind.SEEK]
+    def forgetful(state: ChannelState, *times: int) -> list[Op]:
+        return [op for op in taken(state, *times) if op.kind is not OpKind.SEEK]
 
     return mock.patch.object(ChannelState, "take_ops", forgetful)
 
@@ -120,8 +120,8 @@ change(
 change(
     "an ack settles one message more",
     Leases._settled,
-    "self._settle(first + at, first + stop)",
-    "self._settle(first + at, first + stop + 1)",
+    "self._settle(first + at, first + at + total)",
+    "self._settle(first + at, first + at + total + 1)",
     "puts and acks",
 )
 change(

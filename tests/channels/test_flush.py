@@ -1,0 +1,87 @@
+"""However much was acked or requeued at once, it is written so that others on the loop have their turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aiodq.engine.channel.ack_persister import _PIECE
+from aiodq.storage.state.channel_journal import ChannelJournal
+from tests.channels.support import Machine, ready
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiodq.format.journal import Op
+
+MANY = 5 * _PIECE + 2
+
+
+class Turns:
+    """Counts the turns of the event loop, and what is written to journals in each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0
+        self.written: Counter[int] = Counter()
+        append = ChannelJournal.append
+
+        def noting(journal: ChannelJournal, ops: Iterable[Op], **options: Any) -> bool:
+            ops = list(ops)
+            self.written[self.now] += len(ops)
+            return append(journal, ops, **options)
+
+        monkeypatch.setattr(ChannelJournal, "append", noting)
+
+    async def count(self) -> None:
+        while True:
+            self.now += 1
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("how", ["acked", "requeued", "deferred"])
+async def test_much_is_written_a_piece_in_a_turn(machine: Machine, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    async with machine.jobs(max_in_flight=10 * _PIECE) as jobs:
+        await jobs.put_many([str(number).encode() for number in range(MANY)])
+        messages = await jobs.get_many(MANY)
+        assert len(messages) == MANY
+        turns = Turns(monkeypatch)
+        counting = asyncio.create_task(turns.count())
+        for message in messages[1:-1:2]:
+            if how == "acked":
+                message.ack_nowait()
+            else:
+                message.nack_nowait(60 if how == "deferred" else None)
+        await messages[-1].ack()
+        counting.cancel()
+        # A requeue that is deferred takes two operations. One floor is in it, too.
+        assert max(turns.written.values()) <= _PIECE * (2 if how == "deferred" else 1) + 1
+        assert len(turns.written) >= MANY // 2 // _PIECE
+        machine.crash()
+        async with machine.jobs(max_in_flight=10 * _PIECE) as again:
+            wanted = {str(number).encode() for number in range(MANY - 1)}
+            gone = {str(number).encode() for number in range(1, MANY - 1, 2)}
+            attempts = {m.body: m.attempts for m in await again.get_many(MANY)}
+            assert set(attempts) == (wanted if how == "requeued" else wanted - gone)
+            assert (again.deferred() == len(gone)) is (how == "deferred")
+            if how == "requeued":
+                assert {body for body, number in attempts.items() if number > 1} >= gone
+
+
+async def test_a_crash_between_two_pieces_loses_no_message(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with machine.jobs(max_in_flight=10 * _PIECE) as jobs:
+        await jobs.put_many([str(number).encode() for number in range(MANY)])
+        messages = await jobs.get_many(MANY)
+        turns = Turns(monkeypatch)
+        for message in messages[1::2]:
+            message.ack_nowait()
+        flushing = asyncio.create_task(jobs.sync())
+        while not turns.written:
+            await asyncio.sleep(0)
+        machine.crash()
+        flushing.cancel()
+        async with machine.jobs(max_in_flight=10 * _PIECE) as again:
+            found = ready(again)
+            assert set(found) >= {message.body for message in messages[::2]}
