@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -98,13 +99,31 @@ def test_a_message_that_comes_at_that_very_moment_goes_back(tmp_path: Path) -> N
         assert jobs.get().body == b"a"
 
 
-def test_an_ack_is_applied(tmp_path: Path) -> None:
+def test_an_ack_is_applied_though_the_interruption_comes_before_the_loop_has_seen_it(tmp_path: Path) -> None:
     with aiodq.sync.open_queue(tmp_path) as jobs:
         jobs.put(b"a")
         message = jobs.get()
-        with pytest.raises(KeyboardInterrupt), signalled(waiting(jobs)):
-            message.ack()
-            jobs.get()
+        inbox, go_on = jobs._loop_thread._loop._inbox, threading.Event()
+
+        def busy() -> None:
+            go_on.wait(WATCHDOG)
+
+        def wait_for(number: int) -> None:
+            while len(inbox) < number:
+                pass
+
+        def release() -> None:
+            wait_for(2)  # the ack, and that it is given up
+            go_on.set()
+
+        with ThreadPoolExecutor(2) as pool:
+            blocking = pool.submit(jobs._loop_thread.call, busy)
+            while not blocking.running() or inbox:
+                pass
+            releasing = pool.submit(release)
+            with pytest.raises(KeyboardInterrupt), signalled(lambda: wait_for(1)):
+                message.ack()
+            releasing.result(WATCHDOG)
         assert message.settled
         assert jobs.depth == 0
 
