@@ -395,3 +395,23 @@ def compact(
         done = _pipelines().compact(session, store, topic, into, target=target, drop_empty=drop_empty)
     stdout().print(f"kept {counted(done.kept, 'message')} of {done.read:,} in {done.into}: {done.seconds:.1f} s")
     return DONE
+
+
+@spark.command
+def lag(checkpoint: str, store: str | None = None, /, *, json: bool = False) -> int:
+    """Show how far a query is behind: by topic the messages that it has not taken in yet. No Java is started.
+
+    Args:
+        checkpoint: the query's directory. It may be running.
+        store: the directory of the store that it reads; of several, the checkpoint knows them itself.
+        json: print it as JSON.
+    """
+    found = _pipelines().lag(checkpoint, store)
+    if json:
+        print_json(found)
+        return DONE
+    table = Table("store", "topic", "taken in", "end", "behind")
+    for each in found:
+        table.add_row(each.store, each.topic, f"{each.taken:,}", f"{each.end:,}", f"{each.lag:,}")
+    stdout().print(table)
+    return DONE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from glob import glob, has_magic
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -42,12 +42,15 @@ Moment = int | dict[str, int]
 """A time for every topic, or one by topic; nanoseconds since the epoch."""
 
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_DELAY: Final = re.compile(r"([0-9]+) *(ms|s|m|min|h|d)")
 _SIZE: Final = re.compile(r"([0-9]+) *([bkmg]?)b?", re.IGNORECASE)
 _NAMES: Final = (
     "path",
     "paths",
     "topic",
     "topics",
+    "subscribePattern",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
@@ -61,6 +64,9 @@ _NAMES: Final = (
     "maxRecordsPerTrigger",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
+    "minRecordsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "hold",
     "holdAdvance",
 )
@@ -72,7 +78,6 @@ _HINTS: Final = {
     "endingoffsetsbytimestamp": "endingTimestamp",
     "startingversion": "startingOffsets",
     "subscribe": "topics",
-    "subscribepattern": "topics, with patterns such as mail.*",
 }
 """What users of Spark's other sources may mean."""
 _WRITE_NAMES: Final = (
@@ -82,12 +87,16 @@ _WRITE_NAMES: Final = (
     "txnAppId",
     "segmentBytes",
     "compression",
+    "repeatedHeaders",
     "checkpointLocation",
     "queryName",
 )
 """The last two are Spark's own, which it passes on."""
 _CODECS: Final[Mapping[str, str | None]] = {"none": None, "zstd": "zstd"}
+_REPEATED: Final[Mapping[str, Literal["first", "last"] | None]] = {"error": None, "first": "first", "last": "last"}
 _SEGMENT_BYTES: Final = 64 << 20
+_TRIGGER_DELAY: Final = 900.0
+"""Kafka's, too."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +116,9 @@ class ReadOptions:
         strict: fail where messages are missing or damaged, instead of going on behind them.
         most_records, most_bytes: how much one batch of a stream takes in, about; None for all there is.
         hold: the name under which a stream has kept what it has still to read; None for no hold.
+        pattern: a regular expression that the whole name of a topic matches; None for no matter.
+        least_records: for so many a stream waits before it makes a batch of them; None for any.
+        longest_delay: seconds after which it waits no more.
         advance_hold: let go with each batch what the one before has read; else whoever runs the query moves the hold.
     """
 
@@ -126,6 +138,9 @@ class ReadOptions:
     hold: str | None = None
     advance_hold: bool = True
     min_partitions: int | None = None
+    pattern: str | None = None
+    least_records: int | None = None
+    longest_delay: float = _TRIGGER_DELAY
 
 
 @dataclass(frozen=True)
@@ -138,6 +153,7 @@ class WriteOptions:
         name: by which a write, or a stream, is known again; None for a write that nobody repeats.
         segment_bytes: how large a segment becomes, about.
         compression: a codec's name, or None.
+        repeated: which value of a row's headers of one name a message gets; None where that is an error.
     """
 
     store: str
@@ -145,6 +161,7 @@ class WriteOptions:
     name: str | None
     segment_bytes: int
     compression: str | None
+    repeated: Literal["first", "last"] | None = None
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -166,11 +183,14 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         split_bytes=_size(options, "splitBytes", 0) or None,
         verify=_choice(options, "verify", {"batch": True, "none": False}, default=True),
         strict=_choice(options, "failOnDataLoss", {"true": True, "false": False}, default=True),
-        most_records=_most_records(options),
+        most_records=_records(options, "maxRecordsPerTrigger", "maxOffsetsPerTrigger"),
         most_bytes=_size(options, "maxBytesPerTrigger", 0) or None,
         hold=options.get("hold"),
         advance_hold=_choice(options, "holdAdvance", {"batch": True, "manual": False}, default=True),
         min_partitions=_count(options, "minPartitions", of="tasks"),
+        pattern=_pattern(options),
+        least_records=_records(options, "minRecordsPerTrigger", "minOffsetsPerTrigger"),
+        longest_delay=_delay(options, "maxTriggerDelay", _TRIGGER_DELAY),
     )
 
 
@@ -184,6 +204,7 @@ def batch_options(given: Mapping[str, str]) -> ReadOptions:
     for name, value in (
         ("maxRecordsPerTrigger", options.most_records),
         ("maxBytesPerTrigger", options.most_bytes),
+        ("minRecordsPerTrigger", options.least_records),
         ("hold", options.hold),
     ):
         if value is not None:
@@ -202,11 +223,17 @@ def stream_options(given: Mapping[str, str]) -> ReadOptions:
         raise InvalidOptionError("a stream has no end: endingOffsets and endingTimestamp are for batch reads")
     if options.most_records is not None and options.most_bytes is not None:
         raise InvalidOptionError("'maxRecordsPerTrigger' and 'maxBytesPerTrigger' exclude each other")
-    if len(options.stores) != 1:
-        raise InvalidOptionError(f"a stream reads one store, not {len(options.stores)}: union several streams")
+    if options.least_records is not None and options.least_records > (options.most_records or options.least_records):
+        raise InvalidOptionError("'minRecordsPerTrigger' is more than 'maxRecordsPerTrigger'")
+    if options.least_records is None and any(name.lower() == "maxtriggerdelay" for name in given):
+        raise InvalidOptionError("'maxTriggerDelay' ends a wait: give the option 'minRecordsPerTrigger', too")
     if options.hold is None and not options.advance_hold:
         raise InvalidOptionError("'holdAdvance' says how a hold moves: give the option 'hold', too")
-    return options
+    if options.hold is not None and options.pattern is not None:
+        raise InvalidOptionError(
+            "a hold knows topics by patterns such as mail.*: give 'topics', not 'subscribePattern'"
+        )
+    return replace(options, stores=_told_apart(options.stores))
 
 
 def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
@@ -235,6 +262,7 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
         name=_stream_name(options) if stream else _name(options, "txnId"),
         segment_bytes=_size(options, "segmentBytes", _SEGMENT_BYTES),
         compression=compression,
+        repeated=_choice(options, "repeatedHeaders", _REPEATED, default=None),
     )
 
 
@@ -306,9 +334,40 @@ def _stores(options: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(stores)
 
 
+def _told_apart(stores: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a stream's stores as its offsets name them: in one spelling, and each once."""
+    spelled = tuple(store.rstrip("/") or "/" for store in stores)
+    twice = [store for store in spelled if spelled.count(store) > 1]
+    if twice:
+        raise InvalidOptionError(f"the store {twice[0]!r} is named twice: its messages would come twice, too")
+    return spelled
+
+
+def _pattern(options: Mapping[str, str]) -> str | None:
+    value = options.get("subscribePattern")
+    if value is None:
+        return None
+    try:
+        re.compile(value)
+    except re.error as cause:
+        raise InvalidOptionError(f"subscribePattern is a regular expression, not {value!r} ({cause})") from cause
+    return value
+
+
+def _delay(options: Mapping[str, str], name: str, default: float) -> float:
+    value = options.get(name)
+    if value is None:
+        return default
+    match = _DELAY.fullmatch(value.strip().lower())
+    if match is None:
+        raise InvalidOptionError(f"{name} is a time, as 500ms, 30s or 15m, not {value!r}")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
 def _topics(options: Mapping[str, str]) -> tuple[str, ...] | None:
-    if "topic" in options and "topics" in options:
-        raise InvalidOptionError("'topic' and 'topics' exclude each other")
+    said = [name for name in ("topic", "topics", "subscribePattern") if name in options]
+    if len(said) > 1:
+        raise InvalidOptionError(f"{said[0]!r} and {said[1]!r} exclude each other")
     if "topic" in options:
         return (options["topic"],)
     return tuple(_some(options, "topics")) if "topics" in options else None
@@ -384,12 +443,11 @@ def _size(options: Mapping[str, str], name: str, default: int) -> int:
     return int(match[1]) * _UNITS[match[2].lower()]
 
 
-def _most_records(options: Mapping[str, str]) -> int | None:
-    """Return what one batch takes in by `maxRecordsPerTrigger`, or by the name that it has for Kafka's users."""
-    if "maxRecordsPerTrigger" in options and "maxOffsetsPerTrigger" in options:
-        raise InvalidOptionError("'maxOffsetsPerTrigger' is another name of 'maxRecordsPerTrigger': give one of them")
-    name = "maxOffsetsPerTrigger" if "maxOffsetsPerTrigger" in options else "maxRecordsPerTrigger"
-    return _count(options, name)
+def _records(options: Mapping[str, str], own: str, other: str) -> int | None:
+    """Return a number of messages by its name, or by the one that it has for Kafka's users."""
+    if own in options and other in options:
+        raise InvalidOptionError(f"{other!r} is another name of {own!r}: give one of them")
+    return _count(options, other if other in options else own)
 
 
 def _count(options: Mapping[str, str], name: str, of: str = "messages") -> int | None:

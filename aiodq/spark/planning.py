@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -34,6 +35,7 @@ __all__ = [
     "cut_for_all",
     "moment_of",
     "plan",
+    "read_topics",
     "snapshot",
     "splits_of",
     "topics_of",
@@ -83,7 +85,7 @@ def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
         CorruptionError: messages in between are missing, as far as looking for the ends shows it, with `strict`.
         StorageError: as mapped from the system's error.
     """
-    topics = [(store, topic) for store in options.stores for topic in topics_of(fs, store, options.topics)]
+    topics = [(store, topic) for store in options.stores for topic in read_topics(fs, store, options)]
     check_bounds(options, {topic for _, topic in topics})
 
     def planned(options: ReadOptions) -> list[Split]:
@@ -193,6 +195,12 @@ def topics_of(fs: FileSystem, store: str, wanted: Sequence[str] | None) -> list[
         if not _MAGIC & set(name) and check_name(name) not in there:
             raise StoreNotFoundError(f"there is no topic {name!r}; there are: {', '.join(there) or 'none'}", store)
     return [name for name in there if any(fnmatchcase(name, one) for one in wanted)]
+
+
+def read_topics(fs: FileSystem, store: str, options: ReadOptions) -> list[str]:
+    """Return the names of a store's topics that a read is told to read, as `topics_of`."""
+    found, pattern = topics_of(fs, store, options.topics), options.pattern
+    return found if pattern is None else [name for name in found if re.fullmatch(pattern, name)]
 
 
 def _is_bare(fs: FileSystem, store: str) -> bool:

@@ -1,4 +1,7 @@
-"""Topics as a stream: offsets `{"v": 1, "topics": {"orders": 123}}`, each the one behind the last message taken in."""
+"""Topics as a stream: offsets `{"v": 1, "topics": {"orders": 123}}`, each the one behind the last message taken in.
+
+Those of a stream over several stores name each topic with its store, `{"v": 2, "topics": {"/shops/a/orders": 123}}`.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,11 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
-from aiodq.errors import OffsetError
+from aiodq.errors import InvalidOptionError, OffsetError
 from aiodq.spark.packing import pack_splits
 from aiodq.spark.planning import (
     Split,
@@ -24,9 +28,9 @@ from aiodq.spark.planning import (
     check_bounds,
     cut_for_all,
     moment_of,
+    read_topics,
     snapshot,
     splits_of,
-    topics_of,
 )
 from aiodq.spark.reading import Partition, read_partition
 from aiodq.storage.io.filesystem import OsFileSystem
@@ -44,7 +48,8 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamReader"]
 
-_VERSION: Final = 1
+_ONE, _SEVERAL = 1, 2
+"""The versions of offsets that name topics of one store, and of several."""
 _UNTIL_KNOWN: Final = 1.0
 """Seconds after which an owner that has looked for holds before one was made deletes nothing by that any more."""
 
@@ -58,6 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Mapping[str, int] | None = None
         self._known: dict[str, LogSnapshot] = {}
         self._ends: dict[str, int] = {}
+        self._waits_since: float | None = None
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
         """Travel to tasks without what is only known here."""
@@ -68,7 +74,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a new query begins: at the oldest messages, unless options say otherwise."""
         logs = self._logs()
-        check_bounds(self._options, logs.keys())
+        check_bounds(self._options, {self._place(topic)[1] for topic in logs})
         start = {topic: self._start(topic, log) for topic, log in logs.items()}
         if self._options.hold is not None:
             # Kept first, and then looked at: what was deleted before the owner knew of the hold is not asked for.
@@ -76,14 +82,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(_UNTIL_KNOWN)
             begins = {topic: log.begin for topic, log in self._logs().items()}
             start = {topic: max(offset, begins.get(topic, 0)) for topic, offset in start.items()}
-        return _offsets(start)
+        return self._offsets(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return what `maxRecordsPerTrigger` or `maxBytesPerTrigger` say."""
+        """Return what `maxRecordsPerTrigger`, `maxBytesPerTrigger` or `minRecordsPerTrigger` say."""
         if self._options.most_records is not None:
             return ReadMaxRows(self._options.most_records)
         if self._options.most_bytes is not None:
             return ReadMaxBytes(self._options.most_bytes)
+        if self._options.least_records is not None:
+            return ReadMinRows(self._options.least_records)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -96,7 +104,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OffsetError: a topic ends before what was taken in already: it was deleted and made anew. Or the hold is
                 gone, and `failOnDataLoss` is not `false`.
+            InvalidOptionError: the query was begun with one store and goes on with several, or the other way round.
         """
+        self._check_offsets(start)
         self._check_hold(start["topics"])
         logs = self._logs()
         self._ends = {topic: log.view.stop for topic, log in logs.items()}
@@ -105,6 +115,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {topic: self._end(topic, log, taken[topic]) for topic, log in logs.items()}
         waiting = {topic: ends[topic] - taken[topic] if topic in start["topics"] else 0 for topic in logs}
         found = dict(start["topics"])
+        if self._is_to_wait(limit, sum(waiting.values())):
+            return self._offsets({**taken, **found})
         shares = _shares(waiting, limit.max_rows, sum(taken.values())) if isinstance(limit, ReadMaxRows) else {}
         for topic in logs:
             if not waiting[topic]:
@@ -116,11 +128,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found[topic] = beside_its_owner(partial(self._within, topic, taken[topic], ends[topic], share))
             else:
                 found[topic] = ends[topic]
-        return _offsets(found)
+        return self._offsets(found)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where the topics ended when this trigger looked at them."""
-        return _offsets(self._ends or {topic: log.view.stop for topic, log in self._logs().items()})
+        return self._offsets(self._ends or {topic: log.view.stop for topic, log in self._logs().items()})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return what lies between two offsets.
@@ -128,7 +140,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OffsetError: messages in between were deleted, and `failOnDataLoss` is not `false`.
             CorruptionError: messages in between are missing, likewise.
+            InvalidOptionError: as `latestOffset`.
         """
+        self._check_offsets(start)
         begin, stops = start["topics"], end["topics"]
         new = [topic for topic, stop in stops.items() if begin.get(topic) != stop]
 
@@ -158,14 +172,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{log.begin} to {log.view.stop - 1}: let its retention keep them, or set failOnDataLoss=false"
             )
         place = log.directory, log.meta.uuid
-        whole = Split(topic, place, log.view, max(first, log.begin), min(stop, log.view.stop))
+        whole = Split(self._place(topic)[1], place, log.view, max(first, log.begin), min(stop, log.view.stop))
         return list(splits_of(OsFileSystem(), log, whole, options))
 
     def _within(self, topic: str, start: int, end: int, size: int) -> int:
         return _within(self._log(topic), start, end, size)
 
     def _keep(self, hold: str, topics: Mapping[str, int]) -> None:
-        write_hold(OsFileSystem(), self._options.stores[0], hold, Hold(topics, self._options.topics))
+        for store in self._options.stores:
+            places = {self._place(topic): offset for topic, offset in topics.items()}
+            offsets = {topic: offset for (where, topic), offset in places.items() if where == store}
+            write_hold(OsFileSystem(), store, hold, Hold(offsets, self._options.topics))
 
     def _check_hold(self, taken: Mapping[str, int]) -> None:
         """Make sure that what the query has still to read is kept.
@@ -173,8 +190,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OffsetError: somebody released the hold, and `failOnDataLoss` is not `false`.
         """
-        hold, store = self._options.hold, self._options.stores[0]
-        if hold is None or read_hold(OsFileSystem(), store, hold) is not None:
+        hold, fs = self._options.hold, OsFileSystem()
+        if hold is None or all(read_hold(fs, store, hold) is not None for store in self._options.stores):
             return
         if self._options.strict:
             raise OffsetError(
@@ -184,8 +201,50 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keep(hold, taken)
 
     def _logs(self) -> dict[str, LogSnapshot]:
-        names = topics_of(OsFileSystem(), self._options.stores[0], self._options.topics)
-        return {topic: self._log(topic) for topic in names}
+        stores, fs = self._options.stores, OsFileSystem()
+        names = [(store, topic) for store in stores for topic in read_topics(fs, store, self._options)]
+        keys = [topic if len(stores) == 1 else f"{store}/{topic}" for store, topic in names]
+        return {key: self._log(key) for key in keys}
+
+    def _place(self, key: str) -> tuple[str, str]:
+        """Return (store, topic) of what offsets name: no topic's name has a slash."""
+        if len(self._options.stores) == 1:
+            return self._options.stores[0], key
+        store, _, topic = key.rpartition("/")
+        return store or "/", topic
+
+    def _check_offsets(self, start: Mapping[str, Any]) -> None:
+        """Make sure that offsets name topics as this query does: else all of them would be new, and be read again.
+
+        Raises:
+            InvalidOptionError: they do not.
+        """
+        if start["v"] != self._version:
+            begun = "one store" if start["v"] == _ONE else "several stores"
+            raise InvalidOptionError(
+                f"the query was begun over {begun} and is to go on over {len(self._options.stores)}: that takes a new "
+                f"checkpoint, with startingOffsets where it is to begin"
+            )
+
+    @property
+    def _version(self) -> int:
+        return _ONE if len(self._options.stores) == 1 else _SEVERAL
+
+    def _offsets(self, topics: Mapping[str, int]) -> dict[str, Any]:
+        return {"v": self._version, "topics": dict(sorted(topics.items()))}
+
+    def _is_to_wait(self, limit: ReadLimit, count: int) -> bool:
+        """Return whether so many messages are too few for a batch, and not kept waiting for too long."""
+        least = self._options.least_records
+        if least is None or self._target is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        now = time.monotonic()
+        if count and self._waits_since is None:
+            self._waits_since = now
+        if count >= least or (self._waits_since is not None and now - self._waits_since >= self._options.longest_delay):
+            self._waits_since = None
+            return False
+        return count > 0
 
     def _log(self, topic: str, stop: int | None = None) -> LogSnapshot:
         """Return a topic's log as it is now; only what is new is looked at.
@@ -198,17 +257,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         log = self._known.get(topic)
         if log is None:
-            log = self._known[topic] = snapshot(OsFileSystem(), self._options.stores[0], topic)
+            log = self._known[topic] = snapshot(OsFileSystem(), *self._place(topic))
         elif (stop is None or log.view.stop < stop or _has_lost(log)) and log.refresh() and self._options.strict:
             raise OffsetError(f"topic {topic!r} was deleted and made anew: what of it was to be read is gone")
         return log
 
     def _start(self, topic: str, log: LogSnapshot) -> int:
-        options, begin, end = self._options, log.begin, log.view.stop
-        start = bound_offset(options.starting, topic, begin, end, default=begin)
+        options, begin, end, name = self._options, log.begin, log.view.stop, self._place(topic)[1]
+        start = bound_offset(options.starting, name, begin, end, default=begin)
         if options.strict and not begin <= start <= end:
             raise OffsetError(f"topic {topic!r} has the offsets {begin} to {end - 1}; the query is to start at {start}")
-        since = moment_of(options.starting_ns, topic)
+        since = moment_of(options.starting_ns, name)
         if since is not None:
             reader = LogReader(OsFileSystem())
             try:
@@ -230,10 +289,6 @@ def _has_lost(log: LogSnapshot) -> bool:
     """Return whether a file was deleted since a topic was looked at; a task finds out whether it is the same topic."""
     there = {path for _, path in list_segments(OsFileSystem(), log.directory)}
     return any(segment.path not in there for segment in log.view.segments)
-
-
-def _offsets(topics: Mapping[str, int]) -> dict[str, Any]:
-    return {"v": _VERSION, "topics": dict(sorted(topics.items()))}
 
 
 def _taken(start: Mapping[str, Any], topic: str, log: LogSnapshot) -> int:

@@ -47,8 +47,9 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "topic": ("string",),
     "tag": ("string",),
     "key": ("binary", "string"),
-    "headers": ("map<string,string>",),
+    "headers": ("map<string,string>", "array<struct<key:string,value:binary>>"),
 }
+_Header = tuple[str | None, str | None] | dict[str, Any]
 _READ_ONLY: Final = frozenset({"offset", "timestamp"})
 """Columns of what was read, which the topic gives anew."""
 
@@ -95,7 +96,7 @@ def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByT
     )
     try:
         for batch in batches:
-            for topic, columns in columns_by_topic(batch, options.topic):
+            for topic, columns in columns_by_topic(batch, options.topic, options.repeated):
                 writer.put(topic, columns)
         return StagedByTask(writer.finish())
     except BaseException:
@@ -103,11 +104,18 @@ def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByT
         raise
 
 
-def columns_by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tuple[str, Columns]]:
+def columns_by_topic(
+    batch: pa.RecordBatch, default: str | None, repeated: str | None = None
+) -> Iterator[tuple[str, Columns]]:
     """Yield a batch's rows by topic, in their order.
 
+    Args:
+        batch: the rows.
+        default: the topic of those that name none.
+        repeated: which value of headers of one name counts, "first" or "last"; None where that is an error.
+
     Raises:
-        InvalidMessageError: a row has no body, or names no topic, or one that cannot be.
+        InvalidMessageError: a row has no body, or names no topic, or one that cannot be; or headers that cannot be.
     """
     if not batch.num_rows:
         return
@@ -120,10 +128,10 @@ def columns_by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tup
         if topic is None:
             raise InvalidMessageError("a row names no topic: give the option 'topic' for such rows")
         check_topic(topic)
-        yield topic, _columns(batch if len(topics) == 1 else batch.filter(pc.equal(column, topic)), names)
+        yield topic, _columns(batch if len(topics) == 1 else batch.filter(pc.equal(column, topic)), names, repeated)
 
 
-def _columns(rows: pa.RecordBatch, names: set[str]) -> Columns:
+def _columns(rows: pa.RecordBatch, names: set[str], repeated: str | None) -> Columns:
     bodies = rows.column("body")
     if bodies.null_count:
         raise InvalidMessageError("a row's body is null: a message has at least an empty one")
@@ -133,17 +141,38 @@ def _columns(rows: pa.RecordBatch, names: set[str]) -> Columns:
     if "key" in names:
         columns.keys = _unless_null(rows.column("key").cast(pa.binary()))
     if "headers" in names and (headers := _unless_null(rows.column("headers"))):
-        columns.headers = [_headers(row) for row in headers]
+        columns.headers = [_headers(row, repeated) for row in headers]
     for tag, key in zip_longest(columns.tags or (), columns.keys or ()):
         check_labels(tag, key)
     return columns
 
 
-def _headers(row: list[tuple[str, str | None]] | None) -> Mapping[str, str]:
-    headers = {name: value for name, value in row or () if value is not None}
-    if len(headers) < len(row or ()):
-        raise InvalidMessageError("the value of a row's header is null")
+def _headers(row: Sequence[_Header] | None, repeated: str | None) -> Mapping[str, str]:
+    """Return a row's headers: a map's, or those of a row that Spark has read from Kafka."""
+    headers: dict[str, str] = {}
+    for header in row or ():
+        name, value = (header["key"], header["value"]) if isinstance(header, dict) else header
+        if name is None or value is None:
+            raise InvalidMessageError(f"{'the name' if name is None else 'the value'} of a row's header is null")
+        if name in headers and repeated is None:
+            raise InvalidMessageError(
+                f"a row has the header {name!r} twice: say which one counts by repeatedHeaders=first or last"
+            )
+        if name not in headers or repeated == "last":
+            headers[name] = _text(name, value)
     return check_headers(headers)
+
+
+def _text(name: str, value: str | bytes) -> str:
+    """Return a header's value as text.
+
+    Raises:
+        InvalidMessageError: it is not UTF-8.
+    """
+    try:
+        return value if isinstance(value, str) else value.decode()
+    except UnicodeDecodeError as cause:
+        raise InvalidMessageError(f"the value of a row's header {name!r} is no UTF-8: {cause}") from cause
 
 
 def _unless_null(column: pa.Array) -> list[Any] | None:

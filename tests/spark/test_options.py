@@ -65,6 +65,14 @@ def test_one_limit_by_two_names(name: str) -> None:
         stream_options({"path": "/a", "maxRecordsPerTrigger": "7", "maxOffsetsPerTrigger": "7"})
 
 
+@pytest.mark.parametrize(
+    ("said", "seconds"), [("250ms", 0.25), ("30s", 30), ("15m", 900), ("2 min", 120), ("1H", 3600), ("1d", 86_400)]
+)
+def test_how_long_a_stream_waits_for_more(said: str, seconds: float) -> None:
+    options = stream_options({"path": "/a", "minOffsetsPerTrigger": "5", "maxTriggerDelay": said})
+    assert (options.least_records, options.longest_delay) == (5, seconds)
+
+
 def test_stores_by_a_pattern_and_as_spark_gives_several(tmp_path: Path) -> None:
     for name in ("b1", "b2", "c"):
         (tmp_path / name).mkdir()
@@ -79,7 +87,14 @@ def test_stores_by_a_pattern_and_as_spark_gives_several(tmp_path: Path) -> None:
         ({"path": ""}, "'path' is missing"),
         ({"path": "/nowhere-*"}, "no store is found"),
         ({"topic": "a", "topics": "b"}, "exclude each other"),
-        ({"subscribePattern": "a.*"}, "is it topics, with patterns"),
+        ({"subscribe": "a"}, "is it topics that is meant"),
+        ({"subscribePattern": "a.(*"}, "subscribePattern is a regular expression"),
+        ({"subscribePattern": "a.*", "topics": "a"}, "'topics' and 'subscribePattern' exclude each other"),
+        ({"subscribePattern": "a.*", "topic": "a"}, "'topic' and 'subscribePattern' exclude each other"),
+        ({"minOffsetsPerTrigger": "0"}, "minOffsetsPerTrigger is a number of messages"),
+        ({"minRecordsPerTrigger": "1", "minOffsetsPerTrigger": "1"}, "another name of 'minRecordsPerTrigger'"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is a time"),
+        ({"maxTriggerDelay": "-1s"}, "maxTriggerDelay is a time"),
         ({"minPartitions": "few"}, "minPartitions is a number of tasks"),
         ({"startingTimestamp": "{soon"}, "startingTimestamp is no JSON"),
         ({"startingTimestamp": '{"a": "soon"}'}, "startingTimestamp is"),
@@ -108,7 +123,7 @@ def test_mistakes(wrong: dict[str, str], told: str) -> None:
         read_options({"path": "/a", **wrong})
 
 
-@pytest.mark.parametrize("name", ["hold", "maxRecordsPerTrigger", "maxBytesPerTrigger"])
+@pytest.mark.parametrize("name", ["hold", "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger"])
 def test_what_is_for_streams_is_refused_elsewhere(name: str) -> None:
     assert stream_options({"path": "/a", name: "1"})
     with pytest.raises(aiodq.InvalidOptionError, match="is for streams"):

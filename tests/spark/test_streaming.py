@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 import aiodq
 from aiodq.spark.options import stream_options
@@ -19,6 +19,7 @@ from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.storage.state.holds import Hold, read_hold, release_hold
 from tests.spark.support import KEEP, fill
+from tests.spark.support import read as rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -248,13 +249,122 @@ async def test_a_topic_that_was_made_anew(tmp_path: Path) -> None:
         {"maxRecordsPerTrigger": "5", "maxBytesPerTrigger": "1m"},
         {"maxRecordsPerTrigger": "0"},
         {"maxBytesPerTrigger": "x"},
-        {"path": "/a,/b"},
+        {"path": "/a,/a/"},
+        {"minRecordsPerTrigger": "6", "maxRecordsPerTrigger": "5"},
+        {"maxTriggerDelay": "1s"},
+        {"subscribePattern": "a.*", "hold": "daily"},
     ],
     ids=str,
 )
 def test_mistakes(wrong: dict[str, str]) -> None:
     with pytest.raises(aiodq.InvalidOptionError):
         stream_options({"path": "/a", **wrong})
+
+
+async def test_topics_by_a_regular_expression_as_they_come(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path, SMALL) as store:
+        for name in ("mail.eu", "mail.us", "mail", "email.eu", "other"):
+            await store.topic(name).put(b"x")
+        reader = reader_of(tmp_path, subscribePattern=r"mail(\.[a-z]+)?")
+        start = reader.initialOffset()
+        assert list(start["topics"]) == ["mail", "mail.eu", "mail.us"]
+        await store.topic("mail.ch").put(b"x")
+        await store.topic("mail.1").put(b"x")
+        assert "mail.ch" in (end := reader.latestOffset(start, ReadAllAvailable()))["topics"]
+        assert "mail.1" not in end["topics"]
+    assert {row["topic"] for row in rows_of(tmp_path, subscribePattern="mail|o.*")} == {"mail", "other"}
+    assert rows_of(tmp_path, subscribePattern="nothing") == []
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("aiodq.spark.streaming.time", clock)
+    return clock
+
+
+async def test_a_batch_waits_for_enough_but_not_too_long(tmp_path: Path, clock: Clock) -> None:
+    async with aiodq.open(tmp_path, SMALL) as store:
+        await store.topic("a").put(b"x")
+        reader = reader_of(tmp_path, minOffsetsPerTrigger="10", maxTriggerDelay="5m", startingOffsets="latest")
+        at, limit = reader.initialOffset(), reader.getDefaultReadLimit()
+        assert limit == ReadMinRows(10)
+        assert reader.latestOffset(at, limit) == at
+        clock.now += 9999
+        await store.topic("a").put_many([b"x"] * 9)
+        assert reader.latestOffset(at, limit) == at
+        assert reader.latestOffset(at, ReadAllAvailable())["topics"] == {"a": 10}, "once is at once"
+        clock.now += 299
+        assert reader.latestOffset(at, limit) == at
+        clock.now += 1
+        at = reader.latestOffset(at, limit)
+        assert at["topics"] == {"a": 10}
+        await store.topic("a").put_many([b"x"] * 9)
+        clock.now += 299
+        assert reader.latestOffset(at, limit) == at, "they have only come"
+        await store.topic("a").put(b"x")
+        assert reader.latestOffset(at, limit)["topics"] == {"a": 20}
+        reader.prepareForTriggerAvailableNow()
+        await store.topic("b").put(b"x")
+        assert reader.latestOffset(at | {"topics": {"a": 19}}, limit)["topics"]["a"] == 20, "no more will come"
+
+
+async def test_where_a_topic_begins_is_noted_while_a_batch_waits(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path, SMALL) as store:
+        await store.topic("a").put(b"x")
+        reader = reader_of(tmp_path, minRecordsPerTrigger="10", maxRecordsPerTrigger="20")
+        at, limit = reader.initialOffset(), reader.getDefaultReadLimit()
+        assert limit == ReadMaxRows(20)
+        await store.topic("b").put_many([b"x"] * 15)
+        at = reader.latestOffset(at, limit)
+        assert at["topics"] == {"a": 0, "b": 0}
+        assert reader.latestOffset(at, limit)["topics"] == {"a": 1, "b": 15}
+
+
+async def test_several_stores_in_one_stream(tmp_path: Path) -> None:
+    left, right = tmp_path / "left", tmp_path / "right"
+    for path, count in ((left, 30), (right, 50)):
+        async with aiodq.open(path, SMALL) as store:
+            await store.topic("orders").put_many([b"%d" % number for number in range(count)])
+    both = {"path": f"{left}/,{right}", "startingOffsets": '{"orders": 10}', "hold": "daily"}
+    reader = StreamReader(stream_options(both))
+    start = reader.initialOffset()
+    assert start == {"v": 2, "topics": {f"{left}/orders": 10, f"{right}/orders": 10}}
+    assert read_hold(OsFileSystem(), str(right), "daily") == Hold({"orders": 10}, None)
+    found = batches(reader, start, ReadMaxRows(24))
+    assert [len(batch) for batch in found] == [24, 24, 12]
+    assert sorted(row for batch in found for row in batch) == sorted(
+        [("orders", number) for number in range(10, 30)] + [("orders", number) for number in range(10, 50)]
+    )
+    end = reader.latestOffset(start, ReadAllAvailable())
+    reader.commit(end)
+    assert read_hold(OsFileSystem(), str(left), "daily") == Hold({"orders": 30}, None)
+    async with aiodq.open(right, SMALL) as store:
+        await store.topic("more").put(b"x")
+    between = StreamReader(stream_options(both)).latestOffset(end, ReadAllAvailable())
+    assert between["topics"] == end["topics"] | {f"{right}/more": 0}
+    release_hold(OsFileSystem(), str(right), "daily")
+    with pytest.raises(aiodq.OffsetError, match="the hold 'daily' is gone"):
+        reader.latestOffset(between, ReadAllAvailable())
+
+
+async def test_a_query_of_one_store_does_not_go_on_with_several(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        await fill(tmp_path / name, rounds=1)
+    one, both = reader_of(tmp_path / "a"), reader_of(Path(f"{tmp_path}/a,{tmp_path}/b"))
+    for begun, other in ((one, both), (both, one)):
+        start = begun.initialOffset()
+        with pytest.raises(aiodq.InvalidOptionError, match="that takes a new checkpoint"):
+            other.latestOffset(start, ReadAllAvailable())
+        with pytest.raises(aiodq.InvalidOptionError, match="that takes a new checkpoint"):
+            other.partitions(start, start)
 
 
 @pytest_spark

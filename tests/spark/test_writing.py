@@ -277,3 +277,62 @@ class TestAStream:
             writer.commit([writer.write(iter([record_batch(str(number))]))], number)
         writer.abort([StagedByTask()], 3)
         assert bodies(tmp_path / "s") == [b"0", b"1", b"2"]
+
+
+KAFKA = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+"""Headers as Spark reads them from Kafka."""
+
+
+def headers_of(row: list[dict[str, Any]] | None, **options: str) -> dict[str, str]:
+    wanted = write_options({"path": "/s", "topic": "t", **options}, stream=False)
+    batch = pa.RecordBatch.from_arrays([pa.array([b"x"]), pa.array([row], KAFKA)], ["body", "headers"])
+    ((_, columns),) = columns_by_topic(batch, wanted.topic, wanted.repeated)
+    return dict(columns.headers[0]) if columns.headers else {}
+
+
+class TestHeadersOfKafka:
+    twice = ({"key": "a", "value": b"1"}, {"key": "b", "value": "ü".encode()}, {"key": "a", "value": b"3"})
+
+    def test_they_become_a_messages(self) -> None:
+        assert headers_of(list(self.twice[:2])) == {"a": "1", "b": "ü"}
+        assert headers_of(None) == {}
+
+    @pytest.mark.parametrize(("which", "value"), [("first", "1"), ("LAST", "3")])
+    def test_of_a_name_that_comes_twice_one_is_taken_if_it_is_said_which(self, which: str, value: str) -> None:
+        assert headers_of(list(self.twice), repeatedHeaders=which) == {"a": value, "b": "ü"}
+
+    def test_else_it_is_an_error_as_it_is_with_a_map(self) -> None:
+        with pytest.raises(aiodq.InvalidMessageError, match="the header 'a' twice"):
+            headers_of(list(self.twice))
+        maps = pa.array([[("a", "1"), ("a", "2")]], pa.map_(pa.string(), pa.string()))
+        batch = pa.RecordBatch.from_arrays([pa.array([b"x"]), maps], ["body", "headers"])
+        with pytest.raises(aiodq.InvalidMessageError, match="the header 'a' twice"):
+            list(columns_by_topic(batch, "t"))
+        ((_, columns),) = columns_by_topic(batch, "t", "last")
+        assert columns.headers == [{"a": "2"}]
+
+    @pytest.mark.parametrize(
+        ("header", "told"),
+        [
+            ({"key": "a", "value": None}, "the value of a row's header is null"),
+            ({"key": None, "value": b"x"}, "the name of a row's header is null"),
+            ({"key": "a", "value": b"\xff"}, "'a' is no UTF-8"),
+        ],
+        ids=str,
+    )
+    def test_what_no_message_can_have_is_an_error(self, header: dict[str, Any], told: str) -> None:
+        with pytest.raises(aiodq.InvalidMessageError, match=told):
+            headers_of([header])
+
+    def test_what_may_be_said_of_them(self) -> None:
+        with pytest.raises(aiodq.InvalidOptionError, match="repeatedHeaders is one of error, first, last"):
+            write_options({"path": "/s", "repeatedHeaders": "both"}, stream=False)
+
+    def test_rows_of_kafka_are_written(self, spark: SparkSession, tmp_path: Path) -> None:
+        header = "named_struct('key', {}, 'value', cast({} as binary))"
+        row = f"array({header.format(repr('a'), repr('1'))}, {header.format(repr('a'), repr('2'))}) as headers"
+        frame = spark.range(2).selectExpr("cast(id as string) as body", row)
+        with pytest.raises(PySparkException, match="the header 'a' twice"):
+            save(frame, tmp_path / "s", topic="orders")
+        save(frame, tmp_path / "s", topic="orders", repeatedHeaders="first")
+        assert [row["headers"] for row in scanned(tmp_path / "s")] == [[("a", "1")]] * 2

@@ -1,5 +1,6 @@
 """Ready-made jobs over stores, each a function of a Spark session and a command `aiodq spark …`."""
 
+from aiodq.spark.lag import TopicLag, lag
 from aiodq.spark.pipelines.archive import ArchiveSummary, archive
 from aiodq.spark.pipelines.audit import AuditSummary, audit
 from aiodq.spark.pipelines.compact import CompactSummary, compact
@@ -14,10 +15,12 @@ __all__ = [
     "CompactSummary",
     "ReplaySummary",
     "ReportSummary",
+    "TopicLag",
     "archive",
     "audit",
     "check_stores",
     "compact",
+    "lag",
     "prepare_views",
     "query",
     "replay",
