@@ -6,16 +6,18 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from aiodq.engine.put_batch import PLAIN, Draft
+from aiodq.engine.put_batch import PLAIN, Draft, columns_cost, columns_of
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.group_commit import GIVE_WAY
 from aiodq.engine.topic.receipt import Receipt
 from aiodq.engine.validation import check_bodies
+from aiodq.format.columns import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import timedelta
 
+    from aiodq.engine.put_batch import Accepted
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.format.layout import BytesLike
 
@@ -23,6 +25,9 @@ __all__ = ["Producer"]
 
 _AT_ONCE: Final = 10_000
 """Bodies that are looked at in one stretch: about a millisecond."""
+
+_FEW: Final = 2000
+"""Likewise, messages that may be more than a body."""
 
 
 class Producer:
@@ -131,18 +136,28 @@ class Producer:
             cost = await self._plain_cost(bodies)
             if cost is not None:
                 return await self._put_plain(cast("list[bytes]", bodies), cost)
-        messages = put_buffer.accepted_many(bodies, Draft(b"", tag, key, headers, delay, ttl))
+        columns, cost = await self._columns(bodies, put_buffer.accepted(Draft(b"", tag, key, headers, delay, ttl)))
         engine.check()
-        if not messages:
+        if not bodies:
             if put_buffer.shut:
                 raise QueueShutDown("the queue was shut down")
             return range(engine.visible, engine.visible)
-        waiter = await put_buffer.enter(partial(put_buffer.accept_many, messages))
-        try:
-            return await waiter
-        except asyncio.CancelledError:
-            put_buffer.withdrawn()
-            raise
+        return await self._put_columns(columns, cost)
+
+    async def _columns(self, bodies: list[Any], shared: Accepted) -> tuple[Columns, int]:
+        """Return messages as they are to be stored, and what they cost; piece by piece, as very many hold up others.
+
+        Raises:
+            MessageSizeError, InvalidMessageError: one cannot be stored.
+        """
+        accepted_all = self._engine.put_buffer.accepted_all
+        pieces = [columns_of(accepted_all(bodies[:_FEW], shared))]
+        cost = columns_cost(pieces[0])
+        for start in range(_FEW, len(bodies), _FEW):
+            await asyncio.sleep(0)
+            pieces.append(columns_of(accepted_all(bodies[start : start + _FEW], shared)))
+            cost += columns_cost(pieces[-1])
+        return Columns.joined(pieces), cost
 
     async def _plain_cost(self, bodies: list[Any]) -> int | None:
         """Return what `GroupCommit.plain_cost` does, piece by piece, as looking at very many holds up others."""
@@ -168,8 +183,12 @@ class Producer:
         if offset >= 0:
             return range(offset, offset + len(bodies))
         engine.check()
-        put_buffer = engine.put_buffer
-        waiter = await put_buffer.enter(partial(put_buffer.accept_plain, bodies, cost))
+        return await self._put_columns(Columns(bodies), cost)
+
+    async def _put_columns(self, columns: Columns, cost: int) -> range:
+        """As `put_many`, of messages that were looked at, and cost so many bytes of memory."""
+        put_buffer = self._engine.put_buffer
+        waiter = await put_buffer.enter(partial(put_buffer.accept_columns, columns, cost))
         try:
             return await waiter
         except asyncio.CancelledError:

@@ -37,6 +37,7 @@ IN_FLIGHT: Final = bytes([HELD, MEASURED])
 _HELD: Final = bytes([HELD])
 _ACKED: Final = bytes([ACKED])
 _SETTLED: Final = bytes([SETTLED])
+_IS_HELD: Final = bytes(mark in IN_FLIGHT for mark in range(256))
 _IS_ACKED: Final = bytes(mark == ACKED for mark in range(256))
 _TAKEN_AWAY: Final = bytes(APART if mark in IN_FLIGHT else mark for mark in range(256))
 _SECOND: Final = 1_000_000_000
@@ -131,8 +132,8 @@ class Lease:
 
     def held(self, begin: int, stop: int) -> Iterator[int]:
         """Yield the places of those in flight."""
-        marks = self.marks
-        return (index for index in range(begin, min(stop, self.next)) if marks[index] in IN_FLIGHT)
+        stop = min(stop, self.next)
+        return compress(range(begin, stop), self.marks[begin:stop].translate(_IS_HELD))
 
 
 class Leases:
@@ -284,7 +285,7 @@ class Leases:
         """Make entries apart of everything."""
         self.close()
         for lease in self._all:
-            for index in list(lease.held(0, lease.next)):
+            for index in list(lease.held(0, lease.next)) if lease.left else ():
                 self._part(lease, index)
         self._all.clear()
 

@@ -52,7 +52,7 @@ class RangeSet:
             self._stops.insert(low, stop)
             added = stop - start
         else:
-            covered = sum(self._stops[at] - self._starts[at] for at in range(low, high))
+            covered = sum(self._stops[low:high]) - sum(self._starts[low:high])
             merged_start, merged_stop = min(start, self._starts[low]), max(stop, self._stops[high - 1])
             self._starts[low:high] = [merged_start]
             self._stops[low:high] = [merged_stop]
@@ -89,7 +89,7 @@ class RangeSet:
     def discard_below(self, number: int) -> None:
         """Remove every member below `number`."""
         at = bisect_right(self._stops, number)
-        self.total -= sum(self._stops[n] - self._starts[n] for n in range(at))
+        self.total -= sum(self._stops[:at]) - sum(self._starts[:at])
         del self._starts[:at], self._stops[:at]
         if self._starts and self._starts[0] < number:
             self.total -= number - self._starts[0]
@@ -98,7 +98,7 @@ class RangeSet:
     def discard_from(self, number: int) -> None:
         """Remove `number` and every member above it."""
         at = bisect_left(self._starts, number)
-        self.total -= sum(self._stops[n] - self._starts[n] for n in range(at, len(self._starts)))
+        self.total -= sum(self._stops[at:]) - sum(self._starts[at:])
         del self._starts[at:], self._stops[at:]
         if self._stops and self._stops[-1] > number:
             self.total -= self._stops[-1] - number

@@ -26,6 +26,7 @@ __all__ = [
     "accepted_cost",
     "atomic_part",
     "columns_cost",
+    "columns_of",
 ]
 
 C = TypeVar("C")
@@ -214,13 +215,19 @@ def _cancelled(waiter: Waiter) -> bool:
 
 def atomic_part(messages: Sequence[tuple[Accepted, bytes]], waiter: asyncio.Future[Any]) -> Part:
     """Return messages that are stored all or not at all, with the future of who waits for them."""
+    columns = columns_of(messages)
+    return Part(columns, [waiter], atomic=True, cost=columns_cost(columns))
+
+
+def columns_of(messages: Sequence[tuple[Accepted, bytes]]) -> Columns:
+    """Return messages column by column."""
     columns = Columns([body for _, body in messages])
     if any(message is not PLAIN for message, _ in messages):
         tags, keys, headers, dues, expiries = map(list, zip(*(message for message, _ in messages), strict=True))
         columns.tags, columns.keys = _column(tags, None), _column(keys, None)
         columns.headers = _column([own or _NO_HEADERS for own in headers], _NO_HEADERS)
         columns.dues, columns.expiries = _column(dues, 0), _column(expiries, 0)
-    return Part(columns, [waiter], atomic=True, cost=columns_cost(columns))
+    return columns
 
 
 def _column(values: list[Any], none: object) -> list[Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntFlag
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -130,7 +130,7 @@ class Columns:
             return parts[0]
         first = parts[0]
         return cls(
-            [body for part in parts for body in part.bodies],
+            list(chain.from_iterable(part.bodies for part in parts)),
             _joined(parts, [part.times for part in parts], 0),
             _joined(parts, [part.dues for part in parts], 0),
             _joined(parts, [part.expiries for part in parts], 0),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +18,8 @@ import pytest
 import aiodq
 from aiodq.clock import SystemClock
 from aiodq.engine.channel.channel_engine import ChannelEngine
+from aiodq.engine.topic.put_buffer import PutBuffer
+from aiodq.producer import _FEW
 from aiodq.testing import FakeClock, WrappedFileSystem
 from tests.processes import WATCHDOG
 from tests.system.support import (
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq import Queue, Receipt
+    from aiodq.engine.put_batch import Accepted
     from aiodq.testing import Call
 
 T = TypeVar("T")
@@ -379,6 +383,56 @@ async def test_taking_very_many_at_once_leaves_turns_to_others(tmp_path: Path) -
         assert turns >= before + 5
         busy = False
         await ticker
+
+
+class Looks:
+    """Counts the turns of the event loop, and how many messages a put looks at in each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.turn = 0
+        self.looked: Counter[int] = Counter()
+        accepted = PutBuffer.accepted
+
+        def noting(put_buffer: PutBuffer, draft: aiodq.Draft) -> Accepted:
+            self.looked[self.turn] += 1
+            return accepted(put_buffer, draft)
+
+        monkeypatch.setattr(PutBuffer, "accepted", noting)
+
+    async def go_on(self) -> None:
+        while True:
+            self.turn += 1
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("end", ["put", "cancelled", "shut down", "refused"])
+async def test_looking_at_very_many_drafts_leaves_turns_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    looks = Looks(monkeypatch)
+    async with aiodq.open_queue(tmp_path, fs=QuickFileSystem(), clock=FakeClock()) as queue:
+        await queue.put(b"before")
+        drafts = [aiodq.Draft(b"%d" % number, tag=str(number), key=b"k") for number in range(4 * _FEW + 1)]
+        if end == "refused":
+            drafts[-1] = aiodq.Draft(b"last", tag="x" * 100_000)
+        turning = asyncio.create_task(looks.go_on())
+        putting = asyncio.create_task(queue.put_many(drafts))
+        while looks.looked.total() < 2 * _FEW and end != "put":
+            await asyncio.sleep(0)
+        if end == "cancelled":
+            putting.cancel()
+        elif end == "shut down":
+            queue.shutdown()
+        if end == "put":
+            assert await putting == range(1, len(drafts) + 1)
+            found = [(message.body, message.tag, message.key) async for message in queue.scan()][1:]
+            assert found == [(draft.body, draft.tag, draft.key) for draft in drafts]
+        else:
+            with pytest.raises((asyncio.CancelledError, aiodq.QueueShutDown, aiodq.InvalidMessageError)):
+                await putting
+            assert queue.end_offset == 1
+        turning.cancel()
+        assert 0 < max(looks.looked.values()) <= _FEW + 1
 
 
 async def test_of_those_who_get_in_one_turn_one_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,14 +16,12 @@ from aiodq.engine.put_batch import (
     Part,
     PutResult,
     accepted_cost,
-    atomic_part,
     columns_cost,
 )
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.engine.topic.backlog_bound import BacklogBound, BoundedTopic
 from aiodq.engine.validation import check_bodies, checked, no_body
 from aiodq.errors import InvalidMessageTypeError, MessageSizeError
-from aiodq.format.columns import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.put_batch import Waiter
+    from aiodq.format.columns import Columns
 
 __all__ = ["PutBuffer", "PutTopic"]
 
@@ -154,7 +153,16 @@ class PutBuffer:
             MessageSizeError, InvalidMessageError: one cannot be stored.
         """
         check_bodies(bodies)
-        shared = self.accepted(common)
+        return self.accepted_all(bodies, self.accepted(common))
+
+    def accepted_all(
+        self, bodies: Iterable[bytes | bytearray | memoryview | Draft], shared: Accepted
+    ) -> list[tuple[Accepted, bytes]]:
+        """Return what is to be stored of several messages; what is no draft has what `shared` says besides its body.
+
+        Raises:
+            MessageSizeError, InvalidMessageError: one cannot be stored.
+        """
         return [
             (self.accepted(item), self.body(item.body)) if isinstance(item, Draft) else (shared, self.body(item))
             for item in bodies
@@ -212,24 +220,16 @@ class PutBuffer:
             return await self.enter(partial(self.accept, message, body))
         return self._add(message, body, cost)
 
-    def accept_many(self, messages: list[tuple[Accepted, bytes]]) -> asyncio.Future[range]:
-        """Take messages in that are stored all or not at all; the future gives their offsets.
+    def accept_columns(self, columns: Columns, cost: int) -> asyncio.Future[range]:
+        """Take messages in that are stored all or not at all, and cost so many bytes; the future gives their offsets.
 
         Raises:
             QueueFull: no room now.
             QueueShutDown: no more is accepted.
         """
+        self._make_room(len(columns.bodies), cost)
         waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
-        part = atomic_part(messages, waiter)
-        self._make_room(len(messages), part.cost)
-        self._add_part(part)
-        return waiter
-
-    def accept_plain(self, bodies: list[bytes], cost: int) -> asyncio.Future[range]:
-        """As `accept_many`, of messages that are nothing but bodies, and cost so many bytes of memory."""
-        self._make_room(len(bodies), cost)
-        waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
-        self._add_part(Part(Columns(bodies), [waiter], atomic=True, cost=cost))
+        self._add_part(Part(columns, [waiter], atomic=True, cost=cost))
         return waiter
 
     def _add_part(self, part: Part) -> None:
