@@ -249,7 +249,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _log(self, topic: str, stop: int | None = None) -> LogSnapshot:
         """Return a topic's log as it is now; only what is new is looked at.
 
-        With `stop`, as it was when the trigger looked at it, if it went as far and all of it is still there: to look
+        With `stop`, as it was when the trigger looked at it, if it went as far, was whole, and is still there: to look
         again is most of what a batch of many topics costs.
 
         Raises:
@@ -258,7 +258,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = self._known.get(topic)
         if log is None:
             log = self._known[topic] = snapshot(OsFileSystem(), *self._place(topic))
-        elif (stop is None or log.view.stop < stop or _has_lost(log)) and log.refresh() and self._options.strict:
+        elif (stop is None or log.view.stop < stop or _is_doubtful(log)) and log.refresh() and self._options.strict:
             raise OffsetError(f"topic {topic!r} was deleted and made anew: what of it was to be read is gone")
         return log
 
@@ -285,8 +285,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(end, taken)
 
 
-def _has_lost(log: LogSnapshot) -> bool:
-    """Return whether a file was deleted since a topic was looked at; a task finds out whether it is the same topic."""
+def _is_doubtful(log: LogSnapshot) -> bool:
+    """Return whether something was wrong when a topic was looked at, or a file was deleted since.
+
+    An owner that opens the topic may be putting it right. Whether it is the same topic, a task finds out.
+    """
+    if log.damages:
+        return True
     there = {path for _, path in list_segments(OsFileSystem(), log.directory)}
     return any(segment.path not in there for segment in log.view.segments)
 

@@ -194,6 +194,20 @@ async def test_a_batch_is_planned_from_what_its_trigger_has_seen(
     assert len(read(reader_of(tmp_path), start | {"topics": {"a": 0}}, {"topics": {"a": 300}})) == 300
 
 
+async def test_what_was_wrong_only_for_a_moment_does_not_end_a_query(tmp_path: Path) -> None:
+    await two_topics(tmp_path)
+    reader = reader_of(tmp_path)
+    start = reader.initialOffset()
+    segment = sorted((tmp_path / "b").glob("*.seg"))[1]
+    segment.rename(tmp_path / "aside")
+    end = reader.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(aiodq.CorruptionError, match="are missing"):
+        reader.partitions(start, end)
+    reader.latestOffset(start, ReadAllAvailable())
+    (tmp_path / "aside").rename(segment)
+    assert read(reader, start, end) == ALL
+
+
 async def test_from_where_it_is_told(tmp_path: Path) -> None:
     await two_topics(tmp_path)
     assert reader_of(tmp_path, startingOffsets="latest").initialOffset()["topics"] == {"a": 300, "b": 100}
