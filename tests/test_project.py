@@ -15,6 +15,7 @@ EXTRAS = {
     "aiohttp",
     "cyclopts",
     "fastapi",
+    "fsspec",
     "numpy",
     "pandas",
     "pyarrow",

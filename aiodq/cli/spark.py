@@ -161,6 +161,7 @@ def archive(  # noqa: PLR0913 - what there is to say
     checkpoint: str | None = None,
     hold: str | None = None,
     lossy: bool = False,
+    segments: Annotated[bool, Parameter(negative=())] = False,
     master: Master = "local[*]",
     conf: Conf = None,
     verbose: Verbose = False,
@@ -176,12 +177,17 @@ def archive(  # noqa: PLR0913 - what there is to say
         checkpoint: where the state is kept; TARGET/_checkpoint if not said.
         hold: the name under which what is not archived yet is kept from retention.
         lossy: leave out what is damaged or gone, instead of failing.
+        segments: bring sealed segments, as they are, to TARGET, a URL of object storage, once and without Spark.
         master: where Spark runs.
         conf: Spark's settings.
         verbose: show what Java, Spark and its workers write.
     """
     wanted = {"topics": topic, "once": once, "every": every, "checkpoint": checkpoint, "hold": hold, "lossy": lossy}
     _check(store, topic)
+    if segments:
+        if lossy or checkpoint is not None:
+            raise CommandError("--segments knows by its manifests what it has shipped, and leaves nothing out")
+        return _ship(store, target, topic, hold)
     with _session(master, conf, "archive", verbose=verbose) as (session, tell):
         done = _pipelines().archive(
             session,
@@ -194,6 +200,13 @@ def archive(  # noqa: PLR0913 - what there is to say
     speed = f"{rate(done.rows, done.seconds):,.0f} a second"
     lost = f", left out: {counted(done.lost, 'message')} that are gone or damaged" if done.lost else ""
     stdout().print(f"archived {amount}: {done.seconds:.1f} s, {speed}, batches: {done.batches}{lost}")
+    return DONE
+
+
+def _ship(store: str, target: str, topics: list[str] | None, hold: str | None) -> int:
+    done = _pipelines().ship(store, target, topics=topics, hold=hold)
+    amount = f"{counted(done.segments, 'segment')}, {counted(done.rows, 'message')}, {human_bytes(done.bytes)}"
+    stdout().print(f"shipped {amount} to {done.target}: {done.seconds:.1f} s")
     return DONE
 
 

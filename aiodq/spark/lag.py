@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aiodq.errors import CorruptionError, InvalidOptionError, StoreNotFoundError
+from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.planning import snapshot
 from aiodq.storage.io.durable_io import read_file
-from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.store_layout import check_store_directory, has_topic
 
@@ -55,7 +55,7 @@ def lag(checkpoint: str | os.PathLike[str], store: str | os.PathLike[str] | None
         CorruptionError: the checkpoint is not what Spark writes.
         StorageError: as mapped from the system's error.
     """
-    fs, found = OsFileSystem(), dict[tuple[str, str], int]()
+    fs, found = AnyFileSystem(), dict[tuple[str, str], int]()
     for source in _sources(fs, os.fspath(checkpoint)):
         for key, taken in source["topics"].items():
             where, _, topic = key.rpartition("/")

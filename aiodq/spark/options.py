@@ -14,6 +14,7 @@ from aiodq.errors import InvalidOptionError
 from aiodq.format.codecs import codec_number
 from aiodq.names import check_topic_name, is_ephemeral
 from aiodq.options import time_ns
+from aiodq.spark.objects import is_url
 from aiodq.storage.read.arrow_reader import columns_of
 
 if TYPE_CHECKING:
@@ -233,6 +234,8 @@ def stream_options(given: Mapping[str, str]) -> ReadOptions:
         raise InvalidOptionError(
             "a hold knows topics by patterns such as mail.*: give 'topics', not 'subscribePattern'"
         )
+    if options.hold is not None and any(map(is_url, options.stores)):
+        raise InvalidOptionError("a hold is kept in a store's directory; what is in object storage nobody deletes")
     return replace(options, stores=_told_apart(options.stores))
 
 
@@ -247,6 +250,11 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     options = _known(given, _WRITE_NAMES)
     if "path" not in options:
         raise InvalidOptionError("the option 'path' is missing: a store's directory")
+    if is_url(options["path"]):
+        raise InvalidOptionError(
+            f"{options['path']!r} is in object storage, where a store is only read: write to a directory that the "
+            f"workers see, and bring its segments there with aiodq spark archive --segments"
+        )
     if not stream and "txnAppId" in options:
         raise InvalidOptionError("'txnAppId' is for streams; a single write that may be repeated has a 'txnId'")
     if stream and "txnId" in options:

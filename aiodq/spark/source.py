@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from aiodq.errors import InvalidOptionError
+from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import batch_options, read_options, stream_options, write_options
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.reading import Partition, read_partition
 from aiodq.spark.streaming import StreamReader
 from aiodq.spark.writing import BatchWriter, StreamWriter, check_schema
-from aiodq.storage.io.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -107,7 +107,7 @@ class _Reader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Partition(splits) for splits in plan_tasks(OsFileSystem(), self._options)]
+        return [Partition(splits) for splits in plan_tasks(AnyFileSystem(), self._options)]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        return read_partition(OsFileSystem(), partition, self._options)
+        return read_partition(AnyFileSystem(), partition, self._options)

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from aiodq.errors import InvalidOptionError, OffsetError
+from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.packing import pack_splits
 from aiodq.spark.planning import (
     Split,
@@ -154,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """Yield the messages of a partition as `pyarrow.RecordBatch` objects."""
-        return read_partition(OsFileSystem(), partition, self._options)
+        return read_partition(AnyFileSystem(), partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let retention have what a finished batch has read, where the query has a hold."""
@@ -173,7 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         place = log.directory, log.meta.uuid
         whole = Split(self._place(topic)[1], place, log.view, max(first, log.begin), min(stop, log.view.stop))
-        return list(splits_of(OsFileSystem(), log, whole, options))
+        return list(splits_of(AnyFileSystem(), log, whole, options))
 
     def _within(self, topic: str, start: int, end: int, size: int) -> int:
         return _within(self._log(topic), start, end, size)
@@ -190,7 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OffsetError: somebody released the hold, and `failOnDataLoss` is not `false`.
         """
-        hold, fs = self._options.hold, OsFileSystem()
+        hold, fs = self._options.hold, AnyFileSystem()
         if hold is None or all(read_hold(fs, store, hold) is not None for store in self._options.stores):
             return
         if self._options.strict:
@@ -201,7 +202,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keep(hold, taken)
 
     def _logs(self) -> dict[str, LogSnapshot]:
-        stores, fs = self._options.stores, OsFileSystem()
+        stores, fs = self._options.stores, AnyFileSystem()
         names = [(store, topic) for store in stores for topic in read_topics(fs, store, self._options)]
         keys = [topic if len(stores) == 1 else f"{store}/{topic}" for store, topic in names]
         return {key: self._log(key) for key in keys}
@@ -257,7 +258,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         log = self._known.get(topic)
         if log is None:
-            log = self._known[topic] = snapshot(OsFileSystem(), *self._place(topic))
+            log = self._known[topic] = snapshot(AnyFileSystem(), *self._place(topic))
         elif (stop is None or log.view.stop < stop or _is_doubtful(log)) and log.refresh() and self._options.strict:
             raise OffsetError(f"topic {topic!r} was deleted and made anew: what of it was to be read is gone")
         return log
@@ -269,7 +270,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise OffsetError(f"topic {topic!r} has the offsets {begin} to {end - 1}; the query is to start at {start}")
         since = moment_of(options.starting_ns, name)
         if since is not None:
-            reader = LogReader(OsFileSystem())
+            reader = LogReader(AnyFileSystem())
             try:
                 start = max(start, reader.offset_at(log.view, since))
             finally:
@@ -292,7 +293,7 @@ def _is_doubtful(log: LogSnapshot) -> bool:
     """
     if log.damages:
         return True
-    there = {path for _, path in list_segments(OsFileSystem(), log.directory)}
+    there = {path for _, path in list_segments(AnyFileSystem(), log.directory)}
     return any(segment.path not in there for segment in log.view.segments)
 
 
@@ -326,7 +327,7 @@ def _shares(waiting: Mapping[str, int], most: int, turn: int) -> dict[str, int]:
 
 def _within(log: LogSnapshot, start: int, end: int, size: int) -> int:
     """Return up to where about `size` bytes go, to the precision of the segments' indexes; further than `start`."""
-    reader = LogReader(OsFileSystem())
+    reader = LogReader(AnyFileSystem())
     try:
         return min(reader.offset_behind(log.view, start, max(size, 1)), end)
     finally:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import aiodq
 from aiodq.format.vectorized.arrow import COLUMNS
+from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import read_options
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.reading import Partition, read_partition
-from aiodq.storage.io.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,7 @@ def scanned(path: Path, topic: str = "orders") -> list[dict[str, Any]]:
 def read(path: Path | str, **options: str) -> list[dict[str, Any]]:
     """Return the rows of all splits, without Spark."""
     wanted = read_options({"path": str(path), **options})
-    fs = OsFileSystem()
+    fs = AnyFileSystem()
     tasks = [Partition(splits) for splits in plan_tasks(fs, wanted)]
     batches = [batch for task in tasks for batch in read_partition(fs, task, wanted)]
     assert all(batch.schema.names == [name for name in COLUMNS if name in wanted.columns] for batch in batches)

@@ -180,6 +180,18 @@ def test_what_is_compacted_is_in_few_segments(
     assert tasks == [1, 1], "the keys once, and what is kept once"
 
 
+def test_many_segments_are_compacted_into_few(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(fill(tmp_path, rounds=60, segment_bytes=1000))
+    monkeypatch.setattr("aiodq.spark.planning.LEAST_BYTES", 1000)
+    tasks = tasks_of("compact", monkeypatch)
+    done = compact(spark, tmp_path, "orders", "latest")
+    assert done.kept > 200
+    assert len(segments(tmp_path / "latest")) == 2, "one, and what comes next"
+    assert tasks[-1] == 1
+
+
 def test_segments_of_what_is_compacted_are_as_large_as_is_asked(spark: SparkSession, tmp_path: Path) -> None:
     asyncio.run(_put_alike(tmp_path, 3000, key=False))
     compact(spark, tmp_path, "all", "latest", segment_bytes=4096)

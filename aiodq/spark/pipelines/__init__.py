@@ -8,6 +8,7 @@ from aiodq.spark.pipelines.query import prepare_views, query
 from aiodq.spark.pipelines.replay import ReplaySummary, replay
 from aiodq.spark.pipelines.report import ReportSummary, report
 from aiodq.spark.pipelines.session import check_stores, start_session
+from aiodq.spark.pipelines.ship import ShipSummary, ship
 
 __all__ = [
     "ArchiveSummary",
@@ -15,6 +16,7 @@ __all__ = [
     "CompactSummary",
     "ReplaySummary",
     "ReportSummary",
+    "ShipSummary",
     "TopicLag",
     "archive",
     "audit",
@@ -25,5 +27,6 @@ __all__ = [
     "query",
     "replay",
     "report",
+    "ship",
     "start_session",
 ]

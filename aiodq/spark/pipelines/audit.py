@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import read_options
 from aiodq.spark.packing import OPENING_BYTES, pack, tasks_for
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import snapshot, topics_of
 from aiodq.spark.visible import require_seen
-from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.verify_segment import check_segment
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def audit(spark: SparkSession, stores: str | os.PathLike[str], *, topics: Sequen
         FormatVersionError: a file is of a newer version.
         PySparkException: Spark's, with the cause in its text; a worker that does not see the store is one.
     """
-    began, fs = time.monotonic(), OsFileSystem()
+    began, fs = time.monotonic(), AnyFileSystem()
     wanted = read_options({"path": os.fspath(stores), **({"topics": ",".join(topics)} if topics else {})})
     findings: list[AuditFinding] = []
     work: list[_Piece] = []
@@ -146,7 +146,7 @@ def _weight(piece: _Piece) -> int:
 
 def _check_all(pieces: Sequence[_Piece]) -> Iterator[pa.RecordBatch]:
     """Check the segments that a task is given."""
-    fs = OsFileSystem()
+    fs = AnyFileSystem()
     for piece in pieces:
         if rows := list(_check(fs, piece)):
             yield pa.RecordBatch.from_pylist(rows, _SCHEMA)

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as f
 
 from aiodq.errors import InvalidOptionError
+from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import batch_options
 from aiodq.spark.packing import pack, pack_splits
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import bytes_of, plan
 from aiodq.spark.reading import record_batches
-from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.read.arrow_reader import columns_of
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def compact(
         StoreNotFoundError: there is no such store or topic.
         PySparkException: Spark's, with the cause in its text.
     """
-    began, fs = time.monotonic(), OsFileSystem()
+    began, fs = time.monotonic(), AnyFileSystem()
     if into == topic and (target is None or os.path.realpath(target) == os.path.realpath(store)):
         raise InvalidOptionError(f"topic {topic!r} stays as it is: put its latest messages into another one")
     options = batch_options({"path": os.fspath(store), "topic": topic})
@@ -121,7 +121,7 @@ def _latest(
     """Return how many messages there are, how many have no key, and the offsets of the latest of each key, sorted."""
     wanted = replace(options, columns=columns_of(["key", "offset", *(["body"] if drop_empty else [])]))
     tasks = pack_splits(splits, options)
-    keys: DataFrame = spread(spark, tasks, partial(_keys, OsFileSystem(), wanted), _KEYS_OF_SPARK)
+    keys: DataFrame = spread(spark, tasks, partial(_keys, AnyFileSystem(), wanted), _KEYS_OF_SPARK)
     latest = keys.groupBy("key").agg(
         f.max("offset").alias("offset"), f.max_by("empty", "offset").alias("empty"), f.sum("messages").alias("messages")
     )

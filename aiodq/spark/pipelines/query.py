@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import read_options
 from aiodq.spark.pipelines.session import load
 from aiodq.spark.planning import topics_of
-from aiodq.storage.io.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     import os
@@ -39,7 +39,7 @@ def prepare_views(spark: SparkSession, stores: str | os.PathLike[str], **options
         InvalidOptionError: an option is unknown, or has a value that it cannot have.
         StoreNotFoundError: there is no such store.
     """
-    fs = OsFileSystem()
+    fs = AnyFileSystem()
     wanted = read_options({"path": str(stores)})
     topics: dict[str, list[str]] = {}
     for store in wanted.stores:

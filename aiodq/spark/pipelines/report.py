@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import batch_options
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.pipelines.census import COLUMNS, SCHEMA, census, coarser, step_for
 from aiodq.spark.pipelines.pictures import Bars, page
 from aiodq.spark.pipelines.spread import spread
-from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.state.topic_meta import describe
 
@@ -97,7 +97,7 @@ class _Topic(NamedTuple):
 def _topics(spark: SparkSession, store: str, topics: Sequence[str] | None) -> dict[str, _Topic]:
     """Count everything in one pass: each task what it reads, and Spark what they found."""
     wanted = {"path": store, "columns": COLUMNS, **({"topics": ",".join(topics)} if topics else {})}
-    options, fs = batch_options(wanted), OsFileSystem()
+    options, fs = batch_options(wanted), AnyFileSystem()
     counted = spread(spark, plan_tasks(fs, options), partial(census, fs, options=options), SCHEMA)
     sums = [f.sum("count").alias("count"), f.sum("bytes").alias("bytes")]
     ends = [f.min("first").alias("first"), f.max("last").alias("last")]
@@ -139,7 +139,7 @@ def _tags(counts: Mapping[str | None, int]) -> Bars:
 
 
 def _channels(store: str, topics: Iterable[str]) -> list[Bars]:
-    fs = OsFileSystem()
+    fs = AnyFileSystem()
     reader = StoreReader(store, fs)
     found: list[tuple[str, ChannelSummary]] = []
     # To look into a topic takes a walk through its last segment: only where somebody consumes it.

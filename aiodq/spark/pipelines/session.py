@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from aiodq.spark.java import prepare
+from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import read_options
 from aiodq.spark.planning import topics_of
 from aiodq.spark.source import AiodqDataSource
-from aiodq.storage.io.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def check_stores(stores: str | os.PathLike[str], topics: Sequence[str] | None = 
         NotAStoreError: a directory holds something else.
     """
     for store in read_options({"path": os.fspath(stores)}).stores:
-        topics_of(OsFileSystem(), store, topics)
+        topics_of(AnyFileSystem(), store, topics)
 
 
 def start_session(master: str = "local[*]", conf: Mapping[str, str] | None = None, name: str = "aiodq") -> SparkSession:

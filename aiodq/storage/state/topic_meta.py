@@ -29,7 +29,17 @@ if TYPE_CHECKING:
     from aiodq.storage.segments.offset_ranges import Ranges
     from aiodq.storage.state.stored_options import StoredOptions
 
-__all__ = ["TOPIC_FILE", "KnownMeta", "TopicMeta", "decode_meta", "describe", "load_meta", "read_meta", "save_meta"]
+__all__ = [
+    "TOPIC_FILE",
+    "KnownMeta",
+    "TopicMeta",
+    "decode_meta",
+    "describe",
+    "encode_meta",
+    "load_meta",
+    "read_meta",
+    "save_meta",
+]
 
 TOPIC_FILE: Final = "topic.json"
 _VERSION: Final = 1
@@ -66,6 +76,11 @@ def save_meta(fs: FileSystem, directory: str, meta: TopicMeta) -> None:
     Raises:
         StorageError: the old one stands.
     """
+    replace_file(fs, os.path.join(directory, TOPIC_FILE), encode_meta(meta))
+
+
+def encode_meta(meta: TopicMeta) -> bytes:
+    """Return a description's bytes."""
     topic: dict[str, object] = {"uuid": str(meta.uuid), "begin": meta.begin, "channels": meta.channels}
     if meta.paused:
         topic["paused"] = sorted(meta.paused)
@@ -77,7 +92,7 @@ def save_meta(fs: FileSystem, directory: str, meta: TopicMeta) -> None:
         topic["lost"] = meta.lost
     if meta.deleted:
         topic["deleted"] = meta.deleted
-    replace_file(fs, os.path.join(directory, TOPIC_FILE), encode_checked("topic", _VERSION, topic))
+    return encode_checked("topic", _VERSION, topic)
 
 
 class KnownMeta:

@@ -1,0 +1,169 @@
+"""Object storage as a file system to read from: what has a URL goes through fsspec, all else to this machine's disks.
+
+Sealed segments never change, so a copy of them in a bucket, with the topic's description, reads as a store does.
+Nothing here writes over what is there, and nobody owns a store in a bucket.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from aiodq.errors import MissingExtraError
+from aiodq.storage.io.filesystem import OsFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from aiodq.format.layout import BytesLike
+    from aiodq.storage.io.filesystem import File, FileSystem, Lock
+
+__all__ = ["AnyFileSystem", "find_objects", "is_url", "numbered"]
+
+
+def is_url(path: str) -> bool:
+    """Return whether a path names a place in object storage."""
+    return "://" in path
+
+
+def find_objects(url: str) -> tuple[Any, str]:
+    """Return fsspec's file system of a URL, and the path in it.
+
+    Raises:
+        MissingExtraError: fsspec, or what it needs for that kind of URL, is not installed.
+        OSError: fsspec knows no such kind.
+    """
+    try:
+        from fsspec.core import url_to_fs  # noqa: PLC0415 - an extra that may be missing
+    except ImportError as cause:
+        raise MissingExtraError("object storage needs the extra 'objects': pip install 'aiodq[objects]'") from cause
+    try:
+        # Names that come while a process lives are to be seen.
+        fs, path = url_to_fs(url, use_listings_cache=False)
+    except ImportError as cause:
+        raise MissingExtraError(f"fsspec needs more for {url!r}: {cause}") from cause
+    except ValueError as cause:
+        raise OSError(errno.EINVAL, str(cause)) from cause
+    return fs, path
+
+
+_NUMBERS: Final = (
+    (FileNotFoundError, errno.ENOENT),
+    (NotADirectoryError, errno.ENOTDIR),
+    (PermissionError, errno.EACCES),
+    (FileExistsError, errno.EEXIST),
+)
+
+
+@contextmanager
+def numbered() -> Iterator[None]:
+    """Give errors the numbers that an operating system's have: many of fsspec's file systems leave them out."""
+    try:
+        yield
+    except OSError as cause:
+        if cause.errno is not None:
+            raise
+        number = next((number for kind, number in _NUMBERS if isinstance(cause, kind)), errno.EIO)
+        raise OSError(number, f"{os.strerror(number)}: {cause}") from cause
+
+
+def _refuse() -> NoReturn:
+    raise OSError(errno.EROFS, "a store in object storage is read; only its owner's machine writes to one")
+
+
+class _Object:
+    """One object, open for reading: each read is a request for a range."""
+
+    def __init__(self, fs: Any, path: str, size: int) -> None:  # noqa: ANN401 - fsspec has no types
+        self._fs = fs
+        self._path = path
+        self._size = size
+
+    def read_at(self, size: int, position: int) -> bytes:
+        end = min(position + size, self._size)
+        with numbered():
+            return bytes(self._fs.cat_file(self._path, start=position, end=end)) if end > position else b""
+
+    def size(self) -> int:
+        return self._size
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:  # noqa: ARG002 - File's
+        _refuse()
+
+    def truncate(self, size: int) -> None:  # noqa: ARG002 - File's
+        _refuse()
+
+    def sync(self) -> None:
+        _refuse()
+
+
+class AnyFileSystem:
+    """See `FileSystem`: this machine's files, and by URL those of others, which are only read. It travels to tasks."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        """See `FileSystem.open`."""
+        if not is_url(path):
+            return OsFileSystem().open(path, write=write, create=create)
+        if write or create:
+            _refuse()
+        fs, place = find_objects(path)
+        with numbered():
+            return _Object(fs, place, int(fs.size(place)))
+
+    def listdir(self, path: str) -> list[str]:
+        """See `FileSystem.listdir`."""
+        if not is_url(path):
+            return OsFileSystem().listdir(path)
+        fs, place = find_objects(path)
+        with numbered():
+            found = [str(name).rstrip("/") for name in fs.ls(place, detail=False)]
+        return sorted({name.rpartition("/")[2] for name in found if name != place.rstrip("/")})
+
+    def is_directory(self, path: str) -> bool:
+        """See `FileSystem.is_directory`."""
+        if not is_url(path):
+            return OsFileSystem().is_directory(path)
+        fs, place = find_objects(path)
+        with numbered():
+            return bool(fs.isdir(place))
+
+    def exists(self, path: str) -> bool:
+        """See `FileSystem.exists`."""
+        if not is_url(path):
+            return OsFileSystem().exists(path)
+        fs, place = find_objects(path)
+        with numbered():
+            return bool(fs.exists(place))
+
+    def make_directory(self, path: str) -> None:
+        """See `FileSystem.make_directory`."""
+        _local(path).make_directory(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """See `FileSystem.rename`."""
+        _local(target).rename(source, target)
+
+    def remove(self, path: str) -> None:
+        """See `FileSystem.remove`."""
+        _local(path).remove(path)
+
+    def remove_directory(self, path: str) -> None:
+        """See `FileSystem.remove_directory`."""
+        _local(path).remove_directory(path)
+
+    def sync_directory(self, path: str) -> None:
+        """See `FileSystem.sync_directory`."""
+        _local(path).sync_directory(path)
+
+    def lock(self, path: str) -> Lock:
+        """See `FileSystem.lock`."""
+        return _local(path).lock(path)
+
+
+def _local(path: str) -> FileSystem:
+    return _refuse() if is_url(path) else OsFileSystem()

@@ -1,0 +1,177 @@
+"""Sealed segments, as they are, to object storage: what is there is read as the store itself is."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError
+from aiodq.spark.objects import AnyFileSystem, find_objects, numbered
+from aiodq.spark.planning import snapshot, topics_of
+from aiodq.storage.io.durable_io import read_file
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.state.holds import Hold, read_hold, write_hold
+from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
+from aiodq.storage.state.topic_meta import TOPIC_FILE, encode_meta, read_meta
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.read.snapshot import LogSnapshot
+    from aiodq.storage.segments.segment_files import Segment
+
+__all__ = ["MANIFEST", "ShipSummary", "ship"]
+
+MANIFEST: Final = "manifest.json"
+"""Of a topic: which segments were shipped, with their sizes and checksums."""
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True)
+class ShipSummary:
+    """What one run did: so many segments with so many messages and bytes brought to a place, in so many seconds."""
+
+    target: str
+    segments: int
+    rows: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """What was shipped of a topic: by file name its size, its checksum, and the offset behind it."""
+
+    segments: dict[str, tuple[int, str, int]]
+
+    @property
+    def stop(self) -> int | None:
+        return max((stop for _, _, stop in self.segments.values()), default=None)
+
+
+def ship(
+    store: str | os.PathLike[str],
+    target: str,
+    *,
+    topics: Sequence[str] | None = None,
+    hold: str | None = None,
+) -> ShipSummary:
+    """Bring the sealed segments that are not there yet to a place in object storage, byte by byte. Blocking, no Spark.
+
+    An object is made only where there is none; repeated after it was cut short, it goes on. What is not sealed yet is
+    for the next run. The place is read as a store is: `spark.read.format("aiodq").load(target)`.
+
+    Args:
+        store: the store's directory. It may be open in another process.
+        target: a URL that fsspec knows: `s3://bucket/shop`.
+        topics: names or patterns; all topics where None.
+        hold: the name under which the store keeps from retention what is not shipped yet.
+
+    Raises:
+        StoreNotFoundError: there is no such store or topic.
+        OffsetError: messages were deleted before they were shipped.
+        CorruptionError: messages are missing or damaged at the ends of segments; or a manifest is.
+        InvalidOptionError: under the name of a topic something else lies there.
+        MissingExtraError: fsspec, or what it needs for that kind of URL, is not installed.
+        StorageError: as mapped from the system's error.
+    """
+    began, fs, path = time.monotonic(), AnyFileSystem(), os.fspath(store)
+    find_objects(target)
+    if hold is not None and read_hold(fs, path, hold) is None:
+        write_hold(OsFileSystem(), path, hold, Hold({}, None if topics is None else tuple(topics)))
+    names = topics_of(fs, path, topics)
+    ends: dict[str, int] = {}
+    shipped: list[Segment] = []
+    for topic in names:
+        log = snapshot(fs, path, topic)
+        found, ends[topic] = _ship_topic(fs, log, f"{target.rstrip('/')}/{topic}")
+        shipped += found
+        if hold is not None:
+            held = read_hold(fs, path, hold) or Hold({}, None if topics is None else tuple(topics))
+            write_hold(OsFileSystem(), path, hold, replace(held, offsets={**held.offsets, topic: ends[topic]}))
+    rows, size = sum(segment.records for segment in shipped), sum(segment.size for segment in shipped)
+    return ShipSummary(target, len(shipped), rows, size, time.monotonic() - began)
+
+
+def _ship_topic(fs: FileSystem, log: LogSnapshot, place: str) -> tuple[list[Segment], int]:
+    """Ship what is new of a topic; return its segments, and the offset behind all that was shipped ever."""
+    before = read_meta(fs, place)
+    if before is not None and before.uuid != log.meta.uuid:
+        raise InvalidOptionError(f"in {place!r} is another topic of that name: ship to another place")
+    known = _manifest(fs, place)
+    start = log.begin if known.stop is None else known.stop
+    new = [segment for segment in log.view.segments if segment.sealed and segment.end > start]
+    stop = new[-1].end if new else start
+    if new and new[0].base > start and log.begin > start:
+        raise OffsetError(
+            f"the messages {start} to {log.begin - 1} of {log.directory!r} were deleted before they were shipped to "
+            f"{place!r}: ship with a hold, and begin anew in another place"
+        )
+    lost = log.lost(start, stop) if new else None
+    if lost is not None:
+        raise CorruptionError(lost.reason, lost.path, lost.position)
+    if not new:
+        return [], stop
+    segments = dict(known.segments)
+    for segment in new:
+        name = os.path.basename(segment.path)
+        data = read_file(fs, segment.path, segment.size) or b""
+        _make(f"{place}/{name}", data)
+        segments[name] = (len(data), _checksum(data), segment.end)
+    # What was shipped is there for good, and nobody consumes it there.
+    begin = log.begin if before is None else before.begin
+    meta = replace(log.meta, begin=begin, channels={}, paused=frozenset(), channel_options={})
+    _replace(f"{place}/{TOPIC_FILE}", encode_meta(meta))
+    # CRASH: the manifest last: what it does not name yet is found to be the same by the next run.
+    content = {"topic": str(log.meta.uuid), "segments": {name: list(entry) for name, entry in segments.items()}}
+    _replace(f"{place}/{MANIFEST}", encode_checked("manifest", _VERSION, content))
+    return new, stop
+
+
+def _manifest(fs: FileSystem, place: str) -> _Manifest:
+    path = f"{place}/{MANIFEST}"
+    data = read_file(fs, path)
+    if data is None:
+        return _Manifest({})
+    found = decode_checked(data, "manifest", _VERSION, path, "the manifest")["segments"]
+    with taking_apart(path, "the manifest"):
+        return _Manifest({str(name): (int(size), str(crc), int(stop)) for name, (size, crc, stop) in found.items()})
+
+
+def _make(url: str, data: bytes) -> None:
+    """Make an object, unless the same is there.
+
+    Raises:
+        InvalidOptionError: something else is there.
+        StorageError: as mapped from the system's error.
+    """
+    fs, path = find_objects(url)
+    try:
+        with numbered():
+            fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        try:
+            with numbered():
+                fs.pipe_file(path, data, mode="create")
+        except FileExistsError as cause:
+            if fs.cat_file(path) != data:
+                raise InvalidOptionError(f"at {url!r} is something else than what is to be shipped there") from cause
+    except OSError as cause:
+        raise storage_error(cause, url) from cause
+
+
+def _replace(url: str, data: bytes) -> None:
+    fs, path = find_objects(url)
+    try:
+        with numbered():
+            fs.pipe_file(path, data)
+    except OSError as cause:
+        raise storage_error(cause, url) from cause
+
+
+def _checksum(data: bytes) -> str:
+    return f"{zlib.crc32(data):08x}"

@@ -1,0 +1,199 @@
+"""Segments in object storage: shipped as they are, and read as the store they come from."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import fsspec
+import pytest
+
+import aiodq
+from aiodq.spark.objects import AnyFileSystem, find_objects
+from aiodq.spark.options import stream_options, write_options
+from aiodq.spark.pipelines.ship import MANIFEST, ship
+from aiodq.spark.streaming import StreamReader
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.state.holds import Hold, read_hold
+from tests.cli.support import aiodq as run
+from tests.cli.support import ok
+from tests.spark.support import fill, read, scanned
+from tests.storage.logs import segments
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> Path:
+    await fill(tmp_path / "store", segment_bytes=2000)
+    await fill(tmp_path / "store", "other", rounds=30, segment_bytes=2000)
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def bucket() -> str:
+    return f"memory://{uuid4()}/lake"
+
+
+def sealed(store: Path, topic: str = "orders") -> list[dict[str, Any]]:
+    """Return the rows that are in sealed segments: all but those of the last one."""
+    last = int(segments(store / topic)[-1].stem)
+    return [row for row in scanned(store, topic) if row["offset"] < last]
+
+
+def test_what_is_shipped_is_read_as_the_store_is(store: Path, bucket: str) -> None:
+    done = ship(store, bucket)
+    rows = sealed(store) + sealed(store, "other")
+    assert (done.target, done.rows) == (bucket, len(rows))
+    assert done.segments == len(segments(store / "orders")) + len(segments(store / "other")) - 2 > 4
+    assert read(bucket, splitBytes="1k") == rows
+    assert read(bucket, topic="other", startingOffsets="7", endingOffsets="9") == sealed(store, "other")[7:9]
+    assert read(f"{bucket}, {store}", topic="other") == sealed(store, "other") + scanned(store, "other")
+    for path in segments(store / "orders")[:-1]:
+        assert fsspec.open(f"{bucket}/orders/{path.name}").open().read() == path.read_bytes()
+
+
+async def test_only_what_is_new_is_shipped(store: Path, bucket: str) -> None:
+    ship(store, bucket, topics=["orders"])
+    assert ship(store, bucket, topics=["orders"]).segments == 0
+    await fill(store, rounds=20, segment_bytes=2000)
+    done = ship(store, bucket, topics=["or*"])
+    assert 0 < done.rows < len(sealed(store))
+    assert read(bucket) == sealed(store)
+    fs, path = find_objects(f"{bucket}/orders/{MANIFEST}")
+    manifest = json.loads(fs.cat_file(path))["manifest"]
+    assert len(manifest["segments"]) == len(segments(store / "orders")) - 1
+
+
+def test_cut_short_it_goes_on(store: Path, bucket: str) -> None:
+    ship(store, bucket)
+    fs, path = find_objects(f"{bucket}/orders")
+    for name in (MANIFEST, "topic.json", segments(store / "orders")[1].name):
+        fs.rm_file(f"{path}/{name}")
+    ship(store, bucket)
+    assert read(bucket, topic="orders") == sealed(store)
+
+
+def test_what_is_there_is_not_written_over(store: Path, bucket: str) -> None:
+    fs, path = find_objects(f"{bucket}/orders/{segments(store / 'orders')[0].name}")
+    fs.pipe_file(path, b"somebody's")
+    with pytest.raises(aiodq.InvalidOptionError, match="something else"):
+        ship(store, bucket)
+    assert fs.cat_file(path) == b"somebody's"
+
+
+async def test_another_topic_of_the_name_is_not_mixed_with_it(store: Path, tmp_path: Path, bucket: str) -> None:
+    ship(store, bucket)
+    await fill(tmp_path / "another", segment_bytes=2000)
+    with pytest.raises(aiodq.InvalidOptionError, match="another topic of that name"):
+        ship(tmp_path / "another", bucket)
+
+
+async def test_what_was_deleted_before_it_was_shipped_is_missed(tmp_path: Path, bucket: str) -> None:
+    ends: list[int] = []
+    async with aiodq.open(tmp_path / "s", aiodq.StoreOptions(segment_bytes=1000)) as store:
+        for _ in range(2):
+            for _ in range(60):
+                await store.topic("a").put(b"x" * 50)
+            if not ends:
+                ends.append(ship(tmp_path / "s", bucket).rows)
+            else:
+                await store.topic("a").purge()
+                for _ in range(60):
+                    await store.topic("a").put(b"x" * 50)
+        with pytest.raises(aiodq.OffsetError, match=f"the messages {ends[0]} to 119 .* were deleted before"):
+            ship(tmp_path / "s", bucket)
+    assert len(read(bucket)) == ends[0], "what was shipped is there for good"
+
+
+async def test_with_a_hold_nothing_is_deleted_before_it_is_shipped(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiodq.engine.topic.retention._LOOK_EVERY", 0.0)
+    fs = OsFileSystem()
+    async with aiodq.open(tmp_path / "s", aiodq.StoreOptions(segment_bytes=1000)) as store:
+        queue = store.queue("a")
+        await queue.put(b"first")
+        ship(tmp_path / "s", bucket, hold="lake")
+        assert read_hold(fs, str(tmp_path / "s"), "lake") == Hold({"a": 0}, None)
+        for _ in range(40):
+            await queue.put(b"x" * 50)
+        for message in await queue.get_many(41, linger=20):
+            await message.ack()
+        queue.topic._engine.retain_soon()
+        await queue.sync()
+        assert queue.begin_offset == 0
+        done = ship(tmp_path / "s", bucket, hold="lake")
+        assert read_hold(fs, str(tmp_path / "s"), "lake") == Hold({"a": done.rows}, None)
+        while queue.begin_offset == 0:
+            await queue.sync()
+            queue.topic._engine.retain_soon()
+        for _ in range(40):
+            await queue.put(b"x" * 50)
+        ship(tmp_path / "s", bucket, hold="lake")
+    assert [row["offset"] for row in read(bucket)] == list(range(len(read(bucket))))
+    assert len(read(bucket)) > done.rows
+
+
+def test_a_stream_of_an_archive(store: Path, bucket: str) -> None:
+    ship(store, bucket)
+    reader = StreamReader(stream_options({"path": f"{bucket},{store}", "topic": "other"}))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert end["topics"] == {f"{bucket}/other": len(sealed(store, "other")), f"{store}/other": 150}
+    rows = [row for task in reader.partitions(start, end) for batch in reader.read(task) for row in batch.to_pylist()]
+    assert rows == scanned(store, "other") + sealed(store, "other")
+
+
+def test_mistakes(store: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(aiodq.StoreNotFoundError):
+        read(f"{bucket}/nowhere")
+    with pytest.raises(aiodq.InvalidOptionError, match="where a store is only read"):
+        write_options({"path": bucket, "topic": "t"}, stream=False)
+    with pytest.raises(aiodq.InvalidOptionError, match="a hold is kept in a store's directory"):
+        stream_options({"path": bucket, "hold": "daily"})
+    with pytest.raises(aiodq.StorageError, match="Protocol not known"):
+        read("nothing-like-it://bucket/x")
+    fs = AnyFileSystem()
+    for wrong in (
+        lambda: fs.open(f"{bucket}/x", create=True),
+        lambda: fs.make_directory(bucket),
+        lambda: fs.rename("/a", bucket),
+        lambda: fs.remove(bucket),
+        lambda: fs.remove_directory(bucket),
+        lambda: fs.sync_directory(bucket),
+        lambda: fs.lock(bucket),
+    ):
+        with pytest.raises(OSError, match="is read; only its owner"):
+            wrong()
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(aiodq.MissingExtraError, match=r"aiodq\[objects\]"):
+        ship(store, bucket)
+    with pytest.raises(aiodq.MissingExtraError, match=r"aiodq\[objects\]"):
+        read(bucket)
+
+
+def test_what_a_kind_of_url_needs_besides_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(aiodq.MissingExtraError, match="s3fs"):
+        find_objects("s3://bucket/x")
+
+
+def test_the_command(store: Path, tmp_path: Path) -> None:
+    target = f"file://{tmp_path}/lake"
+    assert ok("spark", "archive", store, target, "--segments", "--topic", "orders").out.startswith(b"shipped ")
+    assert read(target) == sealed(store)
+    assert run("spark", "archive", store, target, "--segments", "--lossy").code != 0
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_workers_read_an_archive_by_its_url(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    target = f"file://{tmp_path}/lake"
+    ship(store, target)
+    frame = spark.read.format("aiodq").option("topic", "orders").load(target)
+    assert sorted(row["offset"] for row in frame.collect()) == [row["offset"] for row in sealed(store)]
