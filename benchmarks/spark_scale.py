@@ -9,6 +9,7 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,7 @@ from benchmarks.spark import lines
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 KEEP: Final = aiodq.Retention(consumed="keep")
 SIZE: Final = 100
@@ -40,9 +41,10 @@ async def fill(path: Path, topics: int, messages: int, segment_bytes: int = 64 <
                 await topic.put_many(drafts)
 
 
-def count(spark: SparkSession, store: Path) -> int:
-    """Count a store's messages with all their columns read."""
-    frame = spark.read.format("aiodq").load(str(store))
+def count(spark: SparkSession, store: Path, topics: int | None = None) -> int:
+    """Count a store's messages with all their columns read; with a number, of that many topics."""
+    wanted = {} if topics is None else {"topics": ",".join(f"t{number}" for number in range(topics))}
+    frame = spark.read.format("aiodq").options(**wanted).load(str(store))
     return int(frame.selectExpr("count(offset + length(body))").collect()[0][0])
 
 
@@ -75,6 +77,35 @@ def stream(spark: SparkSession, store: Path, place: Path, batches: int) -> list[
     finally:
         query.stop()
     return [batch["durationMs"]["triggerExecution"] / 1000 for batch in done[1:]]
+
+
+async def fill_alike(path: Path, topics: int, messages: int) -> None:
+    """Put the same few bodies again and again, so that large stores are filled fast."""
+    bodies = list(lines(10_000, SIZE))
+    async with aiodq.open(path, aiodq.StoreOptions(sync="os", retention=KEEP)) as store:
+        for number in range(topics):
+            for _ in range(0, messages, len(bodies)):
+                await store.topic(f"t{number}").put_many(bodies)
+
+
+def resident(spark: SparkSession) -> dict[str, int]:
+    """Return MB of the driver's JVM: its heap after a collection, and what it has of the machine's memory."""
+    jvm = spark._jvm  # noqa: SLF001 - pyspark has no other way to ask it
+    assert jvm is not None
+    runtime = jvm.java.lang.Runtime.getRuntime()
+    runtime.gc()
+    pid = jvm.java.lang.ProcessHandle.current().pid()
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    heap = runtime.totalMemory() - runtime.freeMemory()
+    return {"heap after gc": heap >> 20, "resident": pages * 4096 >> 20}
+
+
+def write(frame: DataFrame, place: Path, form: str) -> None:
+    """Write rows to a new place, and remove it again."""
+    place = Path(tempfile.mkdtemp(dir=place)) / "written"
+    writer = frame.write.format(form).mode("append")
+    (writer.option("topic", "t") if form == "aiodq" else writer).save(str(place))
+    shutil.rmtree(place.parent)
 
 
 def measured(rounds: int, ways: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
@@ -115,6 +146,28 @@ def run(spark: SparkSession, place: Path, arguments: argparse.Namespace, what: S
         asyncio.run(fill(store, 12, arguments.messages // 12))
         ways = {"count": lambda: count(spark, store), "report": lambda: report(spark, store, place / "report.html")}
         show(f"12 topics, {arguments.messages:,} messages", measured(arguments.rounds, ways))
+    if "size" in what:
+        store = place / "size"
+        asyncio.run(fill_alike(store, 4, arguments.megabytes * 1_000_000 // SIZE))
+        ways = {f"{many} x {arguments.megabytes} MB": partial(count, spark, store, many) for many in (1, 4)}
+        show("four times as much", measured(arguments.rounds, ways))
+        shutil.rmtree(store)
+    if "write" in what:
+        asyncio.run(fill(place / "source", 1, arguments.messages))
+        spark.read.format("aiodq").load(str(place / "source")).select("body").write.parquet(str(place / "bodies"))
+        frame = spark.read.parquet(str(place / "bodies"))
+        ways = {form: partial(write, frame, place, form) for form in ("aiodq", "parquet")}
+        show(
+            f"write of {arguments.messages:,} messages of {SIZE} B, read from Parquet", measured(arguments.rounds, ways)
+        )
+    if "segments" in what:
+        print(f"\ndriver's JVM at first, MB: {resident(spark)}")
+        for name, size in (("few", 64 << 20), ("many", 20_000)):
+            asyncio.run(fill(place / name, 1, 1_000_000, size))
+            found = len(list((place / name).rglob("*.seg")))
+            ways = {"count": partial(count, spark, place / name), "audit": partial(audit, spark, place / name)}
+            show(f"1,000,000 messages, {found} segments", measured(arguments.rounds, ways))
+            print(f"\ndriver's JVM after {found} segments, MB: {resident(spark)}")
     if "audit" in what:
         store = place / "audit"
         asyncio.run(fill(store, 1, 1_000_000, 1_000_000_000 // (8 * arguments.segments)))
@@ -131,11 +184,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark_scale", description=__doc__)
     add = parser.add_argument
-    add("what", nargs="*", default=["topics", "report", "audit"], help="topics, report, audit (default: all)")
+    add(
+        "what",
+        nargs="*",
+        default=["topics", "report", "audit"],
+        help="topics, report, audit (these by default), write, segments, size",
+    )
     add("--rounds", type=int, default=5, help="default: %(default)s")
     add("--topics", type=int, default=1000, help="default: %(default)s")
     add("--segments", type=int, default=270, help="about so many (default: %(default)s)")
-    add("--messages", type=int, default=3_000_000, help="for `report` (default: %(default)s)")
+    add("--messages", type=int, default=3_000_000, help="for `report` and `write` (default: %(default)s)")
+    add("--megabytes", type=int, default=1000, help="for `size`, of which there are four (default: %(default)s)")
     add("--master", default="local[2]", help="default: %(default)s")
     add("--dir", type=Path, default=Path(tempfile.gettempdir()), help="where to write (default: %(default)s)")
     arguments = parser.parse_args(argv)
