@@ -336,3 +336,14 @@ class TestHeadersOfKafka:
             save(frame, tmp_path / "s", topic="orders")
         save(frame, tmp_path / "s", topic="orders", repeatedHeaders="first")
         assert [row["headers"] for row in scanned(tmp_path / "s")] == [[("a", "1")]] * 2
+
+
+def test_rows_that_were_staged_where_the_driver_does_not_see_them_are_an_error(tmp_path: Path) -> None:
+    """A worker without the driver's file system makes a directory of its own, on its own disk."""
+    wanted = write_options({"path": str(tmp_path / "s"), "topic": "orders"}, stream=False)
+    writer = BatchWriter(wanted)
+    staged = writer.write(iter([pa.RecordBatch.from_arrays([pa.array([b"x"])], ["body"])]))
+    (tmp_path / "s" / STAGING).rename(tmp_path / "elsewhere")
+    with pytest.raises(aiodq.StorageError, match="a task staged it on a machine that does not share this directory"):
+        writer.commit([staged])
+    assert list(aiodq.open_reader(tmp_path / "s").topics()) == []

@@ -280,7 +280,8 @@ def _require_staged(fs: FileSystem, store: str, commit: Commit) -> None:
     for staged in (staged for files in commit.topics.values() for staged in files):
         if staged.file not in there:
             path = os.path.join(directory, staged.file)
-            raise StorageError("what was staged is gone: another writer had the same name, or it was a day ago", path)
+            reason = "a task staged it on a machine that does not share this directory, a writer had the same name"
+            raise StorageError(f"what was staged is gone: {reason}, or it was a day ago", path)
 
 
 def _is_known(fs: FileSystem, store: str, key: CommitKey) -> bool:
