@@ -29,6 +29,7 @@ __all__ = [
     "NotAwaitedError",
     "NotInFlightError",
     "OffsetError",
+    "ProtocolError",
     "ReadOnlyError",
     "StorageError",
     "StoreFailedError",
@@ -173,6 +174,10 @@ class InvalidOptionTypeError(InvalidOptionError, TypeError):
 
 class OffsetError(AiodqError, LookupError):
     """There is no message at that offset: not yet written, already deleted, or lost to damage."""
+
+
+class ProtocolError(AiodqError):
+    """Who talks on a store's socket does not speak as aiodq does: a foreign program, or bytes that are not right."""
 
 
 class MissingExtraError(AiodqError, ImportError):

@@ -30,6 +30,7 @@ from aiodq.testing import SimulatedFileSystem
 from tests.fuzz.mend import SALT, mend_frames
 from tests.fuzz.stores import as_row, small_store
 from tests.fuzz.targets import BASE, CONTEXT, DISKQUEUE_MARK, START, TOPIC
+from tests.fuzz.wire_targets import packet_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -206,6 +207,7 @@ def seeds(name: str) -> list[bytes]:
         "slots": _slots(),
         "transactions": _transactions(),
         "diskqueue": _diskqueues(),
+        "packets": packet_seeds(),
         "segment": [
             _sealed(compact, sealed=False),
             _sealed(batch),

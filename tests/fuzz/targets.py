@@ -49,6 +49,7 @@ from tests.format.support import first_frame
 from tests.fuzz import mend
 from tests.fuzz.small_targets import commit_record, hold, slots, topic
 from tests.fuzz.stores import STORE, TOPICS, from_row, image_of
+from tests.fuzz.wire_targets import mend_packets, packets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -333,6 +334,7 @@ TARGETS: Final = {
     "slots": Target(slots, mend.mend_slots),
     "transactions": Target(transactions, mend.mend_transactions),
     "diskqueue": Target(diskqueue, bytes),
+    "packets": Target(packets, mend_packets),
     "segment": Target(segment, mend.mend_segment),
     "store": Target(store, mend.mend_store),
 }

@@ -1,0 +1,59 @@
+"""Messages as frames of a packet: as they stand in a segment, but with a base and a salt of 0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import CorruptionError, FormatVersionError, ProtocolError
+from aiodq.format.checksum import CRC32, checksum_named
+from aiodq.format.codecs import CODEC_NONE
+from aiodq.format.frame import Batch, FrameContext, decode_frame, encode_run, read_prefix
+from aiodq.format.layout import CONTROL_KINDS
+
+if TYPE_CHECKING:
+    from aiodq.format.columns import Columns
+
+__all__ = ["decode_messages", "encode_messages"]
+
+_CONTEXT: Final = FrameContext(0, checksum_named(CRC32), 0)
+
+
+def encode_messages(columns: Columns, time_ns: int, codec: int = CODEC_NONE) -> bytes:
+    """Return messages as frames.
+
+    Args:
+        columns: at least one.
+        time_ns: when they were put.
+        codec: see `aiodq.format.codecs`.
+    """
+    run = encode_run(columns, _CONTEXT, first=0, watermark=0, time_ns=time_ns, codec=codec, atomic=True)
+    return b"".join(frame.data for frame in run)
+
+
+def decode_messages(frames: bytes, first: int, count: int | None = None) -> list[Batch]:
+    """Return the messages in a packet's frames, which follow each other.
+
+    Args:
+        frames: all of a packet's.
+        first: the offset that the first of them has.
+        count: how many the packet says there are, if it does.
+
+    Raises:
+        ProtocolError: they are not right, do not follow each other, or are more or fewer.
+        MissingExtraError: they are compressed and the package for it is not installed.
+    """
+    batches: list[Batch] = []
+    view, at, end = memoryview(frames), 0, 0
+    try:
+        while at < len(view):
+            frame = read_prefix(view, at, _CONTEXT, position=at, limit=len(view))
+            if frame.kind in CONTROL_KINDS or frame.first != end:
+                raise ProtocolError(f"the frame at byte {at} holds no messages that follow those before")
+            batch = decode_frame(view, at, frame, _CONTEXT)
+            batches.append(Batch(first + end, batch.time_ns, batch.columns))
+            end, at = frame.stop, frame.end
+    except (CorruptionError, FormatVersionError) as cause:
+        raise ProtocolError(f"messages in a packet are not what was sent: {cause.message}") from cause
+    if count not in {None, end} or not end:
+        raise ProtocolError(f"a packet says that it holds {count} messages, and it holds {end}")
+    return batches

@@ -1,0 +1,136 @@
+"""Every fixed layout of the wire protocol as `struct` objects and constants. The tables are in `aiodq.wire`."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final
+
+__all__ = [
+    "ACK",
+    "CALL",
+    "DELIVER",
+    "EACH",
+    "FACTS",
+    "FAIL",
+    "FIGURES",
+    "FIRST_PACKET",
+    "HELD",
+    "HELLO",
+    "ITEM",
+    "JSON",
+    "LARGEST",
+    "OPEN",
+    "PACKET",
+    "PLACED",
+    "PLACES",
+    "PUT",
+    "RANGE",
+    "REJECT",
+    "SIZE",
+    "TEXT",
+    "TOKEN",
+    "TXN",
+    "UNSAID",
+    "VERSION",
+    "WANT",
+    "WELCOME",
+    "Op",
+]
+
+VERSION: Final = 1
+"""The protocol's version this code speaks, and the newest it knows."""
+
+FIRST_PACKET: Final = 65536
+LARGEST: Final = 0x7FFFFFFF
+JSON: Final = 65536
+TEXT: Final = 65536
+UNSAID: Final = -1
+EACH: Final = 0x01
+PLACES: Final = 0x01
+FACTS: Final = 0x02
+
+
+class Op(IntEnum):
+    """What a packet is."""
+
+    HELLO = 0x01
+    OPEN = 0x02
+    PUT = 0x03
+    WANT = 0x04
+    ACK = 0x05
+    NACK = 0x06
+    TOUCH = 0x07
+    RELEASE = 0x08
+    REJECT = 0x09
+    TXN = 0x0A
+    CALL = 0x0B
+    RESUME = 0x0C
+    PING = 0x0D
+    BYE = 0x0E
+    WELCOME = 0x81
+    DONE = 0x82
+    FAIL = 0x83
+    DELIVER = 0x84
+    GONE = 0x85
+    FIGURES = 0x86
+    HANDOVER = 0x87
+    PONG = 0x88
+
+
+PACKET: Final = struct.Struct("<IBBHI")
+"""length, op, flags, 0, request."""
+
+HELLO: Final = struct.Struct("<HHIQQI")
+"""newest version, oldest version, pid, producer, epoch, 0."""
+
+WELCOME: Final = struct.Struct("<HHIQIIq")
+"""version, 0, pid, epoch, largest, 0, reclaim."""
+
+OPEN: Final = struct.Struct("<IBBH")
+"""handle, bytes of the topic's name, bytes of the channel's name, 0."""
+
+PUT: Final = struct.Struct("<IQI")
+"""handle, sequence, count."""
+
+WANT: Final = struct.Struct("<IQ")
+"""handle, total."""
+
+ACK: Final = struct.Struct("<IIQ")
+"""handle, count, epoch: what packets of ranges and of items begin with."""
+
+RANGE: Final = struct.Struct("<QQI")
+"""first offset, its delivery number, count."""
+
+HELD: Final = struct.Struct("<QQII")
+"""The same, and attempts."""
+
+ITEM: Final = struct.Struct("<QQqII")
+"""offset, delivery number, span, attempts, 0."""
+
+REJECT: Final = struct.Struct("<IIQQQ")
+"""handle, attempts, epoch, offset, delivery number."""
+
+TXN: Final = struct.Struct("<QHH")
+"""sequence, acks, puts."""
+
+CALL: Final = struct.Struct("<H")
+"""bytes of the name."""
+
+PLACED: Final = struct.Struct("<QI")
+"""first offset, count."""
+
+FAIL: Final = struct.Struct("<BBHiqII")
+"""bytes of the name, retriable, bytes of the path, errno, position, pid, bytes of the text."""
+
+DELIVER: Final = struct.Struct("<IIQQ")
+"""handle, attempts, first offset, its delivery number."""
+
+FIGURES: Final = struct.Struct("<IIQQQQQQ")
+"""handle, 0, ready, in flight, deferred, begin, end, durable."""
+
+TOKEN: Final = struct.Struct("<Q")
+"""The token of PING and PONG, and the epoch of HANDOVER."""
+
+SIZE: Final = struct.Struct("<I")
+"""bytes of what follows."""

@@ -1,0 +1,89 @@
+"""Packets out of a stream of bytes, and into one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiodq.errors import ProtocolError
+from aiodq.wire.layout import FIRST_PACKET, LARGEST, PACKET
+from aiodq.wire.packets import read_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.format.layout import BytesLike
+    from aiodq.wire.packets import Message
+
+__all__ = ["Packet", "PacketReader", "encode_packet"]
+
+
+class Packet(NamedTuple):
+    """What somebody said, and the number of the request that it is or answers; 0 for none."""
+
+    message: Message
+    request: int = 0
+
+
+def encode_packet(message: Message, request: int = 0) -> bytes:
+    """Return a packet.
+
+    Raises:
+        ProtocolError: a text or JSON in it is too long, or all of it.
+    """
+    flags, payload = message.payload()
+    length = PACKET.size + len(payload)
+    if length > LARGEST:
+        raise ProtocolError(f"{message.op.name}: a packet of {length} bytes")
+    return PACKET.pack(length, message.op, flags, 0, request) + payload
+
+
+class PacketReader:
+    """The receiving end of one connection.
+
+    Attributes:
+        largest: bytes of the largest packet that is believed; to be raised once HELLO and WELCOME are exchanged.
+    """
+
+    def __init__(self) -> None:
+        """Begin with the first packet."""
+        self.largest: int = FIRST_PACKET
+        self._data = bytearray()
+        self._broken: ProtocolError | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of a packet that is not whole yet."""
+        return len(self._data)
+
+    def feed(self, data: BytesLike) -> Iterator[Packet]:
+        """Yield the packets that are whole by now; all of them are to be taken.
+
+        Raises:
+            ProtocolError: something is no packet; nothing that comes behind it is read, however often one asks.
+        """
+        self._data += data
+        at = 0
+        try:
+            while (packet := self._next(at)) is not None:
+                at, found = packet
+                yield found
+        except ProtocolError as error:
+            self._broken = error
+            raise
+        finally:
+            del self._data[:at]
+
+    def _next(self, at: int) -> tuple[int, Packet] | None:
+        if self._broken is not None:
+            raise self._broken
+        if len(self._data) - at < PACKET.size:
+            return None
+        length, op, flags, zero, request = PACKET.unpack_from(self._data, at)
+        if not PACKET.size <= length <= self.largest:
+            raise ProtocolError(f"a packet of {length} bytes, not {PACKET.size} to {self.largest}")
+        if zero:
+            raise ProtocolError("a packet whose reserved bytes are not 0")
+        if len(self._data) - at < length:
+            return None
+        with memoryview(self._data) as view, view[at + PACKET.size : at + length] as payload:
+            return at + length, Packet(read_message(op, flags, payload), request)

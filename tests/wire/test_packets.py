@@ -1,0 +1,185 @@
+"""Packets come out of a stream as they went in, however it is cut; what is none is a typed error, at any byte."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiodq.errors import ProtocolError
+from aiodq.wire.layout import ACK, FIRST_PACKET, HELLO, ITEM, OPEN, PACKET, RANGE, Op
+from aiodq.wire.packets import PACKETS, Call, Message, Open, Ping
+from aiodq.wire.stream import Packet, PacketReader, encode_packet
+from tests.format.support import memory_bound, patched
+from tests.wire.support import EXAMPLES, messages
+
+GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "wire" / "v1"
+AT = PACKET.size
+
+
+def read(data: bytes, *, largest: int = 1 << 20) -> list[Packet]:
+    reader = PacketReader()
+    reader.largest = largest
+    found = list(reader.feed(data))
+    assert not reader.waiting
+    return found
+
+
+def packet(op: int, payload: bytes, flags: int = 0) -> bytes:
+    return PACKET.pack(AT + len(payload), op, flags, 0, 1) + payload
+
+
+def refused(data: bytes, reason: str) -> None:
+    with pytest.raises(ProtocolError, match=reason):
+        read(data)
+
+
+@given(st.lists(st.tuples(messages, st.integers(0, (1 << 32) - 1)), max_size=5), st.randoms(use_true_random=False))
+def test_what_is_sent_arrives_however_it_is_cut(said: list[tuple[Message, int]], rng: random.Random) -> None:
+    data = b"".join(encode_packet(*each) for each in said)
+    reader, found, at = PacketReader(), [], 0
+    reader.largest = 1 << 20
+    while at < len(data):
+        step = rng.choice([1, 3, 12, 50, 1000])
+        found += list(reader.feed(data[at : at + step]))
+        at += step
+    assert found == [Packet(*each) for each in said]
+    assert reader.waiting == 0
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_bytes_of_version_1_stay(name: str) -> None:
+    data = (GOLDEN / f"{name}.bin").read_bytes()
+    assert encode_packet(EXAMPLES[name], 7) == data
+    assert read(data) == [Packet(EXAMPLES[name], 7)]
+
+
+def test_there_is_an_example_of_every_operation_and_nothing_else_in_the_golden_files() -> None:
+    assert {type(message) for message in EXAMPLES.values()} == set(PACKETS.values())
+    assert set(PACKETS) == set(Op)
+    assert {path.stem for path in GOLDEN.iterdir()} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_packet_that_is_cut_short_is_waited_for_or_refused(name: str) -> None:
+    data = encode_packet(EXAMPLES[name], 7)
+    for size in range(len(data)):
+        reader = PacketReader()
+        assert list(reader.feed(data[:size])) == []
+        assert reader.waiting == size
+        assert list(reader.feed(data[size:])) == [Packet(EXAMPLES[name], 7)]
+        if size >= AT:  # and with a length that says so
+            whole = size.to_bytes(4, "little") + data[4:size]
+            reader = PacketReader()
+            try:
+                [found] = reader.feed(whole)
+            except ProtocolError:
+                continue
+            assert encode_packet(*found) == whole, "what is shorter and right says something else"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_packet_with_bytes_too_many_is_refused_or_says_them(name: str) -> None:
+    data = encode_packet(EXAMPLES[name], 7)
+    for more in (b"\0", b"}", b"\0" * 8):
+        longer = (len(data) + len(more)).to_bytes(4, "little") + data[4:] + more
+        try:
+            [found] = read(longer)
+        except ProtocolError:
+            continue
+        assert found != Packet(EXAMPLES[name], 7)
+        assert encode_packet(*found) == longer
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_packets_or_refused(data: bytes) -> None:
+    reader = PacketReader()
+    with memory_bound(1 << 20):
+        try:
+            found = list(reader.feed(data))
+        except ProtocolError:
+            with pytest.raises(ProtocolError):
+                list(reader.feed(encode_packet(Ping(1))))
+            return
+    for each in found:
+        [again] = PacketReader().feed(encode_packet(*each))
+        assert again == each
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_any_changed_byte_is_another_packet_or_refused(name: str, seed: int) -> None:
+    rng = random.Random(seed)
+    data = encode_packet(EXAMPLES[name], 7)
+    for at in range(4, len(data)):
+        for value in {data[at] ^ 1, data[at] ^ 0x80, rng.randrange(256), 0xFF} - {data[at]}:
+            try:
+                [found] = read(patched(data, at, bytes([value])))
+            except ProtocolError:
+                continue
+            assert found != Packet(EXAMPLES[name], 7)
+            assert read(encode_packet(*found)) == [found]
+
+
+def test_a_length_is_believed_up_to_the_bound_and_costs_nothing_before() -> None:
+    for length in (0, AT - 1, FIRST_PACKET + 1, 0xFFFFFFFF):
+        with memory_bound(100_000), pytest.raises(ProtocolError, match=f"a packet of {length} bytes"):
+            list(PacketReader().feed(length.to_bytes(4, "little") + bytes(8)))
+    reader = PacketReader()
+    with memory_bound(100_000):
+        assert list(reader.feed(FIRST_PACKET.to_bytes(4, "little") + b"\x03" + bytes(7))) == []
+
+
+def test_behind_what_is_no_packet_nothing_is_read() -> None:
+    good, reader = encode_packet(Ping(1), 3), PacketReader()
+    packets = reader.feed(good + bytes(12) + good)
+    assert next(packets) == Packet(Ping(1), 3)
+    with pytest.raises(ProtocolError):
+        next(packets)
+    with pytest.raises(ProtocolError):
+        list(reader.feed(good))
+
+
+def test_a_foreign_program_is_refused_at_once() -> None:
+    for data in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00" * 3, b"SSH-2.0-OpenSSH\r\n", b"  V2" * 3):
+        with pytest.raises(ProtocolError):
+            list(PacketReader().feed(data))
+
+
+def test_what_the_numbers_cannot_mean_is_refused() -> None:
+    refused(packet(0x7F, b""), "no packet has the operation 0x7f")
+    refused(packet(Op.BYE, b"", flags=1), "BYE: unknown flags 0x1")
+    refused(PACKET.pack(AT, Op.BYE, 0, 1, 0), "reserved")
+    refused(packet(Op.HELLO, HELLO.pack(1, 2, 0, 0, 0, 0)), "no versions are 2 to 1")
+    refused(packet(Op.HELLO, HELLO.pack(1, 0, 0, 0, 0, 0)), "no versions are 0 to 1")
+    refused(packet(Op.HELLO, HELLO.pack(1, 1, 0, 0, 0, 9)), "HELLO: reserved")
+    refused(packet(Op.HELLO, HELLO.pack(1, 1, 0, 0, 0, 0) + b"\xff"), "not UTF-8")
+    refused(packet(Op.ACK, ACK.pack(1, 0, 1)), "0 rows")
+    refused(packet(Op.ACK, ACK.pack(1, 2, 1) + RANGE.pack(1, 1, 1)), "2 rows of 20 bytes in 20 bytes")
+    refused(packet(Op.ACK, ACK.pack(1, 1, 1) + RANGE.pack(1, 1, 0)), "no range has 0 messages")
+    refused(packet(Op.ACK, ACK.pack(1, 1, 1) + RANGE.pack((1 << 64) - 1, 1, 2)), "no range has 2 messages")
+    refused(packet(Op.NACK, ACK.pack(1, 1, 1) + ITEM.pack(1, 1, -2, 1, 0)), "a span of -2 ns")
+    refused(packet(Op.NACK, ACK.pack(1, 1, 1) + ITEM.pack(1, 1, 0, 1, 7)), "NACK: reserved")
+    refused(packet(Op.OPEN, OPEN.pack(1, 0, 0, 0)), "a text of 0 bytes")
+    refused(packet(Op.DONE, bytes(12), flags=3), "places and facts at once")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"[]", b"3", b"null", b"{}", b"{", b'{"a":NaN}', b'{"a":1}x', b"[" * 60_000, b'{"a":' * 9000, b'{"\xff":1}', b" "],
+    ids=["list", "number", "null", "empty", "torn", "nan", "more", "deep", "deeper", "latin", "blank"],
+)
+def test_json_that_is_no_object_is_refused(text: bytes) -> None:
+    refused(packet(Op.CALL, b"\1\0x" + text), "JSON")
+
+
+def test_too_much_json_is_refused_by_both_ends() -> None:
+    text = "x" * 65_536
+    with pytest.raises(ProtocolError, match="JSON"):
+        encode_packet(Call("x", {"a": text}))
+    refused(packet(Op.CALL, b"\1\0x" + json.dumps({"a": text}).encode()), "JSON")
+    with pytest.raises(ProtocolError, match="a text of 300 bytes"):
+        encode_packet(Open(1, "x" * 300, "", {}))
