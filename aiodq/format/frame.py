@@ -44,6 +44,7 @@ __all__ = [
     "check_frame",
     "decode_frame",
     "encode_compact",
+    "encode_control",
     "encode_frames",
     "encode_run",
     "frame_payload",
@@ -240,6 +241,23 @@ def encode_compact(body: bytes, context: FrameContext, first: int, watermark: in
         lag = _lag(first, watermark)
     rest = _COMPACT_REST.pack(KIND_COMPACT, padding, 0, first - context.base, lag, time_ns)
     covered = b"".join((rest, body, _COMPACT_ENDS[padding].pack(length)))
+    return FRAME_START.pack(length, context.checksum(covered, context.salt)) + covered
+
+
+def encode_control(kind: int, body: bytes, context: FrameContext, first: int, *, watermark: int, time_ns: int) -> bytes:
+    """Return a control frame.
+
+    Args:
+        kind: one of CONTROL_KINDS.
+        body: what it says, a multiple of 8 bytes.
+        context: the segment's.
+        first: the offset of the record that follows.
+        watermark: everything below this offset is known to be durable.
+        time_ns: when it was written.
+    """
+    length = COMPACT_MIN + len(body)
+    rest = _COMPACT_REST.pack(kind, 0, 0, first - context.base, _lag(first, watermark), time_ns)
+    covered = b"".join((rest, body, TRAILER.pack(length)))
     return FRAME_START.pack(length, context.checksum(covered, context.salt)) + covered
 
 
