@@ -88,8 +88,8 @@ first has the flag CONTINUED, the last CONTINUES, those between have both. A run
 last frame, or with any damaged, no reader gives out any of it. A put of one frame has neither flag.
 
 **Control kinds** carry no records. A reader checks them like any frame, then steps over those that it does not know.
-Those there are, are in `aiodq.format.producers`. A segment of control frames alone goes on like one without frames: its successor would
-have its name.
+Those there are, are in `aiodq.format.producers`. A segment of control frames alone goes on like one without frames: its
+successor would have its name.
 
 
 ## Compact record

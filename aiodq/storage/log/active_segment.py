@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.format.footer import IndexEntry, SegmentIndex, begins_entry, footer_bytes
 from aiodq.format.frame import encode_compact, encode_run, slice_frames
-from aiodq.format.layout import FOOTER_TAIL, INDEX_ENTRY, INDEX_STRIDE, MAX_RELATIVE
+from aiodq.format.layout import FOOTER_TAIL, FRAME_START, INDEX_ENTRY, INDEX_STRIDE, MAX_RELATIVE
+from aiodq.format.producers import Producer, PutOf, encode_producers, encode_put
 from aiodq.storage.io.durable_io import sync_directory, sync_file, write_all
 from aiodq.storage.io.file_pool import PooledFile, is_ready, make_ready
 from aiodq.storage.io.filesystem import close_file
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aiodq.format.columns import Columns
+    from aiodq.format.frame import Encoded
     from aiodq.format.layout import BytesLike
     from aiodq.format.segment import SegmentHeader
     from aiodq.storage.io.filesystem import File, FileSystem
+    from aiodq.storage.log.producer_table import Origin, ProducerTable
     from aiodq.storage.segments.segment_files import Segment
 
 __all__ = ["WRITE_BYTES", "ActiveSegment", "cuts"]
@@ -51,8 +54,8 @@ class ActiveSegment:
     """
 
     __slots__ = (
-        "_ahead", "_entries", "_file", "_index", "_indexed", "_last_indexed", "_limit", "_pooled", "_position",
-        "_staged", "_staged_bytes", "_torn", "next", "segment",
+        "_ahead", "_entries", "_file", "_index", "_indexed", "_known", "_last_indexed", "_limit", "_pooled",
+        "_position", "_staged", "_staged_bytes", "_torn", "next", "segment",
     )  # fmt: skip
 
     def __init__(self, fs: FileSystem, file: File, segment: Segment, index: SegmentIndex) -> None:
@@ -68,6 +71,7 @@ class ActiveSegment:
         self._staged: list[BytesLike] = []
         self._staged_bytes = 0
         self._entries: list[tuple[IndexEntry, bool, int, int]] = []
+        self._known: list[Producer] = []
         self._torn = False
         self._limit = 0
         self._count_entries()
@@ -122,8 +126,9 @@ class ActiveSegment:
         return self._position + self._staged_bytes
 
     def stage(
-        self, columns: Columns, limit: int, *, watermark: int, time_ns: int, codec: int, atomic: bool
-    ) -> tuple[int, int] | None:
+        self, columns: Columns, limit: int, *, watermark: int, time_ns: int, codec: int, atomic: bool,
+        producers: ProducerTable | None = None, origin: Origin | None = None,
+    ) -> tuple[int, int] | None:  # fmt: skip
         """Encode records to be written next.
 
         Args:
@@ -133,6 +138,8 @@ class ActiveSegment:
             time_ns: the batch's time.
             codec: see `aiodq.format.codecs`.
             atomic: all or nothing.
+            producers: who is known; a segment begins with them.
+            origin: whose put it is, if that is to be known; it is atomic then.
 
         Returns:
             The first offset and the one behind the last, or None where the segment has to roll first.
@@ -146,15 +153,26 @@ class ActiveSegment:
             columns, self.segment.context, first=first, watermark=watermark, time_ns=time_ns, codec=codec, atomic=atomic
         )
         frames = list(run)
-        size = sum(len(frame.data) for frame in frames)
-        # What is staged at once is one run, which an index never divides.
-        opens = begins_entry(self.position, self._last_indexed)
-        footer = footer_bytes(self._indexed + opens)
-        if self.position + size + footer > limit and first > self.segment.base:
+        controls = (
+            self._controls(frames, watermark, time_ns, producers, origin)
+            if origin is not None or (producers is not None and producers.puts)
+            else []
+        )
+        size = sum(map(len, controls)) + sum(len(frame.data) for frame in frames)
+        # What is staged at once is one run, which an index never divides, and control frames before it.
+        indexed, last_indexed, position = self._indexed, self._last_indexed, self.position
+        for length in (*map(len, controls), 0):
+            if begins_entry(position, last_indexed):
+                indexed, last_indexed = indexed + 1, position
+            position += length
+        if self.position + size + footer_bytes(indexed) > limit and first > self.segment.base:
             return None
-        if opens:
-            self._indexed, self._last_indexed = self._indexed + 1, self.position
+        self._indexed, self._last_indexed = indexed, last_indexed
         position, relative = self.position, first - self.segment.base
+        for control in controls:
+            self._entries.append((IndexEntry(position, relative, 0, 1, time_ns), False, 0, 0))
+            position += len(control)
+        self._staged += controls
         for frame in frames:
             entry = IndexEntry(position, relative, frame.records, 1, time_ns)
             self._entries.append((entry, frame is not frames[0], frame.flags, frame.raw))
@@ -163,7 +181,28 @@ class ActiveSegment:
         self._staged += [frame.data for frame in frames]
         self._staged_bytes += size
         self.next = first + len(columns.bodies)
+        if origin is not None:
+            self._known.append(Producer(origin.producer, origin.sequence, first, len(columns.bodies), time_ns))
         return first, self.next
+
+    def _controls(
+        self,
+        frames: list[Encoded],
+        watermark: int,
+        time_ns: int,
+        producers: ProducerTable | None,
+        origin: Origin | None,
+    ) -> list[bytes]:
+        """Return what is to stand before a put: who was known before the segment, and whose it is."""
+        context, first, controls = self.segment.context, self.next, []
+        if producers is not None and producers.puts and first == self.segment.base:
+            controls.append(encode_producers(producers.rows(), context, watermark, time_ns))
+        if origin is not None:
+            follows = FRAME_START.unpack_from(frames[0].data)[1]
+            count = sum(frame.records for frame in frames)
+            put = PutOf(origin.producer, origin.sequence, first, count, follows)
+            controls.append(encode_put(put, context, watermark, time_ns))
+        return controls
 
     def append(self, body: bytes, limit: int, *, watermark: int, time_ns: int, zeros_ahead: bool) -> int:
         """Write one plain record at once, and show it to readers: `stage`, `flush` and `commit` in one step.
@@ -249,9 +288,13 @@ class ActiveSegment:
         self._staged_bytes = 0
         self._ahead.top_up(self._position, self._limit)
 
-    def commit(self) -> None:
-        """Show readers what was written."""
+    def commit(self, producers: ProducerTable | None = None) -> None:
+        """Show readers what was written; `producers` are told whose it is."""
         segment = self.segment
+        if self._known and producers is not None:
+            for row in self._known:
+                producers.note(row)
+        self._known.clear()
         if segment.sealed:
             return  # nothing was, and its size is that of the footer, too
         for entry, joined, flags, raw_bytes in self._entries:
@@ -270,6 +313,7 @@ class ActiveSegment:
         self._staged.clear()
         self._staged_bytes = 0
         self._entries.clear()
+        self._known.clear()
         self._torn = self._torn or self._position > self.segment.data_end
         self._position = self.segment.data_end
         self.next = self.segment.end

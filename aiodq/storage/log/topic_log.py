@@ -17,6 +17,7 @@ from aiodq.storage.io.durable_io import ensure_directory, read_file, sweep_tempo
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import Damage, quarantine
 from aiodq.storage.log.active_segment import ActiveSegment
+from aiodq.storage.log.producer_table import ProducerTable
 from aiodq.storage.log.recovery import recover
 from aiodq.storage.log.staged_segments import move_in, place, placed
 from aiodq.storage.read.log_reader import LogView
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from aiodq.format.columns import Columns
     from aiodq.options import ChannelOptions, StoreOptions
     from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.log.producer_table import Origin
     from aiodq.storage.segments.offset_ranges import Ranges
     from aiodq.storage.state.stored_options import StoredOptions
 
@@ -75,11 +77,12 @@ class TopicLog:
         cut_bytes: unfinished writes that were taken off at open.
         durable: the offset below which everything is on the device.
         closed: its files are closed, or are being closed.
+        producers: who put what, as far as that is to be known; nobody before `recall`.
     """
 
     __slots__ = (
         "_active", "_clock", "_describing", "_skipped", "_slots", "closed", "cut_bytes", "damages", "directory",
-        "durable", "fs", "listed", "meta", "options", "segments",
+        "durable", "fs", "listed", "meta", "options", "producers", "segments",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +108,7 @@ class TopicLog:
         self._describing = threading.Lock()
         self._skipped = 0
         self.closed: bool = False
+        self.producers: ProducerTable = ProducerTable()
         ensure_directory(fs, directory)
         self.meta: TopicMeta
         self.damages: list[Damage]
@@ -258,8 +262,24 @@ class TopicLog:
         segment = self._active.segment
         return LogView(self.segments, segment.end if stop is None else min(stop, segment.end), segment.data_end)
 
-    def stage(self, columns: Columns, time_ns: int, *, atomic: bool) -> tuple[int, int] | None:
+    def recall(self) -> None:
+        """Know who put what before the log was opened. Blocking.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        self.producers.recall(self.fs, self.segments, self.end)
+
+    def stage(
+        self, columns: Columns, time_ns: int, *, atomic: bool, origin: Origin | None = None
+    ) -> tuple[int, int] | None:
         """Encode records to be written with the next `flush`; None where `roll` has to come first.
+
+        Args:
+            columns: the records.
+            time_ns: when they are put.
+            atomic: all or nothing.
+            origin: whose put it is, if that is to be known; it is atomic then.
 
         Returns:
             The first offset and the one behind the last.
@@ -271,6 +291,8 @@ class TopicLog:
             time_ns=time_ns,
             codec=self.options.codec,
             atomic=atomic,
+            producers=self.producers,
+            origin=origin,
         )
 
     def append(self, body: bytes, time_ns: int, *, zeros_ahead: bool = False) -> int:
@@ -283,7 +305,10 @@ class TopicLog:
             DiskFullError: no space; `rollback`, and later puts may succeed.
             StorageError: as mapped from the system's error; `rollback`.
         """
-        return self._active.append(
+        active = self._active
+        if self.producers.puts and active.next == active.segment.base:
+            return -1  # a segment begins with them
+        return active.append(
             body, self.options.segment_bytes, watermark=self.durable, time_ns=time_ns, zeros_ahead=zeros_ahead
         )
 
@@ -303,7 +328,7 @@ class TopicLog:
 
     def commit(self) -> None:
         """Show readers what was flushed."""
-        self._active.commit()
+        self._active.commit(self.producers)
 
     def rollback(self) -> None:
         """Forget what was staged or flushed since the last commit."""

@@ -1,0 +1,164 @@
+"""What a log holds of whom: the last puts of each producer, by which one that comes again is known."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.errors import CorruptionError
+from aiodq.format.frame import read_prefix
+from aiodq.format.layout import ALIGNMENT, FRAME_PREFIX, SEGMENT_HEADER
+from aiodq.format.producers import KIND_PRODUCERS, KIND_PUT, Producer, decode_producers, decode_put
+from aiodq.storage.io.filesystem import opened
+from aiodq.storage.segments.frame_scan import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from aiodq.format.frame import Frame
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.segments.segment_files import Segment
+
+__all__ = ["MOST_PENDING", "Origin", "ProducerTable"]
+
+MOST_PENDING: Final = 16
+"""So many puts of a producer are known: it has no more of them unacknowledged in one topic."""
+
+_MOST: Final = 1000
+"""Producers known of one topic; beyond that those are forgotten that have been silent for longest."""
+
+_IDLE_NS: Final = 3600 * 1_000_000_000
+"""After such a time a producer is forgotten."""
+
+_FURTHEST: Final = 4
+"""So many segments are looked through, from the last one back, where none begins with what was known before."""
+
+_KIND_AT: Final = 8
+_CONTROL: Final = re.compile(bytes([91, KIND_PUT, KIND_PRODUCERS, 93]) + rb"\x00\x00\x00", re.DOTALL)
+_CHUNK: Final = 1 << 20
+
+
+class Origin(NamedTuple):
+    """Whose a put is, and the how manieth of its own into this topic."""
+
+    producer: int
+    sequence: int
+
+
+class ProducerTable:
+    """The last puts of each producer, in the order in which they were put.
+
+    Attributes:
+        puts: those of each producer, by sequence, the one that was silent for longest first. Empty: nobody is known.
+    """
+
+    def __init__(self) -> None:
+        """Know nobody."""
+        self.puts: dict[int, dict[int, Producer]] = {}
+
+    def __len__(self) -> int:
+        """Return how many producers are known."""
+        return len(self.puts)
+
+    def rows(self) -> list[Producer]:
+        """Return all that is known, oldest producer first."""
+        return list(chain.from_iterable(puts.values() for puts in self.puts.values()))
+
+    def find(self, origin: Origin) -> range | None:
+        """Return the offsets of a put that is in the log already, or None."""
+        put = self.puts.get(origin.producer, {}).get(origin.sequence)
+        return None if put is None else range(put.first, put.first + put.messages)
+
+    def last(self, producer: int) -> int | None:
+        """Return the sequence of a producer's last put, or None where nobody knows it."""
+        puts = self.puts.get(producer)
+        return None if puts is None else next(reversed(puts))
+
+    def note(self, row: Producer) -> None:
+        """Know of a put that is in the log from now on."""
+        puts = self.puts.pop(row.producer, {})
+        puts[row.sequence] = row
+        while len(puts) > MOST_PENDING:
+            del puts[next(iter(puts))]
+        self.puts[row.producer] = puts  # behind all who have been silent for longer
+        while len(self.puts) > _MOST or self._oldest_ns() < row.time_ns - _IDLE_NS:
+            del self.puts[next(iter(self.puts))]
+
+    def _oldest_ns(self) -> int:
+        puts = self.puts[next(iter(self.puts))]
+        return puts[next(reversed(puts))].time_ns
+
+    def recall(self, fs: FileSystem, segments: Sequence[Segment], end: int) -> None:
+        """Know what a log's files say. Blocking.
+
+        Args:
+            fs: the log's.
+            segments: the log's, in order, whose ends are right.
+            end: the offset behind the last record of the log.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        self.puts.clear()
+        found: list[list[Producer]] = []
+        for segment in reversed([each for each in segments if not each.empty][-_FURTHEST:]):
+            rows, whole = _recalled(fs, segment, end)
+            found.append(rows)
+            if whole:
+                break
+        for row in chain.from_iterable(reversed(found)):
+            self.note(row)
+
+
+def _recalled(fs: FileSystem, segment: Segment, end: int) -> tuple[list[Producer], bool]:
+    """Return what one segment says, and whether that is everything: it begins with what was known before."""
+    rows: list[Producer] = []
+    whole = False
+    with opened(fs, segment.path) as file:
+        window = Window(file, segment.path, segment.data_end)
+        for frame in _control_frames(window, segment):
+            at = window.at(frame.position, frame.length)
+            view = memoryview(window.data)
+            try:
+                if frame.kind == KIND_PUT:
+                    row = _put_of(window, view, at, frame, segment)
+                    rows += [row] if row is not None and row.first + row.messages <= end else []
+                else:
+                    rows += decode_producers(view, at, frame, segment.context, path=segment.path)
+                    whole = whole or frame.first == segment.base
+            except CorruptionError:
+                continue  # bytes of a message that only look like one, or damage that reading the messages tells of
+    return rows, whole
+
+
+def _control_frames(window: Window, segment: Segment) -> Iterator[Frame]:
+    """Yield what looks like a control frame of producers; nothing but the shape is checked."""
+    position = SEGMENT_HEADER.size
+    while position + FRAME_PREFIX.size <= segment.data_end:
+        chunk = window.read(position, min(_CHUNK, segment.data_end - position))
+        for match in _CONTROL.finditer(chunk, _KIND_AT):
+            at = match.start() - _KIND_AT
+            if (position + at) % ALIGNMENT == 0:
+                try:
+                    yield read_prefix(
+                        chunk, at, segment.context, position=position + at, limit=segment.data_end, path=segment.path
+                    )
+                except CorruptionError:
+                    continue
+        # What lies across the border of two chunks is looked at again with the second.
+        step = len(chunk) - FRAME_PREFIX.size & ~(ALIGNMENT - 1)
+        if step <= 0:
+            return
+        position += step
+
+
+def _put_of(window: Window, view: memoryview, at: int, frame: Frame, segment: Segment) -> Producer | None:
+    """Return the put that a frame names, if that stands behind it."""
+    put = decode_put(view, at, frame, segment.context, path=segment.path)
+    prefix = window.read(frame.end, min(64, segment.data_end - frame.end))
+    following = read_prefix(prefix, 0, segment.context, position=frame.end, limit=segment.data_end, path=segment.path)
+    # CRASH: 2. A power cut may have left the control frame without its put, and another put has those offsets now.
+    if following.crc != put.follows or following.first != put.first:
+        return None
+    return Producer(put.producer, put.sequence, put.first, put.messages, frame.time_ns)

@@ -1,0 +1,228 @@
+"""Who put what is known from the log alone: after a reopening, a roll, a torn write, and for as long as it matters."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiodq.format.columns import Columns
+from aiodq.format.producers import Producer
+from aiodq.storage.log import producer_table
+from aiodq.storage.log.producer_table import MOST_PENDING, Origin, ProducerTable
+from aiodq.storage.offline.verify import verify_store
+from aiodq.testing import WatchedFileSystem
+from tests.storage.logs import START, copy, flip, messages, open_log, put, read_topic, segments
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aiodq.storage.log.topic_log import TopicLog
+
+SECOND = 1_000_000_000
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Path:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "LOCK").touch()
+    return tmp_path / "store" / "t"
+
+
+def put_of(log: TopicLog, origin: Origin, bodies: list[bytes], time_ns: int = START, *, sync: bool = True) -> range:
+    """Put as somebody, rolling where that is needed."""
+    first = log.end
+    if log.stage(Columns(bodies), time_ns, atomic=True, origin=origin) is None:
+        log.roll()
+        assert log.stage(Columns(bodies), time_ns, atomic=True, origin=origin) is not None
+    log.flush()
+    log.commit()
+    if sync:
+        log.sync()
+    return range(first, log.end)
+
+
+def recalled(topic: Path, segment_bytes: int = 1 << 20) -> ProducerTable:
+    """Return what a log that is opened anew knows."""
+    log = open_log(topic, segment_bytes=segment_bytes)
+    log.recall()
+    log.close()
+    return log.producers
+
+
+def is_whole(topic: Path) -> bool:
+    return verify_store(str(topic.parent), WatchedFileSystem()).ok
+
+
+def test_a_put_is_known_by_its_producer_and_number_after_a_reopening(topic: Path) -> None:
+    log = open_log(topic)
+    placed = {Origin(7, n): put_of(log, Origin(7, n), [b"x"] * n) for n in range(1, 5)}
+    put(log, [b"of nobody"])
+    placed[Origin(8, 1)] = put_of(log, Origin(8, 1), [b"%d" % n * 50_000 for n in range(5)])
+    log.close()
+    for known in (log.producers, recalled(topic)):
+        assert {origin: known.find(origin) for origin in placed} == placed
+        assert known.find(Origin(7, 5)) is known.find(Origin(9, 1)) is None
+        assert (known.last(7), known.last(8), known.last(9)) == (4, 1, None)
+    assert is_whole(topic)
+    assert len(read_topic(topic)) == 16
+
+
+@pytest.mark.parametrize("segment_bytes", [400, 3000, 20_000])
+def test_a_segment_begins_with_who_was_known_however_it_begins(topic: Path, segment_bytes: int, seed: int) -> None:
+    rng = random.Random(seed)
+    log = open_log(topic, segment_bytes=segment_bytes)
+    placed: dict[Origin, range] = {}
+    for number in range(200):
+        kind = rng.randrange(4)
+        if kind == 0:
+            origin = Origin(rng.randrange(3), number)
+            placed[origin] = put_of(log, origin, [b"x" * rng.randrange(100)] * rng.randint(1, 20), number)
+        elif kind == 1:
+            put(log, [b"y" * rng.randrange(300)], sync=False)
+        elif kind == 2:
+            put(log, [b"z"] * rng.randrange(1, 9), atomic=True, sync=False)
+        elif log.append(b"at once", START) < 0:
+            put(log, [b"at once"], sync=False)
+        active = log._active
+        assert active._indexed == len(active._index.positions), "the room for the footer is counted right"
+        if rng.random() < 0.05:
+            log.roll()
+        if rng.random() < 0.05:
+            log.close()
+            log = open_log(topic, segment_bytes=segment_bytes)
+            log.recall()
+    log.close()
+    assert is_whole(topic)
+    last = segments(topic)[-1]
+    for path in segments(topic)[:-3]:
+        path.unlink()  # as retention does
+    known = recalled(topic, segment_bytes)
+    for producer in range(3):
+        own = sorted(origin for origin in placed if origin.producer == producer)[-MOST_PENDING:]
+        assert {origin: known.find(origin) for origin in own} == {origin: placed[origin] for origin in own}
+    assert last.exists()
+
+
+def test_a_record_that_is_written_at_once_begins_no_segment_without_them(topic: Path) -> None:
+    log = open_log(topic)
+    put_of(log, Origin(7, 1), [b"a"])
+    log.roll()
+    assert log.append(b"b", START) < 0
+    put(log, [b"b"])
+    assert log.append(b"c", START) == 2
+    log.close()
+    segments(topic)[0].unlink()
+    assert recalled(topic).find(Origin(7, 1)) == range(1)
+
+
+def test_what_a_torn_write_left_is_not_known_whoever_has_its_offsets_then(topic: Path, tmp_path: Path) -> None:
+    log = open_log(topic)
+    put_of(log, Origin(7, 1), [b"before"])
+    log.close()
+    start = segments(topic)[0].stat().st_size
+    log = open_log(topic)
+    put_of(log, Origin(7, 2), [b"%d" % n * 30_000 for n in range(4)], sync=False)
+    log.abandon()
+    end = segments(topic)[0].stat().st_size
+    for size in (*range(start, start + 200, 8), *range(start + 200, end, 9000), end):
+        torn = copy(topic, tmp_path / "torn" / "t")
+        os.truncate(segments(torn)[0], size)
+        log = open_log(torn)
+        log.recall()
+        kept = range(1, 5) if size == end else None
+        assert log.producers.find(Origin(7, 2)) == kept
+        assert log.producers.find(Origin(7, 1)) == range(1)
+        put(log, [b"another", b"put", b"of", b"as many"])
+        log.close()
+        assert recalled(torn).find(Origin(7, 2)) == kept
+        log = open_log(torn)
+        log.recall()
+        again = put_of(log, Origin(7, 2), [b"again"])
+        assert log.producers.find(Origin(7, 2)) == again
+        log.close()
+        assert recalled(torn).find(Origin(7, 2)) == again
+
+
+def test_what_was_rolled_back_is_not_known(topic: Path) -> None:
+    log = open_log(topic)
+    put_of(log, Origin(7, 1), [b"a"])
+    assert log.stage(Columns([b"b"]), START, atomic=True, origin=Origin(7, 2)) is not None
+    log.flush()
+    log.rollback()
+    put_of(log, Origin(7, 3), [b"c"])
+    assert [log.producers.find(Origin(7, n)) for n in (1, 2, 3)] == [range(1), None, range(1, 2)]
+    log.close()
+    assert [recalled(topic).find(Origin(7, n)) for n in (1, 2, 3)] == [range(1), None, range(1, 2)]
+    assert list(read_topic(topic).values()) == [b"a", b"c"]
+
+
+def test_damage_in_a_control_frame_costs_no_message(topic: Path) -> None:
+    log = open_log(topic)
+    put_of(log, Origin(7, 1), [b"a"])
+    put_of(log, Origin(7, 2), [b"b"])
+    log.roll()
+    put_of(log, Origin(7, 3), [b"c"])
+    log.close()
+    flip(segments(topic)[0], 64 + 30, 1)
+    log = open_log(topic)
+    log.recall()
+    assert list(messages(log).values()) == [b"a", b"b", b"c"]
+    assert [log.producers.find(Origin(7, n)) for n in (1, 2, 3)] == [range(1), range(1, 2), range(2, 3)]
+    log.close()
+
+
+def test_a_message_that_holds_the_log_tells_nothing_that_is_not_so(topic: Path) -> None:
+    log = open_log(topic)
+    placed = put_of(log, Origin(7, 1), [b"a"])
+    log.close()
+    whole = segments(topic)[0].read_bytes()
+    log = open_log(topic)
+    put(log, [whole, b"\xe0\0\0\0" * 100])
+    log.close()
+    known = recalled(topic)
+    assert (known.find(Origin(7, 1)), len(known)) == (placed, 1)
+
+
+def test_only_the_last_puts_of_a_producer_are_known() -> None:
+    table = ProducerTable()
+    for number in range(100):
+        table.note(Producer(7, number, number, 1, number))
+    assert [table.find(Origin(7, number)) is not None for number in range(100)] == [
+        number >= 100 - MOST_PENDING for number in range(100)
+    ]
+    assert table.last(7) == 99
+
+
+def test_who_is_silent_for_long_or_one_of_too_many_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_table, "_MOST", 5)
+    table = ProducerTable()
+    for number in range(8):
+        table.note(Producer(number, 1, number, 1, number * SECOND))
+        table.note(Producer(0, number + 1, number, 1, number * SECOND))
+    assert sorted(row.producer for row in table.rows() if row.producer) == [4, 5, 6, 7]
+    assert table.last(0) == 8
+    table.note(Producer(99, 1, 50, 1, 3600 * SECOND + 6 * SECOND))
+    assert {row.producer for row in table.rows()} == {0, 6, 7, 99}
+    assert not ProducerTable().puts
+
+
+def test_how_far_back_is_looked_is_bounded(topic: Path) -> None:
+    log = open_log(topic)
+    put_of(log, Origin(7, 1), [b"a"])
+    log.close()
+    for number in range(10):  # by owners who know nobody
+        log = open_log(topic)
+        log.roll()
+        put(log, [b"%d" % number])
+        log.close()
+        fs = WatchedFileSystem()
+        log = open_log(topic, fs)
+        before = fs.calls["open"]
+        log.recall()
+        after = fs.calls["open"]
+        assert (log.producers.find(Origin(7, 1)) is not None) == (number < 3)
+        assert after - before <= 4
+        log.close()
