@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     Waiter: TypeAlias = "asyncio.Future[Any] | PutResult"
 
+    from aiodq.storage.log.producer_table import Origin
+
 __all__ = [
     "OVERHEAD",
     "PLAIN",
@@ -140,6 +142,7 @@ class Part:
         first: the first offset, once it was written; -1 before.
         time_ns: when it was written, nanoseconds since the epoch.
         cost: bytes of memory.
+        origin: whose put it is, of an atomic part that may come again.
     """
 
     columns: Columns
@@ -148,6 +151,7 @@ class Part:
     first: int = -1
     time_ns: int = 0
     cost: int = 0
+    origin: Origin | None = None
 
     def add(self, message: Accepted, body: bytes, waiter: Waiter) -> None:
         """Append one message."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.put_batch import Waiter
     from aiodq.format.columns import Columns
+    from aiodq.storage.log.producer_table import Origin
 
 __all__ = ["PutBuffer", "PutTopic"]
 
@@ -230,6 +231,19 @@ class PutBuffer:
         self._make_room(len(columns.bodies), cost)
         waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
         self._add_part(Part(columns, [waiter], atomic=True, cost=cost))
+        return waiter
+
+    def accept_of(self, columns: Columns, origin: Origin) -> asyncio.Future[range]:
+        """As `accept_many`, of messages that somebody puts who may put them again; the log knows them then.
+
+        Raises:
+            QueueFull: no room now.
+            QueueShutDown: no more is accepted.
+        """
+        cost = columns_cost(columns)
+        self._make_room(len(columns.bodies), cost)
+        waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
+        self._add_part(Part(columns, [waiter], atomic=True, cost=cost, origin=origin))
         return waiter
 
     def _add_part(self, part: Part) -> None:

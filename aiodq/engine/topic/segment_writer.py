@@ -101,7 +101,7 @@ class SegmentWriter:
         time_ns = self._clock.now_ns()
         part.first = -1
         for columns in cuts(part.columns, atomic=part.atomic):
-            span = log.stage(columns, time_ns, atomic=part.atomic)
+            span = log.stage(columns, time_ns, atomic=part.atomic, origin=part.origin)
             if span is None:
                 part.first = -1
                 return False
@@ -139,7 +139,7 @@ class SegmentWriter:
         log, time_ns = self._opened(), self._clock.now_ns()
         part.first = -1
         for columns in cuts(part.columns, atomic=part.atomic):
-            stage = partial(log.stage, columns, time_ns, atomic=part.atomic)
+            stage = partial(log.stage, columns, time_ns, atomic=part.atomic, origin=part.origin)
             large = columns is part.columns and part.cost > _LARGE
             span = await self._threads.call(stage) if large else stage()
             if span is None:
@@ -208,12 +208,12 @@ def write_blocking(log: TopicLog, parts: list[Part], clock: Clock) -> None:
         rest = part.columns.slice(kept, count) if kept else part.columns
         for columns in cuts(rest, atomic=part.atomic):
             time_ns = clock.now_ns()
-            span = log.stage(columns, time_ns, atomic=part.atomic)
+            span = log.stage(columns, time_ns, atomic=part.atomic, origin=part.origin)
             if span is None:
                 log.flush()
                 log.commit()
                 log.roll()
-                span = log.stage(columns, time_ns, atomic=part.atomic)
+                span = log.stage(columns, time_ns, atomic=part.atomic, origin=part.origin)
             if part.first < 0 and span is not None:
                 part.first = span[0]
     log.flush()

@@ -1,0 +1,162 @@
+"""The socket by which processes find the owner of a store: a name in the store's directory.
+
+The path of a Unix socket may have 107 bytes, and a store's directory may be longer: so it is always bound and connected
+through a descriptor of the directory where the system has `/proc/self/fd`, which also keeps a directory that is renamed
+meanwhile from being another one's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+import stat
+import struct
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from aiodq.errors import ProtocolError, StorageError
+from aiodq.storage.io.os_errors import storage_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["SOCKET_NAME", "Listening", "check_client", "connect", "listen"]
+
+SOCKET_NAME: Final = "socket"
+"""The socket's name in a store's directory."""
+
+_TEMPORARY: Final = ".aiodq-tmp"
+_LONGEST: Final = 107
+"""Bytes that the path of a socket may have."""
+
+_BACKLOG: Final = 128
+_PEER: Final = struct.Struct("iII")
+"""pid, uid, gid, as SO_PEERCRED gives them."""
+
+_NOBODY: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EAGAIN, errno.EPIPE})
+
+
+class Listening:
+    """An owner's end.
+
+    Attributes:
+        sock: to be accepted from; it does not block.
+        path: the socket's.
+    """
+
+    def __init__(self, sock: socket.socket, directory: str) -> None:
+        """Made by `listen`."""
+        self.sock = sock
+        self.path: str = os.path.join(directory, SOCKET_NAME)
+        self._mine = os.lstat(self.path)
+
+    def close(self) -> None:
+        """Be found no more. A socket of this name that is another owner's by now stays."""
+        self.sock.close()
+        with suppress(FileNotFoundError):
+            if os.path.samestat(self._mine, os.lstat(self.path)):
+                os.unlink(self.path)
+
+
+def listen(directory: str) -> Listening:
+    """Be found by those who look for the owner of a store. Only for who holds its lock, and is ready to serve.
+
+    Raises:
+        StorageError: the system refused.
+    """
+    name = f"{SOCKET_NAME}-{secrets.token_hex(4)}{_TEMPORARY}"
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _short(directory) as base:
+            sock.bind(os.path.join(base, name))
+            try:
+                # Before the name is one that anybody looks for; and bind goes by the umask.
+                os.chmod(os.path.join(directory, name), 0o600)
+                sock.listen(_BACKLOG)
+                sock.setblocking(False)  # noqa: FBT003 - the name of the call says what it is
+                # INVARIANT: the name `socket` is only ever one of a socket that listens, or of one whose owner is gone.
+                os.rename(os.path.join(directory, name), os.path.join(directory, SOCKET_NAME))
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(directory, name))
+                raise
+        return Listening(sock, directory)
+    except OSError as cause:
+        sock.close()
+        raise storage_error(cause, os.path.join(directory, SOCKET_NAME)) from cause
+    except BaseException:
+        sock.close()
+        raise
+
+
+def connect(directory: str) -> socket.socket | None:
+    """Return a connection to the owner of a store, which does not block; None where nobody serves it now.
+
+    Raises:
+        ProtocolError: what lies there is no socket, or whoever listens is another user's process.
+        StorageError: the system refused.
+    """
+    path = os.path.join(directory, SOCKET_NAME)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _check_kind(path)
+        # One that does not block never waits in the owner's queue: a queue that is full is one to come back to.
+        sock.setblocking(False)  # noqa: FBT003 - likewise
+        with _short(directory) as base:
+            sock.connect(os.path.join(base, SOCKET_NAME))
+        _check_peer(sock, path, os.stat(directory).st_uid)
+    except OSError as cause:
+        sock.close()
+        if cause.errno in _NOBODY:
+            return None
+        raise storage_error(cause, path) from cause
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def check_client(sock: socket.socket, path: str) -> None:
+    """Make sure that who has connected may.
+
+    Raises:
+        ProtocolError: it is another user's process.
+    """
+    _check_peer(sock, path, os.geteuid())
+
+
+def _check_kind(path: str) -> None:
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise ProtocolError(f"{path} is no socket: something lies there that aiodq did not make; move it away")
+
+
+def _check_peer(sock: socket.socket, path: str, owner: int) -> None:
+    if not hasattr(socket, "SO_PEERCRED"):
+        return
+    _, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    if uid not in {0, owner, os.geteuid()}:
+        raise ProtocolError(f"the process at {path} is of user {uid}, and the store of user {owner}")
+
+
+@contextmanager
+def _short(directory: str) -> Iterator[str]:
+    """Yield a path of the directory that leaves room for a socket's name.
+
+    Raises:
+        StorageError: there is none.
+    """
+    if not os.path.isdir("/proc/self/fd"):
+        if len(os.fsencode(os.path.join(directory, f"{SOCKET_NAME}-01234567{_TEMPORARY}"))) > _LONGEST:
+            text = (
+                f"the path of a store that is shared has up to 80 bytes on this system, and this one {len(directory)}"
+            )
+            raise StorageError(text, directory)
+        yield directory
+        return
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)

@@ -1,0 +1,136 @@
+"""How processes find the owner of a store: by a socket that is there only while somebody listens, or listened."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from aiodq.errors import ProtocolError, StorageError
+from aiodq.shared import rendezvous
+from aiodq.shared.rendezvous import SOCKET_NAME, check_client, connect, listen
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def talk(directory: Path, listening: rendezvous.Listening) -> bool:
+    client = connect(str(directory))
+    assert client is not None
+    served, _ = listening.sock.accept()
+    with client, served:
+        check_client(served, listening.path)
+        client.send(b"hello")
+        return served.recv(5) == b"hello"
+
+
+def test_an_owner_is_found_as_long_as_it_listens(tmp_path: Path) -> None:
+    assert connect(str(tmp_path)) is None
+    listening = listen(str(tmp_path))
+    assert names(tmp_path) == [SOCKET_NAME]
+    assert stat.S_IMODE((tmp_path / SOCKET_NAME).stat().st_mode) == 0o600
+    assert not listening.sock.getblocking()
+    assert talk(tmp_path, listening)
+    listening.close()
+    assert names(tmp_path) == []
+    assert connect(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077, 0o777], ids=oct)
+def test_no_umask_lets_others_in(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        listening = listen(str(tmp_path))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / SOCKET_NAME).stat().st_mode) == 0o600
+    listening.close()
+
+
+def test_what_a_killed_owner_left_is_nobodys_and_the_next_takes_the_name(tmp_path: Path) -> None:
+    left = listen(str(tmp_path))
+    left.sock.close()  # as the kernel does
+    assert names(tmp_path) == [SOCKET_NAME]
+    assert connect(str(tmp_path)) is None
+    listening = listen(str(tmp_path))
+    left.close()
+    assert names(tmp_path) == [SOCKET_NAME], "it is the next one's"
+    assert talk(tmp_path, listening)
+    listening.close()
+
+
+def test_a_store_may_lie_deeper_than_a_sockets_path_is_long(tmp_path: Path) -> None:
+    deep = tmp_path / ("a" * 200) / ("b" * 200)
+    deep.mkdir(parents=True)
+    listening = listen(str(deep))
+    assert talk(deep, listening)
+    listening.close()
+    assert names(deep) == []
+
+
+def test_without_proc_a_path_that_is_too_long_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os.path, "isdir", lambda path: path != "/proc/self/fd")
+    deep = tmp_path / ("a" * 100)
+    deep.mkdir()
+    with pytest.raises(StorageError, match="up to 80 bytes"):
+        listen(str(deep))
+    assert names(deep) == []
+    with tempfile.TemporaryDirectory() as short:
+        listening = listen(short)
+        assert talk(Path(short), listening)
+        listening.close()
+
+
+def test_what_is_no_socket_is_left_alone_and_named(tmp_path: Path) -> None:
+    (tmp_path / SOCKET_NAME).write_bytes(b"mine")
+    with pytest.raises(ProtocolError, match="is no socket"):
+        connect(str(tmp_path))
+    assert (tmp_path / SOCKET_NAME).read_bytes() == b"mine"
+
+
+def test_a_start_that_failed_leaves_no_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "no")
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(StorageError):
+        listen(str(tmp_path))
+    assert names(tmp_path) == []
+
+
+def test_another_users_process_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listening = listen(str(tmp_path))
+    real = socket.socket.getsockopt
+
+    def forged(self: socket.socket, level: int, name: int, size: int = 0) -> object:
+        if name == socket.SO_PEERCRED:
+            return struct.pack("iII", 1, 54_321, 1)
+        return real(self, level, name, size)
+
+    monkeypatch.setattr(socket.socket, "getsockopt", forged)
+    with pytest.raises(ProtocolError, match="of user 54321"):
+        connect(str(tmp_path))
+    served, _ = listening.sock.accept()
+    with served, pytest.raises(ProtocolError, match="of user 54321"):
+        check_client(served, listening.path)
+    listening.close()
+
+
+def test_a_full_queue_of_connections_is_nobody_for_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_BACKLOG", 0)
+    listening = listen(str(tmp_path))
+    made = [connect(str(tmp_path)) for _ in range(4)]
+    assert made[0] is not None
+    assert made[-1] is None
+    for each in made:
+        if each is not None:
+            each.close()
+    listening.close()
