@@ -70,7 +70,7 @@ WELCOME: 32 bytes
          0     2  version   which the connection goes by: the newest that both speak
          2     2  zero      reserved, 0
          4     4  pid       the owner's process
-         8     8  epoch     the owner's: that of the one before, and one more
+         8     8  epoch     a number that the owner chose at random: what it delivered is known by that
         16     4  largest   bytes of the largest packet that either may send from now on
         20     4  zero      reserved, 0
         24     8  reclaim   i64, how long what clients hold may be claimed by RESUME

@@ -1,0 +1,257 @@
+"""What an owner does for its clients, whatever they say and however they end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.wire.layout import UNSAID
+from aiodq.wire.packets import (
+    Ack,
+    Bye,
+    Call,
+    Done,
+    Fail,
+    Figures,
+    Handover,
+    Hello,
+    Item,
+    Message,
+    Nack,
+    Open,
+    Ping,
+    Pong,
+    Put,
+    Range,
+    Reject,
+    Release,
+    Touch,
+    Want,
+)
+from aiodq.wire.stream import encode_packet
+from tests.shared.support import PATIENCE, RawClient, owned
+from tests.wire.support import EXAMPLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.asyncio(loop_factories=["asyncio", "uvloop"])
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def joined(path: Path, producer: int = 7) -> RawClient:
+    client = await RawClient.connected(path)
+    await client.hello(producer)
+    await client.open(1, "jobs")
+    await client.open(2, "jobs", "default")
+    return client
+
+
+async def test_a_client_puts_takes_and_acks(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        queue = store.queue("jobs")
+        client = await joined(tmp_path / "s")
+        assert await client.answer(client.put(1, 1, [b"a", b"b", b"c"])) == Done((0, 3))
+        assert await queue.put(b"d") == 3
+        found = await client.take(2, 4, 4)
+        assert [(offset, body) for offset, _, body in found] == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
+        assert queue.in_flight() == 4
+        ranges = tuple(Range(offset, delivery, 1) for offset, delivery, _ in found)
+        assert await client.ask(Ack(2, owner.epoch, ranges)) == Done()
+        assert queue.depth == 0
+        await client.close()
+    async with aiodq.open(tmp_path / "s") as again:
+        assert again.queue("jobs").depth == 0
+
+
+async def test_a_put_that_comes_again_counts_once_by_any_connection_and_any_owner(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s"):
+        client = await joined(tmp_path / "s")
+        requests = [client.put(1, sequence, [b"%d" % sequence]) for sequence in (1, 2, 2, 1, 3)]
+        assert [await client.answer(each) for each in requests] == [Done((n, 1)) for n in (0, 1, 1, 0, 2)]
+        other, stranger = await joined(tmp_path / "s"), await joined(tmp_path / "s", producer=8)
+        assert await other.answer(other.put(1, 3, [b"3"])) == Done((2, 1))
+        assert await stranger.answer(stranger.put(1, 3, [b"of another"])) == Done((3, 1))
+        for each in (client, other, stranger):
+            await each.close()
+    async with owned(tmp_path / "s") as (store, _):
+        client = await joined(tmp_path / "s")
+        assert [await client.answer(client.put(1, n, [b"%d" % n])) for n in (2, 3, 4)] == [
+            Done((1, 1)), Done((2, 1)), Done((4, 1)),
+        ]  # fmt: skip
+        assert [message.body async for message in store.topic("jobs").scan()] == [b"1", b"2", b"3", b"of another", b"4"]
+        await client.close()
+
+
+async def test_what_a_client_held_that_is_gone_goes_back_uncounted_and_in_order(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        queue = store.queue("jobs")
+        await queue.put_many([b"%d" % n for n in range(10)])
+        client = await joined(tmp_path / "s")
+        found = await client.take(2, 6, 6)
+        await client.ask(Ack(2, owner.epoch, (Range(1, found[1][1], 1),)))
+        await client.close()
+        await until(lambda: not owner.clients)
+        assert (queue.in_flight(), queue.qsize()) == (0, 9)
+        messages = await queue.get_many(9)
+        assert [message.body for message in messages] == [b"0", *(b"%d" % n for n in range(2, 10))]
+        assert {message.attempts for message in messages} == {1}
+
+
+async def test_no_more_is_given_than_is_wanted_and_a_want_can_be_withdrawn(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        queue = store.queue("jobs")
+        client = await joined(tmp_path / "s")
+        client.send(Want(2, 5))
+        await client.ask(Ping(1))
+        client.send(Want(2, 0))
+        await client.ask(Ping(2))
+        await queue.put_many([b"a", b"b", b"c"])
+        await client.ask(Ping(3))
+        assert (queue.qsize(), client.said) == (3, [])
+        assert len(await client.take(2, 2, 2)) == 2
+        await client.ask(Ping(4))
+        assert (queue.qsize(), queue.in_flight()) == (1, 2)
+        await client.close()
+        await until(lambda: not owner.clients)
+
+
+async def test_every_way_to_settle(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        queue, client = store.queue("jobs"), None
+        await queue.put_many([b"a", b"b", b"c", b"d"])
+        client = await joined(tmp_path / "s")
+        a, b, c, d = await client.take(2, 4, 4)
+        hour = 3600 * 10**9
+        assert await client.ask(Nack(2, owner.epoch, (Item(a[0], a[1], hour, 1),))) == Done()
+        assert await client.ask(Release(2, owner.epoch, (Range(b[0], b[1], 1),))) == Done()
+        assert await client.ask(Reject(2, 1, owner.epoch, c[0], c[1], "no", "")) == Done()
+        assert await client.ask(Touch(2, owner.epoch, (Item(d[0], d[1], UNSAID, 1),))) == Done()
+        assert (queue.qsize(), queue.in_flight(), queue.deferred(), queue.depth) == (1, 1, 1, 3)
+        assert await client.ask(Nack(2, owner.epoch, (Item(d[0], d[1], UNSAID, 1),))) == Done()
+        assert [(m.body, m.attempts) for m in await queue.get_many(2)] == [(b"b", 1), (b"d", 2)]
+        assert await client.ask(Call("refresh", {"handle": 2})) == Done()
+        assert client.said == [Figures(2, 0, 2, 1, 0, 4, 4)]
+        await client.close()
+
+
+async def test_what_a_client_does_not_hold_it_cannot_settle(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        queue = store.queue("jobs")
+        await queue.put_many([b"a", b"b"])
+        client, other = await joined(tmp_path / "s"), await joined(tmp_path / "s", 8)
+        [(offset, delivery, _)] = await client.take(2, 1, 1)
+        wrong: list[Message] = [
+            Ack(2, owner.epoch + 1, (Range(offset, delivery, 1),)),
+            Ack(2, owner.epoch, (Range(offset + 1, delivery, 1),)),
+            Ack(2, owner.epoch, (Range(offset, delivery + 1, 1),)),
+            Ack(2, owner.epoch, (Range(0, 0, 2**32 - 1),)),
+            Nack(2, owner.epoch, (Item(offset + 1, delivery, 0, 1),)),
+        ]
+        for said in wrong:
+            assert isinstance(fail := await client.ask(said), Fail)
+            assert fail.name == "NotInFlightError"
+        assert isinstance(fail := await other.ask(Ack(2, owner.epoch, (Range(offset, delivery, 1),))), Fail)
+        assert fail.name == "NotInFlightError"
+        assert (queue.qsize(), queue.in_flight()) == (1, 1)
+        assert await client.ask(Ack(2, owner.epoch, (Range(offset, delivery, 1),))) == Done()
+        assert isinstance(await client.ask(Ack(2, owner.epoch, (Range(offset, delivery, 1),))), Fail)
+        for each in (client, other):
+            await each.close()
+
+
+async def test_errors_come_as_what_they_are(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, _):
+        store.queue("small", options=aiodq.StoreOptions(max_message_bytes=10, max_messages=2, overflow="reject"))
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "small")
+        assert await client.answer(client.put(1, 1, [b"a", b"b"])) == Done((0, 2))
+        for sequence, body, name in ((2, b"x" * 11, "MessageSizeError"), (3, b"x", "QueueFull")):
+            fail = await client.answer(client.put(1, sequence, [body]))
+            assert isinstance(fail, Fail)
+            assert fail.name == name
+        assert isinstance(fail := await client.ask(Open(5, "../x", "", {})), Fail)
+        assert fail.name == "InvalidNameError"
+        assert isinstance(fail := await client.ask(Call("nonsense", {})), Fail)
+        await client.close()
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if not name.startswith("hello")])
+async def test_nothing_but_hello_comes_first(tmp_path: Path, name: str) -> None:
+    async with owned(tmp_path / "s") as (_, owner):
+        client = await RawClient.connected(tmp_path / "s")
+        client.send(EXAMPLES[name])
+        assert "comes before HELLO" in (await client.hear(Fail)).text
+        await until(lambda: not owner.clients)
+        await client.close()
+
+
+async def test_a_version_that_nobody_speaks_is_refused(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s"):
+        client = await RawClient.connected(tmp_path / "s")
+        client.send(Hello(9, 8, 1, 7, 0, ""))
+        assert "speaks version 1, the client 8 to 9" in (await client.hear(Fail)).text
+        await client.close()
+
+
+async def test_whatever_a_client_sends_others_notice_nothing(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    async with owned(tmp_path / "s") as (_, owner):
+        good = await joined(tmp_path / "s")
+        examples = [encode_packet(said, 5) for name, said in EXAMPLES.items() if name != "bye"]
+        for number in range(150):
+            bad = await RawClient.connected(tmp_path / "s")
+            if rng.random() < 0.7:
+                await bad.hello(rng.randrange(3))
+                await bad.open(1, "theirs")
+                await bad.open(2, "theirs", "default")
+            for _ in range(rng.randrange(6)):
+                data = bytearray(rng.choice(examples))
+                if rng.random() < 0.5:
+                    data[rng.randrange(len(data))] = rng.randrange(256)
+                bad.writer.write(bytes(data[: rng.randint(1, len(data))]) if rng.random() < 0.2 else bytes(data))
+            if rng.random() < 0.3:
+                bad.writer.write(rng.randbytes(50))
+            await bad.close()
+            assert await good.answer(good.put(1, number + 1, [b"x"])) == Done((number, 1))
+        await until(lambda: len(owner.clients) == 1)
+        assert await good.ask(Ping(3)) == Pong(3)
+        await good.close()
+
+
+async def test_an_owner_that_closes_says_so_and_leaves_no_socket(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (_, owner):
+        client = await joined(tmp_path / "s")
+        await client.take(2, 0, 0)
+    assert await client.hear(Handover) == Handover(owner.epoch)
+    assert "socket" not in os.listdir(tmp_path / "s")
+    await client.close()
+
+
+async def test_a_client_that_says_goodbye_is_let_go(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (_, owner):
+        client = await joined(tmp_path / "s")
+        client.send(Bye())
+        await until(lambda: not owner.clients)
+        await client.close()
+
+
+async def test_a_handle_is_what_it_was_opened_as(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s"):
+        for said in (Put(2, 1, 1, b"x" * 32), Put(9, 1, 1, b"x" * 32), Want(1, 5), Open(1, "jobs", "", {})):
+            client = await joined(tmp_path / "s")
+            client.send(said)
+            assert "handle" in (await client.hear(Fail)).text
+            await client.close()
