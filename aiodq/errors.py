@@ -29,6 +29,7 @@ __all__ = [
     "NotAwaitedError",
     "NotInFlightError",
     "OffsetError",
+    "OwnerLostError",
     "ProtocolError",
     "ReadOnlyError",
     "StorageError",
@@ -112,6 +113,14 @@ class StoreLockedError(StorageError):
         """Keep the owner's pid beside the path."""
         super().__init__(message, path, retriable=True)
         self.pid = pid
+
+
+class OwnerLostError(StorageError):
+    """A store that is shared has no owner, or its owner went before it answered; the same call may succeed later."""
+
+    def __init__(self, message: str, path: str | PathLike[str] = "") -> None:
+        """Keep the path; it is always retriable."""
+        super().__init__(message, path, retriable=True)
 
 
 class ReadOnlyError(StorageError):

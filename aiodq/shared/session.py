@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.errors import AiodqError, InvalidOptionError, NotInFlightError, ProtocolError
+from aiodq.errors import AiodqError, InvalidOptionError, NotInFlightError, OwnerLostError, ProtocolError
 from aiodq.format.columns import Columns
 from aiodq.names import check_name, check_topic_name
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin
@@ -162,6 +162,8 @@ class Session:
     # --- answers
 
     def _fail(self, error: Exception, request: int) -> None:
+        if not self._owner.engine.usable:
+            error = OwnerLostError("this owner ends", self._owner.engine.path)
         retriable = getattr(error, "retriable", False)
         path, position = getattr(error, "path", ""), getattr(error, "position", None)
         text = str(getattr(error, "message", None) or error).encode()[:4096].decode(errors="ignore")
