@@ -12,6 +12,7 @@ import os
 import random
 import secrets
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import aiodq.errors
@@ -54,7 +55,7 @@ class _Topic:
 
     def __init__(self) -> None:
         self.sequence = 0
-        self.pending: dict[int, tuple[int, bytes, asyncio.Future[range]]] = {}
+        self.pending: dict[int, tuple[Put, asyncio.Future[range]]] = {}
         self.room = asyncio.Semaphore(MOST_PENDING)
 
 
@@ -117,7 +118,7 @@ class Link:
         if self._wire is not None:
             self._wire.close()
 
-    async def put(self, topic: str, frames: bytes, count: int) -> range:
+    async def put(self, topic: str, frames: bytes, count: int, *, each: bool = False) -> range:
         """Put messages, and return their offsets once they are as durable as the owner makes them.
 
         Raises:
@@ -132,7 +133,7 @@ class Link:
         state.sequence += 1
         waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
         sequence = state.sequence
-        state.pending[sequence] = count, frames, waiter
+        state.pending[sequence] = Put(0, sequence, count, frames, each), waiter
         waiter.add_done_callback(lambda _: self._settled(state, sequence))
         if self._ready:
             self._send_put(topic, sequence)
@@ -144,8 +145,8 @@ class Link:
             state.room.release()
 
     def _send_put(self, topic: str, sequence: int) -> None:
-        count, frames, waiter = self._topics[topic].pending[sequence]
-        answer = self._ask(Put(self._handle(topic, ""), sequence, count, frames))
+        put, waiter = self._topics[topic].pending[sequence]
+        answer = self._ask(replace(put, handle=self._handle(topic, "")))
 
         def answered(done: asyncio.Future[Said]) -> None:
             if done.cancelled() or waiter.done():
@@ -303,7 +304,7 @@ class Link:
         self._failure = error
         self._found.set()
         for state in self._topics.values():
-            for _, _, waiter in list(state.pending.values()):
+            for _, waiter in list(state.pending.values()):
                 if not waiter.done():
                     waiter.set_exception(error)
                     waiter.exception()  # who put it may be gone

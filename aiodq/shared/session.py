@@ -291,11 +291,15 @@ class Session:
         self._start(lending.rejected(message, said.reason), request)
 
     def _call(self, said: Call, request: int) -> None:
-        if said.name != "refresh":
-            raise InvalidOptionError(f"this owner knows no call {said.name!r}")
         handle = said.arguments.get("handle")
-        self._wire.send(self._lending(handle if isinstance(handle, int) else -1).figures())
-        self._wire.send(Done(), request)
+        lending = self._lending(handle if isinstance(handle, int) else -1)
+        if said.name == "refresh":
+            self._wire.send(lending.figures())
+            self._wire.send(Done(), request)
+        elif said.name == "commit":
+            self._start(lending.committed(), request)
+        else:
+            raise InvalidOptionError(f"this owner knows no call {said.name!r}")
 
     def _ping(self, said: Ping, request: int) -> None:
         self._wire.send(Pong(said.token), request)

@@ -83,7 +83,7 @@ def kept(path: Path) -> dict[str, list[tuple[int, int]]]:
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_owners_are_killed_and_every_put_counts_once_in_order(tmp_path: Path, seed: int, kills: int) -> None:
-    rng, path, count = random.Random(seed), tmp_path / "s", 400 * kills
+    rng, path, count = random.Random(seed), tmp_path / "s", 600 + 150 * kills
     with ExitStack() as stack:
         children = [Child(stack, path, f"p{number}", count) for number in range(3)]
         for number in range(kills):

@@ -177,6 +177,7 @@ async def test_errors_come_as_what_they_are(tmp_path: Path) -> None:
         client = await RawClient.connected(tmp_path / "s")
         await client.hello()
         await client.open(1, "small")
+        await client.open(2, "small", "default")
         assert await client.answer(client.put(1, 1, [b"a", b"b"])) == Done((0, 2))
         for sequence, body, name in ((2, b"x" * 11, "MessageSizeError"), (3, b"x", "QueueFull")):
             fail = await client.answer(client.put(1, sequence, [body]))
@@ -184,7 +185,7 @@ async def test_errors_come_as_what_they_are(tmp_path: Path) -> None:
             assert fail.name == name
         assert isinstance(fail := await client.ask(Open(5, "../x", "", {})), Fail)
         assert fail.name == "InvalidNameError"
-        assert isinstance(fail := await client.ask(Call("nonsense", {})), Fail)
+        assert isinstance(fail := await client.ask(Call("nonsense", {"handle": 2})), Fail)
         await client.close()
 
 
