@@ -186,6 +186,14 @@ class Link:
             raise ProtocolError(f"{answer.op.name} is no answer")
         return answer
 
+    def request(self, said: Callable[[int], Said], topic: str, channel: str) -> asyncio.Future[Said]:
+        """Ask something of a channel by its handle; `Fail` of an `OwnerLostError` where nobody has answered."""
+        if self._ready:
+            return self._ask(said(self._handle(topic, channel)))
+        answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
+        answer.set_result(_gone(self._directory))
+        return answer
+
     def tell(self, said: Callable[[int], Said], topic: str, channel: str) -> None:
         """Say something of a channel that wants no answer, to the owner there is; to nobody if there is none."""
         if self._ready and self._wire is not None:

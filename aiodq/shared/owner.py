@@ -28,8 +28,10 @@ _LARGEST: Final = 64 << 20
 class Owner:
     """Serves a store that this process owns; see `Owning`."""
 
-    def __init__(self, engine: StoreEngine) -> None:
-        """Prepare to serve this store."""
+    def __init__(self, engine: StoreEngine, *, reclaim: float = 1.0) -> None:
+        """Prepare to serve this store; an owner killed before, clients have `reclaim` seconds to say what they hold."""
+        self._reclaim = reclaim
+        self._reclaiming: asyncio.TimerHandle | None = None
         self.engine: StoreEngine = engine
         self.pid: int = os.getpid()
         self.epoch: int = secrets.randbits(63) | 1
@@ -55,10 +57,21 @@ class Owner:
                 # INVARIANT: nobody puts before this is known: a put that comes again is told from a new one by it.
                 await self.engine.threads.call(topic.log.recall)
         self._listening = listen(self.engine.path)
+        if self._listening.after_crash:
+            # INVARIANT: in this step nothing was delivered yet: nobody but the opener has had a turn with the store.
+            self._hold_back(under_way=True)
+            self._reclaiming = self.engine.loop.call_later(self._reclaim, lambda: self._hold_back(under_way=False))
         self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listening))
+
+    def _hold_back(self, *, under_way: bool) -> None:
+        for topic in self.engine.topics.values():
+            for channel_engine in topic.channel_engines.values():
+                channel_engine.reclaim(under_way=under_way)
 
     async def close(self) -> None:
         """Tell everybody to look for another owner, and serve no more."""
+        if self._reclaiming is not None:
+            self._reclaiming.cancel()
         if self._listening is not None:
             self._listening.close()
         if self._accepting is not None:

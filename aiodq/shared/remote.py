@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiodq.delivery.leases import ACKED
 from aiodq.engine.channel.failure_causes import NO_CAUSE, Cause
@@ -17,14 +17,15 @@ from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.channel.wait_queue import WaitQueue
 from aiodq.engine.put_batch import Accepted, Draft, OpenBatch, Part, atomic_part, columns_cost
 from aiodq.engine.validation import check_bodies, checked, no_body
-from aiodq.errors import InvalidMessageTypeError, NotInFlightError
+from aiodq.errors import InvalidMessageTypeError, NotInFlightError, OwnerLostError
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 from aiodq.message import Message
 from aiodq.options import ChannelOptions
+from aiodq.shared.link import error_of
 from aiodq.wire.frames import decode_messages, encode_messages
 from aiodq.wire.layout import UNSAID
-from aiodq.wire.packets import Ack, Call, Item, Nack, Range, Reject, Release, Touch, Want
+from aiodq.wire.packets import Ack, Done, Fail, Held, Item, Nack, Range, Reject, Release, Resume, Touch, Want
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from aiodq.delivery.leases import Lease
     from aiodq.shared.link import Link
     from aiodq.wire.packets import Deliver
+    from aiodq.wire.packets import Message as Said
 
 __all__ = ["RemoteChannel", "RemotePuts"]
 
@@ -138,6 +140,14 @@ class _NoTransactions:
         """Return the one whose block the running task is in."""
 
 
+class _Mine(NamedTuple):
+    """A message in this process's hands: its offset, the owner's delivery number, and how often it was delivered."""
+
+    offset: int
+    delivery: int
+    attempts: int
+
+
 class RemoteChannel:
     """As `ChannelEngine`, of a channel that another process delivers.
 
@@ -163,7 +173,12 @@ class RemoteChannel:
         self._topic = topic
         self._epoch = 0
         self._ready: deque[tuple[MessageLease, int, bytes]] = deque()
-        self._mine: dict[int, tuple[int, int]] = {}
+        self._mine: dict[int, _Mine] = {}
+        self._number = 0
+        self._resumed = True
+        self._settling: dict[int, Callable[[int, _Mine], Said]] = {}
+        self._refused: list[Exception] = []
+        self._settled = asyncio.Event()
         self._wait_queue = WaitQueue(self._wake)
         self._waiting = 0
         self._got = 0
@@ -177,13 +192,17 @@ class RemoteChannel:
     # --- what the owner says; see `Listener`
 
     def delivered(self, said: Deliver, epoch: int) -> None:
-        """Messages have come: for those who wait, and as many as were asked for beyond."""
+        """Messages have come, for those who wait."""
+        if epoch != self._epoch:
+            return
         for batch in decode_messages(said.frames, said.first):
-            number = said.delivery + batch.first - said.first
+            # Numbers of this process's own: those of two owners may be the same.
+            number, self._number = self._number, self._number + len(batch.columns.bodies)
             lease = MessageLease(self._topic, batch, number=number, attempts=said.attempts, channel_engine=self)  # type: ignore[arg-type]
             for index, body in enumerate(batch.columns.bodies):
+                offset = batch.first + index
                 self._ready.append((lease, index, body))
-                self._mine[number + index] = epoch, batch.first + index
+                self._mine[number + index] = _Mine(offset, said.delivery + offset - said.first, said.attempts)
             self._got += len(batch.columns.bodies)
         if self._waiting:
             self._wake()
@@ -191,11 +210,33 @@ class RemoteChannel:
             self._withdraw()
 
     def reopened(self, epoch: int) -> None:
-        """An owner knows nothing of what was wanted: what nobody has taken here is its own to deliver anew."""
-        self._epoch, self._got, self._wanted = epoch, 0, 0
+        """An owner knows nothing of what was wanted and held here: what nobody has taken is its own to deliver anew."""
+        before, self._epoch, self._got, self._wanted = self._epoch, epoch, 0, 0
+        for lease, index, _ in self._ready:
+            self._mine.pop(lease.number + index, None)
         self._ready.clear()
-        self._mine.clear()
         self._want()
+        self._resumed = not self._mine
+        if self._resumed:
+            return
+        held = tuple(Held(one.offset, one.delivery, 1, one.attempts) for one in self._mine.values())
+        answer = self._link.request(lambda handle: Resume(handle, before, held), self._topic, self.name)
+        answer.add_done_callback(lambda done: self._claimed(done.result(), epoch))
+
+    def _claimed(self, said: Said, epoch: int) -> None:
+        """An owner has said what of it is still this process's."""
+        if epoch != self._epoch or not isinstance(said, Done):
+            return  # the next owner is asked anew
+        rows = (said.facts or {}).get("held", [])
+        given = {first + at: delivery + at for first, delivery, count in rows for at in range(count)}
+        for number, one in list(self._mine.items()):
+            if one.offset in given:
+                self._mine[number] = one._replace(delivery=given[one.offset])
+            else:
+                self._drop(number)
+        self._resumed = True
+        for number in list(self._settling):
+            self._send(number)
 
     def _want(self) -> None:
         wanted = self._got - len(self._ready) + self._waiting
@@ -263,22 +304,44 @@ class RemoteChannel:
         Raises:
             NotInFlightError: it is not.
         """
-        if self._mine.get(delivery) != (self._epoch, offset):
+        if not self.holds(offset, delivery):
             raise NotInFlightError(f"message {offset} of {self.place} is not in this process's hands any more")
 
     def holds(self, offset: int, held: int) -> bool:
         """Return whether a message is still held by that number."""
-        return self._mine.get(held) == (self._epoch, offset)
+        mine = self._mine.get(held)
+        return mine is not None and mine.offset == offset and held not in self._settling
 
-    def _give(self, offset: int, delivery: int) -> None:
-        self.check(offset, delivery)
-        del self._mine[delivery]
+    def _settle(self, offset: int, number: int, say: Callable[[int, _Mine], Said]) -> None:
+        """Have the owner settle a message: this one, or the next, until one says that it is done."""
+        self.check(offset, number)
+        self._settling[number] = say
+        if self._resumed:
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        mine, say = self._mine[number], self._settling[number]
+        answer = self._link.request(lambda handle: say(handle, mine), self._topic, self.name)
+        answer.add_done_callback(lambda done: self._answered(number, done.result()))
+
+    def _answered(self, number: int, said: Said) -> None:
+        if isinstance(said, Fail):
+            if said.name == OwnerLostError.__name__:
+                return  # it is said again to the next owner
+            self._refused.append(error_of(said))
+        self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        self._mine.pop(number, None)
+        if self._settling.pop(number, None) is not None and not self._settling:
+            settled, self._settled = self._settled, asyncio.Event()
+            settled.set()
 
     def ack(self, offset: int, delivery: int) -> None:
         """Settle a message; `commit` waits until the owner says that it is durable."""
-        self._give(offset, delivery)
-        ranges = (Range(offset, delivery, 1),)
-        self._link.tell(lambda handle: Ack(handle, self._epoch, ranges), self._topic, self.name)
+        self._settle(
+            offset, delivery, lambda handle, one: Ack(handle, self._epoch, (Range(one.offset, one.delivery, 1),))
+        )
 
     def ack_many(self, deliveries: Sequence[tuple[int, int]]) -> None:
         """Settle messages: all of them, or, where one cannot be, none."""
@@ -298,9 +361,12 @@ class RemoteChannel:
     ) -> int | None:
         """Make a message ready again."""
         del cause
-        self._give(batch.first, delivery)
-        items = (Item(batch.first, delivery, UNSAID if delay is None else delay, attempts),)
-        self._link.tell(lambda handle: Nack(handle, self._epoch, items), self._topic, self.name)
+        span = UNSAID if delay is None else delay
+        self._settle(
+            batch.first,
+            delivery,
+            lambda handle, one: Nack(handle, self._epoch, (Item(one.offset, one.delivery, span, attempts),)),
+        )
         return delay or 0
 
     def release(self, batch: Batch, delivery: int, attempts: int) -> None:
@@ -309,31 +375,39 @@ class RemoteChannel:
         self._release(batch.first, delivery)
 
     def _release(self, offset: int, delivery: int) -> None:
-        self._give(offset, delivery)
-        ranges = (Range(offset, delivery, 1),)
-        self._link.tell(lambda handle: Release(handle, self._epoch, ranges), self._topic, self.name)
+        self._settle(
+            offset, delivery, lambda handle, one: Release(handle, self._epoch, (Range(one.offset, one.delivery, 1),))
+        )
 
     def reject(
         self, batch: Batch, delivery: int, attempts: int, reason: str, cause: Cause = NO_CAUSE
     ) -> asyncio.Future[Any]:
         """Give a message up; the future ends once that is durable."""
-        self._give(batch.first, delivery)
-        said = self._link.ask(
-            lambda handle: Reject(handle, attempts, self._epoch, batch.first, delivery, reason, cause.error or ""),
-            self._topic,
-            self.name,
+        error = cause.error or ""
+        self._settle(
+            batch.first,
+            delivery,
+            lambda handle, one: Reject(handle, attempts, self._epoch, one.offset, one.delivery, reason, error),
         )
-        return asyncio.ensure_future(said)
+        return asyncio.ensure_future(self.commit())
 
     def touch(self, offset: int, delivery: int, extend: int | None) -> None:
         """Begin a message's time anew."""
         self.check(offset, delivery)
-        items = (Item(offset, delivery, UNSAID if extend is None else extend, 1),)
+        mine = self._mine[delivery]
+        items = (Item(offset, mine.delivery, UNSAID if extend is None else extend, mine.attempts),)
         self._link.tell(lambda handle: Touch(handle, self._epoch, items), self._topic, self.name)
 
     async def commit(self) -> None:
-        """Wait until everything that was settled here is durable."""
-        await self._link.ask(lambda handle: Call("commit", {"handle": handle}), self._topic, self.name)
+        """Wait until everything that was settled here is durable.
+
+        Raises:
+            NotInFlightError: some of it was taken away before.
+        """
+        while self._settling:
+            await self._settled.wait()
+        if self._refused:
+            raise self._refused.pop()
 
     async def committed(self) -> None:
         """As `commit`."""

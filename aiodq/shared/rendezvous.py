@@ -44,11 +44,13 @@ class Listening:
     Attributes:
         sock: to be accepted from; it does not block.
         path: the socket's.
+        after_crash: an owner before has left its socket, so it was killed: clients may hold messages.
     """
 
-    def __init__(self, sock: socket.socket, directory: str) -> None:
+    def __init__(self, sock: socket.socket, directory: str, *, after_crash: bool) -> None:
         """Made by `listen`."""
         self.sock = sock
+        self.after_crash = after_crash
         self.path: str = os.path.join(directory, SOCKET_NAME)
         self._mine = os.lstat(self.path)
 
@@ -77,12 +79,13 @@ def listen(directory: str) -> Listening:
                 sock.listen(_BACKLOG)
                 sock.setblocking(False)  # noqa: FBT003 - the name of the call says what it is
                 # INVARIANT: the name `socket` is only ever one of a socket that listens, or of one whose owner is gone.
+                after_crash = os.path.lexists(os.path.join(directory, SOCKET_NAME))
                 os.rename(os.path.join(directory, name), os.path.join(directory, SOCKET_NAME))
             except BaseException:
                 with suppress(FileNotFoundError):
                     os.unlink(os.path.join(directory, name))
                 raise
-        return Listening(sock, directory)
+        return Listening(sock, directory, after_crash=after_crash)
     except OSError as cause:
         sock.close()
         raise storage_error(cause, os.path.join(directory, SOCKET_NAME)) from cause

@@ -7,9 +7,11 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, InvalidOptionError, NotInFlightError, OwnerLostError, ProtocolError
 from aiodq.format.columns import Columns
+from aiodq.message import Message
 from aiodq.names import check_name, check_topic_name
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin
 from aiodq.storage.log.topic_log import TopicLog
@@ -33,6 +35,7 @@ from aiodq.wire.packets import (
     Range,
     Reject,
     Release,
+    Resume,
     Touch,
     Want,
     Welcome,
@@ -43,8 +46,8 @@ if TYPE_CHECKING:
 
     from aiodq.channel import Channel
     from aiodq.engine.store_engine import StoreEngine
-    from aiodq.message import Message
     from aiodq.wire.packets import Message as Said
+    from aiodq.wire.payload import Held
     from aiodq.wire.stream import Packet
 
 __all__ = ["Owning", "Session"]
@@ -116,6 +119,7 @@ class Session:
             Touch: self._touch,
             Release: self._release,
             Reject: self._reject,
+            Resume: self._resume,
             Call: self._call,
             Ping: self._ping,
             Bye: self._bye,
@@ -210,7 +214,7 @@ class Session:
             self._wire.send(Done(None, {"window": MOST_PENDING}), request)
             return
         channel = topic.channel(check_name(said.channel, "channel"))
-        self._lendings[said.handle] = _Lending(self._owner, self._wire, said.handle, channel)
+        self._lendings[said.handle] = _Lending(self._owner, self._wire, said.handle, topic, channel)
         self._start(self._settled_in(topic), request)
 
     async def _settled_in(self, topic: Topic) -> Done:
@@ -290,6 +294,10 @@ class Session:
         message = lending.take(said.epoch, said.offset, said.delivery)
         self._start(lending.rejected(message, said.reason), request)
 
+    def _resume(self, said: Resume, request: int) -> None:
+        lending = self._lending(said.handle)
+        self._start(lending.resume(said.held), request)
+
     def _call(self, said: Call, request: int) -> None:
         handle = said.arguments.get("handle")
         lending = self._lending(handle if isinstance(handle, int) else -1)
@@ -311,7 +319,8 @@ class Session:
 class _Lending:
     """What one client has of one channel: how many it wants, and which are in its hands."""
 
-    def __init__(self, owner: Owning, wire: Wire, handle: int, channel: Channel) -> None:
+    def __init__(self, owner: Owning, wire: Wire, handle: int, topic: Topic, channel: Channel) -> None:
+        self._topic = topic
         self._owner = owner
         self._wire = wire
         self._handle = handle
@@ -419,6 +428,35 @@ class _Lending:
                     failure = error
         if failure is not None:
             raise failure
+
+    async def resume(self, held: Iterable[Held]) -> Done:
+        """Give a client what it held of an owner before, as far as it is nobody else's; say by which numbers."""
+        await self._channel._engine.settle_in(self._channel.name)  # noqa: SLF001 - as above
+        given: list[tuple[int, int, int]] = []
+        for one in held:
+            async for message in self._topic.scan(one.first, one.first + one.messages):
+                number = self._claim(message, one.attempts)
+                if number is None:
+                    continue
+                if given and given[-1][0] + given[-1][2] == message.offset and given[-1][1] + given[-1][2] == number:
+                    given[-1] = (*given[-1][:2], given[-1][2] + 1)
+                else:
+                    given.append((message.offset, number, 1))
+        return Done(None, {"held": given})
+
+    def _claim(self, seen: Message, attempts: int) -> int | None:
+        """Hand a message out that is ready, out of its turn; return its delivery number, None where it is not."""
+        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        state = engine.state
+        if state is None or not state.is_ready(seen.offset):
+            return None
+        state.count(seen.offset, max(attempts - 1, 0))
+        _, number = state.pick(seen.offset)
+        batch = seen._batch()  # noqa: SLF001 - as above
+        lease = MessageLease.of_one(seen.topic, batch, 0, number=number, attempts=attempts, channel_engine=engine)
+        self._held[number] = Message(lease, 0, seen.body, self._owner.engine.store_ref())
+        engine.touch(seen.offset, number, None)
+        return number
 
     async def committed(self) -> Done:
         """Wait until what was settled is durable."""

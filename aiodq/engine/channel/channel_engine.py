@@ -83,6 +83,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self.consumers: set[Stoppable] = set()
         self._make = make
         self._own_pause = False
+        self._reclaiming = False
         self._fetch_error: Exception | None = None
         self._tags: frozenset[str] | None = None
         self._plain = True
@@ -318,9 +319,14 @@ class ChannelEngine(Settlement, Generic[M]):
     def pause(self, *, paused: bool | None = None) -> None:
         """Deliver nothing, or go on; None for as before, where only the topic's own pause may have changed."""
         self._own_pause = self._own_pause if paused is None else paused
-        self.paused = self._own_pause or self._host.paused or self.held
+        self.paused = self._own_pause or self._host.paused or self.held or self._reclaiming
         self.halt()
         self.wake()
+
+    def reclaim(self, *, under_way: bool) -> None:
+        """Deliver nothing while those who held messages of an owner before may claim them, or go on."""
+        self._reclaiming = under_way
+        self.pause()
 
     def hold_back(self, *, held: bool) -> None:
         """Deliver nothing while options are written, or go on."""
