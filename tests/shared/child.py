@@ -1,7 +1,8 @@
 """One of many processes on a store: it puts numbered messages, and owns the store where nobody else does.
 
 `python -m tests.shared.child STORE NAME COUNT`: a line to standard output for each put that was acknowledged, and
-`done` at the end; then it serves until its standard input ends.
+`done` at the end; then it serves until its standard input ends. With a COUNT of 0 it works messages off instead, three
+at a time: `got OFFSET` and `did OFFSET` for each, the latter once its ack is durable; until its standard input ends.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import aiodq
 from aiodq.format.columns import Columns
 from aiodq.shared.link import Link
 from aiodq.shared.owner import Owner
+from aiodq.shared.remote import RemoteChannel
 from aiodq.wire.frames import encode_messages
 
 TOPIC = "jobs"
@@ -48,21 +50,51 @@ class Peer:
             await self.store.aclose()
 
 
+def say(text: str) -> None:
+    """Have it known, whatever becomes of this process."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+async def work(peer: Peer) -> None:
+    """Work messages off."""
+    channel = RemoteChannel(peer.link, TOPIC, "default")
+    await peer.link.open_channel(TOPIC, "default", channel)
+
+    async def worker() -> None:
+        while True:
+            message = await channel.get(None)
+            say(f"got {message.offset}")
+            await asyncio.sleep(0.005)
+            await message.ack()
+            say(f"did {message.offset}")
+
+    workers = [asyncio.create_task(worker()) for _ in range(3)]
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    for task in workers:
+        task.cancel()
+    for error in await asyncio.gather(*workers, return_exceptions=True):
+        if isinstance(error, Exception):
+            raise error
+    await peer.close()
+
+
 async def main(path: str, name: str, count: int) -> None:
     """Put, and say what was acknowledged."""
     peer = Peer(path)
     await peer.link.start()
+    if not count:
+        await work(peer)
+        return
 
     async def put(number: int) -> None:
         frames = encode_messages(Columns([f"{name} {number}".encode()]), time.time_ns())
         [offset] = await peer.link.put(TOPIC, frames, 1)
-        sys.stdout.write(f"{number} {offset}\n")
-        sys.stdout.flush()
+        say(f"{number} {offset}")
 
     for start in range(0, count, _TOGETHER):
         await asyncio.gather(*(put(number) for number in range(start, min(start + _TOGETHER, count))))
-    sys.stdout.write(f"done {os.getpid()}\n")
-    sys.stdout.flush()
+    say(f"done {os.getpid()}")
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await peer.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 import signal
@@ -21,6 +22,7 @@ from tests.processes import killed_at_last
 from tests.shared.child import TOPIC
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -37,6 +39,8 @@ class Child:
         )
         self.name = name
         self.acked: dict[int, int] = {}
+        self.got: list[int] = []
+        self.did: list[int] = []
         self.done = threading.Event()
         self.reading = threading.Thread(target=self._read)
         self.reading.start()
@@ -48,6 +52,8 @@ class Child:
             word, _, rest = line.partition(" ")
             if word == "done":
                 self.done.set()
+            elif word in {"got", "did"}:
+                (self.got if word == "got" else self.did).append(int(rest))
             elif rest.endswith("\n"):
                 self.acked[int(word)] = int(rest)
 
@@ -114,3 +120,59 @@ def test_owners_are_killed_and_every_put_counts_once_in_order(tmp_path: Path, se
         assert {number: offsets.get(number) for number in child.acked} == child.acked
         if child in alive:
             assert numbers == list(range(count))
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_owners_are_killed_and_who_holds_a_message_keeps_it(tmp_path: Path, seed: int, kills: int) -> None:
+    rng, path, count = random.Random(seed), tmp_path / "s", 200 * kills
+    asyncio.run(fill(path, count))
+    with ExitStack() as stack:
+        children = [Child(stack, path, f"w{number}", 0) for number in range(3)]
+        killed: list[Child] = []
+        for number in range(kills):
+            wait_for(children, lambda: sum(len(child.did) for child in children), rng.randint(10, 150))
+            pid = owner_pid(path)
+            victim = next((child for child in children if child.process.pid == pid), None)
+            if victim is not None:
+                victim.process.kill()
+                victim.process.wait()
+                killed.append(victim)
+                children.append(Child(stack, path, f"x{number}", 0))
+        alive = [child for child in children if child not in killed]
+        deadline = time.monotonic() + WATCHDOG
+        while left := to_be_done(children, killed, count):
+            assert time.monotonic() < deadline, sorted(left)[:9]
+            time.sleep(0.01)
+        assert [child.ended() for child in alive] == [""] * len(alive)
+        for child in children:
+            child.reading.join()
+    assert killed
+    done = [offset for child in children for offset in child.did]
+    assert len(done) == len(set(done)), "none was done twice"
+    for offset in range(count):
+        holders = [child for child in children for got in child.got if got == offset]
+        finished = [child for child in children if offset in child.did]
+        assert all(child in killed for child in holders if child not in finished), "who lives keeps what it holds"
+        assert sum(child not in killed for child in holders) <= 1
+
+
+def to_be_done(children: list[Child], killed: list[Child], count: int) -> set[int]:
+    """Return what is not done yet; of what a killed process held, only the log knows whether it was acked."""
+    done = {offset for child in children for offset in child.did}
+    held = {offset for child in killed for offset in child.got}
+    in_hand = {offset for child in children if child not in killed for offset in child.got} - done
+    return (set(range(count)) - done - held) | in_hand
+
+
+def wait_for(children: list[Child], number: Callable[[], int], more: int) -> None:
+    """Wait until a number has grown by so many."""
+    least, deadline = number() + more, time.monotonic() + WATCHDOG
+    while number() < least:
+        assert time.monotonic() < deadline, [(child.name, len(child.did)) for child in children]
+        time.sleep(0.002)
+
+
+async def fill(path: Path, count: int) -> None:
+    """Make a store with so many messages."""
+    async with aiodq.open(path) as store:
+        await store.queue(TOPIC).put_many([b"%d" % number for number in range(count)])
