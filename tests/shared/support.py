@@ -115,10 +115,10 @@ class RawClient:
 
 
 @asynccontextmanager
-async def owned(directory: Path) -> AsyncIterator[tuple[aiodq.Store, Owner]]:
+async def owned(directory: Path, *, reclaim: float = 1.0) -> AsyncIterator[tuple[aiodq.Store, Owner]]:
     """Own a store and serve it."""
     async with aiodq.open(directory) as store:
-        owner = Owner(store._store_engine)
+        owner = Owner(store._store_engine, reclaim=reclaim)
         await owner.start()
         try:
             yield store, owner

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.shared.rendezvous import listen
 from aiodq.wire.layout import UNSAID
 from aiodq.wire.packets import (
     Ack,
@@ -19,6 +20,7 @@ from aiodq.wire.packets import (
     Fail,
     Figures,
     Handover,
+    Held,
     Hello,
     Item,
     Message,
@@ -30,6 +32,7 @@ from aiodq.wire.packets import (
     Range,
     Reject,
     Release,
+    Resume,
     Touch,
     Want,
 )
@@ -256,3 +259,34 @@ async def test_a_handle_is_what_it_was_opened_as(tmp_path: Path) -> None:
             client.send(said)
             assert "handle" in (await client.hear(Fail)).text
             await client.close()
+
+
+async def test_after_a_crash_nothing_is_delivered_before_those_who_hold_it_were_heard(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        await store.queue("jobs").put_many([b"0", b"1", b"2", b"3"])
+    listen(str(tmp_path / "s")).sock.close()  # as a kill leaves it
+    async with owned(tmp_path / "s", reclaim=0.3) as (store, owner):
+        queue = store.queue("jobs")
+        getting = asyncio.ensure_future(queue.get_many(4, linger=0.2))
+        client = await joined(tmp_path / "s")
+        done = await client.ask(Resume(2, 99, (Held(1, 5, 2, 3), Held(50, 1, 1, 1))))
+        assert isinstance(done, Done)
+        assert done.facts is not None
+        [[offset, delivery, count]] = done.facts["held"]
+        assert (offset, count, getting.done(), client.said) == (1, 2, False, []), "nobody has got anything before"
+        assert (queue.in_flight(), queue.qsize()) == (2, 2)
+        assert [message.offset for message in await getting] == [0, 3]
+        assert await client.ask(Ack(2, owner.epoch, (Range(1, delivery, 1),))) == Done()
+        assert await client.ask(Release(2, owner.epoch, (Range(2, delivery + 1, 1),))) == Done()
+        message = await queue.get(timeout=PATIENCE)
+        assert (message.offset, message.body, message.attempts) == (2, b"2", 3), "released, so as it was"
+        late = await client.ask(Resume(2, 99, (Held(0, 5, 3, 1),)))
+        assert late == Done(None, {"held": []}), "these are others' by now, or settled"
+        await client.close()
+
+
+async def test_after_an_owner_that_closed_nobody_waits(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, _):
+        await store.queue("jobs").put(b"0")
+    async with owned(tmp_path / "s", reclaim=3600) as (store, _):
+        assert (await store.queue("jobs").get(timeout=PATIENCE)).body == b"0"
