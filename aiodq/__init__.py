@@ -43,6 +43,7 @@ from aiodq.errors import (
 )
 from aiodq.format import frame as _hot
 from aiodq.message import Message
+from aiodq.opening import QueueOpening, StoreOpening, open, open_queue, open_reader
 from aiodq.options import Alarm, Backoff, ChannelOptions, Retention, StoreOptions
 from aiodq.outcomes import Reject, Retry
 from aiodq.queue import Queue
@@ -50,7 +51,7 @@ from aiodq.running import run
 from aiodq.stats import ChannelStats, Health, HeldSegment, Latency, StoreStats, TopicStats
 from aiodq.storage.offline.store_reader import StoreReader, TopicReader
 from aiodq.storage.read.stored_message import StoredMessage
-from aiodq.store import QueueOpening, Store, StoreOpening, open, open_queue, open_reader
+from aiodq.store import Store
 from aiodq.topic import Topic
 from aiodq.transaction import Transaction
 

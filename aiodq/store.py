@@ -1,48 +1,39 @@
-"""A directory of topics, and the ways to open one."""
+"""A directory of topics."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import warnings
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from aiodq.clock import Clock, SystemClock
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.stats.health import health
-from aiodq.engine.store_engine import Seams, StoreEngine
 from aiodq.engine.worker_threads import BACKEND
-from aiodq.errors import InvalidOptionError, InvalidOptionTypeError, NotAwaitedError, StorageError
-from aiodq.message import Message
+from aiodq.errors import InvalidOptionTypeError
 from aiodq.names import check_name, check_topic_name
 from aiodq.onlyasync import AsyncBlock
 from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, check_store_options
 from aiodq.queue import Queue
 from aiodq.requeue import requeue_letters
 from aiodq.stats import Health, StoreStats
-from aiodq.storage.io.filesystem import FileSystem, OsFileSystem
-from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.topic import Topic
 from aiodq.transaction import Transaction
-from aiodq.values import check_flag, check_whole, refuse, span_seconds
+from aiodq.values import check_whole, span_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from concurrent.futures import Executor
+    from collections.abc import Callable
     from datetime import timedelta
-    from os import PathLike
     from types import TracebackType
 
     from aiodq.engine.monitoring.events import Events
+    from aiodq.engine.store_engine import StoreEngine
     from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.message import Message
 
-__all__ = ["QueueOpening", "Store", "StoreOpening", "open", "open_queue", "open_reader"]
+__all__ = ["QUEUE_CHANNEL", "Store"]
 
-QUEUE_TOPIC = "queue"
-"""The topic of a store that `open_queue` made."""
-
-_CHANNEL = "default"
+QUEUE_CHANNEL: Final = "default"
+"""The channel of a topic that is used as a queue."""
 
 
 class Store(AsyncBlock):
@@ -109,7 +100,7 @@ class Store(AsyncBlock):
         check_channel_options(channel, f"store.queue({name!r}, {{}})")
         check_store_options(options, f"store.queue({name!r}, options={{}})")
         topic = self.topic(name, options)
-        return Queue(topic, topic.channel(_CHANNEL, channel))
+        return Queue(topic, topic.channel(QUEUE_CHANNEL, channel))
 
     def topics(self) -> list[str]:
         """Return the names of the topics that have a message or a channel, or had one."""
@@ -312,230 +303,3 @@ async def _drained(engine: TopicEngine) -> None:
         channel_engine.shut_down(immediate=False)
     for channel_engine in channel_engines:
         await channel_engine.join(deferred=False)
-
-
-class _Manner(NamedTuple):
-    """How a store is opened: by which call, whether it may be made, and the seconds to wait for its lock."""
-
-    call: str
-    create: bool
-    wait: float
-
-
-class StoreOpening(AsyncBlock):
-    """What `aiodq.open` returns: awaitable, and an asynchronous context manager."""
-
-    def __init__(self, path: str, options: StoreOptions | None, seams: Seams, manner: _Manner) -> None:
-        """Made by `aiodq.open`."""
-        self._path = path
-        self._options = options
-        self._seams = seams
-        self._manner = manner
-        self._begun = False
-        self._store: Store | None = None
-
-    def __await__(self) -> Generator[Any, None, Store]:
-        """Open the store.
-
-        Raises:
-            StoreLockedError: another owner has it, and did not let go within `wait`; `pid` tells which.
-            StoreNotFoundError: there is no store, and `create` is False.
-            NotAStoreError: the directory holds something else.
-            FormatVersionError: a newer aiodq wrote it; it was left untouched.
-            StorageError: the system refused.
-
-        Cancellation: what was opened is closed again.
-        """
-        return self._open().__await__()
-
-    def __repr__(self) -> str:
-        """Say what would be opened."""
-        return f"<StoreOpening {self._path!r}{'' if self._begun else ' not awaited yet'}>"
-
-    async def _open(self) -> Store:
-        self._begun = True
-        store_engine = StoreEngine(self._path, self._options, self._seams)
-        await store_engine.open(Message, create=self._manner.create, wait=self._manner.wait)
-        return Store(store_engine)
-
-    async def __aenter__(self) -> Store:
-        """Open the store."""
-        self._store = await self._open()
-        return self._store
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        if self._store is not None:
-            await self._store.aclose()
-
-    def not_awaited(self, called: str, use: str) -> NotAwaitedError:
-        """Return the error for `use` of what is not open yet."""
-        self._begun = True  # who reads this need not be told again
-        call = f"{self._manner.call}({self._path!r})"
-        return NotAwaitedError(
-            f'{call} is not open yet: write "async with {call} as {called}:" or "{called} = await {call}", '
-            f"and then {use}"
-        )
-
-    def __del__(self) -> None:
-        """Warn where nothing was opened, as of a coroutine that was never awaited."""
-        if not self._begun:
-            warnings.warn(f"{self._manner.call}({self._path!r}) was never awaited", RuntimeWarning, 2, source=self)
-
-    if not TYPE_CHECKING:  # a checker shall go on finding the missing await
-
-        def __getattr__(self, name: str) -> NoReturn:
-            """Say what is missing where the opening is taken for the store."""
-            if name.startswith("_") or not hasattr(Store, name):
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            raise self.not_awaited("store", f"store.{name}")
-
-
-class QueueOpening(AsyncBlock):
-    """What `aiodq.open_queue` returns: awaitable, and an asynchronous context manager."""
-
-    def __init__(self, opening: StoreOpening, options: StoreOptions | None, channel: ChannelOptions | None) -> None:
-        """Made by `aiodq.open_queue`."""
-        self._opening = opening
-        self._options = options
-        self._channel = channel
-        self._queue: Queue | None = None
-
-    def __await__(self) -> Generator[Any, None, Queue]:
-        """Open the queue's store. *Raises* and *Cancellation* as `StoreOpening`."""
-        return self._open().__await__()
-
-    def __repr__(self) -> str:
-        """Say what would be opened."""
-        return repr(self._opening).replace("StoreOpening", "QueueOpening", 1)
-
-    async def _open(self) -> Queue:
-        store = await self._opening
-        try:
-            topic = store.topic(QUEUE_TOPIC, self._options)
-            queue = Queue(topic, topic.channel(_CHANNEL, self._channel), store.aclose)
-            await topic.settle_in()
-            queue.check()
-        except BaseException:
-            await store.aclose()
-            raise
-        return queue
-
-    async def __aenter__(self) -> Queue:
-        """Open the queue."""
-        self._queue = await self._open()
-        return self._queue
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        if self._queue is not None:
-            await self._queue.aclose()
-
-    if not TYPE_CHECKING:  # as above
-
-        def __aiter__(self) -> NoReturn:
-            """Say what is missing where the opening is taken for the queue."""
-            raise self._opening.not_awaited("queue", "async for message in queue")
-
-        def __getattr__(self, name: str) -> NoReturn:
-            """Say what is missing where the opening is taken for the queue."""
-            if name.startswith("_") or not hasattr(Queue, name):
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            raise self._opening.not_awaited("queue", f"queue.{name}")
-
-
-def open(
-    path: str | PathLike[str], options: StoreOptions | None = None, *, create: bool = True,
-    wait: float | timedelta = 0.0, fs: FileSystem | None = None, clock: Clock | None = None,
-    executor: Executor | None = None,
-) -> StoreOpening:  # fmt: skip
-    """Open a store: `async with aiodq.open(path) as store`, or `store = await aiodq.open(path)`.
-
-    Args:
-        path: a directory, created if missing and locked by this process until the store is closed.
-        options: see `StoreOptions`.
-        create: False to open only a store that is there, not make one in a directory that is missing or empty, as a
-            volume is that was not mounted.
-        wait: seconds, or a `timedelta`, to wait for another process to let go of the store.
-        fs: the file system; for tests.
-        clock: the clocks; for tests.
-        executor: the threads for blocking work, instead of the store's own; it is shut down with the store; for tests.
-
-    Raises:
-        InvalidOptionError: `wait` is no time, or the path begins with `~`.
-    """
-    check_store_options(options, "aiodq.open(path, {})")
-    manner = _manner("aiodq.open", wait, create=create)
-    seams = Seams(fs or OsFileSystem(), clock or SystemClock(), executor)
-    return StoreOpening(_absolute(path), options, seams, manner)
-
-
-def open_to_tend(path: str, *, create: bool, wait: float) -> StoreOpening:
-    """Open a store as the command line does: by the options on disk, and by no defaults where there are none.
-
-    Whoever looks after a store does not know what its program names: what is there stays until that runs again.
-    """
-    seams = Seams(OsFileSystem(), SystemClock(), keeps=True)
-    return StoreOpening(_absolute(path), None, seams, _manner("aiodq.open", wait, create=create))
-
-
-def open_queue(
-    path: str | PathLike[str], options: StoreOptions | None = None, channel: ChannelOptions | None = None, *,
-    create: bool = True, wait: float | timedelta = 0.0, fs: FileSystem | None = None, clock: Clock | None = None,
-    executor: Executor | None = None,
-) -> QueueOpening:  # fmt: skip
-    """Open a queue in a store of its own: `async with aiodq.open_queue(path) as queue`.
-
-    Args:
-        path: a directory, created if missing and locked by this process until the queue is closed.
-        options: see `StoreOptions`.
-        channel: see `ChannelOptions`.
-        create: see `open`.
-        wait: see `open`.
-        fs: the file system; for tests.
-        clock: the clocks; for tests.
-        executor: the threads for blocking work, instead of the store's own; it is shut down with the store; for tests.
-
-    Raises:
-        InvalidOptionError: `wait` is no time, or the path begins with `~`.
-    """
-    check_store_options(options, "aiodq.open_queue(path, {})")
-    check_channel_options(channel, "aiodq.open_queue(path, channel={})")
-    manner = _manner("aiodq.open_queue", wait, create=create)
-    seams = Seams(fs or OsFileSystem(), clock or SystemClock(), executor)
-    opening = StoreOpening(_absolute(path), options, seams, manner)
-    return QueueOpening(opening, options, channel)
-
-
-def open_reader(path: str | PathLike[str]) -> StoreReader:
-    """Look into a store without owning it: synchronous, read-only, no lock, safe while its owner runs.
-
-    Raises:
-        StoreNotFoundError: there is no such directory.
-        NotAStoreError: the directory holds something else.
-    """
-    return StoreReader(_absolute(path))
-
-
-def _manner(call: str, wait: float | timedelta, *, create: bool) -> _Manner:
-    check_flag("create", create)
-    return _Manner(call, create, span_seconds("wait", wait))
-
-
-def _absolute(path: str | PathLike[str]) -> str:
-    text = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(text, str):
-        refuse("path", "the name of a directory (str or os.PathLike)", path, "write 'data/jobs'", type_is_wrong=True)
-    if "\0" in text or not text:
-        raise StorageError(f"path is the name of a directory, not {path!r}: write 'data/jobs'", "")
-    if text.startswith("~") and not os.path.lexists(text):
-        raise InvalidOptionError(
-            f"the path {text!r} begins with '~', which only a shell replaces: "
-            f"write os.path.expanduser({text!r}), or {'./' + text!r} for a directory of that name"
-        )
-    # The lock and the directories are those of the real place, by whatever links it was named.
-    return os.path.realpath(text)

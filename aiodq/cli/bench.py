@@ -15,8 +15,8 @@ from aiodq.cli.exits import DONE, CommandError
 from aiodq.cli.loop import run_command
 from aiodq.cli.show import figures_table, human_bytes, print_json, rate, stdout
 from aiodq.engine.queue_errors import QueueEmpty
+from aiodq.opening import open_queue
 from aiodq.options import StoreOptions, SyncPolicy
-from aiodq.store import open_queue
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -20,7 +20,7 @@ from aiodq.engine.queue_errors import QueueEmpty
 from aiodq.errors import StoreLockedError
 from aiodq.message import Message
 from aiodq.names import check_name
-from aiodq.store import open_reader
+from aiodq.opening import open_reader
 
 __all__ = ["get"]
 

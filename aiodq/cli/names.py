@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.cli.exits import CommandError
 from aiodq.names import check_name
-from aiodq.store import open_reader
+from aiodq.opening import open_reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

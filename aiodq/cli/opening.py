@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from aiodq.store import open_to_tend
+from aiodq.opening import open_to_tend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

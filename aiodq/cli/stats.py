@@ -12,10 +12,10 @@ from rich.text import Text
 
 from aiodq.cli.exits import DONE, CommandError
 from aiodq.cli.show import counted, figures_table, human_bytes, print_json, rate, stdout
+from aiodq.opening import open_reader
 from aiodq.stats import Latency
 from aiodq.storage.offline.store_reader import ChannelSummary, StoreSummary
 from aiodq.storage.offline.summaries import TopicSummary
-from aiodq.store import open_reader
 
 __all__ = ["stat"]
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SOCKET_NAME", "Listening", "check_client", "connect", "listen"]
 
-SOCKET_NAME: Final = "socket"
-"""The socket's name in a store's directory."""
+SOCKET_NAME: Final = "#socket"
+"""The socket's name in a store's directory: one that no topic can have."""
 
 _TEMPORARY: Final = ".aiodq-tmp"
 _LONGEST: Final = 107
@@ -78,7 +78,7 @@ def listen(directory: str) -> Listening:
                 os.chmod(os.path.join(directory, name), 0o600)
                 sock.listen(_BACKLOG)
                 sock.setblocking(False)  # noqa: FBT003 - the name of the call says what it is
-                # INVARIANT: the name `socket` is only ever one of a socket that listens, or of one whose owner is gone.
+                # INVARIANT: the name `#socket` is only ever one of a socket that listens, or of one whose owner is gone.
                 after_crash = os.path.lexists(os.path.join(directory, SOCKET_NAME))
                 os.rename(os.path.join(directory, name), os.path.join(directory, SOCKET_NAME))
             except BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
+from aiodq import opening as openings
 from aiodq import store as asynchronous
 from aiodq.errors import InvalidOptionTypeError, WrongContextError
 from aiodq.sync.loop_thread import LoopThread, refuse_running_loop, wait_for_dropped
@@ -300,7 +301,7 @@ def open(
     Interrupted: what was opened is closed again.
     """
     refuse_running_loop()
-    return Store(*_opened(path, asynchronous.open(path, options, create=create, wait=wait)))
+    return Store(*_opened(path, openings.open(path, options, create=create, wait=wait)))
 
 
 def open_queue(
@@ -322,7 +323,7 @@ def open_queue(
     Interrupted: what was opened is closed again.
     """
     refuse_running_loop()
-    opening = asynchronous.open_queue(path, options, channel, create=create, wait=wait)
+    opening = openings.open_queue(path, options, channel, create=create, wait=wait)
     return Queue(*_opened(path, opening), owns=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiodq.store import QueueOpening, StoreOpening, open, open_queue
+from aiodq.opening import QueueOpening, StoreOpening, open, open_queue
 from aiodq.testing.filesystem import SimulatedFileSystem
 
 if TYPE_CHECKING:

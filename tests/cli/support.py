@@ -13,8 +13,8 @@ from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from aiodq.cli import main
+from aiodq.opening import open as open_store
 from aiodq.options import StoreOptions
-from aiodq.store import open as open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -149,7 +149,7 @@ class Running:
 
 _OWNER = """
 import asyncio, sys
-from aiodq.store import open as open_store
+from aiodq.opening import open as open_store
 
 async def main(path, name):
     async with open_store(path) as store:

@@ -4,8 +4,8 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
+from aiodq.opening import open as open_store
 from aiodq.options import ChannelOptions, Retention, StoreOptions
-from aiodq.store import open as open_store
 from tests.cli.support import Owner, aiodq, fill, ok
 
 if TYPE_CHECKING:

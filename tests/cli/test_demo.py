@@ -20,9 +20,9 @@ from aiodq.cli.demo.proof import Ledger, Verdict
 from aiodq.cli.demo.run import Demonstration, Figures, Outcome
 from aiodq.cli.demo.sources import Library, standard_library
 from aiodq.cli.demo.traffic import CHANNEL, TOPIC, produce
+from aiodq.opening import open as open_store
+from aiodq.opening import open_reader
 from aiodq.options import StoreOptions
-from aiodq.store import open as open_store
-from aiodq.store import open_reader
 from tests.cli.support import PROGRAM, Running, aiodq, environment, ok
 
 if TYPE_CHECKING:

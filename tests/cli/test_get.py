@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiodq.store import open_reader
+from aiodq.opening import open_reader
 from tests.cli.support import PROGRAM, Owner, Running, aiodq, environment, fill, ok
 
 if TYPE_CHECKING:

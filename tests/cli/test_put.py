@@ -12,7 +12,7 @@ import pytest
 from aiodq.cli import show
 from aiodq.cli.show import Meter
 from aiodq.errors import StorageError
-from aiodq.store import open_reader
+from aiodq.opening import open_reader
 from tests.cli.support import PROGRAM, Running, aiodq, environment, ok
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aiodq.opening import open as open_store
+from aiodq.opening import open_reader
 from aiodq.options import ChannelOptions, Retention, StoreOptions
-from aiodq.store import open as open_store
-from aiodq.store import open_reader
 from tests.cli.support import PROGRAM, Owner, aiodq, environment, fill, ok
 from tests.queue.descriptions import make_older
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 import aiodq
-from aiodq.store import QueueOpening, StoreOpening
+from aiodq.opening import QueueOpening, StoreOpening
 from tests.system import test_cancellation
 from tests.system.test_cancellation import SCENARIOS
 

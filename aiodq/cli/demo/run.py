@@ -12,10 +12,10 @@ from aiodq.cli.demo.proof import Ledger, Verdict
 from aiodq.cli.demo.traffic import CHANNEL, TOPIC, channel_options, consume, produce, store_options
 from aiodq.cli.demo.wire import Acknowledged, Delivered, Settled, Unpacker
 from aiodq.cli.exits import WRONG, CommandError
+from aiodq.opening import open as open_store
+from aiodq.opening import open_reader
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.verify import verify_store
-from aiodq.store import open as open_store
-from aiodq.store import open_reader
 
 if TYPE_CHECKING:
     from aiodq.cli.demo.progress import Narrator

@@ -13,8 +13,8 @@ from aiodq.cli.demo.sources import Library, standard_library
 from aiodq.cli.demo.traffic import CHANNEL, TOPIC, channel_options, consume, produce, store_options, take_and_hold
 from aiodq.cli.demo.wire import Acknowledged, Delivered, Settled, pack
 from aiodq.cli.loop import Aside
+from aiodq.opening import open as open_store
 from aiodq.running import loop_factory
-from aiodq.store import open as open_store
 
 if TYPE_CHECKING:
     from aiodq.cli.demo.wire import Event
