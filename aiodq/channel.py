@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 from aiodq.acking import Commit, ack_all
@@ -16,12 +14,12 @@ from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
 from aiodq.engine.stats.preview import state_of
 from aiodq.engine.stats.topic_stats import channel_stats
-from aiodq.errors import AiodqError, NotInFlightError, OffsetError
+from aiodq.errors import AiodqError, NotInFlightError
 from aiodq.handlers import checked_handler, checked_hook
 from aiodq.message import Message
 from aiodq.onlyasync import AsyncIteration
-from aiodq.options import check_channel_options, check_dead_letter, time_ns
-from aiodq.storage.read.log_reader import LogReader
+from aiodq.options import check_channel_options, check_dead_letter
+from aiodq.starting import move_channel
 from aiodq.values import check_flag, check_offset, check_position, check_whole, span_seconds
 
 if TYPE_CHECKING:
@@ -341,6 +339,18 @@ class Channel(AsyncIteration):
         await asyncio.sleep(0)
         return found
 
+    async def refresh(self) -> None:
+        """Have the counts be those of now: of a store in mode "shared" or "client" they are up to 0.1 s old.
+
+        Raises:
+            OwnerLostError, OwnerStalledError: of a store that is shared: there is nobody to ask, or no answer comes.
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
+
+        Cancellation: nothing changes.
+        """
+        self.check()
+        await asyncio.sleep(0)
+
     def qsize(self) -> int:
         """Return how many messages are ready: neither settled, nor in flight, nor deferred; `depth` is all of these.
 
@@ -532,26 +542,7 @@ class Channel(AsyncIteration):
 
     async def _seek(self, position: Position) -> None:
         async with self._engine.without_transactions():
-            await self._move(position)
-
-    async def _move(self, position: Position) -> None:
-        await self._engine.settle_in(self.name)
-        begin, end = self._engine.log.begin, self._engine.visible
-        if isinstance(position, datetime):
-            wanted = time_ns(position)
-            found = await self._engine.look(partial(LogReader.offset_at, view=self._engine.view(), time_ns=wanted))
-            offset = max(found, self._engine.log.begin)
-        elif isinstance(position, int):
-            if not begin <= position <= end:
-                raise OffsetError(
-                    f"channel {self.name!r} may go to offsets {begin} to {end}, not to {position}: "
-                    "write 'earliest' or 'latest' for the ends"
-                )
-            offset = position
-        else:
-            offset = end if position == "latest" else begin
-        self._channel_engine.seek(offset)
-        await self._channel_engine.committed()
+            await move_channel(self._engine, self._channel_engine, position)
 
     @property
     def options(self) -> ChannelOptions:

@@ -17,6 +17,7 @@ __all__ = [
     "CorruptionError",
     "DeliveryError",
     "DiskFullError",
+    "ExclusiveOnlyError",
     "FormatVersionError",
     "InvalidMessageError",
     "InvalidMessageTypeError",
@@ -30,6 +31,7 @@ __all__ = [
     "NotInFlightError",
     "OffsetError",
     "OwnerLostError",
+    "OwnerStalledError",
     "ProtocolError",
     "ReadOnlyError",
     "StorageError",
@@ -123,6 +125,21 @@ class OwnerLostError(StorageError):
         super().__init__(message, path, retriable=True)
 
 
+class OwnerStalledError(StorageError):
+    """The owner of a store that is shared has not answered for long: its event loop is blocked, or it was stopped.
+
+    It has the store still, so nobody can take it over. What was asked of it may be done when it goes on.
+
+    Attributes:
+        pid: the owner's process id.
+    """
+
+    def __init__(self, message: str, path: str | PathLike[str] = "", *, pid: int | None = None) -> None:
+        """Keep the owner's pid beside the path; it is always retriable."""
+        super().__init__(message, path, retriable=True)
+        self.pid = pid
+
+
 class ReadOnlyError(StorageError):
     """The file system or its permissions do not let this process write."""
 
@@ -187,6 +204,10 @@ class OffsetError(AiodqError, LookupError):
 
 class ProtocolError(AiodqError):
     """Who talks on a store's socket does not speak as aiodq does: a foreign program, or bytes that are not right."""
+
+
+class ExclusiveOnlyError(AiodqError):
+    """It can be done only with a store that is open in mode "exclusive", and was not done."""
 
 
 class MissingExtraError(AiodqError, ImportError):

@@ -278,8 +278,7 @@ class Message(StoredMessage, AsyncBlock):
         channel_engine = self._channel_engine
         if channel_engine is None:
             return " only looked at"
-        state = channel_engine.state
-        held = state is not None and state.delivery(self.offset) == self._delivery
+        held = channel_engine.holds(self.offset, self._delivery)
         standing = "settled" if self._settled else "in flight" if held else "taken away"
         return f" {standing} in {self.channel!r}, attempt {self.attempts}"
 

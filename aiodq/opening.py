@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, TypeAlias
 
 from aiodq.clock import Clock, SystemClock
 from aiodq.engine.store_engine import Seams, StoreEngine
@@ -15,8 +15,8 @@ from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, c
 from aiodq.queue import Queue
 from aiodq.storage.io.filesystem import FileSystem, OsFileSystem
 from aiodq.storage.offline.store_reader import StoreReader
-from aiodq.store import QUEUE_CHANNEL, Store
-from aiodq.values import check_flag, refuse, span_seconds
+from aiodq.store import Store
+from aiodq.values import check_choice, check_flag, refuse, span_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -27,16 +27,27 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueOpening", "StoreOpening", "open", "open_queue", "open_reader", "open_to_tend"]
 
+Mode: TypeAlias = Literal["exclusive", "shared", "client"]
+
+_MODES: Final = ("exclusive", "shared", "client")
+_FAILOVER: Final = 30.0
+
 QUEUE_TOPIC: Final = "queue"
 """The topic of a store that `open_queue` made."""
 
 
 class _Manner(NamedTuple):
-    """How a store is opened: by which call, whether it may be made, and the seconds to wait for its lock."""
+    """How a store is opened: by which call, whether it may be made, and the seconds to wait for its lock.
+
+    Attributes:
+        mode, failover: whether it is shared, and the seconds to look for its owner.
+    """
 
     call: str
     create: bool
     wait: float
+    mode: str = "exclusive"
+    failover: float = _FAILOVER
 
 
 class StoreOpening(AsyncBlock):
@@ -55,7 +66,10 @@ class StoreOpening(AsyncBlock):
         """Open the store.
 
         Raises:
-            StoreLockedError: another owner has it, and did not let go within `wait`; `pid` tells which.
+            StoreLockedError: another owner has it, and did not let go within `wait`; `pid` tells which. Of a store
+                that is to be shared: it has it for itself, in mode "exclusive".
+            OwnerLostError, OwnerStalledError: of a store that is shared: nobody serves it, or whoever does not answer.
+            ProtocolError: likewise: something else is where its owner would be found.
             StoreNotFoundError: there is no store, and `create` is False.
             NotAStoreError: the directory holds something else.
             FormatVersionError: a newer aiodq wrote it; it was left untouched.
@@ -71,9 +85,20 @@ class StoreOpening(AsyncBlock):
 
     async def _open(self) -> Store:
         self._begun = True
+        if self._manner.mode != "exclusive":
+            return await self._open_shared()
         store_engine = StoreEngine(self._path, self._options, self._seams)
         await store_engine.open(Message, create=self._manner.create, wait=self._manner.wait)
         return Store(store_engine)
+
+    async def _open_shared(self) -> Store:
+        from aiodq.shared.opening import open_shared  # noqa: PLC0415 - who owns a store alone needs nothing of it
+
+        manner = self._manner
+        return await open_shared(
+            self._path, self._options, self._seams,
+            may_own=manner.mode == "shared", create=manner.create, failover=manner.failover,
+        )  # fmt: skip
 
     async def __aenter__(self) -> Store:
         """Open the store."""
@@ -131,9 +156,8 @@ class QueueOpening(AsyncBlock):
     async def _open(self) -> Queue:
         store = await self._opening
         try:
-            topic = store.topic(QUEUE_TOPIC, self._options)
-            queue = Queue(topic, topic.channel(QUEUE_CHANNEL, self._channel), store.aclose)
-            await topic.settle_in()
+            queue = store._as_queue(QUEUE_TOPIC, self._options, self._channel)  # noqa: SLF001 - whoever has it to itself
+            await queue.topic.settle_in()
             queue.check()
         except BaseException:
             await store.aclose()
@@ -165,10 +189,10 @@ class QueueOpening(AsyncBlock):
             raise self._opening.not_awaited("queue", f"queue.{name}")
 
 
-def open(
+def open(  # noqa: PLR0913 - each by its name
     path: str | PathLike[str], options: StoreOptions | None = None, *, create: bool = True,
-    wait: float | timedelta = 0.0, fs: FileSystem | None = None, clock: Clock | None = None,
-    executor: Executor | None = None,
+    wait: float | timedelta = 0.0, mode: Mode = "exclusive", failover: float | timedelta = _FAILOVER,
+    fs: FileSystem | None = None, clock: Clock | None = None, executor: Executor | None = None,
 ) -> StoreOpening:  # fmt: skip
     """Open a store: `async with aiodq.open(path) as store`, or `store = await aiodq.open(path)`.
 
@@ -177,16 +201,21 @@ def open(
         options: see `StoreOptions`.
         create: False to open only a store that is there, not make one in a directory that is missing or empty, as a
             volume is that was not mounted.
-        wait: seconds, or a `timedelta`, to wait for another process to let go of the store.
+        wait: seconds, or a `timedelta`, to wait for another process to let go of the store; in mode "exclusive".
+        mode: "exclusive": this process alone has the store, and nobody else may open it. "shared": any number of
+            processes have it; one of them owns it, the others talk to that one over a socket in the directory, and when
+            it ends another takes over. "client": as shared, but this process never owns it.
+        failover: seconds, or a `timedelta`, to look for an owner, at first and after one is gone; then those who wait
+            are told. In mode "shared" and "client".
         fs: the file system; for tests.
         clock: the clocks; for tests.
         executor: the threads for blocking work, instead of the store's own; it is shut down with the store; for tests.
 
     Raises:
-        InvalidOptionError: `wait` is no time, or the path begins with `~`.
+        InvalidOptionError: `mode` is none of these, `wait` or `failover` no time, or the path begins with `~`.
     """
     check_store_options(options, "aiodq.open(path, {})")
-    manner = _manner("aiodq.open", wait, create=create)
+    manner = _manner("aiodq.open", wait, mode, failover, create=create)
     seams = Seams(fs or OsFileSystem(), clock or SystemClock(), executor)
     return StoreOpening(_absolute(path), options, seams, manner)
 
@@ -200,9 +229,10 @@ def open_to_tend(path: str, *, create: bool, wait: float) -> StoreOpening:
     return StoreOpening(_absolute(path), None, seams, _manner("aiodq.open", wait, create=create))
 
 
-def open_queue(
+def open_queue(  # noqa: PLR0913 - likewise
     path: str | PathLike[str], options: StoreOptions | None = None, channel: ChannelOptions | None = None, *,
-    create: bool = True, wait: float | timedelta = 0.0, fs: FileSystem | None = None, clock: Clock | None = None,
+    create: bool = True, wait: float | timedelta = 0.0, mode: Mode = "exclusive",
+    failover: float | timedelta = _FAILOVER, fs: FileSystem | None = None, clock: Clock | None = None,
     executor: Executor | None = None,
 ) -> QueueOpening:  # fmt: skip
     """Open a queue in a store of its own: `async with aiodq.open_queue(path) as queue`.
@@ -213,16 +243,18 @@ def open_queue(
         channel: see `ChannelOptions`.
         create: see `open`.
         wait: see `open`.
+        mode: see `open`.
+        failover: see `open`.
         fs: the file system; for tests.
         clock: the clocks; for tests.
         executor: the threads for blocking work, instead of the store's own; it is shut down with the store; for tests.
 
     Raises:
-        InvalidOptionError: `wait` is no time, or the path begins with `~`.
+        InvalidOptionError: `mode` is none of these, `wait` or `failover` no time, or the path begins with `~`.
     """
     check_store_options(options, "aiodq.open_queue(path, {})")
     check_channel_options(channel, "aiodq.open_queue(path, channel={})")
-    manner = _manner("aiodq.open_queue", wait, create=create)
+    manner = _manner("aiodq.open_queue", wait, mode, failover, create=create)
     seams = Seams(fs or OsFileSystem(), clock or SystemClock(), executor)
     opening = StoreOpening(_absolute(path), options, seams, manner)
     return QueueOpening(opening, options, channel)
@@ -238,9 +270,13 @@ def open_reader(path: str | PathLike[str]) -> StoreReader:
     return StoreReader(_absolute(path))
 
 
-def _manner(call: str, wait: float | timedelta, *, create: bool) -> _Manner:
+def _manner(
+    call: str, wait: float | timedelta, mode: str = "exclusive", failover: float | timedelta = _FAILOVER, *,
+    create: bool,
+) -> _Manner:  # fmt: skip
     check_flag("create", create)
-    return _Manner(call, create, span_seconds("wait", wait))
+    check_choice("mode", mode, _MODES, "shared")
+    return _Manner(call, create, span_seconds("wait", wait), mode, span_seconds("failover", failover))
 
 
 def _absolute(path: str | PathLike[str]) -> str:

@@ -1,19 +1,23 @@
-"""Where a new channel begins."""
+"""Where a new channel begins, and where one goes on from."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from aiodq.errors import OffsetError
 from aiodq.options import time_ns
 from aiodq.storage.read.log_reader import LogReader
 
 if TYPE_CHECKING:
-    from aiodq.options import Start
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.options import Position, Start
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.log.topic_log import TopicLog
 
-__all__ = ["known_start", "start_offset"]
+__all__ = ["known_start", "move_channel", "start_offset"]
 
 
 def start_offset(fs: FileSystem, start: Start, log: TopicLog, *, first: bool) -> int:
@@ -38,3 +42,28 @@ def _start_within(start: str | int | None, begin: int, end: int, *, first: bool)
     if start == "earliest":
         return begin
     return end if start == "latest" else min(max(int(start), begin), end)
+
+
+async def move_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], position: Position) -> None:
+    """Have a channel go on from another place, durably; see `Channel.seek`.
+
+    Raises:
+        OffsetError: beyond the log, or before what is still kept; nothing changed.
+    """
+    await engine.settle_in(channel_engine.name)
+    begin, end = engine.log.begin, engine.visible
+    if isinstance(position, datetime):
+        wanted = time_ns(position)
+        found = await engine.look(partial(LogReader.offset_at, view=engine.view(), time_ns=wanted))
+        offset = max(found, engine.log.begin)
+    elif isinstance(position, int):
+        if not begin <= position <= end:
+            raise OffsetError(
+                f"channel {channel_engine.name!r} may go to offsets {begin} to {end}, not to {position}: "
+                "write 'earliest' or 'latest' for the ends"
+            )
+        offset = position
+    else:
+        offset = end if position == "latest" else begin
+    channel_engine.seek(offset)
+    await channel_engine.committed()

@@ -102,6 +102,11 @@ class Store(AsyncBlock):
         topic = self.topic(name, options)
         return Queue(topic, topic.channel(QUEUE_CHANNEL, channel))
 
+    def _as_queue(self, name: str, options: StoreOptions | None, channel: ChannelOptions | None) -> Queue:
+        """Return a queue that has the store to itself, and closes it; `aiodq.open_queue` asks."""
+        topic = self.topic(name, options)
+        return Queue(topic, topic.channel(QUEUE_CHANNEL, channel), self.aclose)
+
     def topics(self) -> list[str]:
         """Return the names of the topics that have a message or a channel, or had one."""
         return sorted(name for name, engine in self._store_engine.topics.items() if engine.creation.exists)

@@ -22,7 +22,7 @@ def _loops() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
 
 LOOPS: Final = _loops()
 
-BOTH: Final = frozenset({"queue", "channels", "transactions", "system", "testing"})
+BOTH: Final = frozenset({"queue", "channels", "shared", "transactions", "system", "testing"})
 """The directories of tests in which the loop matters.
 
 They try what the engine does with tasks, futures, timers, threads and cancellation, and the loops differ in when they

@@ -11,43 +11,79 @@ import asyncio
 import os
 import random
 import secrets
-from contextlib import suppress
+from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
-import aiodq.errors
-from aiodq.engine import queue_errors
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.errors import AiodqError, OwnerLostError, ProtocolError, StorageError
+from aiodq.errors import AiodqError, MessageSizeError, OwnerLostError, OwnerStalledError, ProtocolError
+from aiodq.shared.remote_errors import error_of, gone, is_lost, stalled
 from aiodq.shared.rendezvous import connect
 from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.wire.layout import FIRST_PACKET, VERSION
-from aiodq.wire.packets import Deliver, Done, Fail, Handover, Hello, Open, Put, Welcome
+from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Gone, Handover, Hello, Open, Ping, Put, Welcome
 from aiodq.wire.stream import PacketReader, encode_packet
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from types import ModuleType
+    from collections.abc import Awaitable, Callable, Mapping
 
     from aiodq.wire.packets import Message as Said
 
-__all__ = ["Link", "Listener", "error_of"]
+__all__ = ["Heard", "Link", "Listener"]
+
+Heard: TypeAlias = Deliver | Gone | Figures
+"""What an owner says of a topic or a channel without being asked."""
 
 _FIRST_WAIT: Final = 0.002
 _LONGEST_WAIT: Final = 0.1
 """Seconds between two attempts to find an owner."""
 
+_AGAIN: Final = 0.01
+"""Seconds after which something is asked again of an owner that was about to end."""
+
+_RETRY: Final = 0.5
+"""Seconds after which an owner is looked for again, once all who waited for one were told that there is none."""
+
+_LARGEST: Final = (64 << 20) - 4096
+"""Bytes of the frames of a put: an owner takes no larger packet."""
+
+_LONGEST_END: Final = 1.0
+"""Seconds for what was said last to be taken by the other end."""
+
+_STALL: Final = 10.0
+_TICKS: Final = 5
+"""An owner is stalled that is not heard of for so many fifths of that many seconds, though it was asked."""
+
 
 class Listener(Protocol):
-    """Who hears what an owner says of a channel."""
-
-    def delivered(self, said: Deliver, epoch: int) -> None:
-        """Messages have come."""
-        ...
+    """Who hears what an owner says of a topic or a channel."""
 
     def reopened(self, epoch: int) -> None:
-        """The channel is open with an owner, which knows nothing of what was wanted before."""
+        """It is asked of another owner, which knows nothing of what was wanted and held before."""
         ...
+
+    def opened(self, facts: Mapping[str, Any]) -> None:
+        """The owner has opened it, and says what it is like."""
+        ...
+
+    def refused(self, error: Exception) -> None:
+        """The owner will not open it, or it is no more."""
+        ...
+
+    def heard(self, said: Heard, epoch: int) -> None:
+        """The owner has said something of it."""
+        ...
+
+    def told(self, error: Exception) -> None:
+        """There is no owner, or it does not answer: who waits is to be told, and may try again."""
+        ...
+
+
+class _Opened(NamedTuple):
+    """What was opened, and is to be opened by every owner that there will be."""
+
+    listener: Listener
+    options: Mapping[str, Any]
 
 
 class _Topic:
@@ -65,33 +101,43 @@ class Link:
     Attributes:
         epoch: the owner's, while there is a connection; 0 before the first.
         owner_pid: its process.
+        producer: the number by which this process's puts are known.
     """
 
-    def __init__(self, directory: str, own: Callable[[], Awaitable[bool]], *, failover: float = 30.0) -> None:
+    def __init__(
+        self, directory: str, own: Callable[[], Awaitable[bool]], *, failover: float = 30.0, stall: float | None = None
+    ) -> None:
         """Prepare; `start` connects.
 
         Args:
             directory: the store's.
             own: tries to own the store and to serve it; returns whether that is so now.
             failover: seconds to look for an owner, before those who wait are told that there is none.
+            stall: seconds that an owner may say nothing; None for 10.
         """
         self.epoch: int = 0
         self.owner_pid: int = 0
+        self.producer: int = secrets.randbits(64)
         self._directory = directory
         self._own = own
         self._failover = failover
-        self._producer = secrets.randbits(64)
+        self._tick = (_STALL if stall is None else stall) / _TICKS
+        self._silent = 0
         self._wire: _Wire | None = None
         self._ready = False
+        self._begun = False
         self._topics: dict[str, _Topic] = {}
-        self._channels: dict[tuple[str, str], Listener] = {}
+        self._opened: dict[tuple[str, str], _Opened] = {}
         self._handles: dict[tuple[str, str], int] = {}
-        self._answers: dict[int, asyncio.Future[Said]] = {}
-        self._request = 0
+        self._hearing: dict[int, Listener] = {}
+        self._answers: dict[int, tuple[asyncio.Future[Said], bool]] = {}
+        self._request = self._handle_number = 0
+        self._since: float | None = None
         self._lost = asyncio.Event()
         self._found = asyncio.Event()
-        self._failure: AiodqError | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+        self._closed = False
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Find the owner.
@@ -102,7 +148,11 @@ class Link:
 
         Cancellation: nobody is looked for any more.
         """
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"aiodq link {self._directory}")
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._run(), name=f"aiodq link {self._directory}"),
+            loop.create_task(self._watch(), name=f"aiodq watch {self._directory}"),
+        ]
         try:
             await self._connected()
         except BaseException:
@@ -111,23 +161,44 @@ class Link:
 
     async def close(self) -> None:
         """End the connection; what is not acknowledged fails."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._fail(QueueShutDown("the store is closed"))
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tell(QueueShutDown("the store is closed"))
         if self._wire is not None:
             self._wire.close()
+            try:
+                async with asyncio.timeout(_LONGEST_END):
+                    await self._lost.wait()
+            except TimeoutError:
+                self._wire.abort()  # an owner that does not take what is said
+
+    def check(self) -> None:
+        """Raise why nothing can be asked now, if that is known.
+
+        Raises:
+            OwnerLostError, OwnerStalledError: there is nobody to ask, or no answer comes.
+            QueueShutDown: the store is closed.
+        """
+        if self._failure is not None:
+            raise copy(self._failure)
+
+    # --- puts
 
     async def put(self, topic: str, frames: bytes, count: int, *, each: bool = False) -> range:
         """Put messages, and return their offsets once they are as durable as the owner makes them.
 
         Raises:
+            MessageSizeError: they are too many bytes for a packet.
             AiodqError: as the owner's put.
             OwnerLostError: there is no owner, and none was found in time; whether they are stored, nobody knows.
 
         Cancellation: they are put all the same.
         """
-        self._check()
+        if len(frames) > _LARGEST:
+            raise MessageSizeError(f"a put of {len(frames)} bytes; a store that is shared takes {_LARGEST} at a time")
+        self.check()
         state = self._topics.setdefault(topic, _Topic())
         await state.room.acquire()
         state.sequence += 1
@@ -155,100 +226,136 @@ class Link:
             if isinstance(said, Done) and said.placed is not None:
                 first, number = said.placed
                 waiter.set_result(range(first, first + number))
-            elif isinstance(said, Fail) and said.name != OwnerLostError.__name__:
+            elif isinstance(said, Fail) and not is_lost(said):
                 waiter.set_exception(error_of(said))
             # Else it is put again by the next connection.
 
         answer.add_done_callback(answered)
 
-    async def open_channel(self, topic: str, channel: str, listener: Listener) -> None:
-        """Have `listener` hear of a channel, from every owner there will be."""
-        await self._connected()
-        self._channels[topic, channel] = listener
-        said = await self._ask_open(topic, channel)
-        if isinstance(said, Fail):
-            del self._channels[topic, channel]
-            raise error_of(said)
-        listener.reopened(self.epoch)
+    # --- topics and channels
 
-    async def ask(self, said: Callable[[int], Said], topic: str, channel: str) -> Done:
-        """Ask something of a channel by its handle.
+    def open(self, topic: str, channel: str, options: Mapping[str, Any], listener: Listener) -> None:
+        """Have `listener` hear of a topic or a channel, from every owner there will be."""
+        self._opened[topic, channel] = _Opened(listener, options)
+        if self._ready:
+            self._ask_open(topic, channel)
+            listener.reopened(self.epoch)
+
+    def name(self, topic: str, channel: str, options: Mapping[str, Any]) -> None:
+        """Every owner there will be is to open it with these options."""
+        opened = self._opened.get((topic, channel))
+        if opened is not None:
+            self._opened[topic, channel] = opened._replace(options=options)
+
+    def forget(self, topic: str, channel: str) -> None:
+        """It is no more; named again, it is another one."""
+        self._opened.pop((topic, channel), None)
+        handle = self._handles.pop((topic, channel), 0)
+        self._hearing.pop(handle, None)
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, topic: str = "", channel: str = "",
+        once: bool = False,
+    ) -> Mapping[str, Any]:  # fmt: skip
+        """Have the owner do something by its name, and return what it says.
+
+        Args:
+            name: see `aiodq.shared.calls`.
+            arguments: likewise.
+            topic: which it concerns, by its handle; none where empty.
+            channel: likewise.
+            once: it is not asked again of the next owner, as twice is not the same as once.
 
         Raises:
             AiodqError: what the owner says.
-            OwnerLostError: the owner went before it answered: whether it was done, nobody knows.
+            OwnerLostError: there is no owner; or with `once`, it went before it answered: nobody knows what was done.
         """
-        await self._connected()
-        answer = await self._ask(said(self._handle(topic, channel)))
-        if isinstance(answer, Fail):
-            raise error_of(answer)
-        if not isinstance(answer, Done):
-            raise ProtocolError(f"{answer.op.name} is no answer")
-        return answer
+        while True:
+            await self._connected()
+            handle = {"handle": self._handle(topic, channel)} if topic else {}
+            answer = await self._ask(Call(name, {**(arguments or {}), **handle}))
+            if isinstance(answer, Done):
+                return answer.facts or {}
+            if not isinstance(answer, Fail):
+                raise ProtocolError(f"{answer.op.name} is no answer to CALL")
+            if once or not is_lost(answer):
+                raise error_of(answer)
+            await asyncio.sleep(_AGAIN)
 
     def request(self, said: Callable[[int], Said], topic: str, channel: str) -> asyncio.Future[Said]:
-        """Ask something of a channel by its handle; `Fail` of an `OwnerLostError` where nobody has answered."""
+        """Ask something by a handle, however long the answer takes; `Fail` of an `OwnerLostError` where none comes."""
         if self._ready:
-            return self._ask(said(self._handle(topic, channel)))
+            return self._ask(said(self._handle(topic, channel)), patient=True)
         answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
-        answer.set_result(_gone(self._directory))
+        answer.set_result(gone(self._directory))
         return answer
 
     def tell(self, said: Callable[[int], Said], topic: str, channel: str) -> None:
-        """Say something of a channel that wants no answer, to the owner there is; to nobody if there is none."""
+        """Say something by a handle that wants no answer, to the owner there is; to nobody if there is none."""
         if self._ready and self._wire is not None:
             self._wire.send(said(self._handle(topic, channel)), 0)
 
     # --- the connection
 
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
     async def _connected(self) -> None:
         while not self._ready:
-            self._check()
+            self.check()
             await self._found.wait()
-        self._check()
+        self.check()
 
     def _handle(self, topic: str, channel: str) -> int:
         """Return a handle, opened before anything that is said with it."""
         handle = self._handles.get((topic, channel))
-        if handle is None:
-            self._ask_open(topic, channel)
-            handle = self._handles[topic, channel]
+        return self._ask_open(topic, channel) if handle is None else handle
+
+    def _ask_open(self, topic: str, channel: str) -> int:
+        self._handle_number += 1
+        handle = self._handles[topic, channel] = self._handle_number
+        opened = self._opened.get((topic, channel))
+        answer = self._ask(Open(handle, topic, channel, {} if opened is None else opened.options), patient=True)
+        if opened is not None:
+            listener = self._hearing[handle] = opened.listener
+            answer.add_done_callback(lambda done: self._told_of(listener, done.result()))
         return handle
 
-    def _ask_open(self, topic: str, channel: str) -> asyncio.Future[Said]:
-        handle = self._handles.setdefault((topic, channel), len(self._handles) + 1)
-        return self._ask(Open(handle, topic, channel, {}))
+    @staticmethod
+    def _told_of(listener: Listener, said: Said) -> None:
+        if isinstance(said, Done):
+            listener.opened(said.facts or {})
+        elif isinstance(said, Fail) and not is_lost(said):
+            listener.refused(error_of(said))
 
-    def _ask(self, said: Said) -> asyncio.Future[Said]:
+    def _ask(self, said: Said, *, patient: bool = False) -> asyncio.Future[Said]:
+        """Ask something; with `patient`, also where an owner does not answer for long."""
         answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
         if self._wire is None:
-            answer.set_result(_gone(self._directory))
+            answer.set_result(gone(self._directory))
             return answer
         self._request = self._request % 0xFFFFFFFF + 1
-        self._answers[self._request] = answer
+        self._answers[self._request] = answer, patient
         self._wire.send(said, self._request)
         return answer
 
     async def _run(self) -> None:
-        try:
-            while True:
+        while True:
+            try:
                 wire = await self._find()
-                self._lost.clear()
                 await self._begin(wire)
-                await self._lost.wait()
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody is left waiting
-            failure = error if isinstance(error, AiodqError) else OwnerLostError(repr(error), self._directory)
-            failure.__cause__ = error.__cause__ if failure is error else error
-            self._fail(failure)
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody is left waiting
+                self._tell(error if isinstance(error, AiodqError) else OwnerLostError(repr(error), self._directory))
+                if self._wire is not None:
+                    self._wire.close()
+                if not self._begun:
+                    return
+                await asyncio.sleep(_RETRY)
+                continue
+            await self._lost.wait()
 
     async def _find(self) -> _Wire:
         """Return a connection to the owner, who may be this process from now on."""
         loop = asyncio.get_running_loop()
-        deadline, pause = loop.time() + self._failover, _FIRST_WAIT
+        self._since = loop.time() if self._since is None else self._since
+        pause = _FIRST_WAIT
         while True:
             sock = connect(self._directory)
             if sock is not None:
@@ -256,32 +363,78 @@ class Link:
                 return wire
             if await self._own():
                 continue
-            if loop.time() > deadline:
-                raise OwnerLostError(f"nobody has owned the store for {self._failover:g} s", self._directory)
+            if loop.time() > self._since + self._failover:
+                self._since = None
+                raise OwnerLostError(f"nobody has served the store for {self._failover:g} s", self._directory)
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - no secret
             pause = min(2 * pause, _LONGEST_WAIT)
 
     async def _begin(self, wire: _Wire) -> None:
         """Introduce oneself, and go on where the owner before has left."""
-        self._wire, self._answers, self._handles = wire, {}, {}
-        welcome = await self._ask(Hello(VERSION, VERSION, os.getpid(), self._producer, self.epoch, "aiodq"))
+        self._lost.clear()
+        self._wire, self._answers, self._handles, self._hearing, self._silent = wire, {}, {}, {}, 0
+        welcome = await self._ask(Hello(VERSION, VERSION, os.getpid(), self.producer, self.epoch, "aiodq"))
         if isinstance(welcome, Fail):
-            if welcome.name == OwnerLostError.__name__:
-                return  # it was on its way out
-            raise error_of(welcome)
+            await self._not_welcome(welcome, wire)
+            return
         if not isinstance(welcome, Welcome):
             raise ProtocolError(f"{welcome.op.name} is no answer to HELLO")
         self.epoch, self.owner_pid = welcome.epoch, welcome.pid
         wire.reader.largest = welcome.largest
+        self._ready = self._begun = True
+        self._failure = self._since = None
+        # A channel that was named before something was put sees that.
+        for (topic, channel), opened in list(self._opened.items()):
+            self._ask_open(topic, channel)
+            opened.listener.reopened(self.epoch)
         # INVARIANT: what was put before comes before anything newer, which nobody sends before this step has ended.
-        self._ready = True
         for topic, state in self._topics.items():
             for sequence in list(state.pending):
                 self._send_put(topic, sequence)
-        for (topic, channel), listener in self._channels.items():
-            self._ask_open(topic, channel)
-            listener.reopened(self.epoch)
+        self._ask(Call("back", {}), patient=True)
         self._found.set()
+
+    async def _not_welcome(self, said: Fail, wire: _Wire) -> None:
+        """Go on looking where an owner was about to end; else say why it cannot be this one."""
+        if not is_lost(said):
+            raise error_of(said)
+        if wire.reason is not None:
+            raise wire.reason
+        loop = asyncio.get_running_loop()
+        if self._since is not None and loop.time() > self._since + self._failover:
+            self._since = None
+            raise OwnerLostError(f"nobody has served the store for {self._failover:g} s", self._directory)
+        wire.close()
+        await asyncio.sleep(_AGAIN)
+
+    async def _watch(self) -> None:
+        """Notice an owner that does not answer."""
+        while True:
+            await asyncio.sleep(self._tick)
+            if self._wire is None:
+                continue
+            # INVARIANT: it is this loop's own turns that count. One that was stopped itself has not listened.
+            self._silent += 1
+            if self._silent > _TICKS:
+                self._told_stalled()
+            elif self._ready:
+                self._ask(Ping(self._silent), patient=True)
+
+    def _told_stalled(self) -> None:
+        said = stalled(self._directory, self.owner_pid)
+        self._failure = error_of(said)
+        for request, (answer, patient) in list(self._answers.items()):
+            if not patient and not answer.done():
+                del self._answers[request]
+                answer.set_result(said)
+        for opened in list(self._opened.values()):
+            opened.listener.told(copy(self._failure))
+
+    def received(self) -> None:
+        """The owner is alive."""
+        self._silent = 0
+        if isinstance(self._failure, OwnerStalledError):
+            self._failure = None
 
     def lost(self, wire: _Wire) -> None:
         """A connection has ended."""
@@ -290,38 +443,53 @@ class Link:
         self._wire, self._ready = None, False
         self._found.clear()
         answers, self._answers = self._answers, {}
-        for answer in answers.values():
+        for answer, _ in answers.values():
             if not answer.done():
-                answer.set_result(_gone(self._directory))
+                answer.set_result(gone(self._directory))
         self._lost.set()
 
     def heard(self, said: Said, request: int) -> None:
         """An owner has said something."""
         if request:
-            answer = self._answers.pop(request, None)
+            answer, _ = self._answers.pop(request, (None, False))
             if answer is not None and not answer.done():
                 answer.set_result(said)
-        elif isinstance(said, Deliver):
-            for key, handle in self._handles.items():
-                if handle == said.handle and key in self._channels:
-                    self._channels[key].delivered(said, self.epoch)
+        elif isinstance(said, (Deliver, Gone, Figures)):
+            listener = self._hearing.get(said.handle)
+            if listener is not None:
+                listener.heard(said, self.epoch)
         elif isinstance(said, Handover) and self._wire is not None:
             self._wire.close()
+        elif isinstance(said, Fail) and said.name == ProtocolError.__name__:
+            # INVARIANT: what an owner cannot understand is not said to the next one, and so on for ever.
+            answers, self._answers = self._answers, {}
+            for waiting, _ in answers.values():
+                if not waiting.done():
+                    waiting.set_result(said)
+            self._tell(error_of(said))
 
-    def _fail(self, error: AiodqError) -> None:
+    def _tell(self, error: Exception) -> None:
+        """Tell everybody who waits; who comes later is told the same, until there is an owner again."""
         self._failure = error
         self._found.set()
         for state in self._topics.values():
             for _, waiter in list(state.pending.values()):
                 if not waiter.done():
-                    waiter.set_exception(error)
+                    waiter.set_exception(copy(error))
                     waiter.exception()  # who put it may be gone
+        for opened in list(self._opened.values()):
+            opened.listener.told(copy(error))
 
 
 class _Wire(asyncio.Protocol):
-    """One connection to an owner."""
+    """One connection to an owner.
+
+    Attributes:
+        reason: why it was ended here, or None.
+    """
 
     def __init__(self, link: Link) -> None:
+        self.reason: ProtocolError | None = None
         self._link = link
         self._transport: Any = None
         self.reader: PacketReader = PacketReader()
@@ -331,10 +499,12 @@ class _Wire(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        self._link.received()
         try:
             for said, request in self.reader.feed(data):
                 self._link.heard(said, request)
-        except ProtocolError:
+        except ProtocolError as error:
+            self.reason = error
             self.close()
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -347,30 +517,6 @@ class _Wire(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-
-def _gone(directory: str) -> Fail:
-    text = "the owner of the store went before it answered"
-    return Fail(OwnerLostError.__name__, retriable=True, errno=0, position=-1, pid=0, path=directory, text=text)
-
-
-def error_of(said: Fail) -> Exception:
-    """Return the error that an owner had, to be raised here."""
-    kind = _kind(aiodq.errors, said.name) or _kind(queue_errors, said.name)
-    if kind is None:
-        return AiodqError(f"{said.name}: {said.text}")
-    if not issubclass(kind, StorageError):
-        error: Exception = kind(said.text)
-    else:
-        error = kind(said.text, said.path)
-        if isinstance(error, StorageError):
-            error.position = None if said.position < 0 else said.position
-            error.errno = said.errno or None
-    if isinstance(error, AiodqError):
-        with suppress(AttributeError):
-            error.retriable = said.retriable
-    return error
-
-
-def _kind(module: ModuleType, name: str) -> type[Exception] | None:
-    found = getattr(module, name, None)
-    return found if isinstance(found, type) and issubclass(found, Exception) else None
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

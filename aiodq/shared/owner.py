@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.errors import ProtocolError, StoreFailedError
 from aiodq.shared.rendezvous import Listening, check_client, listen
 from aiodq.shared.session import Session
 from aiodq.storage.log.topic_log import TopicLog
+from aiodq.storage.store_layout import CLIENTS
+from aiodq.store import Store
 from aiodq.wire.layout import UNSAID
 from aiodq.wire.packets import Fail, Handover
 from aiodq.wire.stream import PacketReader, encode_packet
@@ -18,21 +22,34 @@ from aiodq.wire.stream import PacketReader, encode_packet
 if TYPE_CHECKING:
     from aiodq.engine.store_engine import StoreEngine
     from aiodq.storage.log.producer_table import Origin
+    from aiodq.wire.packets import Hello
     from aiodq.wire.packets import Message as Said
 
 __all__ = ["Owner"]
 
 _LARGEST: Final = 64 << 20
+_LONGEST_END: Final = 1.0
+"""Seconds for what was said last to be taken by the other end."""
 
 
 class Owner:
     """Serves a store that this process owns; see `Owning`."""
 
-    def __init__(self, engine: StoreEngine, *, reclaim: float = 1.0) -> None:
-        """Prepare to serve this store; an owner killed before, clients have `reclaim` seconds to say what they hold."""
+    def __init__(self, engine: StoreEngine, *, own: int = 0, reclaim: float = 1.0) -> None:
+        """Prepare to serve this store.
+
+        Args:
+            engine: the store's.
+            own: the producer of the client that belongs to this owner, and goes with it.
+            reclaim: seconds that clients have to say what they hold of an owner before.
+        """
+        self._own = own
         self._reclaim = reclaim
         self._reclaiming: asyncio.TimerHandle | None = None
         self.engine: StoreEngine = engine
+        self.store: Store = Store(engine)
+        self._expected: set[int] = set()
+        self._failing: asyncio.Task[None] | None = None
         self.pid: int = os.getpid()
         self.epoch: int = secrets.randbits(63) | 1
         self.largest: int = _LARGEST
@@ -56,17 +73,77 @@ class Owner:
             if isinstance(topic.log, TopicLog):
                 # INVARIANT: nobody puts before this is known: a put that comes again is told from a new one by it.
                 await self.engine.threads.call(topic.log.recall)
+        known = self._read_clients()
         self._listening = listen(self.engine.path)
-        if self._listening.after_crash:
+        self._expected = set(known or ())
+        if self._expected or (known is None and self._listening.after_crash):
             # INVARIANT: in this step nothing was delivered yet: nobody but the opener has had a turn with the store.
             self._hold_back(under_way=True)
-            self._reclaiming = self.engine.loop.call_later(self._reclaim, lambda: self._hold_back(under_way=False))
+            self._reclaiming = self.engine.loop.call_later(self._reclaim, self._end_reclaiming)
+        self._note_clients()
         self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listening))
+
+    # --- who holds messages of the owner before
+
+    def _end_reclaiming(self) -> None:
+        if self._reclaiming is not None:
+            self._reclaiming.cancel()
+            self._reclaiming = None
+            self._hold_back(under_way=False)
 
     def _hold_back(self, *, under_way: bool) -> None:
         for topic in self.engine.topics.values():
             for channel_engine in topic.channel_engines.values():
                 channel_engine.reclaim(under_way=under_way)
+
+    def came(self, client: Hello) -> None:
+        """See `Owning`."""
+        if client.producer != self._own:
+            self._note_clients()
+
+    def came_back(self, client: Hello) -> None:
+        """See `Owning`."""
+        if client.producer in self._expected:
+            self._expected.discard(client.producer)
+            if not self._expected:
+                self._end_reclaiming()
+
+    @property
+    def _clients_path(self) -> str:
+        return os.path.join(self.engine.path, CLIENTS)
+
+    def _read_clients(self) -> list[int] | None:
+        """Return whom the owner before has served; None where it did not say that."""
+        try:
+            with open(self._clients_path, "rb") as file:
+                found = json.loads(file.read(1 << 20))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return [one for one in found if isinstance(one, int)] if isinstance(found, list) else None
+
+    def _note_clients(self) -> None:
+        """Write down whom this owner serves but itself. Never synced: after a power cut none of them is there."""
+        clients = [session.client for session in self.clients]
+        others = [client.producer for client in clients if client is not None and client.producer != self._own]
+        try:
+            # CRASH: torn, it says nothing, and the next owner waits as long as it would for anybody.
+            with open(self._clients_path, "wb") as file:
+                file.write(json.dumps(others).encode())
+        except OSError:
+            with suppress(OSError):  # without it, the next owner waits likewise
+                os.unlink(self._clients_path)
+
+    # --- the end
+
+    def failed(self) -> None:
+        """See `Owning`: the store is let go, for whoever opens it next to read what is really there."""
+        if self._failing is None:
+            self._failing = asyncio.get_running_loop().create_task(self._give_up())
+
+    async def _give_up(self) -> None:
+        await self.close()
+        with suppress(StoreFailedError):
+            await self.engine.close()
 
     async def close(self) -> None:
         """Tell everybody to look for another owner, and serve no more."""
@@ -80,7 +157,11 @@ class Owner:
         for connection in list(self._connections):
             connection.send(Handover(self.epoch))
             connection.end()
-        await asyncio.gather(*(connection.ended() for connection in list(self._connections)))
+        ending = [asyncio.ensure_future(connection.ended()) for connection in list(self._connections)]
+        if ending and (await asyncio.wait(ending, timeout=_LONGEST_END))[1]:
+            for connection in list(self._connections):
+                connection.abort()  # a client that does not take what is said
+        await asyncio.gather(*ending)
 
     async def _accept(self, listening: Listening) -> None:
         loop = asyncio.get_running_loop()
@@ -104,6 +185,8 @@ class Owner:
     def gone(self, connection: _Connection) -> None:
         """A connection has ended, and what its client held is given back."""
         self._connections.discard(connection)
+        if self._accepting is not None and not self._accepting.done():  # else they are to come back to the next owner
+            self._note_clients()
 
 
 class _Connection(asyncio.Protocol):
@@ -165,3 +248,7 @@ class _Connection(asyncio.Protocol):
     def end(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

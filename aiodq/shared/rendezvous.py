@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import ProtocolError, StorageError
 from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.store_layout import SOCKET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["SOCKET_NAME", "Listening", "check_client", "connect", "listen"]
-
-SOCKET_NAME: Final = "#socket"
-"""The socket's name in a store's directory: one that no topic can have."""
+__all__ = ["Listening", "check_client", "connect", "listen"]
 
 _TEMPORARY: Final = ".aiodq-tmp"
 _LONGEST: Final = 107
@@ -51,7 +49,7 @@ class Listening:
         """Made by `listen`."""
         self.sock = sock
         self.after_crash = after_crash
-        self.path: str = os.path.join(directory, SOCKET_NAME)
+        self.path: str = os.path.join(directory, SOCKET)
         self._mine = os.lstat(self.path)
 
     def close(self) -> None:
@@ -68,7 +66,7 @@ def listen(directory: str) -> Listening:
     Raises:
         StorageError: the system refused.
     """
-    name = f"{SOCKET_NAME}-{secrets.token_hex(4)}{_TEMPORARY}"
+    name = f"{SOCKET}-{secrets.token_hex(4)}{_TEMPORARY}"
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _short(directory) as base:
@@ -78,9 +76,9 @@ def listen(directory: str) -> Listening:
                 os.chmod(os.path.join(directory, name), 0o600)
                 sock.listen(_BACKLOG)
                 sock.setblocking(False)  # noqa: FBT003 - the name of the call says what it is
-                # INVARIANT: the name `#socket` is only ever one of a socket that listens, or of one whose owner is gone.
-                after_crash = os.path.lexists(os.path.join(directory, SOCKET_NAME))
-                os.rename(os.path.join(directory, name), os.path.join(directory, SOCKET_NAME))
+                # INVARIANT: this is only ever the name of a socket that listens, or of one whose owner is gone.
+                after_crash = os.path.lexists(os.path.join(directory, SOCKET))
+                os.rename(os.path.join(directory, name), os.path.join(directory, SOCKET))
             except BaseException:
                 with suppress(FileNotFoundError):
                     os.unlink(os.path.join(directory, name))
@@ -88,7 +86,7 @@ def listen(directory: str) -> Listening:
         return Listening(sock, directory, after_crash=after_crash)
     except OSError as cause:
         sock.close()
-        raise storage_error(cause, os.path.join(directory, SOCKET_NAME)) from cause
+        raise storage_error(cause, os.path.join(directory, SOCKET)) from cause
     except BaseException:
         sock.close()
         raise
@@ -101,14 +99,14 @@ def connect(directory: str) -> socket.socket | None:
         ProtocolError: what lies there is no socket, or whoever listens is another user's process.
         StorageError: the system refused.
     """
-    path = os.path.join(directory, SOCKET_NAME)
+    path = os.path.join(directory, SOCKET)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _check_kind(path)
         # One that does not block never waits in the owner's queue: a queue that is full is one to come back to.
         sock.setblocking(False)  # noqa: FBT003 - likewise
         with _short(directory) as base:
-            sock.connect(os.path.join(base, SOCKET_NAME))
+            sock.connect(os.path.join(base, SOCKET))
         _check_peer(sock, path, os.stat(directory).st_uid)
     except OSError as cause:
         sock.close()
@@ -151,7 +149,7 @@ def _short(directory: str) -> Iterator[str]:
         StorageError: there is none.
     """
     if not os.path.isdir("/proc/self/fd"):
-        if len(os.fsencode(os.path.join(directory, f"{SOCKET_NAME}-01234567{_TEMPORARY}"))) > _LONGEST:
+        if len(os.fsencode(os.path.join(directory, f"{SOCKET}-01234567{_TEMPORARY}"))) > _LONGEST:
             text = (
                 f"the path of a store that is shared has up to 80 bytes on this system, and this one {len(directory)}"
             )

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = [
+    "CLIENTS",
     "OWN",
+    "SOCKET",
     "check_store_directory",
     "delete_topic",
     "has_topic",
@@ -43,7 +45,13 @@ _DELETED: Final = "#deleted"
 
 _NO_STORE: Final = "{}, so no store is opened and, with create=False, none is made; is its volume mounted?"
 
-OWN: Final = frozenset({LOCK_NAME, TRANSACTIONS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS})
+SOCKET: Final = "#socket"
+"""Where the owner of a store that is shared listens."""
+
+CLIENTS: Final = "#clients"
+"""Whom it serves, for the next owner to know who may hold messages."""
+
+OWN: Final = frozenset({LOCK_NAME, TRANSACTIONS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS, SOCKET, CLIENTS})
 """What a store keeps beside its topics. No topic may be called so (`aiodq.names`)."""
 
 _HARMLESS: Final = OWN | {"lost+found"}

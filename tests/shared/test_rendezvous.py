@@ -13,7 +13,8 @@ import pytest
 
 from aiodq.errors import ProtocolError, StorageError
 from aiodq.shared import rendezvous
-from aiodq.shared.rendezvous import SOCKET_NAME, check_client, connect, listen
+from aiodq.shared.rendezvous import check_client, connect, listen
+from aiodq.storage.store_layout import SOCKET
 
 
 def names(directory: Path) -> list[str]:
@@ -33,8 +34,8 @@ def talk(directory: Path, listening: rendezvous.Listening) -> bool:
 def test_an_owner_is_found_as_long_as_it_listens(tmp_path: Path) -> None:
     assert connect(str(tmp_path)) is None
     listening = listen(str(tmp_path))
-    assert names(tmp_path) == [SOCKET_NAME]
-    assert stat.S_IMODE((tmp_path / SOCKET_NAME).stat().st_mode) == 0o600
+    assert names(tmp_path) == [SOCKET]
+    assert stat.S_IMODE((tmp_path / SOCKET).stat().st_mode) == 0o600
     assert not listening.sock.getblocking()
     assert talk(tmp_path, listening)
     listening.close()
@@ -49,18 +50,18 @@ def test_no_umask_lets_others_in(tmp_path: Path, umask: int) -> None:
         listening = listen(str(tmp_path))
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / SOCKET_NAME).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / SOCKET).stat().st_mode) == 0o600
     listening.close()
 
 
 def test_what_a_killed_owner_left_is_nobodys_and_the_next_takes_the_name(tmp_path: Path) -> None:
     left = listen(str(tmp_path))
     left.sock.close()  # as the kernel does
-    assert names(tmp_path) == [SOCKET_NAME]
+    assert names(tmp_path) == [SOCKET]
     assert connect(str(tmp_path)) is None
     listening = listen(str(tmp_path))
     left.close()
-    assert names(tmp_path) == [SOCKET_NAME], "it is the next one's"
+    assert names(tmp_path) == [SOCKET], "it is the next one's"
     assert talk(tmp_path, listening)
     listening.close()
 
@@ -90,10 +91,10 @@ def test_without_proc_a_path_that_is_too_long_is_refused_in_words(
 
 
 def test_what_is_no_socket_is_left_alone_and_named(tmp_path: Path) -> None:
-    (tmp_path / SOCKET_NAME).write_bytes(b"mine")
+    (tmp_path / SOCKET).write_bytes(b"mine")
     with pytest.raises(ProtocolError, match="is no socket"):
         connect(str(tmp_path))
-    assert (tmp_path / SOCKET_NAME).read_bytes() == b"mine"
+    assert (tmp_path / SOCKET).read_bytes() == b"mine"
 
 
 def test_a_start_that_failed_leaves_no_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,7 @@ def _of_channel(channel: Channel | Queue) -> dict[str, Call]:
         "deferred_messages": channel.deferred_messages,
         "cancel": lambda: channel.cancel(0),
         "peek": channel.peek,
+        "refresh": channel.refresh,
         "join": channel.join,
         "seek": lambda: channel.seek("earliest"),
         "configure": lambda: channel.configure(aiodq.ChannelOptions()),

@@ -603,6 +603,15 @@ async def with_backlog(case: Case) -> None:
             await queue.put(body)
 
 
+async def refresh(case: Case) -> bool:
+    await with_backlog(case)
+    async with case.open_queue() as queue:
+        outcome = await case.cancel(queue.refresh)
+        assert (queue.qsize(), queue.in_flight()) == (3, 0)
+    assert await case.reopened() == [b"a", b"b", b"c"]
+    return not outcome.cancelled
+
+
 async def peek(case: Case) -> bool:
     await with_backlog(case)
     async with case.open_queue() as queue:
@@ -936,6 +945,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     pause,
     message_as_context,
     peek,
+    refresh,
     read,
     scan,
     scan_back,

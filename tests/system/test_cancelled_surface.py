@@ -29,6 +29,7 @@ OF_A_CHANNEL = {
     "deferred_messages": "deferred_messages",
     "cancel": "cancel_deferred",
     "peek": "peek",
+    "refresh": "refresh",
     "join": "join",
     "purge": "purge_channel",
     "seek": "seek",

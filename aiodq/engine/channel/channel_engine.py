@@ -323,6 +323,11 @@ class ChannelEngine(Settlement, Generic[M]):
         self.halt()
         self.wake()
 
+    @property
+    def pause_asked(self) -> bool:
+        """Whether somebody has paused the channel or its topic."""
+        return self._own_pause or self._host.paused
+
     def reclaim(self, *, under_way: bool) -> None:
         """Deliver nothing while those who held messages of an owner before may claim them, or go on."""
         self._reclaiming = under_way

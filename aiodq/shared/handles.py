@@ -1,0 +1,448 @@
+"""A store, topic, channel and queue of which this process is one of many: what `Store` and the others do, by asking.
+
+What only waits, takes and settles is the same code: it asks an engine, in whose place another one is. What looks into
+an engine is done otherwise here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from aiodq.acking import ack_all
+from aiodq.channel import Channel
+from aiodq.deferred import DeferredMessage
+from aiodq.engine.graceful_stop import stop_channels
+from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
+from aiodq.engine.worker_threads import BACKEND
+from aiodq.errors import InvalidOptionTypeError, OffsetError
+from aiodq.message import look_at
+from aiodq.names import check_name, check_topic_name
+from aiodq.options import (
+    ChannelOptions,
+    StoreOptions,
+    check_channel_options,
+    check_dead_letter,
+    check_store_options,
+    time_ns,
+)
+from aiodq.queue import Queue
+from aiodq.shared.history import History
+from aiodq.shared.no_transactions import only_exclusive
+from aiodq.shared.options_json import channel_options, moment, moment_ns, topic_options
+from aiodq.shared.stats_json import read_channel_stats, read_health, read_topic_stats
+from aiodq.stats import ChannelStats, Health, StoreStats, TopicStats
+from aiodq.store import QUEUE_CHANNEL, Store
+from aiodq.topic import Topic
+from aiodq.values import check_offset, check_position, check_whole, span_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+    from datetime import datetime, timedelta
+
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.monitoring.events import Events
+    from aiodq.engine.store_engine import StoreEngine
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.message import Message
+    from aiodq.options import Position
+    from aiodq.shared.remote_channel import RemoteChannel
+    from aiodq.shared.remote_store import RemoteStore
+    from aiodq.shared.remote_topic import RemoteTopic
+    from aiodq.transaction import Transaction
+
+__all__ = ["SharedChannel", "SharedQueue", "SharedStore", "SharedTopic"]
+
+
+class SharedChannel(Channel):
+    """A channel of a store that is shared: all processes' consumers share its messages."""
+
+    def __init__(self, topic: RemoteTopic, channel: RemoteChannel) -> None:
+        """Made by the topic."""
+        # Not `super()`: of a queue, that one makes what is made here out of two.
+        Channel.__init__(self, cast("TopicEngine", topic), cast("ChannelEngine[Message]", channel))
+        self._remote_topic = topic
+        self._remote = channel
+
+    async def _call(self, name: str, arguments: Mapping[str, Any] | None = None, *, once: bool = False) -> Any:  # noqa: ANN401 - JSON
+        """Have the owner do something with the channel, behind what was accepted here before."""
+        self.check()
+        await self._remote_topic.put_buffer.settled()
+        await self._remote.known()
+        asking = self._remote_topic.link.call(
+            name, arguments, topic=self._remote_topic.name, channel=self.name, once=once
+        )
+        return (await asyncio.shield(asyncio.ensure_future(asking))).get("result")
+
+    async def refresh(self) -> None:
+        """See `Channel.refresh`."""
+        self.check()
+        await self._remote_topic.put_buffer.settled()
+        await self._remote.refresh()
+
+    def get_nowait(self) -> Message:
+        """See `Channel.get_nowait`."""
+        self.check()
+        message = self._take_now()
+        if message is None:
+            if self._remote.finished:
+                raise QueueShutDown("the queue was shut down")
+            raise QueueEmpty("nothing is here now; the owner was asked for one, which a later call may find")
+        return self._handed(message)
+
+    async def get_many(self, max_items: int, *, linger: float | timedelta = 0.0) -> list[Message]:
+        """See `Channel.get_many`."""
+        check_whole("max_items", max_items, least=1, example=100)
+        with self._remote.wanting(max_items - 1):
+            return await super().get_many(max_items, linger=linger)
+
+    def ack_many(self, messages: Iterable[Message]) -> Awaitable[None]:
+        """See `Channel.ack_many`."""
+        self.check()
+        with self._remote.together() as settled:
+            ack_all(self._channel_engine, messages)
+        return settled
+
+    # --- counts
+
+    def qsize(self) -> int:
+        """See `Channel.qsize`."""
+        return self._remote.ready
+
+    def in_flight(self) -> int:
+        """See `Channel.in_flight`."""
+        return self._remote.flying
+
+    def deferred(self) -> int:
+        """See `Channel.deferred`."""
+        return self._remote.counts.deferred
+
+    @property
+    def depth(self) -> int:
+        """See `Channel.depth`."""
+        return self._remote.ready + self._remote.flying + self._remote.counts.deferred
+
+    def stats(self) -> ChannelStats:
+        """See `Channel.stats`."""
+        numbers = self._remote_topic.stats().channels.get(self.name)
+        return read_channel_stats({"name": self.name}) if numbers is None else numbers
+
+    @property
+    def paused(self) -> bool:
+        """See `Channel.paused`."""
+        return self._remote.paused
+
+    # --- what is asked of the owner
+
+    def deferred_messages(self) -> AsyncIterator[DeferredMessage]:
+        """See `Channel.deferred_messages`."""
+        self.check()
+        return self._deferred_messages()
+
+    async def _deferred_messages(self) -> AsyncIterator[DeferredMessage]:
+        history = History(self._remote_topic)
+        first = 0
+        while page := await self._call("deferred", {"from": first}):
+            first += len(page)
+            for offset, due, attempts in page:
+                batch = await history.batch_at(offset)
+                if batch is not None:
+                    message = look_at(self._remote_topic.name, batch, offset - batch.first, attempts)
+                    yield DeferredMessage(message, moment(due))
+
+    async def cancel(self, offset: int) -> None:
+        """See `Channel.cancel`."""
+        check_offset("offset", offset)
+        await self._call("cancel", {"offset": offset})
+
+    async def peek(self) -> Message | None:
+        """See `Channel.peek`."""
+        offset = await self._call("peek")
+        if offset is None:
+            return None
+        batch = await History(self._remote_topic).batch_at(offset)
+        return None if batch is None else look_at(self._remote_topic.name, batch, offset - batch.first)
+
+    async def join(self) -> None:
+        """See `Channel.join`."""
+        await self._call("join")
+
+    async def purge(self) -> int:
+        """See `Channel.purge`."""
+        count: int = await self._call("purge", once=True)
+        return count
+
+    async def seek(self, position: Position) -> None:
+        """See `Channel.seek`."""
+        self.check()
+        check_position("position", position)
+        await self._call("seek", {"position": moment_ns(position)})
+
+    async def configure(self, options: ChannelOptions) -> None:
+        """See `Channel.configure`."""
+        check_channel_options(options, "await channel.configure({})", optional=False)
+        check_dead_letter(self._remote_topic.name, options)
+        await self._call("configure", {"options": channel_options(options)})
+        self._remote.named = options
+        self._remote.go_by(options)
+        self._remote_topic.link.name(self._remote_topic.name, self.name, channel_options(options))
+
+    def pause(self) -> Awaitable[None]:
+        """See `Channel.pause`."""
+        return self._pause(paused=True)
+
+    def resume(self) -> Awaitable[None]:
+        """See `Channel.resume`."""
+        return self._pause(paused=False)
+
+    def _pause(self, *, paused: bool) -> Awaitable[None]:
+        self.check()
+        self._remote.paused = paused
+        return asyncio.ensure_future(self._call("pause", {"paused": paused}))
+
+
+class SharedTopic(Topic):
+    """A topic of a store that is shared."""
+
+    def __init__(self, store: RemoteStore, topic: RemoteTopic) -> None:
+        """Made by the store."""
+        super().__init__(cast("StoreEngine", store), cast("TopicEngine", topic))
+        self._store = store
+        self._remote = topic
+
+    async def _call(self, name: str, arguments: Mapping[str, Any] | None = None, *, once: bool = False) -> Any:  # noqa: ANN401 - JSON
+        """Have the owner do something with the topic, behind what was accepted here before."""
+        self._remote.check()
+        await self._remote.put_buffer.settled()
+        await self._remote.known()
+        asking = self._remote.link.call(name, arguments, topic=self.name, once=once)
+        return (await asyncio.shield(asyncio.ensure_future(asking))).get("result")
+
+    async def sync(self) -> None:
+        """See `Topic.sync`."""
+        for channel in list(self._remote.channel_engines.values()):
+            await channel.all_settled()
+        await self._call("sync")
+
+    async def configure(self, options: StoreOptions) -> None:
+        """See `Topic.configure`."""
+        check_store_options(options, "await topic.configure({})", optional=False)
+        await self._call("configure", {"options": topic_options(options)})
+        self._remote.named = options
+        self._remote.go_by(options)
+        self._remote.link.name(self.name, "", topic_options(options))
+
+    def channel(self, name: str, options: ChannelOptions | None = None) -> SharedChannel:
+        """See `Topic.channel`. That the owner goes by other options is told by the first use."""
+        check_name(name, "channel")
+        check_channel_options(options, f"topic.channel({name!r}, {{}})")
+        check_dead_letter(self.name, options)
+        self._remote.check()
+        return SharedChannel(self._remote, self._store.channel(self._remote, name, options))
+
+    def channels(self) -> list[str]:
+        """See `Topic.channels`."""
+        own = {name for name, one in self._remote.channel_engines.items() if one.error is None}
+        return sorted(own | set(self.stats().channels))
+
+    async def delete_channel(self, name: str) -> None:
+        """See `Topic.delete_channel`."""
+        check_name(name, "channel")
+        await self._call("delete_channel", {"channel": name})
+        self._remote.link.forget(self.name, name)
+        channel = self._remote.channel_engines.pop(name, None)
+        if channel is not None:
+            channel.refused(QueueShutDown(f"channel {name!r} was deleted"))
+        self._store.forget_channel(self.name, name)
+
+    async def read(self, offset: int) -> Message:
+        """See `Topic.read`."""
+        self._remote.check()
+        check_offset("offset", offset)
+        begin, end = await History(self._remote).bounds()
+        if not begin <= offset < end:
+            held = f"offsets {begin} to {end - 1}" if begin < end else "no message"
+            raise OffsetError(f"topic {self.name!r} holds {held}, not offset {offset}")
+        batch = await History(self._remote).batch_at(offset)
+        if batch is None:
+            raise OffsetError(f"the message at offset {offset} of {self.name!r} is lost to damage or deleted")
+        return look_at(self.name, batch, offset - batch.first)
+
+    def scan(
+        self, start: int | None = None, stop: int | None = None, *, reverse: bool = False
+    ) -> AsyncIterator[Message]:
+        """See `Topic.scan`."""
+        self._remote.check()
+        for what, offset in (("start", start), ("stop", stop)):
+            if offset is not None:
+                check_offset(what, offset)
+        history = History(self._remote)
+        return history.scan_back(start, stop) if reverse else history.scan(start, stop)
+
+    async def offset_at(self, moment: datetime) -> int:
+        """See `Topic.offset_at`."""
+        offset: int = await self._call("offset_at", {"ns": time_ns(moment)})
+        return offset
+
+    async def settle_in(self) -> None:
+        """See `Topic.settle_in`."""
+        self._remote.check()
+        await self._remote.settle_in()
+
+    async def purge(self) -> int:
+        """See `Topic.purge`."""
+        count: int = await self._call("purge", once=True)
+        return count
+
+    def pause(self) -> Awaitable[None]:
+        """See `Topic.pause`."""
+        self._remote.check()
+        return asyncio.ensure_future(self._call("pause", {"paused": True}))
+
+    def resume(self) -> Awaitable[None]:
+        """See `Topic.resume`."""
+        self._remote.check()
+        return asyncio.ensure_future(self._call("pause", {"paused": False}))
+
+    def stats(self) -> TopicStats:
+        """See `Topic.stats`."""
+        return self._remote.stats()
+
+
+class SharedQueue(SharedChannel, Queue):
+    """A topic with one channel, of a store that is shared."""
+
+    def __init__(
+        self, topic: SharedTopic, channel: SharedChannel, close: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Made by the store. `close` is given where the queue has the store to itself."""
+        SharedChannel.__init__(self, topic._remote, channel._remote)  # noqa: SLF001 - one class in two
+        self._topic = topic
+        self._note = self._remote.held_by_task.note
+        self._close = close
+
+    async def purge(self) -> int:
+        """See `Queue.purge`."""
+        return await self._topic.purge()
+
+    async def configure(self, options: ChannelOptions | StoreOptions) -> None:
+        """See `Queue.configure`."""
+        if isinstance(options, StoreOptions):
+            await self._topic.configure(options)
+        else:
+            await SharedChannel.configure(self, options)
+
+
+class SharedStore(Store):
+    """A store of which this process is one of many. Made by `aiodq.open` in mode "shared" and "client"."""
+
+    def __init__(self, store: RemoteStore) -> None:
+        """Made by `aiodq.open`."""
+        super().__init__(cast("StoreEngine", store))
+        self._remote = store
+
+    def topic(self, name: str, options: StoreOptions | None = None) -> SharedTopic:
+        """See `Store.topic`. That the owner goes by other options is told by the first use."""
+        check_topic_name(name, self._remote.topics)
+        check_store_options(options, f"store.topic({name!r}, {{}})")
+        self._remote.check()
+        return SharedTopic(self._remote, self._remote.topic(name, options))
+
+    def queue(
+        self, name: str, channel: ChannelOptions | None = None, *, options: StoreOptions | None = None
+    ) -> SharedQueue:
+        """See `Store.queue`."""
+        check_name(name)
+        check_channel_options(channel, f"store.queue({name!r}, {{}})")
+        check_store_options(options, f"store.queue({name!r}, options={{}})")
+        topic = self.topic(name, options)
+        return SharedQueue(topic, topic.channel(QUEUE_CHANNEL, channel))
+
+    def _as_queue(self, name: str, options: StoreOptions | None, channel: ChannelOptions | None) -> SharedQueue:
+        topic = self.topic(name, options)
+        return SharedQueue(topic, topic.channel(QUEUE_CHANNEL, channel), self.aclose)
+
+    def topics(self) -> list[str]:
+        """See `Store.topics`."""
+        return self._remote.topic_names()
+
+    async def delete_topic(self, name: str) -> None:
+        """See `Store.delete_topic`."""
+        check_name(name)
+        self._remote.check()
+        asking = self._remote.link.call("delete_topic", {"topic": name})
+        await asyncio.shield(asyncio.ensure_future(asking))
+        self._remote.forget(name)
+
+    def transaction(self) -> Transaction:
+        """Refuse: transactions are for a store that is not shared.
+
+        Raises:
+            ExclusiveOnlyError: always.
+        """
+        self._remote.check()
+        raise only_exclusive("a transaction")
+
+    async def requeue_dead(
+        self, topic: str, *, where: Callable[[Message], bool] | None = None, limit: int | None = None
+    ) -> int:
+        """See `Store.requeue_dead`. The letters are chosen where the store is owned, so `where` has no place here.
+
+        Raises:
+            ExclusiveOnlyError: `where` was given.
+        """
+        if limit is not None:
+            check_whole("limit", limit, least=0, example=100)
+        if where is not None and not callable(where):
+            raise InvalidOptionTypeError(f"where is a function of a letter, not {where!r}")
+        check_topic_name(topic, self._remote.topics)
+        self._remote.check()
+        if where is not None:
+            raise only_exclusive("requeue_dead(where=...)", "leave `where` out, or settle letters one by one")
+        asking = self._remote.link.call("requeue_dead", {"topic": topic, "limit": limit}, once=True)
+        count: int = (await asking)["result"]
+        return count
+
+    def events(self) -> Events:
+        """Refuse: what happens is told where the store is owned.
+
+        Raises:
+            ExclusiveOnlyError: always.
+        """
+        self._remote.check()
+        raise only_exclusive("events()")
+
+    def health(self) -> Health:
+        """See `Store.health`; up to about a second old."""
+        self._remote.check_context()
+        return read_health(self._remote.seen[""]["health"])
+
+    def stats(self) -> StoreStats:
+        """See `Store.stats`; up to about a second old."""
+        seen = self._remote.seen
+        topics = {name: read_topic_stats(each["result"]) for name, each in sorted(seen.items()) if name}
+        topics |= {name: topic.stats() for name, topic in self._remote.topics.items() if name in self.topics()}
+        own = seen[""]
+        return StoreStats(self.path, own["failed"], topics, own["transactions"], BACKEND)
+
+    async def drain(self, timeout: float | timedelta | None = None) -> NoReturn:
+        """Refuse: others put and work on.
+
+        Raises:
+            ExclusiveOnlyError: always.
+        """
+        if timeout is not None:
+            span_seconds("timeout", timeout, past=True)
+        self._remote.check()
+        raise only_exclusive("drain()", "stop the producers, then `await channel.join()`")
+
+    async def stop(self, grace: float | timedelta = 10.0) -> None:
+        """See `Store.stop`: the deliveries to this process end, and it leaves the store to the others."""
+        wait = span_seconds("grace", grace)
+        self._remote.check_context()
+        channels = [channel for topic in self._remote.topics.values() for channel in topic.channel_engines.values()]
+        await stop_channels(channels, wait, self._remote.close)
+
+    async def aclose(self) -> None:
+        """See `Store.aclose`: this process leaves the store to the others."""
+        await self._remote.close()

@@ -1,0 +1,359 @@
+"""What one client has of one channel: how many messages it wants, and which are in its hands."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from aiodq.engine.channel.failure_causes import Cause
+from aiodq.engine.channel.message_lease import MessageLease
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.errors import AiodqError, NotInFlightError
+from aiodq.format.columns import Columns
+from aiodq.message import Message
+from aiodq.shared.calls import call_channel
+from aiodq.shared.options_json import channel_options
+from aiodq.wire.frames import encode_messages
+from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from aiodq.channel import Channel
+    from aiodq.engine.store_engine import StoreEngine
+    from aiodq.storage.log.producer_table import Origin
+    from aiodq.store import Store
+    from aiodq.topic import Topic
+    from aiodq.wire.packets import Call, Hello, Reject
+    from aiodq.wire.packets import Message as Said
+    from aiodq.wire.payload import Held
+
+__all__ = ["Lending", "Owning", "Wire", "answer"]
+
+_LOG: Final = logging.getLogger("aiodq.delivery")
+
+_AT_ONCE: Final = 100
+"""Messages that one client is given of a channel before it is another's turn."""
+
+_PACKET_BYTES: Final = 256 * 1024
+"""Bytes of bodies after which a delivery is sent, though there is more."""
+
+_AGAIN: Final = 1.0
+"""Seconds after which a message that could not be read is read again."""
+
+
+class Owning(Protocol):
+    """What a session asks of who owns the store.
+
+    Attributes:
+        engine: the store's.
+        pid: the owner's process.
+        epoch: the owner's.
+        largest: bytes of the largest packet.
+        putting: puts under way that may come again, by topic and origin.
+    """
+
+    engine: StoreEngine
+    store: Store
+    pid: int
+    epoch: int
+    largest: int
+    putting: dict[tuple[str, Origin], asyncio.Future[range]]
+
+    def came(self, client: Hello) -> None:
+        """A client has introduced itself."""
+        ...
+
+    def came_back(self, client: Hello) -> None:
+        """A client has said what it held of the owner before."""
+        ...
+
+    def failed(self) -> None:
+        """The store has stopped: others may open it anew."""
+        ...
+
+
+class Wire(Protocol):
+    """The connection."""
+
+    def send(self, said: Said, request: int = 0) -> None:
+        """Send a packet."""
+        ...
+
+    async def writable(self) -> None:
+        """Wait until the other end takes what was sent."""
+        ...
+
+    def end(self) -> None:
+        """Close, once what was said is sent."""
+        ...
+
+
+async def answer(asking: Awaitable[Any]) -> Done:
+    """Return the answer to a call."""
+    return Done(None, {"result": await asking})
+
+
+class Lending:
+    """What one client has of one channel: how many it wants, and which are in its hands."""
+
+    def __init__(self, owner: Owning, wire: Wire, handle: int, topic: Topic, channel: Channel) -> None:
+        """Begin to give, as soon as something is wanted."""
+        self._topic = topic
+        self._owner = owner
+        self._wire = wire
+        self._handle = handle
+        self._channel = channel
+        self._held: dict[int, Message] = {}
+        self._wanted = 0
+        self._given = 0
+        self._place = channel._channel_engine.place  # noqa: SLF001 - a session is a channel's other half
+        self._changed = asyncio.Event()
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._timed_out = 0
+        self.resumed: asyncio.Event = asyncio.Event()
+        self.resumed.set()
+        self._getting: asyncio.Task[Any] | None = None
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def stop(self) -> asyncio.Task[Any]:
+        """Give nothing more; return the task that ends."""
+        return self._task
+
+    def want(self, total: int) -> None:
+        """Give so many in all."""
+        self._wanted = total
+        if total > self._given:
+            self._changed.set()
+        elif self._getting is not None:
+            self._getting.cancel()  # nothing is taken by one that is cancelled
+
+    async def _run(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while self._wanted > self._given:
+                try:
+                    if not await self._give():
+                        break
+                except QueueShutDown:
+                    return
+                except AiodqError as error:
+                    _LOG.error("%s gives no message, asked again in %.3g s: %s", self._place, _AGAIN, error)
+                    await asyncio.sleep(_AGAIN)
+                    continue
+                await self._wire.writable()
+                await asyncio.sleep(0)
+
+    async def _give(self) -> bool:
+        """Wait for a message, and deliver what there is; return whether there was any before it was withdrawn."""
+        engine = self._channel._channel_engine  # noqa: SLF001 - a session is a channel's other half
+        store_ref = self._owner.engine.store_ref()
+        first = engine.take(store_ref) or await self._wait(store_ref)
+        if first is None:
+            return False
+        messages, size = [first], len(first.body)
+        most = min(self._wanted - self._given, _AT_ONCE)
+        while len(messages) < most and size < _PACKET_BYTES:
+            message = engine.take(store_ref)
+            if message is None:
+                break
+            messages.append(message)
+            size += len(message.body)
+        if engine.counting:
+            engine.note_deliveries()
+        self._given += len(messages)
+        self._deliver(messages)
+        return True
+
+    async def _wait(self, store_ref: object) -> Message | None:
+        """Wait for a message; None where it was withdrawn."""
+        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        getting = self._getting = asyncio.get_running_loop().create_task(engine.get(store_ref))
+        try:
+            message: Message = await getting
+        except asyncio.CancelledError:
+            if getting.cancelled() and self._wanted <= self._given:
+                return None
+            if getting.done() and not getting.cancelled() and getting.exception() is None:
+                getting.result().release()  # it came in the moment in which the client went
+            raise
+        finally:
+            self._getting = None
+        return message
+
+    def _deliver(self, messages: list[Message]) -> None:
+        for message in messages:
+            self._held[message._delivery] = message  # noqa: SLF001 - as above
+        for run in _runs(messages):
+            first = run[0]
+            frames = encode_messages(_columns(run), first.timestamp_ns)
+            self._wire.send(Deliver(self._handle, first.attempts, first.offset, first._delivery, frames))  # noqa: SLF001
+
+    def find(self, epoch: int, offset: int, delivery: int) -> Message:
+        """Return a message that the client holds.
+
+        Raises:
+            NotInFlightError: it does not.
+        """
+        message = self._held.get(delivery) if epoch == self._owner.epoch else None
+        if message is None or message.offset != offset:
+            raise NotInFlightError(f"message {offset} of {self._channel.name!r} is not in this client's hands")
+        return message
+
+    def take(self, epoch: int, offset: int, delivery: int) -> Message:
+        """As `find`, of a message that is about to be settled."""
+        message = self.find(epoch, offset, delivery)
+        del self._held[delivery]
+        return message
+
+    def each(self, epoch: int, ranges: Iterable[Range], settle: Callable[[Message], None]) -> None:
+        """Settle ranges of messages: as many as can be.
+
+        Raises:
+            NotInFlightError: some could not be.
+        """
+        failure: NotInFlightError | None = None
+        for first, delivery, count in ranges:
+            if count > len(self._held):
+                failure = NotInFlightError(f"{count} messages from offset {first} on are not in this client's hands")
+                continue
+            for place in range(count):
+                try:
+                    settle(self.take(epoch, first + place, delivery + place))
+                except NotInFlightError as error:
+                    failure = error
+        if failure is not None:
+            raise failure
+
+    async def settled_in(self) -> Done:
+        """Wait until the channel is there; say what it is like."""
+        await self._topic.settle_in()
+        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        return Done(None, {"options": channel_options(engine.options), "paused": engine.pause_asked})
+
+    async def called(self, said: Call, say_figures: Callable[..., None]) -> Done:
+        """Do what is asked by a name."""
+        if said.name == "refresh":
+            await self._topic.settle_in()
+            self._channel._catch_up()  # noqa: SLF001 - as above
+            say_figures(self._handle, anyhow=True)
+            return Done()
+        if said.name == "commit":
+            return await self.committed()
+        if said.name == "ended":
+            await asyncio.shield(self._ended)
+            return Done()
+        done = await answer(call_channel(self._topic, self._channel, said.name, said.arguments))
+        say_figures(self._handle)
+        return done
+
+    def look(self) -> None:
+        """Tell the client what was taken away, and whether the channel is no more."""
+        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        if engine.error is not None and not self._ended.done():
+            self._ended.set_exception(engine.error)
+            self._ended.exception()  # it may be that nobody asks
+        state = engine.state
+        if state is None or not self._held:
+            return
+        # Looking at all that is held costs more than to see that nothing was taken away from anybody.
+        timed_out, self._timed_out = self._timed_out, state.counters.timed_out
+        if timed_out == self._timed_out and state.flying >= len(self._held):
+            return
+        lost = [number for number, message in self._held.items() if state.delivery(message.offset) != number]
+        for number in lost:
+            message = self._held.pop(number)
+            self._wire.send(Gone(self._handle, self._owner.epoch, (Range(message.offset, number, 1),)))
+
+    async def resume(self, held: Iterable[Held]) -> Done:
+        """Give a client what it held of an owner before, as far as it is nobody else's; say by which numbers."""
+        try:
+            return await self._resume(held)
+        finally:
+            self.resumed.set()
+
+    async def _resume(self, held: Iterable[Held]) -> Done:
+        await self._channel._engine.settle_in(self._channel.name)  # noqa: SLF001 - as above
+        given: list[tuple[int, int, int]] = []
+        for one in held:
+            async for message in self._topic.scan(one.first, one.first + one.messages):
+                number = self._claim(message, one.attempts)
+                if number is None:
+                    continue
+                if given and given[-1][0] + given[-1][2] == message.offset and given[-1][1] + given[-1][2] == number:
+                    given[-1] = (*given[-1][:2], given[-1][2] + 1)
+                else:
+                    given.append((message.offset, number, 1))
+        return Done(None, {"held": given})
+
+    def _claim(self, seen: Message, attempts: int) -> int | None:
+        """Hand a message out that is ready, out of its turn; return its delivery number, None where it is not."""
+        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        state = engine.state
+        if state is None or not state.is_ready(seen.offset):
+            return None
+        state.count(seen.offset, max(attempts - 1, 0))
+        _, number = state.pick(seen.offset)
+        batch = seen._batch()  # noqa: SLF001 - as above
+        lease = MessageLease.of_one(seen.topic, batch, 0, number=number, attempts=attempts, channel_engine=engine)
+        self._held[number] = Message(lease, 0, seen.body, self._owner.engine.store_ref())
+        engine.touch(seen.offset, number, None)
+        return number
+
+    async def committed(self) -> Done:
+        """Wait until what was settled is durable."""
+        await self._channel._channel_engine.committed()  # noqa: SLF001 - as above
+        return Done()
+
+    async def rejected(self, message: Message, said: Reject) -> Done:
+        """Give a message up, and wait until that is durable."""
+        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        batch = message._batch()  # noqa: SLF001 - as above
+        rejecting = engine.reject(batch, said.delivery, said.attempts, said.reason, Cause(error=said.error))
+        message._committed()  # noqa: SLF001 - as above
+        await asyncio.shield(rejecting)
+        return await self.committed()
+
+    def figures(self) -> Figures:
+        """Return how many messages there are."""
+        channel = self._channel
+        engine = channel._engine  # noqa: SLF001 - as above
+        numbers = channel.qsize(), channel.in_flight(), channel.deferred()
+        return Figures(self._handle, *numbers, engine.log.begin, engine.log.end, engine.log.durable)
+
+    def give_back(self) -> None:
+        """Let everything that the client holds be ready again."""
+        for message in self._held.values():
+            with suppress(AiodqError, QueueShutDown):
+                message.release()
+        self._held.clear()
+
+
+def _runs(messages: list[Message]) -> Iterable[list[Message]]:
+    """Yield messages that follow each other, were delivered as often, and have neighbouring delivery numbers."""
+    run = messages[:1]
+    for one, other in pairwise(messages):
+        follows = other.offset == one.offset + 1 and other.attempts == one.attempts
+        if not follows or other._delivery != one._delivery + 1:  # noqa: SLF001 - as above
+            yield run
+            run = []
+        run.append(other)
+    yield run
+
+
+def _columns(run: list[Message]) -> Columns:
+    """Return messages column by column."""
+    times = [message.timestamp_ns for message in run]
+    tags, keys = [message.tag for message in run], [message.key for message in run]
+    headers = [message.headers for message in run]
+    return Columns(
+        [message.body for message in run],
+        None if len(set(times)) == 1 else times,
+        tags=tags if any(tag is not None for tag in tags) else None,
+        keys=keys if any(key is not None for key in keys) else None,
+        headers=headers if any(headers) else None,
+    )

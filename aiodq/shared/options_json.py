@@ -1,0 +1,85 @@
+"""Options as the JSON of a packet: what a client names for a topic or a channel, and what an owner says that holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from aiodq.errors import InvalidOptionError
+from aiodq.options import ChannelOptions, StoreOptions, seconds, time_ns
+from aiodq.storage.state.stored_options import (
+    StoredOptions,
+    decode_channel,
+    decode_topic,
+    encode_channel,
+    encode_topic,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiodq.options import Start
+
+__all__ = ["channel_options", "moment", "moment_ns", "read_channel_options", "read_topic_options", "topic_options"]
+
+_OWNERS: Final = ("sync", "sync_every", "memory_bytes", "sync_backend")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_WRONG: Final = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
+
+
+def topic_options(options: StoreOptions) -> dict[str, Any]:
+    """Return a topic's options as JSON takes them. Alarms are not among them: they are each process's own."""
+    own = {name: getattr(options, name) for name in _OWNERS}
+    stored = encode_topic(StoredOptions(named=True, options=options))
+    return {**stored, **own, "sync_interval": seconds(options.sync_interval)}
+
+
+def read_topic_options(content: Mapping[str, Any]) -> StoreOptions:
+    """Return what `topic_options` gave.
+
+    Raises:
+        InvalidOptionError: somebody else gave it.
+    """
+    try:
+        own = {name: content[name] for name in (*_OWNERS, "sync_interval")}
+        return replace(decode_topic(content).options, **own)
+    except InvalidOptionError:
+        raise
+    except _WRONG as cause:
+        raise InvalidOptionError(f"these are no options of a topic: {cause!r}") from cause
+
+
+def channel_options(options: ChannelOptions) -> dict[str, Any]:
+    """Return a channel's options as JSON takes them."""
+    start: Any = options.start
+    if isinstance(start, datetime):
+        start = {"ns": time_ns(start)}
+    return {**encode_channel(options), "start": start}
+
+
+def read_channel_options(content: Mapping[str, Any]) -> ChannelOptions:
+    """Return what `channel_options` gave.
+
+    Raises:
+        InvalidOptionError: somebody else gave it.
+    """
+    try:
+        start: Start = content.get("start")
+        if isinstance(start, dict):
+            start = moment(start["ns"])
+        return replace(decode_channel(content), start=start)
+    except InvalidOptionError:
+        raise
+    except _WRONG as cause:
+        raise InvalidOptionError(f"these are no options of a channel: {cause!r}") from cause
+
+
+def moment(ns: int) -> datetime:
+    """Return the time of so many nanoseconds since 1970, exact to the microsecond."""
+    return _EPOCH + timedelta(microseconds=ns // 1000)
+
+
+def moment_ns(position: object) -> object:
+    """Return a position in a log as JSON takes it."""
+    return {"ns": time_ns(position)} if isinstance(position, datetime) else position

@@ -1,0 +1,366 @@
+"""A channel of a process that does not own the store: what stands behind a `Channel` in place of its engine.
+
+The messages are the same: they ask an engine, and here that one asks the owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from aiodq.engine.channel.message_lease import MessageLease
+from aiodq.engine.channel.wait_queue import WaitQueue
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.errors import AiodqError
+from aiodq.format.columns import Columns
+from aiodq.format.frame import Batch
+from aiodq.message import Message
+from aiodq.shared.options_json import read_channel_options
+from aiodq.shared.remote_errors import error_of, is_lost
+from aiodq.shared.remote_settlement import RemoteSettlement
+from aiodq.wire.frames import decode_messages
+from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Resume, Want
+from aiodq.wire.payload import Held
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from aiodq.engine.graceful_stop import Stoppable
+    from aiodq.options import ChannelOptions
+    from aiodq.shared.link import Heard
+    from aiodq.shared.remote_settlement import SettledTopic
+    from aiodq.wire.packets import Message as Said
+
+__all__ = ["RemoteChannel"]
+
+_LOOK: Final = 0.05
+"""Seconds between two looks at a queue that was shut down, whether it is empty by now."""
+
+_KEPT: Final = 1.0
+"""Seconds for which a message is kept that `get_nowait` has asked for in vain."""
+
+
+class _Waiting(NamedTuple):
+    """A message that has come and that nobody has taken yet."""
+
+    lease: MessageLease
+    place: int
+    body: bytes
+
+
+class RemoteChannel(RemoteSettlement):
+    """As `ChannelEngine`, of a channel that another process delivers.
+
+    Attributes:
+        lease, bodies, until, monotonic: as there; no message is ever handed out by counting one up.
+        state: None, as nothing of it is known here.
+        counts: how many messages there are, as far as is known here.
+    """
+
+    def __init__(self, topic: SettledTopic, name: str, options: ChannelOptions | None = None) -> None:
+        """Deliver what the owner sends."""
+        super().__init__(topic, name, options)
+        self.paused: bool = False
+        self.shut: bool = False
+        self.shut_now: bool = False
+        self.consumers: set[Stoppable] = set()
+        self.ending: asyncio.Event = asyncio.Event()
+        self.lease: MessageLease = MessageLease(topic.name, Batch(0, 0, Columns([])))
+        self.bodies: list[bytes] = []
+        self.until: float = 0.0
+        self.monotonic: Callable[[], float] = time.monotonic
+        self._known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ready: deque[_Waiting] = deque()
+        self._wait_queue = WaitQueue(self.wake)
+        self._waiting = 0
+        self._got = 0
+        self._wanted = 0
+        self._through = False
+        self._idlers: list[asyncio.Future[None]] = []
+        self._returning: asyncio.TimerHandle | None = None
+        self._ends: asyncio.Task[None] | None = None
+
+    @property
+    def special(self) -> bool:
+        """Whether more is to be done with each message before whoever asked has it."""
+        return self.options.auto_ack
+
+    async def known(self) -> None:
+        """Wait until the owner has opened the channel.
+
+        Raises:
+            AiodqError: why it will not, or that there is none.
+        """
+        await asyncio.shield(self._known)
+
+    # --- what the owner says; see `Listener`
+
+    def opened(self, facts: Mapping[str, Any]) -> None:
+        """The channel is there, and this is what it is like."""
+        self.go_by(read_channel_options(facts.get("options", {})))
+        self.paused = bool(facts.get("paused"))
+        if not self._known.done():
+            self._known.set_result(None)
+        end = self._request(lambda handle: Call("ended", {"handle": handle}))
+        end.add_done_callback(lambda done: self._ended(done.result()))
+
+    def _ended(self, said: Said) -> None:
+        """The channel is no more, unless it is the owner that ended."""
+        if isinstance(said, Fail) and not is_lost(said):
+            self.refused(error_of(said))
+
+    def refused(self, error: Exception) -> None:
+        """From now on `error` goes to everyone who wants something of the channel."""
+        self.end_with(error)
+        if not self._known.done():
+            self._known.set_exception(error)
+            self._known.exception()  # it may be that nobody asks
+        self.told(error)
+
+    def told(self, error: Exception) -> None:
+        """Who waits is told, and may try again."""
+        if isinstance(error, QueueShutDown):
+            self.end_with(error)
+            for waiting in (self._returning, self._renewing, self._ends):
+                if waiting is not None:
+                    waiting.cancel()
+        self._wait_queue.end(error)
+        self.tell(error)
+        self._release_idlers()
+
+    def heard(self, said: Heard, epoch: int) -> None:
+        """The owner has something to say of the channel."""
+        if isinstance(said, Figures):
+            self.counts.heard(said)
+        elif isinstance(said, Deliver):
+            self._delivered(said, epoch)
+        elif said.epoch == self._epoch:
+            for each in said.ranges:
+                self.lose(range(each.delivery, each.delivery + each.messages))
+
+    def _delivered(self, said: Deliver, epoch: int) -> None:
+        """Messages have come, for those who wait."""
+        if epoch != self._epoch:
+            return
+        for batch in decode_messages(said.frames, said.first):
+            # Numbers of this process's own: those of two owners may be the same.
+            number, self._number = self._number, self._number + len(batch.columns.bodies)
+            lease = MessageLease(
+                self._topic.name, batch, number=number, attempts=said.attempts, channel_engine=self,  # type: ignore[arg-type]  # in its place
+            )  # fmt: skip
+            for index, body in enumerate(batch.columns.bodies):
+                offset = batch.first + index
+                self._ready.append(_Waiting(lease, index, body))
+                self.hold(number + index, offset, said.delivery + offset - said.first, said.attempts)
+            self._got += len(batch.columns.bodies)
+            self.counts.delivered(len(batch.columns.bodies))
+        self.wake()
+        if not (self._waiting or self._returning):
+            self._withdraw()
+
+    def reopened(self, epoch: int) -> None:
+        """An owner knows nothing of what was wanted and held here: what nobody has taken is its own to deliver anew."""
+        before, self._epoch, self._got, self._wanted = self._epoch, epoch, 0, 0
+        for one in self._ready:
+            self.forget(one.lease.number + one.place)
+        self._ready.clear()
+        self.counts.reset()
+        self._want()
+        if held := tuple(Held(one.offset, one.delivery, 1, one.attempts) for one in self.to_resume()):
+            answer = self._request(lambda handle: Resume(handle, before, held))
+            answer.add_done_callback(lambda done: self._claimed(done.result(), epoch))
+
+    def _claimed(self, said: Said, epoch: int) -> None:
+        """An owner has said what of it is still this process's."""
+        if epoch == self._epoch and isinstance(said, Done):  # else the next owner is asked anew
+            rows = (said.facts or {}).get("held", [])
+            self.resumed({first + at: number + at for first, number, count in rows for at in range(count)})
+
+    def _want(self, more: int = 0) -> None:
+        wanted = self._got - len(self._ready) + self._waiting + more
+        if wanted > self._wanted:
+            self._wanted = wanted
+            self._tell_owner(lambda handle: Want(handle, wanted))
+
+    def wake(self, *, everybody: bool = False) -> None:
+        """Wake as many getters as there are messages for them."""
+        self._wait_queue.wake(len(self._wait_queue.line) if everybody else len(self._ready))
+        if self._idlers:
+            self._release_idlers()
+
+    # --- getting
+
+    def _check_usable(self) -> None:
+        self._topic.check()
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def finished(self) -> bool:
+        """Shut down, with nothing ready as far as is known here."""
+        return self.shut and (self.shut_now or self._through)
+
+    def take_next(self, store_ref: object) -> Message | None:
+        """Hand out what is here already; None where nothing is."""
+        if not self._ready or self.shut_now:
+            return None
+        one = self._ready.popleft()
+        return Message(one.lease, one.place, one.body, store_ref)
+
+    def take(self, store_ref: object, *, cold: bool = False) -> Message | None:
+        """As `take_next`; with `cold` one is asked for that the next call may find."""
+        message = self.take_next(store_ref)
+        if message is None and cold and self._returning is None and not self.shut:
+            self._want(1)
+            self._returning = asyncio.get_running_loop().call_later(_KEPT, self._return)
+        return message
+
+    def _return(self) -> None:
+        self._returning = None
+        if not self._waiting:
+            self._withdraw()
+
+    def take_run(self, most: int, store_ref: object) -> list[Message]:
+        """Hand out up to so many that are here already."""
+        taken: list[Message] = []
+        while len(taken) < most and (message := self.take_next(store_ref)) is not None:
+            taken.append(message)
+        return taken
+
+    def turn_is_over(self, _taken: int = 0) -> bool:
+        """Return whether others are to have their turn: what is here was sent, and is no endless stream."""
+        return False
+
+    def begin_turn(self) -> None:
+        """Others had their turn."""
+
+    def note_deliveries(self) -> None:
+        """Write down what was handed out: the owner does before it delivers."""
+
+    @property
+    def ready(self) -> int:
+        """How many messages may be delivered, as far as is known here."""
+        return self.counts.ready + len(self._ready)
+
+    @property
+    def flying(self) -> int:
+        """How many messages are handed out and not settled, as far as is known here."""
+        return max(self.counts.flying - len(self._ready), 0)
+
+    @contextmanager
+    def wanting(self, more: int) -> Iterator[None]:
+        """Have so many more sent than somebody waits for, as long as the block lasts."""
+        self._waiting += more
+        try:
+            yield
+        finally:
+            self._waiting -= more
+            self._waits_no_more()
+
+    async def get(self, store_ref: object) -> Message:
+        """Wait for the next message, which is to hold `store_ref`.
+
+        Raises:
+            QueueShutDown: shut down, and nothing is ready.
+            AiodqError: what the owner says, or that there is none.
+
+        Cancellation: nothing is taken, and the wake-up goes to the next who waits.
+        """
+        self._waiting += 1
+        try:
+            while True:
+                self._check_usable()
+                message = self.take_next(store_ref)
+                if message is not None:
+                    return message
+                if self.finished:
+                    raise QueueShutDown("the queue was shut down")
+                if self.shut and self._ends is None:
+                    self._ends = asyncio.get_running_loop().create_task(self._look_for_the_end())
+                self._want()
+                await self._wait_queue.wait()
+        finally:
+            self._waiting -= 1
+            self._waits_no_more()
+
+    def _waits_no_more(self) -> None:
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._withdraw_unless_wanted)
+
+    def _withdraw_unless_wanted(self) -> None:
+        """Give back what nobody waits for; who has got a message and asks for the next has had a turn for that."""
+        if not (self._waiting or self._returning):
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Nobody waits any more: what is here, or crosses on the way, is for others."""
+        if self._wanted > self._got:
+            self._wanted = self._got
+            self._tell_owner(lambda handle: Want(handle, self._wanted))
+        while self._ready:
+            one = self._ready.pop()
+            with suppress(AiodqError):  # it is not this process's any more
+                self.give_back(one.lease.first + one.place, one.lease.number + one.place)
+
+    # --- the end
+
+    async def idle(self, *, handlers_only: bool = False) -> None:
+        """Wait until nobody in this process works on a message any more; with `handlers_only`, no consumer.
+
+        Cancellation: nothing changes.
+        """
+        while self.consumers or (not handlers_only and self.error is None and self.in_hand):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idlers.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._idlers:
+                    self._idlers.remove(waiter)
+
+    def _dropped(self) -> None:
+        if self._idlers:
+            self._release_idlers()
+
+    def _release_idlers(self) -> None:
+        idlers, self._idlers = self._idlers, []
+        for waiter in idlers:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def shut_down(self, *, immediate: bool, over: QueueShutDown | None = None) -> None:
+        """Let this process's getters go on until nothing is ready, or end them at once; others go on."""
+        del over
+        self.shut = True
+        self.shut_now = self.shut_now or immediate
+        self.ending.set()
+        if self.shut_now:
+            self._withdraw()
+        self.wake(everybody=True)
+
+    async def _look_for_the_end(self) -> None:
+        """Ask until nothing is ready and nothing of this process is on its way."""
+        while self.error is None and not self.shut_now:
+            await self._topic.put_buffer.settled()
+            try:
+                await self.refresh()
+            except AiodqError:
+                await asyncio.sleep(_LOOK)
+                continue
+            if not (self.counts.ready or self._ready):
+                break
+            await asyncio.sleep(_LOOK)
+        self._through = True
+        self.wake(everybody=True)
+
+    async def refresh(self) -> None:
+        """Have the counts told anew.
+
+        Raises:
+            AiodqError: what the owner says, or that there is none.
+        """
+        await self.known()
+        await self._topic.link.call("refresh", topic=self._topic.name, channel=self.name)

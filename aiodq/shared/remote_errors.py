@@ -1,0 +1,73 @@
+"""Errors as an owner says them, and as they are raised in the process that has asked."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import aiodq.errors
+from aiodq.engine import queue_errors
+from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, StorageError
+from aiodq.wire.packets import Fail
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = ["error_of", "fail_of", "gone", "is_lost", "stalled"]
+
+_LONGEST: Final = 4096
+
+
+def fail_of(error: Exception) -> Fail:
+    """Return an error as an owner says it."""
+    position = getattr(error, "position", None)
+    text = str(getattr(error, "message", None) or error).encode()[:_LONGEST].decode(errors="ignore")
+    return Fail(
+        type(error).__name__,
+        bool(getattr(error, "retriable", False)),
+        getattr(error, "errno", None) or 0,
+        -1 if position is None else position,
+        getattr(error, "pid", None) or 0,
+        getattr(error, "path", ""),
+        text,
+    )
+
+
+def gone(directory: str) -> Fail:
+    """Return what stands for an answer that does not come any more."""
+    return fail_of(OwnerLostError("the owner of the store went before it answered", directory))
+
+
+def is_lost(said: Fail) -> bool:
+    """Return whether it is for the next owner to answer."""
+    return said.name == OwnerLostError.__name__
+
+
+def stalled(directory: str, pid: int) -> Fail:
+    """Return what stands for an answer that takes too long."""
+    text = f"the owner of the store, process {pid}, does not answer: its event loop is blocked, or it was stopped"
+    return fail_of(OwnerStalledError(text, directory, pid=pid))
+
+
+def error_of(said: Fail) -> Exception:
+    """Return the error that an owner had, to be raised here."""
+    kind = _kind(aiodq.errors, said.name) or _kind(queue_errors, said.name)
+    if kind is None:
+        return AiodqError(f"{said.name}: {said.text}")
+    if not issubclass(kind, StorageError):
+        error: Exception = kind(said.text)
+    else:
+        error = kind(said.text, said.path)
+        if isinstance(error, StorageError):
+            error.position = None if said.position < 0 else said.position
+            error.errno = said.errno or None
+    with suppress(AttributeError):
+        error.retriable = said.retriable  # type: ignore[attr-defined]  # those of asyncio's queues have it, too
+        if hasattr(error, "pid"):
+            error.pid = said.pid or None
+    return error
+
+
+def _kind(module: ModuleType, name: str) -> type[Exception] | None:
+    found = getattr(module, name, None)
+    return found if isinstance(found, type) and issubclass(found, Exception) else None

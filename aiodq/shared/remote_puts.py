@@ -1,0 +1,291 @@
+"""Puts of a process that does not own the store: what stands behind a topic in place of its put buffer."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from aiodq.engine.put_batch import (
+    OVERHEAD,
+    Accepted,
+    Draft,
+    OpenBatch,
+    Part,
+    PutResult,
+    accepted_cost,
+)
+from aiodq.engine.queue_errors import QueueFull, QueueShutDown
+from aiodq.engine.validation import checked, no_body
+from aiodq.errors import InvalidMessageTypeError, MessageSizeError
+from aiodq.wire.frames import encode_messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from aiodq.clock import Clock
+    from aiodq.engine.put_batch import Waiter
+    from aiodq.format.columns import Columns
+    from aiodq.options import StoreOptions
+    from aiodq.shared.link import Link
+
+__all__ = ["NO_SHORT_CUT", "PuttingTopic", "RemotePuts"]
+
+T = TypeVar("T")
+
+_MOST_WAITING: Final = 100_000
+_AT_ONCE: Final = 1000
+_PUT_BYTES: Final = 1 << 20
+"""Messages of one put, and their bytes: those of a turn of the loop go together, though each is stored for itself."""
+
+
+class _NoShortCut:
+    """As `GroupCommit`, where nothing can be written at once: all of it goes through `RemotePuts`."""
+
+    inline: bool = False
+    lone: bool = False
+
+    def accept(self, _body: object) -> None:
+        """Leave it to the buffer."""
+
+    def accept_nowait(self, _body: object) -> None:
+        """Likewise."""
+
+    def plain_cost(self, _bodies: object) -> None:
+        """Likewise."""
+
+
+NO_SHORT_CUT: Final = _NoShortCut()
+
+
+class PuttingTopic(Protocol):
+    """What is needed of the topic that is put into: `aiodq.shared.remote_topic.RemoteTopic` has it."""
+
+    name: str
+    options: StoreOptions
+    clock: Clock
+    link: Link
+
+    @property
+    def together(self) -> bool:
+        """Whether one put of several that go together cannot be refused without the others."""
+        ...
+
+    def check(self) -> None:
+        """Raise if the topic cannot be used."""
+        ...
+
+    def is_full(self) -> bool:
+        """Return whether the backlog's bound was reached, as far as is known here."""
+        ...
+
+    def placed(self, offsets: range) -> None:
+        """Messages of this process are in the log."""
+        ...
+
+
+class RemotePuts:
+    """Takes messages in, and sends all that come in one turn of the loop together; as `PutBuffer`.
+
+    Attributes:
+        pending: messages accepted, of which the owner has not said that they are stored.
+        shut: no more is accepted.
+    """
+
+    def __init__(self, topic: PuttingTopic) -> None:
+        """Put into this topic."""
+        self.pending: int = 0
+        self.shut: bool = False
+        self._over = QueueShutDown("the queue was shut down, or its store closed")
+        self._cost = 0
+        self._topic = topic
+        self._batch = OpenBatch()
+        self._gate = asyncio.Lock()
+        self._roomy = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- checks
+
+    def body(self, body: bytes | bytearray | memoryview) -> bytes:
+        """Return the body as bytes.
+
+        Raises:
+            MessageSizeError: outside the topic's bounds.
+            InvalidMessageError: not bytes-like; a `TypeError` too.
+        """
+        if not isinstance(body, (bytes, bytearray, memoryview)):
+            raise InvalidMessageTypeError(no_body(body))
+        data, options = bytes(body), self._topic.options
+        if not options.min_message_bytes <= len(data) <= options.max_message_bytes:
+            raise MessageSizeError(
+                f"a message of {len(data)} bytes; this topic takes {options.min_message_bytes} to "
+                f"{options.max_message_bytes} (min_message_bytes, max_message_bytes)"
+            )
+        return data
+
+    def accepted(self, draft: Draft) -> Accepted:
+        """Return what is to be stored of a draft besides its body.
+
+        Raises:
+            InvalidMessageError: it cannot be.
+        """
+        return checked(draft, self._topic.clock)
+
+    def accepted_all(
+        self, bodies: Iterable[bytes | bytearray | memoryview | Draft], shared: Accepted
+    ) -> list[tuple[Accepted, bytes]]:
+        """As `PutBuffer.accepted_all`."""
+        return [
+            (self.accepted(item), self.body(item.body)) if isinstance(item, Draft) else (shared, self.body(item))
+            for item in bodies
+        ]
+
+    # --- accepting
+
+    def accept(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
+        """Take a message in; the future gives its offset once the owner says that it is durable."""
+        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._add(message, body, waiter)
+        return waiter
+
+    def accept_nowait(self, message: Accepted, body: bytes) -> PutResult:
+        """As `accept`, for who need not wait.
+
+        Raises:
+            QueueFull: no room now, as far as is known here.
+            QueueShutDown: no more is accepted.
+        """
+        self._check_shut()
+        if not self._has_room():
+            raise QueueFull("the write buffer's bound is reached (memory_bytes)")
+        if self._topic.is_full():
+            raise QueueFull("the backlog's bound is reached (max_messages, max_bytes)")
+        result = PutResult()
+        self._add(message, body, result)
+        return result
+
+    def accept_columns(self, columns: Columns, cost: int) -> asyncio.Future[range]:
+        """Take messages in that are stored all or not at all; the future gives their offsets."""
+        waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
+        self._begin()
+        self._batch.add_part(Part(columns, [waiter], atomic=True, cost=cost))
+        self._count(len(columns.bodies), cost)
+        return waiter
+
+    async def enter_one(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
+        """As `accept`, as soon as there is room, after those who came before."""
+        if not self._gate.locked() and self._has_room():
+            return self.accept(message, body)
+        return await self.enter(partial(self.accept, message, body))
+
+    async def enter(self, accept: Callable[[], T]) -> T:
+        """Have messages accepted as soon as there is room for them in memory, after those who came before.
+
+        Cancellation: nothing was accepted, and the turn goes to the next who waits.
+        """
+        async with self._gate:
+            while not self._has_room():
+                self._roomy.clear()
+                await self._roomy.wait()
+            self._topic.check()
+            self._check_shut()
+            return accept()
+
+    def _add(self, message: Accepted, body: bytes, waiter: Waiter) -> None:
+        self._check_shut()
+        cost = accepted_cost(message, body)
+        self._begin()
+        self._batch.add(message, body, waiter, cost)
+        self._count(1, cost)
+
+    def _check_shut(self) -> None:
+        if self.shut:
+            raise self._over
+
+    def _count(self, messages: int, cost: int) -> None:
+        self.pending += messages
+        self._cost += cost
+
+    def _has_room(self) -> bool:
+        return not self.pending or (
+            self._cost < self._topic.options.memory_bytes // 2 and self.pending < _MOST_WAITING
+        )  # fmt: skip
+
+    def full(self) -> bool:
+        """Return whether a put would have to wait or be refused now, as far as is known here."""
+        return not self._has_room() or self._topic.is_full()
+
+    def withdrawn(self) -> None:
+        """Somebody who waited was cancelled: what was not sent yet is looked through for it when it is."""
+        self._batch.cancelled = True
+
+    # --- sending
+
+    def _begin(self) -> None:
+        if not self._batch.count:
+            asyncio.get_running_loop().call_soon(self._send)
+
+    def _send(self) -> None:
+        batch, self._batch = self._batch, OpenBatch()
+        count, cost = batch.count, batch.cost
+        for part in batch.take():
+            messages = len(part.columns.bodies)
+            count, cost = count - messages, cost - part.cost
+            for piece in _pieces(part, _AT_ONCE if self._topic.together else 1):
+                task = asyncio.get_running_loop().create_task(self._put(piece))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        self._done(count, cost)
+
+    async def _put(self, part: Part) -> None:
+        messages = len(part.columns.bodies)
+        try:
+            frames = encode_messages(part.columns, self._topic.clock.now_ns())
+            placed = await self._topic.link.put(self._topic.name, frames, messages, each=not part.atomic)
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait are told
+            part.fail(error)
+        else:
+            self._topic.placed(placed)
+            part.first = placed.start
+            part.resolve()
+        finally:
+            self._done(messages, part.cost)
+
+    def _done(self, messages: int, cost: int) -> None:
+        self.pending -= messages
+        self._cost -= cost
+        self._roomy.set()
+
+    async def settled(self) -> None:
+        """Wait until the owner has said of everything accepted before what became of it.
+
+        Cancellation: nothing changes.
+        """
+        if self._batch.count:
+            await asyncio.sleep(0)
+        while tasks := list(self._tasks):
+            await asyncio.wait(tasks)
+            await asyncio.sleep(0)
+
+    def shut_down(self, over: QueueShutDown | None = None) -> None:
+        """Accept no more; who waits for room is told."""
+        self.shut = True
+        self._over = over or self._over
+        self._roomy.set()
+
+
+def _pieces(part: Part, most: int) -> Iterator[Part]:
+    """Yield a part as puts of up to so many messages and about a MiB, where they need not be stored together."""
+    if part.atomic or (len(part.waiters) <= most and part.cost <= _PUT_BYTES):
+        yield part
+        return
+    left, first, size = part.cost, 0, 0
+    sizes = list(part.columns.sizes())
+    for stop, each in enumerate(sizes, 1):
+        size += each + OVERHEAD
+        last = stop == len(sizes)
+        if last or stop - first == most or size > _PUT_BYTES:
+            cost = left if last else min(size, left)
+            waiters: list[Waiter] = part.waiters[first:stop]
+            yield Part(part.columns.slice(first, stop), waiters, atomic=False, cost=cost)
+            left, first, size = left - cost, stop, 0

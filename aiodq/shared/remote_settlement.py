@@ -1,0 +1,442 @@
+"""What a process that does not own the store has of a channel's messages, and how it has them settled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from aiodq.delivery.leases import ACKED
+from aiodq.engine.channel.crash_suspects import CrashSuspects
+from aiodq.engine.channel.failure_causes import NO_CAUSE, Cause
+from aiodq.engine.channel.held_by_task import HeldByTask
+from aiodq.errors import AiodqError, NotInFlightError
+from aiodq.options import ChannelOptions, seconds
+from aiodq.shared.counts import Counts
+from aiodq.shared.remote_errors import error_of, is_lost
+from aiodq.wire.layout import UNSAID
+from aiodq.wire.packets import Ack, Fail, Nack, Reject, Release, Touch
+from aiodq.wire.payload import Item, Range
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+
+    from aiodq.delivery.leases import Lease
+    from aiodq.format.frame import Batch
+    from aiodq.shared.link import Link
+    from aiodq.shared.no_transactions import NoTransactions
+    from aiodq.shared.remote_puts import RemotePuts
+    from aiodq.wire.packets import Message as Said
+
+__all__ = ["Mine", "RemoteSettlement", "SettledTopic"]
+
+_SECOND: Final = 1_000_000_000
+_RENEWALS: Final = 3
+"""So often in each `visibility_timeout` the time of messages begins anew that are worked off."""
+
+
+class SettledTopic(Protocol):
+    """What is needed of the channel's topic: `aiodq.shared.remote_topic.RemoteTopic` has it."""
+
+    name: str
+    link: Link
+    put_buffer: RemotePuts
+    transactions: NoTransactions
+    store_ref: Callable[[], object]
+
+    def check(self) -> None:
+        """Raise if the topic cannot be used."""
+        ...
+
+    def check_context(self) -> None:
+        """Raise if the store belongs to another loop or process than the caller's."""
+        ...
+
+
+class Mine(NamedTuple):
+    """A message in this process's hands: its offset, the owner's delivery number, and how often it was delivered."""
+
+    offset: int
+    delivery: int
+    attempts: int
+
+
+class _Settling:
+    """Messages that are to be settled, until an owner has said that they are."""
+
+    __slots__ = ("back", "numbers", "over", "refusal", "say", "waiters")
+
+    def __init__(self, numbers: list[int], say: Callable[[int, list[Mine]], Said], *, back: bool) -> None:
+        self.numbers = numbers
+        self.say = say
+        self.back = back
+        self.over = False
+        self.refusal: Exception | None = None
+        self.waiters: list[asyncio.Future[None]] = []
+
+    def end(self, refusal: Exception | None) -> None:
+        """An owner has settled them, or will not."""
+        self.over, self.refusal = True, refusal
+        self.tell(refusal)
+
+    def tell(self, error: Exception | None) -> None:
+        """Let those go on who wait."""
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+    async def wait(self) -> None:
+        """Wait for an owner to have settled them.
+
+        Raises:
+            AiodqError: why it has not.
+
+        Cancellation: they are settled all the same.
+        """
+        if not self.over:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.waiters.append(waiter)
+            await waiter
+        elif self.refusal is not None:
+            raise self.refusal
+
+
+class Together:
+    """Messages that one call settles: awaited, it ends once an owner has said that all of them are."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.those: list[_Settling] = []
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Wait for the owner.
+
+        Raises:
+            NotInFlightError: some were taken away before.
+        """
+        return self._wait().__await__()
+
+    async def _wait(self) -> None:
+        for settling in self.those:
+            await settling.wait()
+
+
+class RemoteSettlement:
+    """As `Settlement`, of a channel that another process delivers: by numbers of its own, which no two owners share.
+
+    What is settled is asked of the owner, and of the next one, until one says that it is done.
+
+    Attributes:
+        state: None, as nothing of it is known here.
+        counts: how many messages there are, as far as is known here.
+        named: the options that this process has named for the channel, or None.
+        error: why the channel cannot be used any more, or None.
+    """
+
+    def __init__(self, topic: SettledTopic, name: str, options: ChannelOptions | None) -> None:
+        """Begin with nothing in hand."""
+        self.name = name
+        self.options: ChannelOptions = options or ChannelOptions()
+        self.named: ChannelOptions | None = None
+        self.counting: bool = False
+        self.state: None = None
+        self.error: Exception | None = None
+        self.transactions: NoTransactions = topic.transactions
+        self.crash_suspects: CrashSuspects = CrashSuspects()
+        self.store_ref: Callable[[], object] = topic.store_ref
+        self.held_by_task: HeldByTask[Any] = HeldByTask()
+        self.counts: Counts = Counts()
+        self._topic = topic
+        self._epoch = 0
+        self._number = 0
+        self._mine: dict[int, Mine] = {}
+        self._resumed = True
+        self._settling: dict[int, _Settling] = {}
+        self._last: _Settling | None = None
+        self._together: Together | None = None
+        self._renewed: dict[int, int] = {}
+        self._renewing: asyncio.TimerHandle | None = None
+
+    @property
+    def place(self) -> str:
+        """Which channel of which topic this is, in words."""
+        return f"{self._topic.name!r}, channel {self.name!r}"
+
+    def _request(self, said: Callable[[int], Said]) -> asyncio.Future[Said]:
+        return self._topic.link.request(said, self._topic.name, self.name)
+
+    def _tell_owner(self, said: Callable[[int], Said]) -> None:
+        self._topic.link.tell(said, self._topic.name, self.name)
+
+    def go_by(self, options: ChannelOptions) -> None:
+        """Go by these options, as the owner does."""
+        self.options = options
+
+    def end_with(self, error: Exception) -> None:
+        """Nothing more can be had of the channel, for this reason, unless there is another one already."""
+        self.error = self.error or error
+
+    # --- what is in hand
+
+    @property
+    def in_hand(self) -> int:
+        """How many messages are in this process's hands, and not about to leave them."""
+        return len(self._mine) - len(self._settling)
+
+    def hold(self, number: int, offset: int, delivery: int, attempts: int) -> None:
+        """A message was delivered."""
+        self._mine[number] = Mine(offset, delivery, attempts)
+
+    def forget(self, number: int) -> None:
+        """A message is the owner's again, which knows that."""
+        self._mine.pop(number, None)
+
+    def lose(self, deliveries: range) -> None:
+        """Messages were taken away, known by their delivery numbers; of what is being settled the owner says that."""
+        for number, one in list(self._mine.items()):
+            if one.delivery in deliveries and number not in self._settling:
+                del self._mine[number]
+        self._dropped()
+
+    def _dropped(self) -> None:
+        """Something is in hand no more."""
+
+    def to_resume(self) -> list[Mine]:
+        """Return what is in hand, which another owner is to leave there; `resumed` tells what it has."""
+        self._resumed = not self._mine
+        return list(self._mine.values())
+
+    def resumed(self, given: Mapping[int, int]) -> None:
+        """What an owner has left here, by offset, has these delivery numbers now; the rest is settled, or others'."""
+        for number, one in list(self._mine.items()):
+            if one.offset in given:
+                self._mine[number] = one._replace(delivery=given[one.offset])
+            else:
+                del self._mine[number]
+        self._resumed = True
+        for settling in dict.fromkeys(self._settling.values()):
+            self._send(settling)
+        self._dropped()
+
+    # --- what a message asks
+
+    def check_context(self) -> None:
+        """Raise if the store belongs to another loop or process than the caller's."""
+        self._topic.check_context()
+
+    def check(self, offset: int, delivery: int) -> None:
+        """Raise unless the message is in this process's hands.
+
+        Raises:
+            NotInFlightError: it is not.
+        """
+        if self.error is not None:
+            raise self.error
+        if not self.holds(offset, delivery):
+            raise NotInFlightError(f"message {offset} is not in flight here any more")
+
+    def holds(self, offset: int, held: int) -> bool:
+        """Return whether a message is still held by that number."""
+        mine = self._mine.get(held)
+        return mine is not None and mine.offset == offset and held not in self._settling
+
+    def ack(self, offset: int, delivery: int) -> None:
+        """Settle a message; `commit` waits until the owner says that it is durable."""
+        self.check(offset, delivery)
+        self._settle([delivery], self._acking)
+
+    def _acking(self, handle: int, those: list[Mine]) -> Said:
+        return Ack(handle, self._epoch, _ranges(those))
+
+    def ack_many(self, deliveries: Sequence[tuple[int, int]]) -> None:
+        """Settle messages: all of them, or, where one cannot be, none."""
+        for offset, delivery in deliveries:
+            self.check(offset, delivery)
+        if deliveries:
+            self._settle([delivery for _, delivery in deliveries], self._acking)
+
+    @contextmanager
+    def together(self) -> Iterator[Together]:
+        """Gather what is settled in the block."""
+        self._together = gathered = Together()
+        try:
+            yield gathered
+        finally:
+            self._together = None
+
+    def ack_run(self, lease: Lease, first: int, count: int) -> None:
+        """Settle so many messages of a lease."""
+        self.ack_many([(lease.first + index, lease.number + index) for index in range(first, first + count)])
+        lease.marks[first : first + count] = bytes([ACKED]) * count
+
+    def nack(
+        self, batch: Batch, delivery: int, attempts: int, delay: int | None = None, cause: Cause = NO_CAUSE
+    ) -> int | None:
+        """Make a message ready again; as `Settlement.nack`."""
+        options = self.options
+        if options.max_attempts is not None and attempts >= options.max_attempts:
+            self.reject(batch, delivery, attempts, f"delivered {attempts} times{cause.note}", cause)
+            return None
+        if delay is None and options.backoff is not None:
+            wait = options.backoff.seconds(max(attempts, 1), random.random())  # noqa: S311 - no secret
+            delay = int(wait * _SECOND)
+        span = delay or 0
+        self.check(batch.first, delivery)
+
+        def say(handle: int, those: list[Mine]) -> Said:
+            items = tuple(Item(one.offset, one.delivery, span, max(attempts, 0)) for one in those)
+            return Nack(handle, self._epoch, items)
+
+        self._settle([delivery], say, back=not span)
+        return span
+
+    def release(self, batch: Batch, delivery: int, attempts: int) -> None:
+        """Make a message ready again as if it had never been handed out."""
+        del attempts
+        self.give_back(batch.first, delivery)
+
+    def give_back(self, offset: int, delivery: int) -> None:
+        """Likewise, by its number."""
+        self.check(offset, delivery)
+        self._settle([delivery], lambda handle, those: Release(handle, self._epoch, _ranges(those)), back=True)
+
+    def reject(
+        self, batch: Batch, delivery: int, attempts: int, reason: str, cause: Cause = NO_CAUSE
+    ) -> asyncio.Future[Any]:
+        """Give a message up; the future ends once that is durable."""
+        self.check(batch.first, delivery)
+
+        def say(handle: int, those: list[Mine]) -> Said:
+            one = those[0]
+            return Reject(handle, attempts, self._epoch, one.offset, one.delivery, reason, cause.error or "")
+
+        rejected = asyncio.ensure_future(self._settle([delivery], say).wait())
+        rejected.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be that nobody waits
+        return rejected
+
+    def touch(self, offset: int, delivery: int, extend: int | None) -> None:
+        """Begin a message's time anew."""
+        self.check(offset, delivery)
+        self._touch([delivery], UNSAID if extend is None else extend)
+
+    def _touch(self, numbers: Iterable[int], span: int) -> None:
+        those = [self._mine[number] for number in numbers if number in self._mine]
+        items = tuple(Item(one.offset, one.delivery, span, one.attempts) for one in those)
+        if items and self._resumed:
+            self._tell_owner(lambda handle: Touch(handle, self._epoch, items))
+
+    # --- messages that do not time out
+
+    def renew(self, delivery: int) -> None:
+        """Begin the time of a message anew now and then, until `renew_no_more` was called as often as this."""
+        self._renewed[delivery] = self._renewed.get(delivery, 0) + 1
+        self._renew_later()
+
+    def _renew_later(self) -> None:
+        timeout = self.options.visibility_timeout
+        if self._renewing is None and timeout is not None and self._renewed and self.error is None:
+            wait = seconds(timeout) / _RENEWALS
+            self._renewing = asyncio.get_running_loop().call_later(wait, self._renew_all)
+
+    def _renew_all(self) -> None:
+        self._renewing = None
+        self._touch([number for number in self._renewed if number not in self._settling], UNSAID)
+        self._renew_later()
+
+    def renew_no_more(self, delivery: int) -> bool:
+        """End what `renew` began; return whether that was the last of them."""
+        left = self._renewed.get(delivery, 0) - 1
+        if left > 0:
+            self._renewed[delivery] = left
+            return False
+        return self._renewed.pop(delivery, None) is not None
+
+    # --- asking the owner
+
+    def _settle(
+        self, numbers: list[int], say: Callable[[int, list[Mine]], Said], *, back: bool = False
+    ) -> _Settling:  # fmt: skip
+        """Have the owner settle messages: this one, or the next, until one says that it is done."""
+        self.check_context()
+        settling = self._last = _Settling(numbers, say, back=back)
+        if self._together is not None:
+            self._together.those.append(settling)
+        for number in numbers:
+            self._settling[number] = settling
+        if self._resumed:
+            self._send(settling)
+        return settling
+
+    def _send(self, settling: _Settling) -> None:
+        those = [self._mine[number] for number in settling.numbers if number in self._mine]
+        if not those:
+            # An owner before has settled them, though nobody has heard that; or they were taken away.
+            self._end(settling, None)
+            return
+        answer = self._request(lambda handle: settling.say(handle, those))
+        answer.add_done_callback(lambda done: self._answered(settling, done.result()))
+
+    def _answered(self, settling: _Settling, said: Said) -> None:
+        if isinstance(said, Fail) and is_lost(said):
+            return  # it is said again to the next owner
+        self._end(settling, error_of(said) if isinstance(said, Fail) else None)
+
+    def _end(self, settling: _Settling, refusal: Exception | None) -> None:
+        if settling.over:
+            return
+        for number in settling.numbers:
+            self._mine.pop(number, None)
+            self._settling.pop(number, None)
+        if refusal is None:
+            self.counts.settled(len(settling.numbers), back=settling.back)
+        settling.end(refusal)
+        self._dropped()
+
+    def tell(self, error: Exception) -> None:
+        """Tell those who wait for something to be settled that nobody answers; it is settled all the same, if any."""
+        for settling in dict.fromkeys(self._settling.values()):
+            settling.tell(error)
+
+    async def commit(self) -> None:
+        """Wait until what was settled last here is durable, and so all that was settled before.
+
+        Raises:
+            NotInFlightError: it was taken away before.
+        """
+        if self._last is not None:
+            await self._last.wait()
+
+    async def committed(self) -> None:
+        """As `commit`."""
+        await self.commit()
+
+    async def all_settled(self) -> None:
+        """Wait until the owner has said of everything settled before what became of it.
+
+        Raises:
+            OwnerLostError: there is none.
+        """
+        for settling in dict.fromkeys(self._settling.values()):
+            try:
+                await settling.wait()
+            except AiodqError:
+                if not settling.over:
+                    raise
+
+
+def _ranges(those: list[Mine]) -> tuple[Range, ...]:
+    """Return messages as ranges of such as follow each other."""
+    ranges: list[Range] = []
+    for one in those:
+        last = ranges[-1] if ranges else None
+        if last and (one.offset, one.delivery) == (last.first + last.messages, last.delivery + last.messages):
+            ranges[-1] = last._replace(messages=last.messages + 1)
+        else:
+            ranges.append(Range(one.offset, one.delivery, 1))
+    return tuple(ranges)

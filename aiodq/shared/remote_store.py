@@ -1,0 +1,390 @@
+"""A store of which this process is one of many: what stands behind a `Store` in place of its engine.
+
+Whoever owns it, all that is done with it goes over the link to the owner, which may be this very process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from aiodq.engine.lock_wait import running_loop
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.store_engine import Seams, StoreEngine
+from aiodq.engine.store_refs import StoreRef
+from aiodq.engine.worker_threads import WorkerThreads
+from aiodq.errors import (
+    AiodqError,
+    InvalidOptionError,
+    OwnerLostError,
+    StoreFailedError,
+    StoreLockedError,
+    StoreNotFoundError,
+    WrongContextError,
+)
+from aiodq.message import Message
+from aiodq.options import ChannelOptions, StoreOptions
+from aiodq.shared.link import Link
+from aiodq.shared.no_transactions import NO_TRANSACTIONS, NoTransactions
+from aiodq.shared.options_json import topic_options
+from aiodq.shared.owner import Owner
+from aiodq.shared.remote_topic import RemoteTopic
+from aiodq.storage.state.stored_options import differences
+from aiodq.storage.store_layout import check_store_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiodq.clock import Clock
+    from aiodq.shared.remote_channel import RemoteChannel
+    from aiodq.storage.io.filesystem import FileSystem
+
+    Options: TypeAlias = StoreOptions | ChannelOptions
+
+__all__ = ["RemoteStore"]
+
+_FAILED_TWICE: Final = 10.0
+"""Seconds within which a store that failed twice is one that opening anew does not cure."""
+
+_LOOK: Final = 1.0
+_SHARE: Final = 50
+"""Seconds between two looks at what the whole store is like, which take at most this fraction of the time."""
+
+
+class RemoteStore:
+    """As `StoreEngine`, of a store that is shared.
+
+    Attributes:
+        path: the store's directory.
+        options: those that it was opened with, or the library's.
+        topics: those that this process has named.
+        seen: what the owner has said last of the store and its topics: for what is asked without waiting.
+    """
+
+    def __init__(self, path: str, options: StoreOptions | None, seams: Seams, *, create: bool, failover: float) -> None:
+        """Prepare; `open` does it. Must be called on the loop that will use the store."""
+        self.path = path
+        self.options: StoreOptions = options or StoreOptions()
+        self.clock: Clock = seams.clock
+        self.loop: asyncio.AbstractEventLoop = running_loop()
+        self.transactions: NoTransactions = NO_TRANSACTIONS
+        self.topics: dict[str, RemoteTopic] = {}
+        self.seen: dict[str, Mapping[str, Any]] = {}
+        self.threads: WorkerThreads = WorkerThreads(self.loop)
+        self.fs: FileSystem = seams.fs
+        self._given = options
+        self._seams = seams
+        self._create = create
+        self._pid = os.getpid()
+        self._owner: Owner | None = None
+        self._kept_open: object = None
+        self._may_own = False
+        self._locked: StoreLockedError | None = None
+        self._failed_at: float | None = None
+        self._closing = False
+        self._closed: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._store_ref: weakref.ref[StoreRef] | None = None
+        self.link: Link = Link(path, self._own, failover=failover)
+
+    # --- opening and owning
+
+    async def open(self, *, may_own: bool) -> None:
+        """Find the owner, or own the store.
+
+        Args:
+            may_own: this process owns the store where nobody else does.
+
+        Raises:
+            StoreNotFoundError: there is none, and none is to be made.
+            OwnerLostError: nobody serves it, and this process is not to.
+            StoreLockedError: somebody owns it who serves nobody.
+            InvalidOptionError: these are other options than the owner's.
+            StorageError: as mapped from the system's error.
+        """
+        self._may_own = may_own
+        try:
+            if not may_own or not self._create:
+                self._check_there()
+            await self._find_owner()
+            if self._given is not None:
+                await self.link.call("given", {"options": topic_options(self._given)})
+            await self._look_once()
+        except BaseException:
+            self._closing = True
+            await self._release()
+            raise
+        self._looking = self.loop.create_task(self._look())
+
+    async def _find_owner(self) -> None:
+        try:
+            await self.link.start()
+        except OwnerLostError as error:
+            if self._locked is None:
+                raise
+            text = f"{self._locked.message}; it serves nobody, as a process does that has the store for itself"
+            raise StoreLockedError(text, self.path, pid=self._locked.pid) from error
+
+    def _check_there(self) -> None:
+        """Raise where there is no store.
+
+        Raises:
+            StoreNotFoundError: there is none.
+            NotAStoreError: the directory holds something else.
+        """
+        fs = self._seams.fs
+        check_store_directory(fs, self.path)
+        if not fs.listdir(self.path):
+            raise StoreNotFoundError("there is no store in this directory, which is empty", self.path)
+
+    async def _own(self) -> bool:
+        """Own the store if nobody does, and serve it; return whether that is so now."""
+        if not self._may_own or self._closing:
+            return False
+        await self._let_go_of_failed()
+        engine = StoreEngine(self.path, self._given, self._seams)
+        try:
+            await engine.open(Message, create=self._create)
+        except StoreLockedError as error:
+            self._locked = error
+            return False
+        self._locked = None
+        kept_open, owner = engine.store_ref(), Owner(engine, own=self.link.producer)
+        try:
+            await owner.start()
+        except BaseException:
+            await engine.close()
+            raise
+        self._owner, self._kept_open = owner, kept_open
+        return True
+
+    async def _let_go_of_failed(self) -> None:
+        """Give up a store that has failed while this process owned it: who opens it anew reads what is really there.
+
+        Raises:
+            StoreFailedError: it has failed for the second time within a short time.
+        """
+        owner = self._owner
+        if owner is None:
+            return
+        failure = owner.engine.failure
+        self._owner = None
+        await owner.close()
+        try:
+            await owner.engine.close()
+        except StoreFailedError:
+            if failure is None:
+                raise
+        self._kept_open = None
+        before, self._failed_at = self._failed_at, self.loop.time()
+        if failure is not None and before is not None and self.loop.time() - before < _FAILED_TWICE:
+            raise failure.again()
+
+    @property
+    def owner(self) -> Owner | None:
+        """What serves the store, where that is this process."""
+        return self._owner
+
+    # --- what the owner has said of all of it
+
+    async def _look(self) -> None:
+        pause = _LOOK
+        while True:
+            await asyncio.sleep(pause)
+            began = self.loop.time()
+            try:
+                await self._look_once()
+            except AiodqError:
+                continue  # what is known stays so until there is an owner again
+            pause = max(_LOOK, _SHARE * (self.loop.time() - began))
+
+    async def _look_once(self) -> None:
+        seen: dict[str, Mapping[str, Any]] = {}
+        after, more = "", True
+        while more:
+            seen[""] = found = (await self.link.call("store", {"after": after}))["result"]
+            for name in found["topics"]:
+                seen[name] = await self.link.call("stats", {"topic": name})
+                after = name
+            more = found["more"]
+        self.seen = {name: facts for name, facts in seen.items() if not name or facts["result"] is not None}
+
+    def topic_names(self) -> list[str]:
+        """Return the names of the topics that are there, as far as is known here."""
+        own = {name for name, topic in self.topics.items() if topic.error is None and topic.exists}
+        return sorted(own | (self.seen.keys() - {""}))
+
+    def forget_channel(self, topic: str, channel: str) -> None:
+        """A channel was deleted."""
+        facts = self.seen.get(topic, {}).get("result")
+        if facts is not None:
+            facts["channels"].pop(channel, None)
+
+    # --- what handles call
+
+    @property
+    def standing(self) -> str:
+        """What may be done with the store, in a word, for those who look at it."""
+        if os.getpid() != self._pid:
+            return "of the parent process"
+        if self._closed is not None and self._closed.done():
+            return "closed"
+        return "closing" if self._closing else "open"
+
+    def check(self) -> None:
+        """Raise if the store cannot be used from here and now.
+
+        Raises:
+            OwnerLostError, OwnerStalledError: there is nobody to ask, or no answer comes.
+            QueueShutDown: it is closed.
+            WrongContextError: see `check_context`.
+        """
+        self.check_context()
+        if self._closing:
+            raise QueueShutDown("the store is closed")
+        self.link.check()
+
+    def check_context(self) -> None:
+        """Raise if the caller has no business with the store.
+
+        Raises:
+            WrongContextError: another loop, another thread, or a forked child.
+        """
+        if os.getpid() != self._pid:
+            raise WrongContextError(
+                "this store was opened before a fork, and is the parent's: open one in the child after the fork"
+            )
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not self.loop:
+            raise WrongContextError(
+                "this store is to be used on the event loop that opened it, not from another thread, loop or none: "
+                "from a thread, asyncio.run_coroutine_threadsafe(topic.put(body), loop).result()"
+            )
+
+    def topic(self, name: str, options: StoreOptions | None) -> RemoteTopic:
+        """Return a topic, which the owner opens if it is new here.
+
+        Raises:
+            InvalidOptionError: other options were named for it before, in this process.
+        """
+        topic = self.topics.get(name)
+        if topic is None or isinstance(topic.error, QueueShutDown):
+            topic = self.topics[name] = RemoteTopic(self, name, options)
+        elif options is not None:
+            _refuse_others(f"topic {name!r}", topic.named, options, "await topic.configure(options)")
+            if topic.named is None:
+                topic.name_options(options)
+        return topic
+
+    def channel(self, topic: RemoteTopic, name: str, options: ChannelOptions | None) -> RemoteChannel:
+        """Return a channel of a topic, likewise.
+
+        Raises:
+            InvalidOptionError: other options were named for it before, in this process.
+        """
+        channel = topic.channel_engines.get(name)
+        if channel is None or isinstance(channel.error, QueueShutDown):
+            channel = topic.open_channel(name, options)
+        elif options is not None:
+            what = f"channel {name!r} of topic {topic.name!r}"
+            _refuse_others(what, channel.named, options, "await channel.configure(options)")
+            if channel.named is None:
+                topic.name_channel_options(channel, options)
+        return channel
+
+    def forget(self, name: str) -> None:
+        """A topic was deleted: named again, it is another one."""
+        topic = self.topics.pop(name, None)
+        self.seen.pop(name, None)
+        if topic is not None:
+            over = QueueShutDown(f"topic {name!r} was deleted")
+            topic.put_buffer.shut_down(over)
+            topic.refused(over)
+            for channel in topic.channel_engines:
+                self.link.forget(name, channel)
+            self.link.forget(name, "")
+
+    # --- the end
+
+    def store_ref(self) -> object:
+        """Return what a handle is to hold, so that the store stays open; None where it is being let go already."""
+        if self._store_ref is None:
+            store_ref = StoreRef(self)
+            self._store_ref = weakref.ref(store_ref)
+            return store_ref
+        return self._store_ref()
+
+    def dropped(self) -> None:
+        """Nobody has a handle any more: warn, and leave the store to others."""
+        if self._closing or os.getpid() != self._pid:
+            return
+        warnings.warn(f"store was never closed [{self.path}]", ResourceWarning, 3, source=self)
+        try:
+            self.loop.call_soon_threadsafe(self._begin_closing)
+        except RuntimeError:  # the loop is closed, and the connection with it
+            self._closing = True
+
+    def _begin_closing(self) -> None:
+        if self._closed is None:
+            self._closed = self.loop.create_task(self._close())
+
+    async def close(self) -> None:
+        """Finish what was accepted, and leave the store to others. Repeating it waits for the same end.
+
+        Raises:
+            OwnerLostError: there was nobody to take what was accepted.
+
+        Cancellation: it goes on in the store's own task.
+        """
+        self.check_context()
+        self._begin_closing()
+        if self._closed is not None:
+            await asyncio.shield(self._closed)
+
+    async def _close(self) -> None:
+        for topic in self.topics.values():
+            topic.put_buffer.shut_down(QueueShutDown("the store is closed"))
+        failure: AiodqError | None = None
+        try:
+            for topic in list(self.topics.values()):
+                await topic.put_buffer.settled()
+                for channel in list(topic.channel_engines.values()):
+                    await channel.all_settled()
+        except AiodqError as error:
+            failure = error
+        self._closing = True
+        await self._release()
+        if failure is not None:
+            raise failure
+
+    async def _release(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        await self.link.close()
+        owner, self._owner = self._owner, None
+        try:
+            if owner is not None:
+                await owner.close()
+                await owner.engine.close()
+        finally:
+            self._kept_open = None
+            self.threads.shutdown(wait=False)
+
+
+def _refuse_others(what: str, before: Options | None, after: Options, how: str) -> None:
+    """Raise where options are named anew that are not those which were named before.
+
+    Raises:
+        InvalidOptionError: naming the first field in which they differ.
+    """
+    for name, (old, new) in differences(before, after).items() if before is not None else ():
+        raise InvalidOptionError(
+            f"{what} was named with {name}={old!r} in this process, and now with {name}={new!r}: name the same "
+            f"everywhere, or none; {how} changes it"
+        )

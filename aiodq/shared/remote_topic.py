@@ -1,0 +1,286 @@
+"""A topic of a process that does not own the store: what stands behind a `Topic` in place of its engine."""
+
+from __future__ import annotations
+
+import asyncio
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError
+from aiodq.shared.options_json import channel_options, read_topic_options, topic_options
+from aiodq.shared.remote_channel import RemoteChannel
+from aiodq.shared.remote_puts import NO_SHORT_CUT, RemotePuts
+from aiodq.shared.stats_json import blank_topic, read_channel_stats, read_topic_stats
+from aiodq.wire.packets import Figures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from aiodq.clock import Clock
+    from aiodq.engine.worker_threads import WorkerThreads
+    from aiodq.options import ChannelOptions, StoreOptions
+    from aiodq.shared.link import Heard, Link
+    from aiodq.shared.no_transactions import NoTransactions
+    from aiodq.stats import TopicStats
+    from aiodq.storage.io.filesystem import FileSystem
+
+__all__ = ["RemoteTopic", "TopicHost"]
+
+
+class TopicHost(Protocol):
+    """What is needed of the topic's store: `aiodq.shared.remote_store.RemoteStore` has it."""
+
+    path: str
+    options: StoreOptions
+    clock: Clock
+    link: Link
+    loop: asyncio.AbstractEventLoop
+    transactions: NoTransactions
+    fs: FileSystem
+    threads: WorkerThreads
+    seen: dict[str, Mapping[str, Any]]
+
+    @property
+    def standing(self) -> str:
+        """What may be done with the store, in a word."""
+        ...
+
+    def check(self) -> None:
+        """Raise if the store cannot be used."""
+        ...
+
+    def check_context(self) -> None:
+        """Raise if the store belongs to another loop or process than the caller's."""
+        ...
+
+    def store_ref(self) -> object:
+        """Return what a handle is to hold, so that the store stays open."""
+        ...
+
+
+class _Log(NamedTuple):
+    """Where a topic's log begins and ends."""
+
+    begin: int = 0
+    end: int = 0
+    durable: int = 0
+
+
+class RemoteTopic:
+    """As `TopicEngine`, of a topic that another process owns.
+
+    Attributes:
+        log: where it begins and ends, as the owner has said last, and what this process knows since.
+        channel_engines: the channels that this process has named.
+        named: the options that it has named for the topic, or None.
+        error: why the topic cannot be used any more, or None.
+    """
+
+    group_commit = NO_SHORT_CUT
+
+    def __init__(self, host: TopicHost, name: str, options: StoreOptions | None) -> None:
+        """Begin; `Link.open` has the owner open it."""
+        self.name = name
+        self.options: StoreOptions = options or host.options
+        self.log: _Log = _Log()
+        self.clock: Clock = host.clock
+        self.link: Link = host.link
+        self.loop: asyncio.AbstractEventLoop = host.loop
+        self.transactions: NoTransactions = host.transactions
+        self.store_ref: Callable[[], object] = host.store_ref
+        self.check_context: Callable[[], None] = host.check_context
+        self.channel_engines: dict[str, RemoteChannel] = {}
+        self.error: Exception | None = None
+        self.named: StoreOptions | None = options
+        self._asking: set[asyncio.Task[None]] = set()
+        self.fs: FileSystem = host.fs
+        self.threads: WorkerThreads = host.threads
+        self._host = host
+        self._is_known = False
+        self._known: asyncio.Future[None] = host.loop.create_future()
+        self.put_buffer: RemotePuts = RemotePuts(self)
+        self.link.open(name, "", {} if options is None else topic_options(options), self)
+
+    # --- what the owner says; see `Listener`
+
+    def reopened(self, epoch: int) -> None:
+        """Another owner has it."""
+
+    def opened(self, facts: Mapping[str, Any]) -> None:
+        """The topic is there, and this is what it is like."""
+        self._is_known = True
+        self.options = read_topic_options(facts.get("options", {}))
+        if not self._known.done():
+            self._known.set_result(None)
+
+    def refused(self, error: Exception) -> None:
+        """The owner will not open it, or it is no more."""
+        self.error = self.error or error
+        if not self._known.done():
+            self._known.set_exception(error)
+            self._known.exception()  # it may be that nobody asks
+        for channel in self.channel_engines.values():
+            channel.refused(error)
+
+    def heard(self, said: Heard, _epoch: int) -> None:
+        """The owner has said where it begins and ends."""
+        if isinstance(said, Figures):
+            self.log = _Log(said.begin, said.end, said.durable)
+
+    def told(self, error: Exception) -> None:
+        """There is no owner, or it does not answer."""
+        if isinstance(error, QueueShutDown):
+            self.put_buffer.shut_down(error)
+            self.refused(error)
+
+    def placed(self, offsets: range) -> None:
+        """See `PuttingTopic`."""
+        begin, end, durable = self.log
+        self.log = _Log(begin, max(end, offsets.stop), durable)
+        for channel in self.channel_engines.values():
+            channel.counts.placed(offsets)
+
+    # --- what handles call
+
+    def check(self) -> None:
+        """Raise if the topic cannot be used.
+
+        Raises:
+            AiodqError: why.
+        """
+        self._host.check()
+        if self.error is not None:
+            raise copy(self.error)
+
+    async def known(self) -> None:
+        """Wait until the owner has opened the topic.
+
+        Raises:
+            AiodqError: why it will not, or that there is none.
+        """
+        await asyncio.shield(self._known)
+
+    @property
+    def store(self) -> str:
+        """The store's directory."""
+        return self._host.path
+
+    @property
+    def standing(self) -> str:
+        """What may be done with the topic, in a word, for those who look at it."""
+        standing = self._host.standing
+        if standing != "open":
+            return standing
+        if self.error is not None:
+            return "deleted" if isinstance(self.error, QueueShutDown) else "unusable"
+        return "shut down" if self.put_buffer.shut else "open"
+
+    @property
+    def visible(self) -> int:
+        """The offset up to which channels may deliver, as far as is known here."""
+        return self.log.end
+
+    @property
+    def pending(self) -> int:
+        """Messages accepted here, of which the owner has not said that they are stored."""
+        return self.put_buffer.pending
+
+    def catch_up(self) -> None:
+        """There is nothing to be done at once here."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether something was put or a channel named, as far as is known here."""
+        return bool(self.log.end or self.channel_engines)
+
+    @property
+    def together(self) -> bool:
+        """See `PuttingTopic`."""
+        return self._is_known and self.options.max_messages is None and self.options.max_bytes is None
+
+    def stats(self) -> TopicStats:
+        """Return the topic's numbers as the owner has said them last, with the counts that are known better here."""
+        found = self._host.seen.get(self.name, {}).get("result")
+        stats = blank_topic(self.name) if found is None else read_topic_stats(found)
+        begin, end, durable = self.log
+        channels = dict(stats.channels)
+        for name, channel in self.channel_engines.items():
+            if channel.error is None:
+                numbers = channels.get(name) or read_channel_stats({"name": name})
+                counts = channel.ready, channel.flying, channel.counts.deferred
+                channels[name] = replace(
+                    numbers, ready=counts[0], in_flight=counts[1], deferred=counts[2], depth=sum(counts)
+                )
+        return replace(
+            stats,
+            begin_offset=max(begin, stats.begin_offset),
+            end_offset=max(end, stats.end_offset),
+            durable_offset=max(durable, stats.durable_offset),
+            pending=self.put_buffer.pending,
+            channels=dict(sorted(channels.items())),
+        )
+
+    def is_full(self) -> bool:
+        """See `PuttingTopic`: by the longest backlog of a channel that is known here."""
+        most = self.options.max_messages
+        if most is None or self.options.overflow == "drop_oldest":
+            return False
+        depths = [one.counts.ready + one.counts.flying + one.counts.deferred for one in self.channel_engines.values()]
+        return self.put_buffer.pending + max(depths, default=0) >= most
+
+    def go_by(self, options: StoreOptions) -> None:
+        """Go by these options, as the owner does."""
+        self.options = options
+
+    def name_options(self, options: StoreOptions) -> None:
+        """Have the owner go by these options, which nobody in this process has named before."""
+        self.named, self.options = options, options
+        content = topic_options(options)
+        self.link.name(self.name, "", content)
+        self._do(self.link.call("name", {"options": content}, topic=self.name), self.refused)
+
+    def name_channel_options(self, channel: RemoteChannel, options: ChannelOptions) -> None:
+        """Likewise, of a channel."""
+        channel.named = options
+        channel.go_by(options)
+        content = channel_options(options)
+        self.link.name(self.name, channel.name, content)
+        asking = self.link.call("name", {"options": content}, topic=self.name, channel=channel.name)
+        self._do(asking, channel.refused)
+
+    def _do(self, asking: Coroutine[Any, Any, object], refused: Callable[[Exception], None]) -> None:
+        """Ask something that nobody waits for; an owner that will not have it makes what it concerns unusable."""
+        task = self.loop.create_task(_asked(asking, refused))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    def open_channel(self, name: str, options: ChannelOptions | None) -> RemoteChannel:
+        """Return a channel that is new here, opened by the owner."""
+        channel = self.channel_engines[name] = RemoteChannel(self, name, options)
+        channel.named = options
+        self.link.open(self.name, name, {} if options is None else channel_options(options), channel)
+        return channel
+
+    async def settle_in(self, channel: str | None = None) -> None:
+        """Wait until everything accepted before is stored, and what was named before is there.
+
+        Raises:
+            AiodqError: why not.
+        """
+        await self.put_buffer.settled()
+        await self.known()
+        for one in list(self.channel_engines.values()):
+            if channel in {None, one.name}:
+                await one.known()
+        self.check()
+
+
+async def _asked(asking: Coroutine[Any, Any, object], refused: Callable[[Exception], None]) -> None:
+    try:
+        await asking
+    except (OwnerLostError, OwnerStalledError, QueueShutDown):
+        return  # the next owner is told when it opens the topic
+    except AiodqError as error:
+        refused(error)

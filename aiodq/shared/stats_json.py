@@ -1,0 +1,60 @@
+"""Numbers of a store as JSON: what an owner says of it, and what is shown of that elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from aiodq.stats import ChannelStats, Health, HeldSegment, Latency, TopicStats
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["blank_topic", "health_facts", "read_channel_stats", "read_health", "read_topic_stats", "topic_facts"]
+
+_HELD: Final = 50
+"""So many segments that are held back are said of a topic at most."""
+
+_CHANNEL: Final = ChannelStats(
+    name="", ready=0, in_flight=0, deferred=0, depth=0, floor=0, delivered=0, redelivered=0, acked=0, requeued=0,
+    timed_out=0, dead=0, expired=0, filtered=0, dropped=0, lost=0, paused=False, oldest_ns=None,
+)  # fmt: skip
+
+
+def topic_facts(stats: TopicStats) -> dict[str, Any]:
+    """Return a topic's numbers as JSON takes them."""
+    return {**asdict(stats), "held": list(stats.held[:_HELD])}
+
+
+def read_topic_stats(facts: Mapping[str, Any]) -> TopicStats:
+    """Return what `topic_facts` gave."""
+    values = dict(facts)
+    values["held"] = tuple(HeldSegment(base, end, size, tuple(by)) for base, end, size, by in values["held"])
+    values["channels"] = {name: read_channel_stats(each) for name, each in values["channels"].items()}
+    return TopicStats(**values)
+
+
+def read_channel_stats(facts: Mapping[str, Any]) -> ChannelStats:
+    """Return a channel's numbers; zeros for what is not said."""
+    values = {**asdict(_CHANNEL), **facts}
+    for name in ("put_to_deliver", "put_to_ack"):
+        values[name] = None if values[name] is None else Latency(*values[name])
+    return ChannelStats(**values)
+
+
+def blank_topic(name: str) -> TopicStats:
+    """Return the numbers of a topic of which nothing is known yet."""
+    return TopicStats(
+        name=name, begin_offset=0, end_offset=0, durable_offset=0, pending=0, segments=0, disk_bytes=0, fsyncs=0,
+        bytes_read=0, dropped=0, damages=0, recovered_bytes=0, channels={}, held=(),
+    )  # fmt: skip
+
+
+def health_facts(health: Health) -> dict[str, Any]:
+    """Return how a store is as JSON takes it."""
+    return {**asdict(health), "reasons": [reason[:500] for reason in health.reasons[:20]]}
+
+
+def read_health(facts: Mapping[str, Any]) -> Health:
+    """Return what `health_facts` gave."""
+    return Health(**{**facts, "reasons": tuple(facts["reasons"])})

@@ -1,0 +1,622 @@
+"""A store in mode "shared" and "client": the public objects, each as that of a store that one process has."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from aiodq.shared.handles import SharedChannel, SharedQueue, SharedStore, SharedTopic
+from aiodq.storage.store_layout import SOCKET
+from tests.shared.support import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+QUICK = aiodq.StoreOptions(sync="os")
+
+
+@asynccontextmanager
+async def two(path: Path, options: aiodq.StoreOptions | None = None) -> AsyncIterator[tuple[aiodq.Store, aiodq.Store]]:
+    """Give a store twice: whose owner is here, and one that asks it."""
+    async with aiodq.open(path, options, mode="shared") as owner, aiodq.open(path, options, mode="client") as client:
+        yield owner, client
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def counts(queue: aiodq.Channel) -> tuple[int, int, int]:
+    await queue.refresh()
+    return queue.qsize(), queue.in_flight(), queue.deferred()
+
+
+# --- the objects
+
+
+async def test_the_objects_are_those_of_the_public_interface(tmp_path: Path) -> None:
+    async with two(tmp_path / "s") as stores:
+        for store in stores:
+            queue = store.queue("jobs")
+            assert isinstance(store, aiodq.Store)
+            assert isinstance(queue, aiodq.Queue)
+            assert isinstance(queue.topic, aiodq.Topic)
+            assert isinstance(queue.channel("other"), aiodq.Channel)
+            assert not isinstance(queue.channel("other"), aiodq.Queue)
+    async with aiodq.open_queue(tmp_path / "q", mode="shared") as jobs:
+        assert isinstance(jobs, aiodq.Queue)
+        assert (
+            repr(jobs) == f"<Queue 'queue' open, 0 ready, 0 in flight, 0 deferred [{os.path.realpath(tmp_path / 'q')}]>"
+        )
+
+
+@pytest.mark.parametrize(
+    ("shared", "own"),
+    [
+        (SharedStore, aiodq.Store),
+        (SharedTopic, aiodq.Topic),
+        (SharedChannel, aiodq.Channel),
+        (SharedQueue, aiodq.Queue),
+    ],
+    ids=["store", "topic", "channel", "queue"],
+)
+def test_what_looks_into_an_engine_is_done_otherwise(shared: type[Any], own: type[Any]) -> None:
+    names = {name for name in dir(own) if not name.startswith("_")}
+    added = {name for name in dir(shared) if not name.startswith("_")} - names
+    assert not added
+    inherited = {name for name in names if getattr(shared, name) is getattr(own, name)}
+    # These only ask what a remote engine answers, or call others.
+    fine = {
+        "path", "name", "store_ref", "put", "put_many", "put_nowait", "options", "begin_offset", "end_offset",
+        "durable_offset", "check", "get", "empty", "consume", "stop", "topic", "maxsize", "full", "sync", "read",
+        "scan", "offset_at", "channel", "channels", "delete_channel", "topic_stats", "task_done", "shutdown", "aclose",
+        "not_awaited",
+    }  # fmt: skip
+    assert inherited <= fine
+
+
+async def test_a_message_is_settled_by_its_own_methods(tmp_path: Path) -> None:
+    async with two(tmp_path / "s") as (owner, client):
+        queue, other = client.queue("jobs"), owner.queue("jobs")
+        await other.put(b"a", tag="t", key=b"k", headers={"h": "v"})
+        assert await queue.put_many([b"b", b"c", b"d", b"e"]) == range(1, 5)
+        message = await queue.get()
+        assert (message.body, message.offset, message.tag, message.key, message.attempts) == (b"a", 0, "t", b"k", 1)
+        assert (dict(message.headers), message.channel, message.held) == ({"h": "v"}, "default", True)
+        await message.ack()
+        assert await counts(other) == (4, 0, 0)
+        assert not message.held
+        with pytest.raises(aiodq.AlreadySettledError):
+            await message.ack()
+        async with await queue.get():
+            pass
+        with pytest.raises(KeyError):
+            async with await queue.get():
+                raise KeyError
+        again = await queue.get()
+        assert (again.body, again.attempts) == (b"c", 2)
+        again.release()
+        rejected = await queue.get()
+        await rejected.reject("no")
+        assert await counts(queue) == (2, 0, 0)
+        await (await queue.get()).nack(60)
+        assert await counts(other) == (1, 0, 1)
+        [left] = await queue.get_many(10)
+        assert (left.body, left.attempts) == (b"e", 1)
+        await queue.ack_many([left])
+        assert await counts(queue) == (0, 0, 1)
+
+
+async def test_a_get_that_is_cancelled_takes_nothing(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue, other = client.queue("jobs"), owner.queue("jobs")
+        for _ in range(20):
+            getting = asyncio.ensure_future(queue.get())
+            await asyncio.sleep(0)
+            offset = await other.put(b"x")
+            getting.cancel()
+            await asyncio.gather(getting, return_exceptions=True)
+            message = getting.result() if not getting.cancelled() else await other.get()
+            assert message.offset == offset
+            await message.ack()
+        assert await counts(other) == (0, 0, 0)
+
+
+async def test_those_who_wait_get_one_each_and_no_more_is_taken(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue, other = client.queue("jobs"), owner.queue("jobs")
+        getting = [asyncio.ensure_future(queue.get()) for _ in range(5)]
+        await asyncio.sleep(0.01)
+        await other.put_many([b"%d" % n for n in range(9)])
+        messages = await asyncio.gather(*getting)
+        assert [message.body for message in messages] == [b"%d" % n for n in range(5)]
+        assert await counts(other) == (4, 5, 0)
+        assert [message.body for message in await queue.get_many(3)] == [b"5", b"6", b"7"]
+        async with asyncio.timeout(PATIENCE):
+            while await counts(other) != (1, 8, 0):  # what crossed on the way goes back
+                await asyncio.sleep(0.002)
+
+
+async def test_get_nowait_asks_for_one_that_a_later_call_finds(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue = client.queue("jobs")
+        await owner.queue("jobs").put_many([b"x", b"y"])
+        with pytest.raises(aiodq.QueueEmpty):
+            queue.get_nowait()
+        found: list[aiodq.Message] = []
+
+        def look() -> bool:
+            try:
+                found.append(queue.get_nowait())
+            except aiodq.QueueEmpty:
+                return False
+            return True
+
+        await until(look)
+        assert found[0].body == b"x"
+
+
+async def test_messages_go_round_among_processes(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        seen: dict[str, int] = {"owner": 0, "client": 0}
+
+        def handler(name: str) -> Callable[[aiodq.Message], Any]:
+            async def handle(_: aiodq.Message) -> None:
+                seen[name] += 1
+                await asyncio.sleep(0)
+
+            return handle
+
+        queues = {"owner": owner.queue("jobs"), "client": client.queue("jobs")}
+        consuming = [asyncio.create_task(queue.consume(handler(name))) for name, queue in queues.items()]
+        await asyncio.gather(*(client.queue("jobs").put(b"%d" % n) for n in range(60)))
+        await queues["client"].join()
+        assert sum(seen.values()) == 60
+        assert min(seen.values()) >= 10
+        for queue in queues.values():
+            await queue.stop()
+        await asyncio.gather(*consuming)
+
+
+async def test_put_nowait_and_receipts(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue = client.queue("jobs", options=aiodq.StoreOptions(sync="os", max_messages=3, overflow="reject"))
+        receipts = [queue.put_nowait(b"%d" % n) for n in range(3)]
+        assert [await receipt for receipt in receipts] == [0, 1, 2]
+        assert queue.full()
+        with pytest.raises(aiodq.QueueFull):
+            queue.put_nowait(b"x")
+        with pytest.raises(aiodq.QueueFull):
+            await queue.put(b"x")
+        with pytest.raises(aiodq.MessageSizeError):
+            await queue.put(b"x" * (17 << 20))
+        with pytest.raises(aiodq.InvalidMessageTypeError):
+            await queue.put("text")  # type: ignore[arg-type]
+
+
+async def test_a_put_waits_for_room_and_goes_on(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue = client.queue("jobs", options=aiodq.StoreOptions(sync="os", max_messages=2))
+        putting = [asyncio.ensure_future(queue.put(b"%d" % n)) for n in range(4)]
+        await until(lambda: sum(put.done() for put in putting) == 2)
+        for n in range(4):
+            async with await owner.queue("jobs").get() as message:
+                assert message.body == b"%d" % n
+        assert await asyncio.gather(*putting) == [0, 1, 2, 3]
+
+
+async def test_handlers_that_fail_and_dead_letters(tmp_path: Path) -> None:
+    channel = aiodq.ChannelOptions(max_attempts=2, dead_letter="dead", backoff=aiodq.Backoff(first=0.001, limit=0.002))
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue, attempts = client.queue("jobs", channel), []
+
+        async def handler(message: aiodq.Message) -> None:
+            attempts.append((message.body, message.attempts))
+            if message.body == b"bad":
+                raise KeyError("why")
+            if message.body == b"worse":
+                raise aiodq.Reject("never")
+
+        consuming = asyncio.create_task(queue.consume(handler))
+        letters = client.queue("dead")
+        for body in (b"good", b"bad", b"worse"):
+            await queue.put(body)
+        found = {letter.body: letter for letter in [await letters.get(), await letters.get()]}
+        assert sorted(attempts) == [(b"bad", 1), (b"bad", 2), (b"good", 1), (b"worse", 1)]
+        assert found[b"bad"].headers["aiodq-error"] == "KeyError: 'why'"
+        assert found[b"bad"].headers["aiodq-reason"] == "delivered 2 times"
+        assert (found[b"worse"].headers["aiodq-reason"], found[b"bad"].headers["aiodq-attempts"]) == ("never", "2")
+        await queue.stop()
+        await consuming
+        for letter in found.values():
+            await letter.nack()
+        assert await client.requeue_dead("dead", limit=1) == 1
+
+
+async def test_a_message_times_out_and_its_holder_is_told(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue = client.queue("jobs", aiodq.ChannelOptions(visibility_timeout=0.5))
+        await queue.put(b"x")
+        message = await queue.get()
+        again = await queue.get()
+        assert (again.body, again.attempts) == (b"x", 2)
+        await again.ack()
+        await until(lambda: not message.held)
+        with pytest.raises(aiodq.NotInFlightError):
+            await message.ack()
+        assert await counts(queue) == (0, 0, 0)
+
+
+async def test_what_is_worked_off_does_not_time_out(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue, calls = client.queue("jobs", aiodq.ChannelOptions(visibility_timeout=0.3)), []
+
+        async def handler(message: aiodq.Message) -> None:
+            calls.append(message.attempts)
+            await asyncio.sleep(1)
+
+        consuming = asyncio.create_task(queue.consume(handler))
+        await queue.put(b"x")
+        await queue.join()
+        await queue.stop()
+        await consuming
+        assert calls == [1]
+
+
+# --- what is asked of the owner
+
+
+async def test_history_is_read_from_the_files(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        topic = client.topic("log", aiodq.StoreOptions(sync="os", retention=aiodq.Retention(consumed="keep")))
+        assert [message.body async for message in topic.scan()] == []
+        with pytest.raises(aiodq.OffsetError):
+            await topic.read(0)
+        before = datetime.now(UTC)
+        await topic.put_many([b"%d" % n for n in range(500)])
+        assert (await topic.read(7)).body == b"7"
+        assert [message.offset async for message in topic.scan()] == list(range(500))
+        assert [message.offset async for message in topic.scan(3, 6)] == [3, 4, 5]
+        assert [message.offset async for message in topic.scan(3, 6, reverse=True)] == [5, 4, 3]
+        assert await topic.offset_at(before - timedelta(hours=1)) == 0
+        assert await topic.offset_at(before + timedelta(hours=1)) == 500
+        with pytest.raises(aiodq.OffsetError):
+            await topic.read(500)
+        assert (topic.begin_offset, topic.end_offset) == (0, 500)
+        await topic.sync()
+        await until(lambda: topic.durable_offset == 500)
+
+
+async def test_rare_calls(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        keep = aiodq.StoreOptions(sync="os", retention=aiodq.Retention(consumed="keep"))
+        queue, other = client.queue("jobs", options=keep), owner.queue("jobs")
+        await queue.put_many([b"a", b"b", b"c"])
+        peeked = await queue.peek()
+        assert peeked is not None
+        assert peeked.body == b"a"
+        await queue.put(b"later", delay=60)
+        [waiting] = [message async for message in queue.deferred_messages()]
+        assert (waiting.body, waiting.offset) == (b"later", 3)
+        assert timedelta(seconds=50) < waiting.due - datetime.now(UTC) < timedelta(seconds=61)
+        await queue.cancel(3)
+        assert await counts(other) == (3, 0, 0)
+        with pytest.raises(aiodq.OffsetError):
+            await queue.cancel(3)
+        message = await queue.get()
+        await queue.seek("latest")
+        assert await counts(other) == (0, 0, 0)
+        await until(lambda: not message.held)
+        with pytest.raises(aiodq.NotInFlightError):
+            await message.ack()
+        await queue.seek(1)
+        assert (await queue.get()).body == b"b"
+        with pytest.raises(aiodq.OffsetError):
+            await queue.seek(99)
+        await queue.pause()
+        assert queue.paused
+        with pytest.raises(TimeoutError):
+            await queue.get(timeout=0.05)
+        await queue.resume()
+        assert (await queue.get(timeout=PATIENCE)).body == b"c"
+        await queue.configure(aiodq.ChannelOptions(max_in_flight=7))
+        assert queue.options.max_in_flight == 7
+
+
+async def test_channels_and_topics_are_deleted(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        keep = aiodq.StoreOptions(sync="os", retention=aiodq.Retention(consumed="keep"))
+        queue = client.queue("jobs", options=keep)
+        await queue.put_many([b"a", b"b", b"c", b"d"])
+        channel = queue.channel("second")
+        await client.topic("jobs").settle_in()
+        assert await channel.purge() == 0
+        assert queue.channels() == ["default", "second"]
+        await queue.delete_channel("second")
+        assert queue.channels() == ["default"]
+        with pytest.raises(aiodq.QueueShutDown):
+            await channel.get()
+        assert await queue.purge() > 0
+        assert client.topics() == ["jobs"]
+        stats = client.stats()
+        assert set(stats.topics) == {"jobs"}
+        assert client.health().ok
+        assert queue.topic_stats().end_offset == 4
+        await client.delete_topic("jobs")
+        assert client.topics() == []
+        with pytest.raises(aiodq.QueueShutDown):
+            await queue.put(b"x")
+        assert await client.queue("jobs").put(b"anew") == 0
+
+
+async def test_who_waits_in_a_channel_that_another_deletes_is_told(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        channel = client.topic("jobs").channel("c")
+        getting = asyncio.create_task(channel.get())
+        await asyncio.sleep(0.05)
+        await owner.topic("jobs").delete_channel("c")
+        with pytest.raises(aiodq.QueueShutDown):
+            async with asyncio.timeout(PATIENCE):
+                await getting
+
+
+async def test_a_queue_is_shut_down_for_its_own_process(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue, other = client.queue("jobs"), owner.queue("jobs")
+        await queue.put_many([b"a", b"b"])
+        queue.shutdown()
+        assert (await queue.get()).body == b"a"
+        assert [message.body async for message in queue] == [b"b"]
+        with pytest.raises(aiodq.QueueShutDown):
+            await queue.get()
+        with pytest.raises(aiodq.QueueShutDown):
+            await queue.put(b"c")
+        await other.put(b"d")
+        assert (await other.get()).body == b"d"
+
+
+@pytest.mark.parametrize("what", ["transaction", "message", "events", "drain", "requeue"])
+async def test_what_is_only_for_one_process_says_so(tmp_path: Path, what: str) -> None:
+    async with two(tmp_path / "s", QUICK) as stores:
+        for store in stores:
+            queue = store.queue("jobs")
+            await queue.put(b"x")
+            message = await queue.get()
+            with pytest.raises(aiodq.ExclusiveOnlyError, match=r"exclusive|shared"):
+                if what == "transaction":
+                    store.transaction()
+                elif what == "message":
+                    message.transaction()
+                elif what == "events":
+                    store.events()
+                elif what == "drain":
+                    await store.drain()
+                else:
+                    await store.requeue_dead("jobs", where=lambda _: True)
+            await message.ack()
+
+
+# --- options
+
+
+async def test_options_that_differ_name_the_field(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as store:
+        with pytest.raises(aiodq.InvalidOptionError, match=r"sync='os'.*sync='always'"):
+            await aiodq.open(tmp_path / "s", aiodq.StoreOptions(), mode="client")
+        store.topic("t", aiodq.StoreOptions(sync="os", max_messages=5))
+        store.topic("t").channel("c", aiodq.ChannelOptions(max_in_flight=3))
+        await store.topic("t").settle_in()
+        async with aiodq.open(tmp_path / "s", mode="client") as client:
+            topic = client.topic("t", aiodq.StoreOptions(sync="os", max_messages=6))
+            with pytest.raises(aiodq.InvalidOptionError, match=r"max_messages=5.*max_messages=6"):
+                await topic.settle_in()
+            with pytest.raises(aiodq.InvalidOptionError, match=r"max_messages"):
+                await topic.put(b"x")
+        async with aiodq.open(tmp_path / "s", mode="client") as client:
+            topic = client.topic("t")
+            await topic.settle_in()
+            assert topic.options.max_messages == 5
+            channel = topic.channel("c", aiodq.ChannelOptions(max_in_flight=4))
+            with pytest.raises(aiodq.InvalidOptionError, match=r"max_in_flight=3.*max_in_flight=4"):
+                await channel.get()
+            with pytest.raises(aiodq.InvalidOptionError, match=r"max_in_flight"):
+                topic.channel("c", aiodq.ChannelOptions(max_in_flight=5))
+
+
+async def test_options_named_later_are_the_owners_too(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        client.topic("t")
+        options = aiodq.StoreOptions(sync="os", max_messages=1, overflow="reject")
+        topic = client.topic("t", options)
+        await topic.put(b"x")
+        await owner.topic("t").settle_in()
+        channel = client.topic("t").channel("c")
+        client.topic("t").channel("c", aiodq.ChannelOptions(max_in_flight=2))
+        await topic.settle_in()
+        await channel.refresh()
+        with pytest.raises(aiodq.QueueFull):
+            await owner.topic("t").put(b"y")
+        with pytest.raises(aiodq.InvalidOptionError, match=r"max_messages=1.*max_messages=2"):
+            client.topic("t", aiodq.StoreOptions(sync="os", max_messages=2))
+
+
+# --- the end of an owner
+
+
+async def test_an_owner_that_closes_hands_over(tmp_path: Path) -> None:
+    first = await aiodq.open(tmp_path / "s", QUICK, mode="shared")
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as second:
+        queue = second.queue("jobs")
+        await queue.put_many([b"a", b"b"])
+        held = await queue.get()
+        waiting = asyncio.create_task(second.queue("empty").get())
+        await asyncio.sleep(0.01)
+        await first.aclose()
+        assert await queue.put(b"c") == 2
+        await held.ack()
+        assert (await queue.get()).body == b"b"
+        await second.queue("empty").put(b"at last")
+        assert (await waiting).body == b"at last"
+        assert second.stats().failed is None
+        with pytest.raises(aiodq.QueueShutDown):
+            await first.queue("jobs").put(b"x")
+
+
+async def test_puts_go_on_while_owners_come_and_go(tmp_path: Path) -> None:
+    async with (
+        aiodq.open(tmp_path / "s", QUICK, mode="client", failover=0.05)
+        if False
+        else aiodq.open(tmp_path / "s", QUICK, mode="shared") as store
+    ):
+        queue = store.queue("jobs")
+        others = [await aiodq.open(tmp_path / "s", QUICK, mode="shared") for _ in range(2)]
+        putting = asyncio.create_task(put_one_by_one(others[1].queue("jobs"), 200))
+        for other in others[:1]:
+            await asyncio.sleep(0.02)
+            await other.aclose()
+        offsets = await putting
+        await others[1].aclose()
+        assert offsets == sorted(set(offsets))
+        assert [message.body async for message in queue.scan()] == [b"%d" % n for n in range(200)]
+
+
+async def put_one_by_one(queue: aiodq.Queue, count: int) -> list[int]:
+    return [await queue.put(b"%d" % n) for n in range(count)]
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize("mode", ["Shared", "", "owner", None, 3])
+async def test_a_mode_that_is_none(tmp_path: Path, mode: Any) -> None:
+    kind = aiodq.InvalidOptionTypeError if not isinstance(mode, str) else aiodq.InvalidOptionError
+    for opening in (aiodq.open, aiodq.open_queue):
+        with pytest.raises(kind, match="mode"):
+            opening(tmp_path / "s", mode=mode)
+
+
+async def test_a_client_of_no_store_and_of_no_owner(tmp_path: Path) -> None:
+    with pytest.raises(aiodq.StoreNotFoundError):
+        await aiodq.open(tmp_path / "none", mode="client")
+    with pytest.raises(aiodq.StoreNotFoundError):
+        await aiodq.open(tmp_path / "none", mode="shared", create=False)
+    with pytest.raises(aiodq.StoreNotFoundError):
+        await aiodq.open(tmp_path, mode="client")
+    async with aiodq.open(tmp_path / "s") as store:
+        await store.topic("t").put(b"x")
+    with pytest.raises(aiodq.OwnerLostError, match=r"0\.1 s") as raised:
+        await aiodq.open(tmp_path / "s", mode="client", failover=0.1)
+    assert raised.value.retriable
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    for mode in ("client", "shared"):
+        with pytest.raises(aiodq.NotAStoreError):
+            await aiodq.open(tmp_path / "other", mode=mode)
+
+
+async def test_a_store_that_somebody_has_alone(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s"):
+        for mode in ("shared", "client"):
+            with pytest.raises((aiodq.StoreLockedError, aiodq.OwnerLostError)) as raised:
+                await aiodq.open(tmp_path / "s", mode=mode, failover=0.1)
+            if mode == "shared":
+                assert isinstance(raised.value, aiodq.StoreLockedError)
+                assert raised.value.pid == os.getpid()
+    async with aiodq.open(tmp_path / "s", mode="shared"):
+        with pytest.raises(aiodq.StoreLockedError):
+            await aiodq.open(tmp_path / "s")
+
+
+async def test_a_path_that_is_too_long_for_a_socket(tmp_path: Path) -> None:
+    path = tmp_path / ("d" * 100) / ("e" * 100)
+    path.parent.mkdir()
+    async with two(path, QUICK) as (_, client):
+        assert await client.queue("jobs").put(b"x") == 0
+
+
+async def test_something_else_on_the_socket(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        await store.topic("t").put(b"x")
+    path = tmp_path / "s" / SOCKET
+    path.write_bytes(b"a file")
+    with pytest.raises(aiodq.ProtocolError, match="no socket"):
+        await aiodq.open(tmp_path / "s", mode="client", failover=0.1)
+    path.unlink()
+
+    async def junk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    os.chdir(tmp_path / "s")
+    server = await asyncio.start_unix_server(junk, SOCKET)
+    with pytest.raises(aiodq.ProtocolError):
+        await aiodq.open(tmp_path / "s", mode="client", failover=1)
+    server.close()
+    await server.wait_closed()
+    path.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX)
+    sock.bind(SOCKET)
+    sock.close()
+    with pytest.raises(aiodq.OwnerLostError):  # nobody serves it
+        await aiodq.open(tmp_path / "s", mode="client", failover=0.1)
+    async with aiodq.open(tmp_path / "s", mode="shared") as shared:
+        assert await shared.topic("t").put(b"y") == 1
+
+
+async def test_without_an_owner_everybody_is_told_and_goes_on_with_the_next(tmp_path: Path) -> None:
+    owner = await aiodq.open(tmp_path / "s", QUICK, mode="shared")
+    async with aiodq.open(tmp_path / "s", QUICK, mode="client", failover=0.1) as client:
+        queue = client.queue("jobs")
+        await queue.put(b"a")
+        waiting = asyncio.create_task(queue.get())
+        assert (await waiting).body == b"a"
+        waiting = asyncio.create_task(queue.get())
+        await asyncio.sleep(0.01)
+        await owner.aclose()
+        with pytest.raises(aiodq.OwnerLostError):
+            async with asyncio.timeout(PATIENCE):
+                await queue.put(b"b")
+        with pytest.raises(aiodq.OwnerLostError):
+            await waiting
+        async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as other:
+            await other.queue("jobs").put(b"c")
+
+            async def put() -> int | None:
+                try:
+                    return await queue.put(b"d")
+                except aiodq.OwnerLostError:
+                    return None
+
+            async with asyncio.timeout(PATIENCE):
+                while await put() is None:
+                    await asyncio.sleep(0.01)
+
+
+async def test_another_context_is_refused(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue = client.queue("jobs")
+        await queue.put(b"x")
+        with pytest.raises(aiodq.WrongContextError):
+            await asyncio.to_thread(queue.put_nowait, b"y")
+        with pytest.raises(aiodq.WrongContextError):
+            await asyncio.to_thread(queue.get_nowait)
+
+
+async def test_a_store_that_is_dropped_is_said_to_be_open(tmp_path: Path) -> None:
+    store = await aiodq.open(tmp_path / "s", QUICK, mode="shared")
+    await store.queue("jobs").put(b"x")
+    with pytest.warns(ResourceWarning, match="never closed"):
+        del store
+    async with asyncio.timeout(PATIENCE):
+        async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as again:
+            assert (await again.queue("jobs").get()).body == b"x"

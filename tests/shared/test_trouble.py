@@ -1,0 +1,178 @@
+"""Owners that hang or fail, and clients that do not listen: nobody waits for ever, and what is said is true."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.shared import link
+from aiodq.shared.rendezvous import connect
+from aiodq.storage.store_layout import CLIENTS, SOCKET
+from aiodq.testing import WatchedFileSystem
+from aiodq.wire.packets import Hello, Open, Want
+from aiodq.wire.stream import encode_packet
+from tests.processes import killed_at_last
+from tests.shared.child import TOPIC
+from tests.shared.support import PATIENCE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aiodq.wire.packets import Message
+
+QUICK = aiodq.StoreOptions(sync="os")
+
+
+async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "_STALL", 0.5)
+    command = [sys.executable, "-m", "tests.shared.child", str(tmp_path / "s"), "p", "1"]
+    with ExitStack() as stack:
+        child = stack.enter_context(killed_at_last(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        assert child.stdout is not None
+        assert await asyncio.to_thread(child.stdout.readline) == "0 0\n"
+        async with aiodq.open(tmp_path / "s", mode="shared") as store:
+            queue = store.queue(TOPIC)
+            message = await queue.get()
+            child.send_signal(signal.SIGSTOP)
+            waiting = asyncio.create_task(queue.get())
+            for doing in (
+                queue.put(b"x"),
+                queue.sync(),
+                waiting,
+                message.ack(),
+                aiodq.open(tmp_path / "s", mode="client"),
+            ):
+                with pytest.raises(aiodq.OwnerStalledError) as raised:
+                    async with asyncio.timeout(PATIENCE):
+                        await doing
+                assert raised.value.pid in {child.pid, None}
+                assert raised.value.retriable
+            with pytest.raises(aiodq.OwnerStalledError):
+                await queue.get()
+            child.send_signal(signal.SIGCONT)
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    try:
+                        await queue.refresh()
+                        break
+                    except aiodq.OwnerStalledError:
+                        await asyncio.sleep(0.01)
+            assert await queue.put(b"y") in {1, 2}
+            assert not message.held
+
+
+async def test_a_store_that_fails_is_opened_anew_and_the_put_counts_once(tmp_path: Path) -> None:
+    fs = WatchedFileSystem()
+    async with (
+        aiodq.open(tmp_path / "s", mode="shared", fs=fs) as owner,
+        aiodq.open(tmp_path / "s", mode="shared") as other,
+    ):
+        queue = other.queue("jobs")
+        await queue.put(b"a")
+        fs.fail(errno.EIO, "sync", match=".seg", times=1)
+        async with asyncio.timeout(PATIENCE):
+            assert await queue.put(b"b") == 1
+            assert await owner.queue("jobs").put(b"c") == 2
+        assert [message.body async for message in queue.scan()] == [b"a", b"b", b"c"]
+
+
+async def test_a_store_that_fails_again_at_once_is_said_to_have_failed(tmp_path: Path) -> None:
+    fs = WatchedFileSystem()
+    async with aiodq.open(tmp_path / "s", mode="shared", fs=fs) as owner:
+        queue = owner.queue("jobs")
+        await queue.put(b"a")
+        fs.fail(errno.EIO, "sync", match=".seg")
+        with pytest.raises(aiodq.StorageError):
+            async with asyncio.timeout(PATIENCE):
+                await queue.put(b"b")
+        fs.heal()
+
+
+async def test_an_owner_ends_though_a_client_does_not_listen(tmp_path: Path) -> None:
+    owner = await aiodq.open(tmp_path / "s", QUICK, mode="shared")
+    queue = owner.queue("jobs")
+    await queue.put_many([b"x" * 100_000] * 60)
+    deaf = connect(str(tmp_path / "s"))
+    assert deaf is not None
+    said: list[Message] = [Hello(1, 1, 1, 7, 0, "deaf"), Open(1, "jobs", "default", {}), Want(1, 60)]
+    deaf.settimeout(PATIENCE)
+    deaf.sendall(b"".join(encode_packet(each, number) for number, each in enumerate(said, 1)))
+    async with asyncio.timeout(PATIENCE):
+        while not queue.in_flight():
+            await asyncio.sleep(0.01)
+        await owner.aclose()
+    deaf.close()
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as again:
+        assert (await again.queue("jobs").get(timeout=PATIENCE)).attempts == 1
+
+
+async def test_a_call_that_nobody_knows_is_answered(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner:
+        remote = owner._store_engine
+        for arguments in ({}, {"topic": 3}, {"options": 1}):
+            for name in ("none", "given", "stats", "delete_topic", "seek"):
+                with pytest.raises(aiodq.AiodqError):
+                    async with asyncio.timeout(PATIENCE):
+                        await remote.link.call(name, arguments)  # type: ignore[attr-defined]  # it stands in its place
+        assert await owner.queue("jobs").put(b"x") == 0
+        with pytest.raises(aiodq.ProtocolError):
+            await remote.link.call("seek", {"handle": 99})  # type: ignore[attr-defined]  # likewise
+        offset = None
+        async with asyncio.timeout(PATIENCE):
+            while offset is None:
+                try:
+                    offset = await owner.queue("jobs").put(b"y")
+                except aiodq.ProtocolError:
+                    await asyncio.sleep(0.01)
+
+
+async def test_what_an_owner_leaves_behind(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner:
+        await owner.queue("jobs").put(b"x")
+        async with aiodq.open(tmp_path / "s", QUICK, mode="client"):
+            assert (tmp_path / "s" / CLIENTS).read_bytes() != b"[]"
+        assert (tmp_path / "s" / SOCKET).is_socket()
+    assert not (tmp_path / "s" / SOCKET).exists()
+    async with aiodq.open(tmp_path / "s", create=False) as alone:
+        assert (await alone.queue("jobs").get()).body == b"x"
+
+
+@pytest.mark.parametrize("junk", [b"", b"[", b"{}", b'["x", null, 1e400]', b"[" * 100_000, b"\xff" * 1000])
+async def test_whatever_is_written_of_clients_is_no_trouble(tmp_path: Path, junk: bytes) -> None:
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner:
+        await owner.queue("jobs").put(b"x")
+    (tmp_path / "s" / CLIENTS).write_bytes(junk)
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner:
+        assert (await owner.queue("jobs").get(timeout=PATIENCE)).body == b"x"
+
+
+async def test_only_those_are_waited_for_who_were_there(tmp_path: Path) -> None:
+    """Killed alone, an owner left its socket, and nobody who could hold a message."""
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner:
+        await owner.queue("jobs").put(b"x")
+    sock = socket.socket(socket.AF_UNIX)
+    os.chdir(tmp_path / "s")
+    sock.bind(SOCKET)
+    sock.close()
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner:
+        serving = owner._store_engine.owner  # type: ignore[attr-defined]  # it stands in its place
+        assert serving._reclaiming is None
+        assert (await owner.queue("jobs").get()).body == b"x"
+    (tmp_path / "s" / CLIENTS).write_bytes(b"[12345]")
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner:
+        serving = owner._store_engine.owner  # type: ignore[attr-defined]  # likewise
+        assert serving._reclaiming is not None
+        assert not owner.queue("jobs").paused
+        assert (await owner.queue("jobs").get(timeout=PATIENCE)).body == b"x"
