@@ -61,7 +61,7 @@ class Owning(Protocol):
     pid: int
     epoch: int
     largest: int
-    putting: dict[tuple[str, Origin], asyncio.Future[range]]
+    putting: dict[tuple[str, Origin], asyncio.Task[range]]
 
     def came(self, client: Hello) -> None:
         """A client has introduced itself."""

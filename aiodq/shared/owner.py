@@ -53,7 +53,7 @@ class Owner:
         self.pid: int = os.getpid()
         self.epoch: int = secrets.randbits(63) | 1
         self.largest: int = _LARGEST
-        self.putting: dict[tuple[str, Origin], asyncio.Future[range]] = {}
+        self.putting: dict[tuple[str, Origin], asyncio.Task[range]] = {}
         self._connections: set[_Connection] = set()
         self._listening: Listening | None = None
         self._accepting: asyncio.Task[None] | None = None

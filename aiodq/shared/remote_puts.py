@@ -184,7 +184,7 @@ class RemotePuts:
         Cancellation: nothing was accepted, and the turn goes to the next who waits.
         """
         async with self._gate:
-            while not self._has_room():
+            while not (self._has_room() or self.shut):
                 self._roomy.clear()
                 await self._roomy.wait()
             self._topic.check()

@@ -9,6 +9,7 @@ import asyncio
 import os
 import warnings
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from aiodq.engine.lock_wait import running_loop
@@ -353,7 +354,7 @@ class RemoteStore:
         failure: AiodqError | None = None
         try:
             for topic in list(self.topics.values()):
-                await topic.put_buffer.settled()
+                await self._settled(topic)
                 for channel in list(topic.channel_engines.values()):
                     await channel.all_settled()
         except AiodqError as error:
@@ -362,6 +363,15 @@ class RemoteStore:
         await self._release()
         if failure is not None:
             raise failure
+
+    async def _settled(self, topic: RemoteTopic) -> None:
+        """Wait for what was accepted; what waits for room where the store is owned was not."""
+        while topic.pending:
+            with suppress(OwnerLostError):
+                await self.link.call("closing", once=True)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await topic.put_buffer.settled()
 
     async def _release(self) -> None:
         if self._looking is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, OwnerLostError, ProtocolError
 from aiodq.format.columns import Columns
 from aiodq.names import check_name, check_topic_name
@@ -41,6 +43,7 @@ from aiodq.wire.packets import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
+    from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.wire.stream import Packet
 
 __all__ = ["Session"]
@@ -66,6 +69,8 @@ class Session:
         self._topics: dict[int, Topic] = {}
         self._lendings: dict[int, Lending] = {}
         self._refused: dict[int, Exception] = {}
+        self._entering: set[asyncio.Task[Any] | None] = set()
+        self._closing = self._ending = False
         self._figures: dict[int, Figures] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._says: dict[type[Any], Callable[[Any, int], None]] = {
@@ -116,12 +121,19 @@ class Session:
 
     async def end(self) -> None:
         """The client is gone: what it held goes back, as if it had never been delivered."""
+        self._ending = True
+        self._enter_no_more()
         tasks = [*self._tasks, *(lending.stop() for lending in self._lendings.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for lending in self._lendings.values():
             lending.give_back()
+
+    def _enter_no_more(self) -> None:
+        for task in list(self._entering):
+            if task is not None:
+                task.cancel()
 
     # --- answers
 
@@ -209,20 +221,44 @@ class Session:
     async def _place(self, topic: Topic, origin: Origin, columns: Columns) -> Done:
         engine = topic._engine  # noqa: SLF001 - a session is a topic's other half
         engine.check()
-        key = engine.name, origin
-        waiter = self._owner.putting.get(key)
-        if waiter is None:
-            known = engine.log.producers.find(origin) if isinstance(engine.log, TopicLog) else None
-            if known is not None:
-                return Done((known.start, len(known)))
-            for body in columns.bodies:
-                engine.put_buffer.body(body)
+        key, putting = (engine.name, origin), self._owner.putting
+        while True:
+            placing = putting.get(key)
+            if placing is None:
+                known = engine.log.producers.find(origin) if isinstance(engine.log, TopicLog) else None
+                if known is not None:
+                    return Done((known.start, len(known)))
+                for body in columns.bodies:
+                    engine.put_buffer.body(body)
+                # INVARIANT: nobody has had a turn since it was looked: a put that comes twice at once is placed once.
+                placing = putting[key] = asyncio.get_running_loop().create_task(self._put_in(engine, columns, origin))
+                placing.add_done_callback(partial(self._placed, putting, key))
+            try:
+                # INVARIANT: what was accepted stays accepted, though its client goes: it may come again by another one.
+                placed = await asyncio.shield(placing)
+            except asyncio.CancelledError:
+                if self._closing and placing.cancelled():
+                    raise QueueShutDown("the store is closed") from None
+                if self._ending or not placing.cancelled():
+                    raise
+                continue  # it was another connection's, which is gone
+            return Done((placed.start, len(placed)))
+
+    async def _put_in(self, engine: TopicEngine, columns: Columns, origin: Origin) -> range:
+        """Put as soon as there is room; a client that closes or is gone waits for that no more."""
+        task = asyncio.current_task()
+        self._entering.add(task)
+        try:
             waiter = await engine.put_buffer.enter(lambda: engine.put_buffer.accept_of(columns, origin))
-            self._owner.putting[key] = waiter
-            waiter.add_done_callback(lambda _: self._owner.putting.pop(key, None))
-        # INVARIANT: what was accepted stays accepted, though its client goes: it may come again by another connection.
-        placed = await asyncio.shield(waiter)
-        return Done((placed.start, len(placed)))
+        finally:
+            self._entering.discard(task)
+        return await waiter
+
+    @staticmethod
+    def _placed(putting: dict[tuple[str, Origin], asyncio.Task[range]], key: tuple[str, Origin], done: Any) -> None:  # noqa: ANN401 - a task
+        del putting[key]
+        if not done.cancelled():
+            done.exception()  # it may be that who has put it is gone
 
     # --- channels
 
@@ -293,6 +329,10 @@ class Session:
             self._start(lending.called(said, self._say_figures), request)
 
     async def _called(self, said: Call) -> Done:
+        if said.name == "closing":
+            self._closing = True
+            self._enter_no_more()
+            return Done()
         if said.name != "back":
             return await answer(call_store(self._owner, said.name, said.arguments))
         # INVARIANT: what it holds was claimed before: RESUME came before this, and was begun before.

@@ -130,6 +130,17 @@ class Channel:
             while True:
                 yield self.get()
 
+    def refresh(self) -> None:
+        """Have the counts be those of now: of a store in mode "shared" or "client" they are up to 0.1 s old.
+
+        Raises:
+            OwnerLostError, OwnerStalledError: of a store that is shared: there is nobody to ask, or no answer comes.
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
+
+        Interrupted: nothing changes.
+        """
+        self._loop_thread.run(self._channel.refresh)
+
     def peek(self) -> Message | None:
         """Return the next message without taking it, or None when nothing is ready.
 

@@ -43,6 +43,17 @@ EXCEPTIONS = {
     "test_put_cancelled": "likewise",
     "test_put_cancelled_race": "likewise",
 }
+AT_ONCE = {
+    "test_nonblocking_get",
+    "test_blocking_put_wait",
+    "test_cancelled_put_silence_value_error_exception",
+    "test_get_cancel_drop_one_pending_reader",
+    "test_nonblocking_put",
+    "test_put_cancel_drop",
+    "test_why_are_putters_waiting",
+}
+"""In a store that is shared `get_nowait` takes what was sent, and asks for more: these want what was just put."""
+
 SIZES = {0: 4, 1: 2, 2: 1, 5: 1}
 """How many queues of which bound a test makes at most."""
 
@@ -86,6 +97,11 @@ def suites() -> Iterator[type[unittest.IsolatedAsyncioTestCase]]:
 
 NAMES = [(suite, name) for suite in suites() for name in unittest.defaultTestLoader.getTestCaseNames(suite)]
 CASES = [pytest.param(suite, name, id=f"{suite.__name__}-{name}") for suite, name in NAMES if name not in EXCEPTIONS]
+SHARED_CASES = [
+    pytest.param(suite, name, id=f"{suite.__name__}-{name}")
+    for suite, name in NAMES
+    if name not in EXCEPTIONS and name not in AT_ONCE
+]
 
 
 def test_the_interpreter_brings_its_tests() -> None:
@@ -99,17 +115,33 @@ def test_the_interpreter_brings_its_tests() -> None:
 def test_cpython(
     suite: type[unittest.IsolatedAsyncioTestCase], name: str, sync: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    check(case(suite, name, {"sync": sync}, tmp_path, monkeypatch))
+
+
+@pytest.mark.parametrize(("suite", "name"), SHARED_CASES)
+def test_cpython_in_a_store_that_is_shared(
+    suite: type[unittest.IsolatedAsyncioTestCase], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(case(suite, name, {"sync": "os", "mode": "shared"}, tmp_path, monkeypatch))
+
+
+def check(tried: unittest.TestCase) -> None:
     result = unittest.TestResult()
-    case(suite, name, sync, tmp_path, monkeypatch).run(result)
+    tried.run(result)
     problems = [text for _, text in (*result.errors, *result.failures)]
     assert not problems, problems[0]
     assert result.testsRun == 1
 
 
 def case(
-    suite: type[unittest.IsolatedAsyncioTestCase], name: str, sync: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+    suite: type[unittest.IsolatedAsyncioTestCase],
+    name: str,
+    opened: dict[str, Any],
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> unittest.TestCase:
     """Return one of CPython's tests, which finds its queues open when it makes them."""
+    sync, mode = opened["sync"], opened.get("mode", "exclusive")
     found: Any = suite  # a class that mypy cannot know
     known = types.SimpleNamespace(**{**vars(asyncio), "Queue": Adapted})
     monkeypatch.setattr(sys.modules[suite.__module__], "asyncio", known)
@@ -122,7 +154,7 @@ def case(
 
         async def asyncSetUp(self) -> None:
             Adapted.waiting = defaultdict(list)
-            store = await self.enterAsyncContext(aiodq.open(path, aiodq.StoreOptions(sync=sync)))
+            store = await self.enterAsyncContext(aiodq.open(path, aiodq.StoreOptions(sync=sync), mode=mode))
             for size, number in SIZES.items():
                 for count in range(number):
                     store.topic(f"q{size}-{count}", aiodq.StoreOptions(sync=sync, max_messages=size or None))

@@ -132,6 +132,20 @@ async def test_a_get_that_is_cancelled_takes_nothing(tmp_path: Path) -> None:
         assert await counts(other) == (0, 0, 0)
 
 
+async def test_who_does_not_wait_any_more_has_nothing_sent(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue, other = client.queue("jobs"), owner.queue("jobs")
+        await queue.refresh()
+        with pytest.raises(TimeoutError):
+            await queue.get(timeout=0.05)
+        await queue.refresh()
+        await other.put(b"x")
+        assert await counts(other) == (1, 0, 0)
+        assert other.stats().delivered == 0
+        lending = next(iter(owner._store_engine.owner.clients))._lendings  # type: ignore[attr-defined]  # in its place
+        assert {one._given for one in lending.values()} == {0}
+
+
 async def test_those_who_wait_get_one_each_and_no_more_is_taken(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client):
         queue, other = client.queue("jobs"), owner.queue("jobs")
@@ -215,6 +229,19 @@ async def test_a_put_waits_for_room_and_goes_on(tmp_path: Path) -> None:
         assert await asyncio.gather(*putting) == [0, 1, 2, 3]
 
 
+async def test_a_put_that_waits_for_room_holds_up_no_closing(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue = client.queue("jobs", options=aiodq.StoreOptions(sync="os", max_messages=1))
+        await queue.put(b"a")
+        putting = asyncio.create_task(queue.put(b"b"))
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(PATIENCE):
+            await client.aclose()
+        with pytest.raises(aiodq.QueueShutDown):
+            await putting
+        assert await counts(owner.queue("jobs")) == (1, 0, 0)
+
+
 async def test_handlers_that_fail_and_dead_letters(tmp_path: Path) -> None:
     channel = aiodq.ChannelOptions(max_attempts=2, dead_letter="dead", backoff=aiodq.Backoff(first=0.001, limit=0.002))
     async with two(tmp_path / "s", QUICK) as (_, client):
@@ -259,11 +286,11 @@ async def test_a_message_times_out_and_its_holder_is_told(tmp_path: Path) -> Non
 
 async def test_what_is_worked_off_does_not_time_out(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (_, client):
-        queue, calls = client.queue("jobs", aiodq.ChannelOptions(visibility_timeout=0.3)), []
+        queue, calls = client.queue("jobs", aiodq.ChannelOptions(visibility_timeout=2)), []
 
         async def handler(message: aiodq.Message) -> None:
             calls.append(message.attempts)
-            await asyncio.sleep(1)
+            await asyncio.sleep(4)
 
         consuming = asyncio.create_task(queue.consume(handler))
         await queue.put(b"x")

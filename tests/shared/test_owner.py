@@ -95,6 +95,24 @@ async def test_a_put_that_comes_again_counts_once_by_any_connection_and_any_owne
         await client.close()
 
 
+async def test_a_put_that_comes_again_while_it_waits_for_room_counts_once(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        topic = store.topic("jobs", aiodq.StoreOptions(max_messages=1))
+        queue = store.queue("jobs")
+        await topic.put(b"a")
+        client, again = await joined(tmp_path / "s"), await joined(tmp_path / "s")
+        requests = [(each, each.put(1, 1, [b"b"])) for each in (client, again)]
+        for each in (client, again):
+            await each.ask(Ping(1))
+        await client.close()
+        await until(lambda: len(owner.clients) == 1)
+        async with await queue.get():
+            pass
+        assert await again.answer(requests[1][1]) == Done((1, 1))
+        assert [message.body async for message in topic.scan()] == [b"a", b"b"]
+        await again.close()
+
+
 async def test_what_a_client_held_that_is_gone_goes_back_uncounted_and_in_order(tmp_path: Path) -> None:
     async with owned(tmp_path / "s") as (store, owner):
         queue = store.queue("jobs")

@@ -5,7 +5,7 @@ A module for each layer. A safeguard that is new gets a mutant in the module of 
 
 from __future__ import annotations
 
-from tests.proof.mutants import channels, commits, delivery, disk, log, options, pool, transactions
+from tests.proof.mutants import channels, commits, delivery, disk, log, options, pool, shared, transactions
 from tests.proof.mutants.registry import MUTANTS, Mutant, mutant
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
     "mutant",
     "options",
     "pool",
+    "shared",
     "transactions",
 ]
