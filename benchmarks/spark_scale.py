@@ -29,15 +29,15 @@ KEEP: Final = aiodq.Retention(consumed="keep")
 SIZE: Final = 100
 
 
-async def fill(path: Path, topics: int, messages: int, segment_bytes: int = 64 << 20) -> None:
-    """Put so many messages into each of so many topics."""
+async def fill(path: Path, topics: int, messages: int, segment_bytes: int = 64 << 20, together: int = 10_000) -> None:
+    """Put so many messages into each of so many topics, some together: a put is not divided among segments."""
     options = aiodq.StoreOptions(sync="os", retention=KEEP, segment_bytes=segment_bytes)
     bodies = list(lines(messages, SIZE))
     async with aiodq.open(path, options) as store:
         for number in range(topics):
             topic = store.topic(f"t{number:04}")
-            for at in range(0, messages, 10_000):
-                drafts = [aiodq.Draft(body, tag=f"g{body[8] % 7}") for body in bodies[at : at + 10_000]]
+            for at in range(0, messages, together):
+                drafts = [aiodq.Draft(body, tag=f"g{body[8] % 7}") for body in bodies[at : at + together]]
                 await topic.put_many(drafts)
 
 
@@ -163,14 +163,14 @@ def run(spark: SparkSession, place: Path, arguments: argparse.Namespace, what: S
     if "segments" in what:
         print(f"\ndriver's JVM at first, MB: {resident(spark)}")
         for name, size in (("few", 64 << 20), ("many", 20_000)):
-            asyncio.run(fill(place / name, 1, 1_000_000, size))
+            asyncio.run(fill(place / name, 1, 1_000_000, size, 200))
             found = len(list((place / name).rglob("*.seg")))
             ways = {"count": partial(count, spark, place / name), "audit": partial(audit, spark, place / name)}
             show(f"1,000,000 messages, {found} segments", measured(arguments.rounds, ways))
             print(f"\ndriver's JVM after {found} segments, MB: {resident(spark)}")
     if "audit" in what:
         store = place / "audit"
-        asyncio.run(fill(store, 1, 1_000_000, 1_000_000_000 // (8 * arguments.segments)))
+        asyncio.run(fill(store, 1, 1_000_000, 1_000_000_000 // (8 * arguments.segments), 200))
         found = len(list(store.rglob("*.seg")))
         ways = {
             "aiodq verify": lambda: verify_store(str(store), OsFileSystem()),
