@@ -87,11 +87,16 @@ def kept(path: Path) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_owners_are_killed_and_every_put_counts_once_in_order(tmp_path: Path, seed: int, kills: int) -> None:
+MANY = [(2, 2), (4, 3), pytest.param(3, 20, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("processes", "kills"), MANY)
+def test_owners_are_killed_and_every_put_counts_once_in_order(
+    tmp_path: Path, seed: int, processes: int, kills: int
+) -> None:
     rng, path, count = random.Random(seed), tmp_path / "s", 600 + 150 * kills
     with ExitStack() as stack:
-        children = [Child(stack, path, f"p{number}", count) for number in range(3)]
+        children = [Child(stack, path, f"p{number}", count) for number in range(processes)]
         for number in range(kills):
             until(children, sum(len(child.acked) for child in children) + rng.randint(1, 600))
             pid = owner_pid(path)
@@ -122,12 +127,14 @@ def test_owners_are_killed_and_every_put_counts_once_in_order(tmp_path: Path, se
             assert numbers == list(range(count))
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_owners_are_killed_and_who_holds_a_message_keeps_it(tmp_path: Path, seed: int, kills: int) -> None:
+@pytest.mark.parametrize(("processes", "kills"), MANY)
+def test_owners_are_killed_and_who_holds_a_message_keeps_it(
+    tmp_path: Path, seed: int, processes: int, kills: int
+) -> None:
     rng, path, count = random.Random(seed), tmp_path / "s", 200 * kills
     asyncio.run(fill(path, count))
     with ExitStack() as stack:
-        children = [Child(stack, path, f"w{number}", 0) for number in range(3)]
+        children = [Child(stack, path, f"w{number}", 0) for number in range(processes)]
         killed: list[Child] = []
         for number in range(kills):
             wait_for(children, lambda: sum(len(child.did) for child in children), rng.randint(10, 150))

@@ -29,7 +29,7 @@ async def test_what_waited_is_put_before_anything_newer_and_in_its_order(tmp_pat
             waited.append(asyncio.create_task(queue.put(b"waited %d" % number)))
             await asyncio.sleep(0.005)  # each goes by itself
         async with aiodq.open(tmp_path / "s", QUICK, mode="shared"), asyncio.timeout(PATIENCE):
-            await client.queue("other").put(b"x")  # it is connected
+            await client._store_engine.link.call("store")  # type: ignore[attr-defined]  # it is connected then
             newer = asyncio.create_task(queue.put(b"newer"))
             assert await asyncio.gather(*waited) == list(range(1, 7))
             assert await newer == 7
