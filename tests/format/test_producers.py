@@ -114,6 +114,7 @@ def test_a_reader_steps_over_both() -> None:
     assert Columns([b"one"]).plain
 
 
+@pytest.mark.pure("a compiled module has no docstring")
 @pytest.mark.parametrize(
     ("table", "size", "layout"),
     [("PUT_FRAME", 56, spec._PUT), ("PRODUCERS_FRAME", 40, spec._COUNT), ("PRODUCER_ENTRY", 40, spec._ENTRY)],
