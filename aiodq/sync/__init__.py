@@ -21,7 +21,8 @@ sync. The names are those of the asyncio API, options and errors are the very sa
 - `consume` calls plain functions, in threads of its own.
 - Where an event loop runs, a call would block it, and raises `WrongContextError`: there, use `aiodq.open`. A notebook
   is the exception, as its cells block its loop in any case.
-- After a fork the child has to open a store of its own; the parent's raises `WrongContextError` there.
+- After a fork the child has to open the store itself; what the parent opened raises `WrongContextError` there. Prefork
+  workers open it with `mode="shared"`, each for itself.
 - What was never closed is closed at the end of the interpreter or when nobody holds it any more, with a
   `ResourceWarning`.
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final, Self
 
-from aiodq import channel
 from aiodq.errors import InvalidOptionTypeError
 from aiodq.sync.channel import Channel
 from aiodq.sync.message import Message
@@ -61,8 +60,8 @@ class Queue(Producer, Channel):
 
     def __init__(self, loop_thread: LoopThread, inner: queue.Queue, *, owns: bool = False) -> None:
         """Made by the store. `owns`: the queue has the store to itself, and closes it."""
-        plain = channel.Channel(inner._engine, inner._channel_engine)  # noqa: SLF001 - who holds what is noted by thread
-        super().__init__(loop_thread, plain)
+        inner._note = None  # noqa: SLF001 - who holds what is noted by thread
+        super().__init__(loop_thread, inner)
         self._queue = self._producer = inner
         self._held = _Held()
         self._topic = Topic(loop_thread, inner.topic)

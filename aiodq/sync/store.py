@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
-from aiodq import opening as openings
-from aiodq import store as asynchronous
+from aiodq import opening as ways
 from aiodq.errors import InvalidOptionTypeError, WrongContextError
 from aiodq.sync.loop_thread import LoopThread, refuse_running_loop, wait_for_dropped
 from aiodq.sync.message import Message
@@ -20,8 +19,9 @@ if TYPE_CHECKING:
     from os import PathLike
     from types import TracebackType
 
-    from aiodq import message
+    from aiodq import message, store
     from aiodq.engine.monitoring import events
+    from aiodq.opening import Mode
     from aiodq.options import ChannelOptions, StoreOptions
     from aiodq.stats import Health, StoreStats
 
@@ -42,7 +42,7 @@ C = TypeVar("C", bound=_Closable)
 class Store:
     """A directory of topics, for any number of threads of this process. Made by `aiodq.sync.open`."""
 
-    def __init__(self, loop_thread: LoopThread, inner: asynchronous.Store) -> None:
+    def __init__(self, loop_thread: LoopThread, inner: store.Store) -> None:
         """Made by `aiodq.sync.open`."""
         self._loop_thread = loop_thread
         self._store = inner
@@ -277,7 +277,7 @@ class Events:
 
 def open(
     path: str | PathLike[str], options: StoreOptions | None = None, *, create: bool = True,
-    wait: float | timedelta = 0.0,
+    wait: float | timedelta = 0.0, mode: Mode = "exclusive", failover: float | timedelta = 30.0,
 ) -> Store:  # fmt: skip
     """Open a store for threads: `with aiodq.sync.open(path) as store`, or `store = aiodq.sync.open(path)`.
 
@@ -286,9 +286,14 @@ def open(
         options: see `StoreOptions`.
         create: False to open only a store that is there, not make one in a directory that is missing or empty, as a
             volume is that was not mounted.
-        wait: seconds, or a `timedelta`, to wait for another process to let go of the store.
+        wait: seconds, or a `timedelta`, to wait for another process to let go of the store; in mode "exclusive".
+        mode: "exclusive": this process alone has the store. "shared": any number of processes have it, one of them owns
+            it, and when it ends another takes over. "client": as shared, but this process never owns it.
+        failover: seconds, or a `timedelta`, to look for an owner, at first and after one is gone; then those who wait
+            are told. In mode "shared" and "client".
 
     Raises:
+        OwnerLostError: in mode "client": nobody serves the store.
         StoreLockedError: another owner has it, and did not let go within `wait`; `pid` tells which.
         StoreNotFoundError: there is no store, and `create` is False.
         NotAStoreError: the directory holds something else.
@@ -301,13 +306,19 @@ def open(
     Interrupted: what was opened is closed again.
     """
     refuse_running_loop()
-    return Store(*_opened(path, openings.open(path, options, create=create, wait=wait)))
+    return Store(*_opened(path, ways.open(path, options, create=create, wait=wait, mode=mode, failover=failover)))
 
 
 def open_queue(
-    path: str | PathLike[str], options: StoreOptions | None = None, channel: ChannelOptions | None = None, *,
-    create: bool = True, wait: float | timedelta = 0.0,
-) -> Queue:  # fmt: skip
+    path: str | PathLike[str],
+    options: StoreOptions | None = None,
+    channel: ChannelOptions | None = None,
+    *,
+    create: bool = True,
+    wait: float | timedelta = 0.0,
+    mode: Mode = "exclusive",
+    failover: float | timedelta = 30.0,
+) -> Queue:
     """Open a queue in a store of its own, for threads: `with aiodq.sync.open_queue(path) as queue`.
 
     Args:
@@ -316,6 +327,8 @@ def open_queue(
         channel: see `ChannelOptions`.
         create: see `open`.
         wait: see `open`.
+        mode: see `open`.
+        failover: see `open`.
 
     Raises:
         As `open`.
@@ -323,7 +336,7 @@ def open_queue(
     Interrupted: what was opened is closed again.
     """
     refuse_running_loop()
-    opening = openings.open_queue(path, options, channel, create=create, wait=wait)
+    opening = ways.open_queue(path, options, channel, create=create, wait=wait, mode=mode, failover=failover)
     return Queue(*_opened(path, opening), owns=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 import aiodq
+import aiodq.sync
 from tests.examples.support import EXAMPLES, PATIENCE, run_example
 from tests.processes import killed_at_last
 
@@ -75,3 +77,30 @@ def test_the_views_lose_nothing_at_sigterm(tmp_path: Path) -> None:
 def test_the_notebook_s_cells_run(tmp_path: Path) -> None:
     lines = run_example("blocking_notebook.py", tmp_path)
     assert lines == ["1000 ready, 1 later", "[b'5', b'6', b'7']", "b'tea time'", "950 ready, 0 in flight"]
+
+
+def test_preforked_workers_share_a_queue_and_are_replaced(tmp_path: Path) -> None:
+    store, output = tmp_path / "store", tmp_path / "output"
+    command = [sys.executable, "-W", "error", str(EXAMPLES / "blocking_prefork.py"), str(store), "3"]
+
+    def done() -> list[list[str]]:
+        return [line.split() for line in output.read_text().splitlines() if line.endswith(".")]
+
+    with (
+        output.open("wb") as sink,
+        killed_at_last(command, stdout=sink, stderr=sink, group=True) as child,
+        aiodq.sync.open_queue(store, mode="shared") as jobs,
+    ):
+        for number in range(90):
+            jobs.put(b"%d." % number)
+            if number in {30, 60}:
+                jobs.join(timeout=PATIENCE)
+                os.kill(int(done()[-1][0]), signal.SIGKILL)
+        jobs.join(timeout=PATIENCE)
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(PATIENCE) == 0, output.read_text()
+    assert "Traceback" not in output.read_text()
+    # Killed between its print and its ack, a worker leaves what another does once more.
+    assert {line[-1] for line in done()} == {f"{number}." for number in range(90)}
+    assert len({line[0] for line in done()}) > 1
+    assert left(store) == 0

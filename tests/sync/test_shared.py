@@ -1,0 +1,101 @@
+"""The blocking client of a store that many processes have."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+import aiodq.sync
+from tests.processes import WATCHDOG, killed_at_last
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OWNER = """
+import sys, aiodq.sync
+with aiodq.sync.open_queue(sys.argv[1], mode="shared") as jobs:
+    print("open", flush=True)
+    for line in sys.stdin:
+        exec(line)
+        sys.stdout.flush()
+"""
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Return a process that owns the queue, and runs the lines that it is sent."""
+    command = [sys.executable, "-c", OWNER, str(tmp_path / "jobs")]
+    with killed_at_last(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        yield child
+
+
+def tell(owner: subprocess.Popen[str], line: str) -> None:
+    assert owner.stdin is not None
+    owner.stdin.write(line + "\n")
+    owner.stdin.flush()
+
+
+@pytest.mark.parametrize("mode", ["shared", "client"])
+def test_the_verbs_work_beside_an_owner(tmp_path: Path, owner: subprocess.Popen[str], mode: str) -> None:
+    with aiodq.sync.open_queue(tmp_path / "jobs", mode=mode) as jobs:  # type: ignore[arg-type]
+        assert jobs.put_many([b"a", b"b", b"c"]) == range(3)
+        tell(owner, "jobs.put(b'd')")
+        seen = []
+        for job in jobs:
+            with job:
+                seen.append(job.body)
+            if len(seen) == 3:
+                break
+        jobs.get().ack()
+        jobs.refresh()
+        assert (seen, jobs.depth) == ([b"a", b"b", b"c"], 0)
+        jobs.put(b"e")
+        jobs.get()
+        jobs.task_done()
+        with pytest.raises(TimeoutError):
+            jobs.get(timeout=0.01)
+        assert [message.body for message in jobs.scan()] == [b"a", b"b", b"c", b"d", b"e"]
+        receipt = jobs.put_nowait(b"f")
+        assert receipt.result() == 5
+        threading.Timer(0.1, jobs.stop).start()
+        jobs.consume(lambda _: None)
+
+
+def test_another_takes_over_and_threads_that_wait_go_on(tmp_path: Path, owner: subprocess.Popen[str]) -> None:
+    with aiodq.sync.open_queue(tmp_path / "jobs", mode="shared") as jobs, ThreadPoolExecutor(1) as pool:
+        jobs.put(b"a")
+        held = jobs.get()
+        waiting = pool.submit(jobs.get)
+        owner.send_signal(signal.SIGKILL)
+        owner.wait(WATCHDOG)
+        assert jobs.put(b"b") == 1
+        assert waiting.result(WATCHDOG).body == b"b"
+        held.ack()
+        jobs.refresh()
+        assert jobs.depth == 1
+
+
+def test_a_client_is_told_that_nobody_serves(tmp_path: Path) -> None:
+    with aiodq.sync.open_queue(tmp_path / "jobs"):
+        pass
+    with pytest.raises(aiodq.OwnerLostError):
+        aiodq.sync.open_queue(tmp_path / "jobs", mode="client", failover=0.05)
+
+
+def test_two_of_one_process_share_it(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(aiodq.sync.open_queue(tmp_path, mode="shared")) for _ in range(2))
+        first.put(b"a")
+        with second.get() as job:
+            assert job.body == b"a"
