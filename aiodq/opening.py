@@ -220,13 +220,15 @@ def open(  # noqa: PLR0913 - each by its name
     return StoreOpening(_absolute(path), options, seams, manner)
 
 
-def open_to_tend(path: str, *, create: bool, wait: float) -> StoreOpening:
+def open_to_tend(
+    path: str, *, create: bool, wait: float, mode: Mode = "exclusive", failover: float = _FAILOVER
+) -> StoreOpening:
     """Open a store as the command line does: by the options on disk, and by no defaults where there are none.
 
     Whoever looks after a store does not know what its program names: what is there stays until that runs again.
     """
     seams = Seams(OsFileSystem(), SystemClock(), keeps=True)
-    return StoreOpening(_absolute(path), None, seams, _manner("aiodq.open", wait, create=create))
+    return StoreOpening(_absolute(path), None, seams, _manner("aiodq.open", wait, mode, failover, create=create))
 
 
 def open_queue(  # noqa: PLR0913 - likewise

@@ -35,6 +35,8 @@ _COMMANDS: Final = {
     "requeue-dead": ("aiodq.cli.channels:requeue_dead", "Put dead letters back where they come from."),
     "purge": ("aiodq.cli.topics:purge", "Drop what a topic, or one of its channels, has."),
     "delete-topic": ("aiodq.cli.topics:delete_topic", "Delete a topic for good."),
+    "serve": ("aiodq.cli.serve:serve", "Own a store and serve it to other processes until SIGTERM."),
+    "who": ("aiodq.cli.who:who", "Show who owns a store, and who has it open."),
     "stat": ("aiodq.cli.stats:stat", "Show what a store holds."),
     "holds": ("aiodq.cli.holds:holds", "Show what readers ask to be kept, and release it."),
     "verify": ("aiodq.cli.check:verify", "Read every byte of a store and say what is wrong."),

@@ -12,7 +12,7 @@ from cyclopts import Parameter, validators
 from aiodq.cli.exits import DONE, CommandError
 from aiodq.cli.loop import run_command
 from aiodq.cli.names import known_channel, known_topic
-from aiodq.cli.opening import open_store
+from aiodq.cli.opening import figures_of, open_store
 from aiodq.cli.show import counted, message_fields, print_json, stdout
 from aiodq.options import ChannelOptions
 from aiodq.requeue import letters_channel
@@ -69,7 +69,7 @@ async def _create(store: str, topic: str, name: str, start: Position | None, *, 
         # Where it begins is no option to be kept: none are named where that is not asked for.
         channel = found.channel(name, None if start is None or not new else ChannelOptions(start=start))
         await found.settle_in()
-        figures = channel.stats()
+        figures = await figures_of(opened, channel)
     if json:
         fields = {"topic": topic, "channel": name, "created": new, "depth": figures.depth, "floor": figures.floor}
         print_json(fields, indent=None)
@@ -82,7 +82,7 @@ async def _create(store: str, topic: str, name: str, start: Position | None, *, 
 async def _delete(store: str, topic: str, name: str, *, json: bool) -> int:
     async with open_store(store) as opened:
         found = opened.topic(topic)
-        depth = found.channel(name).depth
+        depth = (await figures_of(opened, found.channel(name))).depth
         await found.delete_channel(name)
     if json:
         print_json({"topic": topic, "channel": name, "deleted": True, "depth": depth}, indent=None)
@@ -139,7 +139,7 @@ def seek(store: str, topic: str, channel: str, position: str, /, *, json: bool =
         async with open_store(store) as opened:
             found = opened.topic(topic).channel(channel)
             await found.seek(target)
-            figures = found.stats()
+            figures = await figures_of(opened, found)
         if json:
             print_json(
                 {"topic": topic, "channel": channel, "depth": figures.depth, "floor": figures.floor}, indent=None
@@ -189,7 +189,8 @@ def requeue_dead(
     async def go() -> int:
         async with open_store(store) as opened:
             moved = await opened.requeue_dead(topic, limit=number)
-            stayed = 0 if moved == number else letters_channel(opened.topic(topic)).qsize()
+            letters = letters_channel(opened.topic(topic))
+            stayed = 0 if moved == number else (await figures_of(opened, letters)).ready
         if json:
             print_json({"topic": topic, "requeued": moved, "stayed": stayed}, indent=None)
             return DONE

@@ -21,6 +21,7 @@ from aiodq.errors import StoreLockedError
 from aiodq.message import Message
 from aiodq.names import check_name
 from aiodq.opening import open_reader
+from aiodq.shared.handles import SharedChannel
 
 __all__ = ["get"]
 
@@ -28,6 +29,9 @@ _BATCH_MESSAGES: Final = 500
 _BATCH_BYTES: Final = 1 << 20
 _POLL: Final = 0.2
 """Seconds between two looks at whether there is more."""
+
+_OTHERS: Final = 1.0
+"""Seconds after which what was ready has gone to others."""
 
 
 def get(
@@ -94,13 +98,13 @@ class _Getting:
                 await self._until_more()
 
     async def _drained(self, aside: Aside, *, wait: bool) -> bool:
-        """Own the store until nothing is ready; return False if somebody else owns it and we may wait."""
+        """Have the store until nothing is ready; return False if somebody else has it for itself and we may wait."""
         try:
             async with open_store(self._store) as opened:
                 topic = opened.topic(self._topic)
                 channel = topic.channel(self._channel)
                 await topic.settle_in()
-                while self._left and (messages := _ready(channel, self._left)):
+                while self._left and (messages := await _ready(channel, self._left)):
                     await self._hand_out(aside, messages)
                 self._seen = topic.end_offset
         except StoreLockedError as error:
@@ -145,8 +149,10 @@ class _Getting:
         await asyncio.sleep(_POLL)
 
 
-def _ready(channel: Channel, limit: int) -> list[Message]:
+async def _ready(channel: Channel, limit: int) -> list[Message]:
     """Take what may be delivered now, as much of it as shall be in memory at once."""
+    if isinstance(channel, SharedChannel):
+        return await _ready_elsewhere(channel, min(limit, _BATCH_MESSAGES))
     messages: list[Message] = []
     size = 0
     with suppress(QueueEmpty):
@@ -154,6 +160,16 @@ def _ready(channel: Channel, limit: int) -> list[Message]:
             messages.append(channel.get_nowait())
             size += len(messages[-1].body)
     return messages
+
+
+async def _ready_elsewhere(channel: SharedChannel, limit: int) -> list[Message]:
+    """As `_ready`, of what the owner says is ready, unless others take it first."""
+    await channel.refresh()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_OTHERS):
+            if ready := channel.qsize():
+                return await channel.get_many(min(limit, ready))
+    return []
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

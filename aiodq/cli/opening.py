@@ -5,15 +5,20 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+from aiodq.errors import OwnerLostError, StoreLockedError
 from aiodq.opening import open_to_tend
+from aiodq.shared.handles import SharedStore
+from aiodq.shared.tending import look_anew
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from aiodq.channel import Channel
+    from aiodq.stats import ChannelStats
     from aiodq.store import Store
     from aiodq.topic import Topic
 
-__all__ = ["made_to_get", "open_store"]
+__all__ = ["figures_of", "made_to_get", "open_store"]
 
 _LOCK_WAIT_SECONDS: Final = 0.5
 """Seconds that somebody else's lock may take to go: `get --follow` has the store for moments only."""
@@ -21,20 +26,31 @@ _LOCK_WAIT_SECONDS: Final = 0.5
 
 @asynccontextmanager
 async def open_store(path: str, *, create: bool = False, wait: float = _LOCK_WAIT_SECONDS) -> AsyncIterator[Store]:
-    """Own a store for a while.
+    """Have a store for a while: own it, or ask its owner, where that serves others (mode `"shared"`, `aiodq serve`).
 
     Args:
         path: its directory.
         create: it is made if it is not there.
-        wait: seconds to wait for another owner.
+        wait: seconds to wait for an owner that serves nobody.
 
     Raises:
-        StoreLockedError: another owner has it all that time.
+        StoreLockedError: another owner has it all that time, and serves nobody.
         StoreNotFoundError: it is not there, and not to be made.
         StorageError: as `aiodq.open`.
     """
-    async with open_to_tend(path, create=create, wait=wait) as store:
+    async with await _own_or_ask(path, create=create, wait=wait) as store:
         yield store
+
+
+async def _own_or_ask(path: str, *, create: bool, wait: float) -> Store:
+    try:
+        return await open_to_tend(path, create=create, wait=0.0)
+    except StoreLockedError:
+        pass  # it is somebody's, who may serve others
+    try:
+        return await open_to_tend(path, create=False, wait=0.0, mode="client", failover=wait)
+    except OwnerLostError:
+        return await open_to_tend(path, create=create, wait=0.0)  # by now it may be nobody's; else this says whose
 
 
 def made_to_get(store: Store, name: str) -> Topic:
@@ -44,3 +60,11 @@ def made_to_get(store: Store, name: str) -> Topic:
     if new:
         topic.channel("default")
     return topic
+
+
+async def figures_of(store: Store, channel: Channel) -> ChannelStats:
+    """Return a channel's figures as they are now, whoever owns the store."""
+    if isinstance(store, SharedStore):
+        await channel.refresh()
+        await look_anew(store)
+    return channel.stats()

@@ -14,11 +14,12 @@ from aiodq.names import check_name, check_topic_name
 from aiodq.options import check_dead_letter
 from aiodq.shared.options_json import moment, read_channel_options, read_topic_options
 from aiodq.shared.stats_json import health_facts, topic_facts
+from aiodq.shared.visitors import Visitor, visitors
 from aiodq.storage.state.stored_options import differences
 from aiodq.topic import Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from aiodq.channel import Channel
     from aiodq.store import Store
@@ -36,6 +37,11 @@ class Called(Protocol):
 
     pid: int
     store: Store
+
+    @property
+    def clients(self) -> Sequence[Visitor]:
+        """Return who is connected."""
+        ...
 
 
 def _text(arguments: Arguments, name: str) -> str:
@@ -112,12 +118,17 @@ async def _requeue_dead(owner: Called, arguments: Arguments) -> int:
     return await owner.store.requeue_dead(_text(arguments, "topic"), limit=limit)
 
 
+async def _who(owner: Called, arguments: Arguments) -> dict[str, Any]:
+    return await visitors(owner.pid, owner.clients, arguments.get("asking"))
+
+
 _STORE: Final[Mapping[str, Callable[[Called, Arguments], Awaitable[Any]]]] = {
     "given": _given,
     "store": _look,
     "stats": _stats,
     "delete_topic": _delete_topic,
     "requeue_dead": _requeue_dead,
+    "who": _who,
 }
 
 

@@ -20,10 +20,11 @@ from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from aiodq.channel import Channel
     from aiodq.engine.store_engine import StoreEngine
+    from aiodq.shared.visitors import Visitor
     from aiodq.storage.log.producer_table import Origin
     from aiodq.store import Store
     from aiodq.topic import Topic
@@ -62,6 +63,11 @@ class Owning(Protocol):
     epoch: int
     largest: int
     putting: dict[tuple[str, Origin], asyncio.Task[range]]
+
+    @property
+    def clients(self) -> Sequence[Visitor]:
+        """Return who is connected."""
+        ...
 
     def came(self, client: Hello) -> None:
         """A client has introduced itself."""
@@ -118,6 +124,16 @@ class Lending:
         self.resumed.set()
         self._getting: asyncio.Task[Any] | None = None
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def name(self) -> str:
+        """Of what it is, as `topic/channel`."""
+        return f"{self._topic.name}/{self._channel.name}"
+
+    @property
+    def holding(self) -> int:
+        """How many messages are in the client's hands."""
+        return len(self._held)
 
     def stop(self) -> asyncio.Task[Any]:
         """Give nothing more; return the task that ends."""

@@ -113,7 +113,7 @@ class RemoteStore:
             await self._find_owner()
             if self._given is not None:
                 await self.link.call("given", {"options": topic_options(self._given)})
-            await self._look_once()
+            await self.look_once()
         except BaseException:
             self._closing = True
             await self._release()
@@ -197,12 +197,17 @@ class RemoteStore:
             await asyncio.sleep(pause)
             began = self.loop.time()
             try:
-                await self._look_once()
+                await self.look_once()
             except AiodqError:
                 continue  # what is known stays so until there is an owner again
             pause = max(_LOOK, _SHARE * (self.loop.time() - began))
 
-    async def _look_once(self) -> None:
+    async def look_once(self) -> None:
+        """Have the owner say what the store and its topics are like.
+
+        Raises:
+            AiodqError: there is no owner to ask.
+        """
         seen: dict[str, Mapping[str, Any]] = {}
         after, more = "", True
         while more:

@@ -130,6 +130,10 @@ class Session:
         for lending in self._lendings.values():
             lending.give_back()
 
+    def holds(self) -> dict[str, int]:
+        """Return how many messages the client has in its hands, by `topic/channel`."""
+        return {lending.name: lending.holding for lending in self._lendings.values() if lending.holding}
+
     def _enter_no_more(self) -> None:
         for task in list(self._entering):
             if task is not None:

@@ -28,7 +28,7 @@ from aiodq.storage.io.os_errors import storage_error
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LOCK_NAME", "StoreLock"]
+__all__ = ["LOCK_NAME", "StoreLock", "lock_holder"]
 
 LOCK_NAME: Final = "LOCK"
 
@@ -228,6 +228,56 @@ def _read_owner(name: str, directory_fd: int | None) -> tuple[int | None, str]:
         os.close(fd)
     known = pid.isdigit() and len(pid) <= len(str(2**64))
     return (int(pid) if known else None), host.decode("utf-8", "replace").strip()
+
+
+def lock_holder(directory: str) -> int | None:
+    """Return the process that owns a store's directory; None where nobody does, or nobody knows which.
+
+    The system is asked for its locks, which disturbs nobody (Linux). Where it shows none of the directory, as on file
+    systems that give their files other numbers there, the process that `LOCK` names is the owner if it lives and the
+    directory is locked, which is tried for a moment.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    with _os_errors(directory):
+        found = os.stat(directory)
+        shown = _shown_holder(f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}")
+        if shown is not None:
+            return shown
+        named, _ = _read_owner(os.path.join(directory, LOCK_NAME), None)
+        return named if named is not None and _lives(named) and _is_locked(directory) else None
+
+
+def _shown_holder(place: str) -> int | None:
+    try:
+        with open("/proc/locks", encoding="ascii", errors="replace") as file:
+            locks = [line.split() for line in file]
+    except OSError:
+        return None
+    # number: kind, manner, mode, pid, place, …
+    return next((int(lock[4]) for lock in locks if lock[1:2] == ["FLOCK"] and lock[5:6] == [place]), None)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # another user's
+    return True
+
+
+def _is_locked(directory: str) -> bool:
+    fd = os.open(directory, os.O_RDONLY | _DIRECTORY)
+    try:
+        free = lock_descriptor(fd, blocking=False)
+        if free:
+            unlock_descriptor(fd)
+        return not free
+    finally:
+        os.close(fd)
 
 
 @contextmanager

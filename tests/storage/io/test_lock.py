@@ -21,7 +21,7 @@ from filelock import lock_descriptor
 
 from aiodq.errors import NotAStoreError, ReadOnlyError, StorageError, StoreLockedError
 from aiodq.storage.io import lock as lock_module
-from aiodq.storage.io.lock import LOCK_NAME, StoreLock
+from aiodq.storage.io.lock import LOCK_NAME, StoreLock, lock_holder
 from tests.processes import environment, killed_at_last
 
 if TYPE_CHECKING:
@@ -620,3 +620,30 @@ except StoreLockedError:
         env=environment(),
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# --- looking who the owner is
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_the_holder_is_told_without_a_lock_of_one_s_own(
+    store: Path, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not shown:  # as where the file system gives its files other numbers there
+        monkeypatch.setattr(lock_module, "_shown_holder", lambda _: None)
+    assert lock_holder(str(store)) is None
+    with running(OWNER, store) as owner:
+        assert line(owner) == "owned"
+        assert lock_holder(str(store)) == owner.pid
+    assert lock_holder(str(store)) is None
+    mine = StoreLock.acquire(str(store))
+    assert lock_holder(str(store)) == os.getpid()
+    mine.release()
+    (store / LOCK_NAME).write_text(f" {os.getpid()}\n")  # as of one that was killed, whose number another has by now
+    assert lock_holder(str(store)) is None
+    StoreLock.acquire(str(store)).release()
+
+
+def test_the_holder_of_what_is_not_there_is_an_error_of_ours(store: Path) -> None:
+    with pytest.raises(StorageError):
+        lock_holder(str(store / "none"))

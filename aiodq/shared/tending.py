@@ -1,0 +1,37 @@
+"""What the command line asks of a store that is shared, and no program needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiodq.shared.handles import SharedStore
+
+__all__ = ["look_anew", "visitors_of"]
+
+
+async def look_anew(store: SharedStore) -> None:
+    """Have the owner say what the whole store is like, for what `stats` and the like answer from then on.
+
+    Raises:
+        AiodqError: there is no owner to ask.
+
+    Cancellation: nothing changes.
+    """
+    store._remote.check()  # noqa: SLF001 - one store in two modules
+    await store._remote.look_once()  # noqa: SLF001 - as above
+
+
+async def visitors_of(store: SharedStore) -> Mapping[str, Any]:
+    """Return who has the store open, as `aiodq.shared.visitors.ask_visitors` does; this process is one of them.
+
+    Raises:
+        AiodqError: there is no owner to ask.
+
+    Cancellation: nothing changes.
+    """
+    store._remote.check()  # noqa: SLF001 - as above
+    found: Mapping[str, Any] = (await store._remote.link.call("who"))["result"]  # noqa: SLF001 - as above
+    return found

@@ -1,0 +1,85 @@
+"""Who has a store open: the owner tells, and anybody may ask."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from aiodq.shared.link import Link
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from aiodq.wire.packets import Hello
+
+__all__ = ["ask_visitors", "visitors"]
+
+_LOOK: Final = 0.1
+_FAILOVER: Final = 0.3
+_STALL: Final = 5.0
+"""Seconds that an owner has to be found, and to answer."""
+
+
+class Visitor(Protocol):
+    """A client of an owner."""
+
+    client: Hello | None
+
+    def holds(self) -> Mapping[str, int]:
+        """Return how many messages it has in its hands, by `topic/channel`."""
+        ...
+
+
+async def visitors(pid: int, clients: Iterable[Visitor], asking: object) -> dict[str, Any]:
+    """Return who owns a store and who has it open, as JSON knows it.
+
+    Args:
+        pid: the owner's process.
+        clients: who is connected.
+        asking: the number of the client that asks, which is left out.
+    """
+    known = [(each.client, each.holds()) for each in clients if each.client is not None]
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await asyncio.sleep(_LOOK)
+    return {
+        "owner": {"pid": pid, "host": socket.gethostname(), "lag": max(0.0, loop.time() - began - _LOOK)},
+        "clients": [
+            {"pid": hello.pid, "program": hello.program, "owner": hello.pid == pid, "holds": dict(holds)}
+            for hello, holds in sorted(known, key=lambda each: (each[0].pid != pid, each[0].pid))
+            if hello.producer != asking
+        ],
+    }
+
+
+async def ask_visitors(path: str) -> Mapping[str, Any]:
+    """Ask the owner of a store who has it open.
+
+    Args:
+        path: the store's directory.
+
+    Returns:
+        `owner` (`pid`, `host`, and `lag`, the seconds by which its event loop is late) and `clients` (`pid`, `program`,
+        `owner`: whether that is the owner's own, and `holds`: messages in hand by `topic/channel`).
+
+    Raises:
+        OwnerLostError: nobody serves it.
+        OwnerStalledError: its owner does not answer.
+        ProtocolError: who is found there is no owner.
+        StorageError: as mapped from the system's error.
+
+    Cancellation: nothing changes.
+    """
+    link = Link(path, _never, failover=_FAILOVER, stall=_STALL)
+    try:
+        await link.start()
+        found: Mapping[str, Any] = (await link.call("who", {"asking": link.producer}))["result"]
+    finally:
+        await link.close()
+    return found
+
+
+async def _never() -> bool:
+    """Who asks does not own."""
+    return False

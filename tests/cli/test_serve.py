@@ -1,0 +1,175 @@
+"""`aiodq serve` and `who`, and the commands that change a store beside a live owner."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from aiodq.storage.io.lock import lock_holder
+from tests.cli.support import PROGRAM, environment, fill, ok
+from tests.cli.support import aiodq as run
+from tests.processes import WATCHDOG, killed_at_last
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+EXCLUSIVE = """
+import asyncio, sys, aiodq
+async def main():
+    async with aiodq.open(sys.argv[1]):
+        print(flush=True)
+        await asyncio.sleep(60)
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    fill(tmp_path / "store", "jobs", [b"a", b"b", b"c"])
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def serving(store: Path) -> Iterator[subprocess.Popen[str]]:
+    """Return `aiodq serve`, once it serves."""
+    with killed_at_last([*PROGRAM, "serve", store, "--json"], env=environment(), stdout=-1, text=True) as child:
+        assert heard(child) == {"store": str(store), "owner": child.pid, "serving": True}
+        yield child
+
+
+async def who(store: Path, *arguments: str) -> str:
+    """Ask beside the event loop, which has to go on for this process to be there."""
+    command = [*PROGRAM, "who", str(store), *arguments]
+    process = await asyncio.create_subprocess_exec(*command, stdout=-1, env=environment())
+    return (await process.communicate())[0].decode()
+
+
+def heard(child: subprocess.Popen[str]) -> Any:
+    assert child.stdout is not None
+    return json.loads(child.stdout.readline())
+
+
+def test_it_serves_until_sigterm(store: Path, serving: subprocess.Popen[str]) -> None:
+    async def work() -> list[bytes]:
+        async with aiodq.open(store, mode="client") as opened:
+            await opened.topic("jobs").put(b"d")
+            batch = await opened.topic("jobs").channel("default").get_many(4)
+            await opened.topic("jobs").channel("default").ack_many(batch)
+            return [message.body for message in batch]
+
+    assert asyncio.run(work()) == [b"a", b"b", b"c", b"d"]
+    serving.send_signal(signal.SIGTERM)
+    assert heard(serving) == {"store": str(store), "ended": True}
+    assert serving.wait(WATCHDOG) == 0
+    assert lock_holder(str(store)) is None
+    assert not (store / "#socket").exists()
+
+
+def test_it_takes_over_from_an_owner_that_dies(store: Path, serving: subprocess.Popen[str]) -> None:
+    with killed_at_last([*PROGRAM, "serve", store, "--json"], env=environment(), stdout=-1, text=True) as other:
+        assert heard(other) == {"store": str(store), "owner": serving.pid, "serving": False}
+        serving.kill()
+        assert heard(other) == {"store": str(store), "owner": other.pid, "serving": True}
+        assert ok("who", store, "--json").json["owner"]["pid"] == other.pid
+
+
+def test_serving_what_is_not_there_is_misuse(tmp_path: Path) -> None:
+    done = run("serve", tmp_path / "none")
+    assert done.code == 2
+    assert "no" in done.err
+
+
+def test_who_shows_owner_and_clients_with_what_they_hold(store: Path, serving: subprocess.Popen[str]) -> None:
+    async def look() -> tuple[Any, str]:
+        async with aiodq.open(store, mode="client") as opened:
+            await opened.topic("jobs").channel("default").get_many(2)
+            return json.loads(await who(store, "--json")), await who(store)
+
+    facts, text = asyncio.run(look())
+    assert facts["owner"]["pid"] == serving.pid
+    assert facts["owner"]["lag"] < WATCHDOG
+    (own, mine) = facts["clients"]
+    assert (own["pid"], own["owner"], own["holds"]) == (serving.pid, True, {})
+    assert (mine["pid"], mine["owner"], mine["holds"]) == (os.getpid(), False, {"jobs/default": 2})
+    assert text.startswith(f"process {serving.pid} owns it and serves 1 other; its loop is ")
+    assert "2 of jobs/default" in text
+
+
+def test_who_of_a_store_that_one_process_has_for_itself_or_nobody(store: Path) -> None:
+    async def exclusive() -> Any:
+        async with aiodq.open(store):
+            return json.loads(await who(store, "--json"))
+
+    assert asyncio.run(exclusive()) == {"owner": {"pid": os.getpid(), "exclusive": True}, "clients": []}
+    assert ok("who", store, "--json").json == {"owner": None, "clients": []}
+    assert ok("who", store).out == b"nobody has it open\n"
+    assert run("who", store / "none").code == 2
+
+
+def test_commands_that_change_a_store_work_beside_its_owner(store: Path, serving: subprocess.Popen[str]) -> None:
+    assert ok("put", store, "jobs", "--json", stdin=b"d\ne\n").json["messages"] == 2
+    assert ok("get", store, "jobs", "-n", "2").lines == [b"a", b"b"]
+    assert ok("seek", store, "jobs", "default", "3", "--json").json == {
+        "topic": "jobs",
+        "channel": "default",
+        "depth": 2,
+        "floor": 3,
+    }
+    assert ok("get", store, "jobs").lines == [b"d", b"e"]
+    created = ok("channels", store, "jobs", "--create", "audit", "--start", "latest", "--json").json
+    assert (created["created"], created["depth"]) == (True, 0)
+    ok("put", store, "jobs", stdin=b"f\n")
+    assert ok("channels", store, "jobs", "--delete", "audit", "--json").json["depth"] == 1
+    assert ok("purge", store, "jobs", "--channel", "default", "--json").json["messages"] == 1
+    ok("put", store, "jobs", stdin=b"g\n")
+    assert ok("purge", store, "jobs", "--json").json["messages"] >= 1
+    assert ok("put", store, "new", "--json", stdin=b"x\n").json["messages"] == 1
+    assert ok("get", store, "new").lines == [b"x"]
+    ok("delete-topic", store, "new", "--yes")
+    assert aiodq.open_reader(store).topics() == ["jobs"]
+    assert serving.poll() is None
+    assert lock_holder(str(store)) == serving.pid
+
+
+def test_get_follows_beside_an_owner(store: Path, serving: subprocess.Popen[str]) -> None:
+    command = [*PROGRAM, "get", str(store), "jobs", "--follow", "-n", "5"]
+    with killed_at_last(command, env=environment(), stdout=-1) as child:
+        assert child.stdout is not None
+        assert [child.stdout.readline() for _ in range(3)] == [b"a\n", b"b\n", b"c\n"]
+        ok("put", store, "jobs", stdin=b"d\ne\n")
+        assert child.communicate(timeout=WATCHDOG)[0] == b"d\ne\n"
+        assert child.returncode == 0
+    assert serving.poll() is None
+
+
+def test_dead_letters_go_back_beside_an_owner(store: Path, serving: subprocess.Popen[str]) -> None:
+    async def reject() -> None:
+        async with aiodq.open(store, mode="client") as opened:
+            channel = opened.topic("jobs").channel("default")
+            await channel.configure(aiodq.ChannelOptions(dead_letter="dead"))
+            await (await channel.get()).reject("why")
+            await opened.topic("dead").channel("default").peek()
+
+    asyncio.run(reject())
+    assert ok("requeue-dead", store, "dead", "--json").json == {"topic": "dead", "requeued": 1, "stayed": 0}
+    assert sorted(ok("get", store, "jobs").lines) == [b"a", b"b", b"c"]
+    assert serving.poll() is None
+
+
+def test_an_owner_that_serves_nobody_is_named(store: Path) -> None:
+    with killed_at_last([sys.executable, "-c", EXCLUSIVE, store], env=environment(), stdout=-1) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        done = run("put", store, "jobs", stdin=b"x\n")
+    assert done.code == 2
+    assert str(child.pid) in done.err
