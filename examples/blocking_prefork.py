@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def work(job: aiodq.sync.Message) -> None:
     """Do the work."""
-    print(f"{os.getpid()} did {job.body.decode()}", flush=True)
+    print(f"{os.getpid()} did {job.body.decode()}\n", end="", flush=True)  # in one piece, as others print, too
 
 
 def worker(directory: str) -> None:
@@ -58,8 +58,9 @@ class Parent:
             if done and not self.ending:
                 self.workers = [each if each.is_alive() else self.start() for each in self.workers]
         for each in self.workers:
-            each.terminate()
-            each.join()
+            while each.is_alive():  # one that has just been forked has the parent's handler still, and needs another
+                each.terminate()
+                each.join(1)
 
     def end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a handler
         """Stop replacing them."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def count(job: aiodq.sync.Message) -> None:
     """Do the work: here, count words."""
-    print(f"{len(job.body.split())} words: {job.body.decode()}")
+    print(f"{len(job.body.split())} words: {job.body.decode()}\n", end="")  # in one piece, as others print, too
 
 
 def main(directory: str, files: list[str]) -> None:

@@ -1,0 +1,192 @@
+"""A service with many workers, under load: workers are killed, the server is ended and started again.
+
+What was answered with 202 is worked off, and nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+import httpx
+import pytest
+
+import aiodq
+from aiodq.shared.visitors import ask_visitors
+from tests.examples.load import Load
+from tests.examples.support import EXAMPLES, PATIENCE, free_port
+from tests.processes import environment, killed_at_last
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WORKERS: Final = 4
+SERVERS: Final = {
+    "uvicorn": ("uvicorn", ["uvicorn", "--app-dir", str(EXAMPLES), "--workers", str(WORKERS), "--port"]),
+    "gunicorn": (
+        "gunicorn",
+        ["gunicorn", "--chdir", str(EXAMPLES), "-w", str(WORKERS), "-k", "uvicorn_worker.UvicornWorker", "--bind"],
+    ),
+}
+
+
+class Server:
+    """A server of the example, with its workers.
+
+    Attributes:
+        process: the one that watches the workers.
+        url: where it answers.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str, directory: Path) -> None:
+        self.process = process
+        self.url = url
+        self._store = directory / "orders"
+        self._output = directory / "output"
+
+    def wait_until_answering(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self._output.read_text()
+            with suppress(httpx.TransportError):
+                if httpx.get(f"{self.url}/stats", timeout=PATIENCE).is_success:
+                    return
+            time.sleep(0.05)
+        pytest.fail(f"it does not answer: {self._output.read_text()}")
+
+    def workers(self) -> tuple[int, list[int]]:
+        """Return the owner of the queue, and the others that have it open."""
+        facts = asyncio.run(ask_visitors(str(self._store)))
+        owner = facts["owner"]["pid"]
+        # This process has asked before, and may be seen going.
+        return owner, [client["pid"] for client in facts["clients"] if client["pid"] not in {owner, os.getpid()}]
+
+    def wait_for_workers(self) -> tuple[int, list[int]]:
+        """Return them once there are as many as there shall be, as those that died are replaced."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            with suppress(aiodq.AiodqError):
+                owner, others = self.workers()
+                if len(others) >= WORKERS - 1:
+                    return owner, others
+            time.sleep(0.05)
+        pytest.fail(f"there are not {WORKERS} workers: {self._output.read_text()}")
+
+    def wait_until_done(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            with suppress(httpx.TransportError):
+                answer = httpx.get(f"{self.url}/stats", timeout=PATIENCE)
+                if answer.is_success and answer.json()["depth"] == 0:
+                    return
+            time.sleep(0.05)
+        pytest.fail(f"orders are left: {self._output.read_text()}")
+
+    def end(self) -> None:
+        """Send SIGTERM, and wait for a good end."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(PATIENCE) == 0, self._output.read_text()
+
+
+@contextmanager
+def serving(kind: str, directory: Path, *more: str) -> Iterator[Server]:
+    package, command = SERVERS[kind]
+    pytest.importorskip(package, reason=f"{package} is not installed: it comes with the extra dev")
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    where = address if command[-1] == "--bind" else str(port)
+    env = environment(ORDERS=str(directory / "orders"), DONE=str(directory / "done"))
+    with (
+        (directory / "output").open("ab") as output,
+        killed_at_last(
+            [sys.executable, "-m", *command, where, *more, "fastapi_workers:app"],
+            env=env,
+            stdout=output,
+            stderr=output,
+            group=True,
+        ) as process,
+    ):
+        server = Server(process, f"http://{address}", directory)
+        server.wait_until_answering()
+        yield server
+
+
+def worked_off(directory: Path) -> list[int]:
+    """Return the numbers of the orders that were worked off, as often as they were."""
+    done = [
+        parcel for parcel in (directory / "done").iterdir() if not parcel.suffix
+    ]  # else of a worker that was killed
+    return [json.loads(parcel.read_bytes())["number"] for parcel in done]
+
+
+def check(directory: Path, load: Load) -> None:
+    """What was accepted is worked off, and nothing is there or was done twice."""
+    done = Counter(worked_off(directory))
+    assert set(load.accepted) <= done.keys()
+    assert [number for number, times in done.items() if times > 1] == []
+    assert done.keys() <= {*load.accepted, *load.refused}
+    stored = Counter(
+        json.loads(message.body)["number"] for message in aiodq.open_reader(directory / "orders").topic("queue").scan()
+    )
+    assert [number for number, times in stored.items() if times > 1] == []
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", SERVERS)
+def test_nothing_is_lost_nor_done_twice(kind: str, rounds: int, tmp_path: Path) -> None:
+    killed: list[int] = []
+    one_at_a_time = threading.Lock()
+    with serving(kind, tmp_path) as server:
+        load = Load(server.url)
+
+        def kill(number: int) -> None:
+            if number % 200 in {60, 160}:
+                with one_at_a_time:  # orders go on meanwhile, and may reach the next kill
+                    owner, others = server.wait_for_workers()
+                    killed.append(owner if number % 200 == 60 else others[0])
+                    os.kill(killed[-1], signal.SIGKILL)
+
+        load.run(200 * rounds, kill)
+        assert len(killed) == 2 * rounds
+        assert len(load.accepted) > 150 * rounds
+        assert server.wait_for_workers()[0] not in killed
+        server.wait_until_done()
+
+        def end(number: int) -> None:
+            if number == 200 * rounds + 40:
+                server.process.send_signal(signal.SIGTERM)
+
+        load.run(100, end)
+        assert server.process.wait(PATIENCE) == 0
+    with serving(kind, tmp_path) as server:
+        server.wait_until_done()
+        server.end()
+    check(tmp_path, load)
+
+
+def test_workers_that_are_recycled_and_reloaded_leave_nothing_behind(tmp_path: Path) -> None:
+    with serving("gunicorn", tmp_path, "--max-requests", "40") as server:
+        before = {*server.wait_for_workers()[1], server.wait_for_workers()[0]}
+        load = Load(server.url)
+
+        def reload(number: int) -> None:
+            if number == 150:
+                server.process.send_signal(signal.SIGHUP)
+
+        load.run(300, reload)
+        owner, others = server.wait_for_workers()
+        assert before.isdisjoint({owner, *others})
+        server.wait_until_done()
+        server.end()
+    check(tmp_path, load)
+    assert len(load.accepted) > 250
