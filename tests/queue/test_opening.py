@@ -113,7 +113,8 @@ class TestWaiting:
             with pytest.raises(aiodq.StoreLockedError) as caught:
                 await aiodq.open(path)
             assert caught.value.pid == child.pid
-            for words in (f"process {child.pid} on ", "aiodq.open(path, wait=seconds)", "stop that process", "worker"):
+            wanted = (f"process {child.pid} on ", "aiodq.open(path, wait=seconds)", "or stop it", 'mode="shared"')
+            for words in wanted:
                 assert words in str(caught.value)
 
     async def test_opened_once_the_owner_lets_go(self, path: Path, tasks: Tasks, refused: asyncio.Event) -> None:

@@ -34,8 +34,8 @@ LOCK_NAME: Final = "LOCK"
 
 _HERE: Final = "which is this one: use that object, or close it first (await store.aclose())"
 _ELSEWHERE: Final = (
-    "which must let go of it first: wait for that with aiodq.open(path, wait=seconds), "
-    "stop that process, or run one process (one worker) for each store"
+    "which has it for itself: write aiodq.open(path, mode=\"shared\") in each process to share it, "
+    "wait for that one with aiodq.open(path, wait=seconds), or stop it"
 )
 _MODE: Final = 0o600
 _RECORD_LIMIT: Final = 1024
