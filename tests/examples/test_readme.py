@@ -17,20 +17,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 README: Final = ROOT / "README.md"
-PAGES: Final = ("aiodq/spark/README.md", "aiodq/spark/CLUSTERS.md", "benchmarks/README.md", "tests/README.md")
+PAGES: Final = (
+    "aiodq/ERRORS.md",
+    "aiodq/spark/README.md",
+    "aiodq/spark/CLUSTERS.md",
+    "aiodq/testing/README.md",
+    "benchmarks/README.md",
+    "tests/README.md",
+)
 EXPECTED: Final = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
 
 
-def blocks() -> list[tuple[int, str]]:
-    """Return the snippets with the number of lines before each."""
-    text = README.read_text(encoding="utf-8")
+def blocks(page: Path = README) -> list[tuple[int, str]]:
+    """Return a page's snippets with the number of lines before each."""
+    text = page.read_text(encoding="utf-8")
     found = re.finditer(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
     return [(text.count("\n", 0, match.start(1)), match[1]) for match in found]
 
 
-async def run(line: int, source: str, names: dict[str, Any]) -> None:
-    """Run a snippet as `python -m asyncio` would; a traceback shows the README's own lines."""
-    code = compile("\n" * line + source, README, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+async def run(line: int, source: str, names: dict[str, Any], page: Path = README) -> None:
+    """Run a snippet as `python -m asyncio` would; a traceback shows the page's own lines."""
+    code = compile("\n" * line + source, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     result = FunctionType(code, names)()
     if inspect.iscoroutine(result):
         await result
@@ -63,6 +70,13 @@ async def test_the_tour_runs_and_prints_what_it_says(
     assert len(blocks()) > 5
 
 
+async def test_the_page_on_testing_runs_and_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = ROOT / "aiodq/testing/README.md"
+    [(line, source)] = blocks(page)
+    await run(line, source, {}, page)
+    assert capsys.readouterr().out.splitlines() == EXPECTED.findall(source)
+
+
 def test_everything_the_readme_links_to_is_there() -> None:
     text = README.read_text(encoding="utf-8")
     targets = re.findall(r"\]\(([^)#]+)\)", text)
@@ -81,10 +95,10 @@ def test_everything_a_page_links_to_is_there(page: str) -> None:
 
 
 def test_the_readme_is_read_in_one_sitting() -> None:
-    assert len(README.read_text(encoding="utf-8").splitlines()) < 430
+    assert len(README.read_text(encoding="utf-8").splitlines()) < 400
 
 
-def test_every_error_is_in_the_readme() -> None:
-    text = README.read_text(encoding="utf-8")
+def test_every_error_is_on_the_page_of_errors() -> None:
+    text = (ROOT / "aiodq/ERRORS.md").read_text(encoding="utf-8")
     errors = {"QueueEmpty", "QueueFull", "QueueShutDown", *(name for name in aiodq.__all__ if name.endswith("Error"))}
     assert {name for name in errors if f"`{name}`" not in text} == set()
