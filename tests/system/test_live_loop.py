@@ -476,3 +476,16 @@ async def test_batches_are_handed_out_in_order(tmp_path: Path) -> None:
             for task in tasks:
                 task.cancel()
     assert taken == list(range(900))
+
+
+@pytest.mark.parametrize("number", [10, 50])
+async def test_tasks_that_put_at_once_are_written_in_the_order_of_their_calls(tmp_path: Path, number: int) -> None:
+    """Also where the turn of the loop takes so long that one who went on putting would give way to others."""
+    options = aiodq.StoreOptions(sync="os")
+    async with aiodq.open_queue(tmp_path, options, fs=QuickFileSystem(), clock=TickingClock()) as queue:
+        for _ in range(3):
+            await queue.put(b"the first ones make the topic")
+        for _ in range(5):
+            first = queue.end_offset
+            offsets = await asyncio.gather(*(queue.put(b"%d" % each) for each in range(number)))
+            assert offsets == list(range(first, first + number))

@@ -258,7 +258,7 @@ class GroupCommit:
             return None
         return sum(sizes) + OVERHEAD * len(sizes)
 
-    def put_now(self, body: object, *, gave_way: bool = False) -> int:
+    def put_now(self, body: object, *, gave_way: bool = False) -> int:  # noqa: C901 - a call costs more than a branch
         """Write a message at once; return its offset, or `NOT_NOW` or `GIVE_WAY`.
 
         Raises:
@@ -276,11 +276,12 @@ class GroupCommit:
         if not here or log is None or (self._bounded and not engine.put_buffer.has_room(1, len(body) + OVERHEAD)):
             return NOT_NOW
         # By its identity, as a task that has ended is not to be kept. One that takes its place in memory is as good.
-        task = id(current_task(self._loop))
-        if task != self._task and self._crowded(task):
-            return NOT_NOW
-        now = self._monotonic()
-        if not gave_way and (now >= self._turns.until or not engine.serial % _LONGEST_RUN) and self._turns.over(now):
+        task, now = id(current_task(self._loop)), self._monotonic()
+        if task != self._task:
+            # It does not give way, which would have those who put after it come before it.
+            if self._crowded(task):
+                return NOT_NOW
+        elif not gave_way and (now >= self._turns.until or not engine.serial % _LONGEST_RUN) and self._turns.over(now):
             return GIVE_WAY
         time_ns = self._now_ns()
         try:

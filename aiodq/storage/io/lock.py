@@ -34,7 +34,7 @@ LOCK_NAME: Final = "LOCK"
 
 _HERE: Final = "which is this one: use that object, or close it first (await store.aclose())"
 _ELSEWHERE: Final = (
-    "which has it for itself: write aiodq.open(path, mode=\"shared\") in each process to share it, "
+    'which has it for itself: write aiodq.open(path, mode="shared") in each process to share it, '
     "wait for that one with aiodq.open(path, wait=seconds), or stop it"
 )
 _MODE: Final = 0o600
