@@ -31,7 +31,11 @@ def limit(seconds: float) -> Iterator[None]:
         yield
         return
 
+    over = False
+
     def interrupt(_: int, __: FrameType | None) -> None:
+        nonlocal over
+        over = True
         raise HungError(f"no end within {seconds:g} seconds")
 
     begun = time.monotonic()
@@ -39,6 +43,10 @@ def limit(seconds: float) -> Iterator[None]:
     left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
     try:
         yield
+    except Exception as error:
+        if over:  # what is interrupted may fail otherwise as it is tidied up
+            raise HungError(f"no end within {seconds:g} seconds") from error
+        raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
