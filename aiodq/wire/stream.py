@@ -68,7 +68,8 @@ class PacketReader:
                 at, found = packet
                 yield found
         except ProtocolError as error:
-            self._broken = error
+            # Views of what was read may live in the error's frames as long as it does: it cannot be cut any more.
+            self._broken, self._data, at = error, bytearray(), 0
             raise
         finally:
             del self._data[:at]

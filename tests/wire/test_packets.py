@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.errors import ProtocolError
-from aiodq.wire.layout import ACK, FIRST_PACKET, HELLO, ITEM, OPEN, PACKET, RANGE, Op
+from aiodq.wire.layout import ACK, FIRST_PACKET, HELLO, ITEM, OPEN, PACKET, RANGE, TXN, Op
 from aiodq.wire.packets import PACKETS, Call, Message, Open, Ping
 from aiodq.wire.stream import Packet, PacketReader, encode_packet
 from tests.format.support import memory_bound, patched
@@ -183,3 +183,15 @@ def test_too_much_json_is_refused_by_both_ends() -> None:
     refused(packet(Op.CALL, b"\1\0x" + json.dumps({"a": text}).encode()), "JSON")
     with pytest.raises(ProtocolError, match="a text of 300 bytes"):
         encode_packet(Open(1, "x" * 300, "", {}))
+
+
+def test_what_is_refused_deep_within_a_packet_behind_a_good_one_is_refused_for_good() -> None:
+    """Views of the bytes live in the error's frames, while those of the good packet are cut off."""
+    reader, found = PacketReader(), list[Packet]()
+    data = encode_packet(Ping(1), 3) + packet(Op.TXN, TXN.pack(1, 1, 0) + bytes(4))
+    with pytest.raises(ProtocolError, match="TXN: 0 bytes are left") as caught:
+        found.extend(reader.feed(data))
+    assert found == [Packet(Ping(1), 3)]
+    with pytest.raises(ProtocolError) as again:
+        list(reader.feed(encode_packet(Ping(2), 4)))
+    assert again.value is caught.value
