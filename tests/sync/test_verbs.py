@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -344,4 +343,3 @@ def test_a_queue_of_a_store_is_shut_down_and_the_store_goes_on(tmp_path: Path) -
         with pytest.raises(aiodq.QueueShutDown):
             jobs.put(b"b")
         store.queue("others").put(b"c")
-    assert threading.active_count() == len(threading.enumerate())
