@@ -208,7 +208,8 @@ def check_letter(argument: str, headers: dict[str, Any]) -> None:
 def test_a_service_under_load_that_is_stopped_killed_and_crashed_loses_nothing(tmp_path: Path, seed: int) -> None:
     supervisor, book, early = asyncio.run(serve(tmp_path, seed, seconds=0, pause=0.6))
     check(tmp_path, supervisor, book)
-    assert supervisor.lives >= ATTEMPTS + 3
+    # Each attempt of what crashes the service ended a life: by itself, or stopped or killed with it in hand.
+    assert supervisor.lives > ATTEMPTS
     # What fails, hangs and crashes was waited for by itself: most of the others were done while it was.
     assert early >= len(book.promised["note"]) // 2
 
