@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 from collections import defaultdict
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +15,8 @@ import pytest
 import aiodq
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.verify import verify_store
-from tests.channels.child import CHANNEL, DEAD, TOPIC
-from tests.channels.support import soon
+from tests.channels.child import CHANNEL, DEAD, OPTIONS, TOPIC
+from tests.channels.support import PATIENCE
 from tests.processes import read_notes, run_until_killed, when_to_die
 
 if TYPE_CHECKING:
@@ -67,12 +70,16 @@ async def kill_and_check(directory: Path, seed: int, kills: int) -> int:
         run_and_kill(store, notes, rng)
     told = Told(read_notes(notes))
     async with aiodq.open(store) as opened:
-        channel, dead = opened.topic(TOPIC).channel(CHANNEL), opened.topic(DEAD)
+        # Nothing that is taken here times out, and comes again in another's place, before all is taken.
+        patient = replace(OPTIONS, visibility_timeout=3600.0)
+        channel, dead = opened.topic(TOPIC).channel(CHANNEL, patient), opened.topic(DEAD)
         await opened.topic(TOPIC).settle_in()
         waiting: dict[str, int] = {}
-        for _ in range(channel.depth):
-            message = await soon(channel.get())
-            waiting[message.body.decode()] = message.attempts
+        async with asyncio.timeout(PATIENCE):
+            while channel.in_flight() < channel.depth:  # what is out of attempts is taken by nobody, and is dead soon
+                with suppress(TimeoutError):
+                    message = await channel.get(timeout=0.1)
+                    waiting[message.body.decode()] = message.attempts
         buried = {message.body.decode() async for message in dead.scan()}
     assert not verify_store(str(store), OsFileSystem()).damages
     of = told.of
