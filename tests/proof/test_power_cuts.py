@@ -38,6 +38,11 @@ def test_no_kill_and_power_cut_after_it_breaks_a_promise(name: str, seed: int) -
     assert result.states
 
 
+def test_what_an_owner_that_was_killed_had_only_moved_in_is_there_after_a_power_cut() -> None:
+    case = Case("bulk loads", 3824875896, "posix", states=2, nested=1, lives=1, moments=6, kills=2)
+    assert explore(case, WORKLOADS[case.workload]).violations == []
+
+
 @pytest.mark.parametrize("number", range(20))
 def test_a_safeguard_taken_away_is_noticed(number: int, seed: int) -> None:
     # `python -m tests.proof --only teeth` takes each of them away.

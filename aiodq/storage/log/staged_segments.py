@@ -72,11 +72,12 @@ def move_in(fs: FileSystem, directory: str, staged: Sequence[tuple[str, int]]) -
         for path, base in moving:
             # The first takes the name of the empty segment that the log would have gone on with.
             fs.rename(path, segment_path(directory, base))
-        if moving:
-            # CRASH: 11. Nothing else is appended before both names are durable: no power cut brings a staged one back
-            # once retention may have deleted what it became.
+        # CRASH: 11. Nothing else is appended before both names are durable: no power cut brings a staged one back once
+        # retention may have deleted what it became. Nor is the commit noted as done: an owner that was killed may have
+        # moved them and no more.
+        if staged and fs.exists(directory):
             sync_directory(fs, directory)
-            _sync_staging(fs, os.path.dirname(moving[0][0]))
+            _sync_staging(fs, os.path.dirname(staged[0][0]))
     except OSError as cause:
         raise storage_error(cause, directory) from cause
 
@@ -84,11 +85,13 @@ def move_in(fs: FileSystem, directory: str, staged: Sequence[tuple[str, int]]) -
 def _sync_staging(fs: FileSystem, directory: str) -> None:
     """Make durable that files have left a writer's directory, which the writer may be removing at this moment."""
     try:
-        sync_directory(fs, directory)
+        if fs.exists(directory):
+            sync_directory(fs, directory)
+            return
     except StoreFailedError:
         if fs.exists(directory):
             raise
-        sync_directory(fs, os.path.dirname(directory))
+    sync_directory(fs, os.path.dirname(directory))
 
 
 def placed(fs: FileSystem, directory: str, topic: UUID, base: int) -> Segment:
