@@ -61,7 +61,7 @@ def seconds(span: float | timedelta) -> float:
 
 def _in_words(cls: C) -> C:
     """Have a class of options refuse an argument that it does not know by naming what was meant."""
-    init = cls.__init__  # type: ignore[misc]  # mypy fears a subclass with another __init__; none is made yet
+    init = cls.__init__  # type: ignore[misc]  # unsound for subclasses; this is the class itself
 
     @functools.wraps(init)
     def checked(self: object, *args: object, **kwargs: object) -> None:

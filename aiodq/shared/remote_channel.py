@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import deque
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.channel.wait_queue import WaitQueue
@@ -28,6 +28,7 @@ from aiodq.wire.payload import Held
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from aiodq.engine.channel.settlement import Settlement
     from aiodq.engine.graceful_stop import Stoppable
     from aiodq.options import ChannelOptions
     from aiodq.shared.link import Heard
@@ -148,8 +149,10 @@ class RemoteChannel(RemoteSettlement):
         for batch in decode_messages(said.frames, said.first):
             # Numbers of this process's own: those of two owners may be the same.
             number, self._number = self._number, self._number + len(batch.columns.bodies)
+            # It is no `Settlement`, and has all of one that a message asks for.
+            settles = cast("Settlement", self)
             lease = MessageLease(
-                self._topic.name, batch, number=number, attempts=said.attempts, channel_engine=self,  # type: ignore[arg-type]  # in its place
+                self._topic.name, batch, number=number, attempts=said.attempts, channel_engine=settles,
             )  # fmt: skip
             for index, body in enumerate(batch.columns.bodies):
                 offset = batch.first + index

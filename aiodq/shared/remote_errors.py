@@ -62,7 +62,7 @@ def error_of(said: Fail) -> Exception:
             error.position = None if said.position < 0 else said.position
             error.errno = said.errno or None
     with suppress(AttributeError):
-        error.retriable = said.retriable  # type: ignore[attr-defined]  # those of asyncio's queues have it, too
+        error.retriable = said.retriable  # type: ignore[attr-defined]  # asyncio's QueueFull has none, ours have
         if hasattr(error, "pid"):
             error.pid = said.pid or None
     return error

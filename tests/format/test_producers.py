@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -38,6 +39,9 @@ from tests.format.support import (
     reseal,
     u32,
 )
+
+if TYPE_CHECKING:
+    from struct import Struct
 
 u64 = st.integers(0, 2**64 - 1)
 
@@ -119,7 +123,7 @@ def test_a_reader_steps_over_both() -> None:
     ("table", "size", "layout"),
     [("PUT_FRAME", 56, spec._PUT), ("PRODUCERS_FRAME", 40, spec._COUNT), ("PRODUCER_ENTRY", 40, spec._ENTRY)],
 )
-def test_the_tables_are_the_layouts(table: str, size: int, layout: object) -> None:
+def test_the_tables_are_the_layouts(table: str, size: int, layout: Struct) -> None:
     text = inspect.cleandoc(spec.__doc__ or "")
     _, found, rest = text.partition(f"{table}: {size} bytes")
     assert found
@@ -130,5 +134,5 @@ def test_the_tables_are_the_layouts(table: str, size: int, layout: object) -> No
         at += int(length)
     own = sum(int(length) for offset, length in rows if int(offset) >= (28 if "FRAME" in table else 0))
     trailer = TRAILER.size if table == "PUT_FRAME" else 0
-    assert own == layout.size + trailer  # type: ignore[attr-defined]
+    assert own == layout.size + trailer
     assert at == size - (TRAILER.size if table == "PRODUCERS_FRAME" else 0)
