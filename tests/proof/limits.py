@@ -1,4 +1,7 @@
-"""A limit of real time for what must not hang: simulated time stands still in what spins or waits for a lock."""
+"""A limit of real time for what must not hang: simulated time stands still in what spins or waits for a lock.
+
+A busy machine is no hang: what got less of the processor than it may use has four times as long.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["HungError", "limit"]
 
 _AGAIN = 1.0
+_PATIENCE = 4
+"""Times as long for what waits, or is kept from the processor."""
 
 
 class HungError(KeyboardInterrupt):
@@ -25,7 +30,8 @@ class HungError(KeyboardInterrupt):
 def limit(seconds: float) -> Iterator[None]:
     """Raise `HungError` out of what takes longer, and again each second while that is being tidied up.
 
-    What was limited already stays so. Outside the main thread there is no limit.
+    Longer is that many seconds of the processor, or four times as many of waiting. What was limited already stays so.
+    Outside the main thread there is no limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -35,12 +41,16 @@ def limit(seconds: float) -> Iterator[None]:
 
     def interrupt(_: int, __: FrameType | None) -> None:
         nonlocal over
+        starved = time.process_time() - used < seconds and time.monotonic() - begun < _PATIENCE * seconds
+        if starved and not over:
+            return
         over = True
         raise HungError(f"no end within {seconds:g} seconds")
 
     begun = time.monotonic()
+    used = time.process_time()
     handler = signal.signal(signal.SIGALRM, interrupt)
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, min(_AGAIN, seconds))
     try:
         yield
     except Exception as error:

@@ -42,6 +42,14 @@ def test_what_waits_for_ever_is_interrupted_and_what_was_limited_before_stays_so
     assert (signal.getitimer(signal.ITIMER_REAL)[0] > 0) == (before > 0)
 
 
+def test_what_is_kept_from_the_processor_has_longer() -> None:
+    with limit(1.0):
+        time.sleep(1.5)
+    with pytest.raises(HungError), limit(0.2):
+        while True:
+            pass
+
+
 def test_a_program_that_hangs_is_a_violation_that_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exploring, "_LONGEST", 0.2)
     result = explore(Case("spinning", 1), Workload("spinning", "", spinning))
