@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from aiodq.deferred import DeferredMessage
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.channel.held_by_task import HeldByTask
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.options import ChannelOptions, Position
     from aiodq.stats import ChannelStats
@@ -48,7 +49,7 @@ class Channel(AsyncIteration):
         self._channel_engine = channel_engine
         self._store_ref = channel_engine.store_ref()
         # What is told of each message that is handed out.
-        self._note: Callable[[Message], None] | None = None
+        self._held_by_task: HeldByTask[Message] | None = None
 
     def __repr__(self) -> str:
         """Say which it is, whether it is open, what is before it, and where."""
@@ -106,7 +107,11 @@ class Channel(AsyncIteration):
         if timeout is None:
             channel_engine = self._channel_engine
             message = channel_engine.take_next(self._store_ref) or await channel_engine.get(self._store_ref)
-            return self._handed(message) if self._note is not None or channel_engine.special else message
+            if channel_engine.special:
+                return self._handed(message)
+            if self._held_by_task is not None:
+                self._held_by_task.note(message)
+            return message
         wait = span_seconds("timeout", timeout, past=True)
         if not wait:
             try:
@@ -175,9 +180,11 @@ class Channel(AsyncIteration):
         except BaseException:
             self._give_back(messages)
             raise
-        if self._note is None and not channel_engine.special:
-            return messages
-        return [self._handed(message) for message in messages]
+        if channel_engine.special:
+            return [self._handed(message) for message in messages]
+        if self._held_by_task is not None:
+            self._held_by_task.note_many(messages)
+        return messages
 
     async def _take_more(self, messages: list[Message], most: int) -> None:
         """Take what is there, until there are so many; others have their turn whenever that is very many."""
@@ -206,7 +213,7 @@ class Channel(AsyncIteration):
 
     async def _iterate(self) -> AsyncIterator[Message]:
         channel_engine, store_ref = self._channel_engine, self._store_ref
-        monotonic = channel_engine.monotonic
+        monotonic, held_by_task = channel_engine.monotonic, self._held_by_task
         self._engine.check_context()
         while True:
             lease = channel_engine.lease
@@ -220,8 +227,10 @@ class Channel(AsyncIteration):
                     message = await channel_engine.get(store_ref)
                 except QueueShutDown:
                     return
-            if self._note is not None or channel_engine.special:
+            if channel_engine.special:
                 self._handed(message)
+            elif held_by_task is not None:
+                held_by_task.note(message)
             yield message
 
     def _handed(self, message: Message) -> Message:
@@ -232,8 +241,8 @@ class Channel(AsyncIteration):
             return message
         if channel_engine.counting:
             channel_engine.note_deliveries()
-        if self._note is not None:
-            self._note(message)
+        if self._held_by_task is not None:
+            self._held_by_task.note(message)
         return message
 
     def ack_many(self, messages: Iterable[Message]) -> Awaitable[None]:

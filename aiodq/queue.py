@@ -34,7 +34,7 @@ class Queue(Producer, Channel, AsyncBlock):
         """Made by the store. `close` is given where the queue has the store to itself."""
         super().__init__(channel._engine, channel._channel_engine)  # noqa: SLF001 - one class in two
         self._topic = topic
-        self._note = self._channel_engine.held_by_task.note
+        self._held_by_task = self._channel_engine.held_by_task
         self._close = close
 
     def _described(self) -> str:

@@ -318,7 +318,7 @@ class SharedQueue(SharedChannel, Queue):
         """Made by the store. `close` is given where the queue has the store to itself."""
         SharedChannel.__init__(self, topic._remote, channel._remote)  # noqa: SLF001 - one class in two
         self._topic = topic
-        self._note = self._remote.held_by_task.note
+        self._held_by_task = self._remote.held_by_task
         self._close = close
 
     async def purge(self) -> int:

@@ -60,7 +60,7 @@ class Queue(Producer, Channel):
 
     def __init__(self, loop_thread: LoopThread, inner: queue.Queue, *, owns: bool = False) -> None:
         """Made by the store. `owns`: the queue has the store to itself, and closes it."""
-        inner._note = None  # noqa: SLF001 - who holds what is noted by thread
+        inner._held_by_task = None  # noqa: SLF001 - who holds what is noted by thread
         super().__init__(loop_thread, inner)
         self._queue = self._producer = inner
         self._held = _Held()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aiodq.engine.channel import channel_engine
 from aiodq.engine.channel.ack_persister import _PIECE
 from aiodq.storage.state.channel_journal import ChannelJournal
-from tests.channels.support import Machine, ready
+from tests.channels.support import PATIENCE, Machine, ready, soon, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from aiodq.format.journal import Op
 
 MANY = 5 * _PIECE + 2
+GROUP = 20
+ROUNDS = 10
 
 
 class Turns:
@@ -85,3 +89,36 @@ async def test_a_crash_between_two_pieces_loses_no_message(machine: Machine, mon
         async with machine.jobs(max_in_flight=10 * _PIECE) as again:
             found = ready(again)
             assert set(found) >= {message.body for message in messages[::2]}
+
+
+@pytest.mark.parametrize("gives_way", [False, True])
+async def test_those_who_ack_in_two_groups_become_one(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, gives_way: bool
+) -> None:
+    if gives_way:
+        monkeypatch.setattr(channel_engine, "_LONGEST_TURN", -1.0)
+    syncs, begun, go, sync = 0, threading.Event(), threading.Event(), ChannelJournal.sync
+
+    def held_up(journal: ChannelJournal) -> None:
+        nonlocal syncs
+        syncs += 1
+        begun.set()
+        go.wait(PATIENCE)
+        sync(journal)
+
+    async with machine.jobs() as jobs:
+        await jobs.put_many([b"x"] * 2 * GROUP * ROUNDS)
+        monkeypatch.setattr(ChannelJournal, "sync", held_up)
+
+        async def work() -> None:
+            for _ in range(ROUNDS):
+                await (await jobs.get()).ack()
+
+        workers = [asyncio.create_task(work()) for _ in range(GROUP)]
+        await until(begun.is_set)
+        workers += [asyncio.create_task(work()) for _ in range(GROUP)]
+        await until(lambda: jobs.in_flight() == 0 and jobs.depth == 2 * GROUP * (ROUNDS - 1))
+        go.set()
+        await soon(asyncio.gather(*workers))
+        assert jobs.depth == 0
+        assert syncs <= ROUNDS + 1

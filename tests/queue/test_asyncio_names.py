@@ -326,6 +326,35 @@ class TestTaskDone:
                 held = message
             assert sum(len(each.older) for each in jobs._channel_engine.held_by_task._by_id.values()) < 50
 
+    async def test_without_one_it_is_the_last_of_those_that_were_taken_at_once(self, path: Path) -> None:
+        async with queue(path) as jobs:
+            await fill(jobs, numbered(8))
+            first = [await jobs.get(), *await jobs.get_many(3)]
+            second = await jobs.get_many(3)
+            order: list[int] = []
+            second[1].ack_nowait()
+            for _ in range(5):
+                jobs.task_done()
+                order += [m.offset for m in first + second if m.settled and m.offset not in (5, *order)]
+            assert order == [6, 4, 3, 2, 1]
+            async for message in jobs:
+                jobs.task_done()
+                assert message.settled
+                break
+            jobs.task_done()
+            assert first[0].settled
+            with pytest.raises(ValueError, match="name the message"):
+                jobs.task_done()
+
+    @pytest.mark.parametrize("how", ["acked", "purged"])
+    async def test_what_is_taken_at_once_does_not_pile_up(self, path: Path, how: str) -> None:
+        async with queue(path) as jobs:
+            for _ in range(30):
+                await fill(jobs, numbered(100))
+                messages = await jobs.get_many(100)
+                await (jobs.ack_many(messages) if how == "acked" else jobs.purge())
+            assert sum(len(each.older) for each in jobs._channel_engine.held_by_task._by_id.values()) < 500
+
     async def test_join_waits_for_every_one(self, path: Path, tasks: Tasks, seed: int) -> None:
         rng = random.Random(seed)
         async with queue(path) as jobs:

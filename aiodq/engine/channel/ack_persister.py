@@ -36,6 +36,8 @@ _SYNCS_AT_ONCE: Final = 4
 
 _RETRY: Final = 0.25
 
+_TURNS_TO_GATHER: Final = 2
+
 
 @dataclass(slots=True)
 class Job:
@@ -202,6 +204,19 @@ class AckPersister:
                     waiter.set_result(None)
         for channel_engine in channel_engines:
             await self._keep_up(channel_engine)
+        if self._dirty:
+            await self._gather(sum(len(waiters) for _, waiters in waiting))
+
+    async def _gather(self, told: int) -> None:
+        """Let those who were just told ack again before the next write, where not more than they wait for it already.
+
+        Else they would go on in two groups that wait for each other's syncs: as `GroupCommit.synced` has it for puts.
+        In one turn of the loop they are told and get the next message, or, where `get` gives way to others, in two.
+        """
+        for _ in range(_TURNS_TO_GATHER):
+            if not 0 < sum(len(channel_engine.ack_waiters) for channel_engine in self._dirty.values()) <= told:
+                return
+            await asyncio.sleep(0)
 
     def _not_written(self, waiting: list[tuple[Settlement, list[asyncio.Future[None]]]], raised: BaseException) -> None:
         """Tell who waits for their acks, or, where the store is about to stop, let them wait to be told of that."""

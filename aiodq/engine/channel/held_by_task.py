@@ -10,7 +10,7 @@ from aiodq.delivery.leases import ACKED
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from aiodq.delivery.leases import Lease
 
@@ -23,8 +23,12 @@ _SLACK: Final = 16
 class Takeable(Protocol):
     """A message."""
 
-    _run: Lease
     _index: int
+
+    @property
+    def _run(self) -> Lease:
+        """The lease that it is of."""
+        ...
 
     @property
     def held(self) -> bool:
@@ -51,8 +55,22 @@ class _Taken(Generic[T]):
         self.older.append(self.last)
         self.last = message
         if len(self.older) > self.most:
+            self._drop()
+
+    def add_many(self, messages: Sequence[T]) -> None:
+        """Add messages, at least one. What was taken before has mostly been settled by now."""
+        self.older.append(self.last)
+        self._drop()
+        self.older += messages[:-1]
+        self.last = messages[-1]
+
+    def _drop(self) -> None:
+        # A mark is seen at once; whether a message without one was taken away meanwhile has to be looked up.
+        self.older = [each for each in self.older if each._run.marks[each._index] < ACKED]  # noqa: SLF001 - as in `note`
+        if len(self.older) > self.most:
             self.older = [each for each in self.older if each.held]
             self.most = 2 * len(self.older) + _SLACK
+        self.most = min(self.most, 2 * len(self.older) + _SLACK)
 
 
 class HeldByTask(Generic[T]):
@@ -84,6 +102,16 @@ class HeldByTask(Generic[T]):
                 taken.last = message
             else:
                 taken.add(message)
+
+    def note_many(self, messages: Sequence[T]) -> None:
+        """The running task has taken these, at least one."""
+        task = current_task(self._loop)
+        taken = self._by_id.get(id(task))
+        if taken is None:
+            self.note(messages[0])
+            taken, messages = self._by_id.get(id(task)), messages[1:]
+        if taken is not None and messages:
+            taken.add_many(messages)
 
     def _forget(self, identity: int) -> Callable[[object], object]:
         # INVARIANT: this runs before another task can have the same id.
