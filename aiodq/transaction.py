@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from aiodq.engine.put_batch import OVERHEAD, Draft
 from aiodq.engine.transactions.group_committer import HeldAck
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from aiodq.format.layout import BytesLike
 
 __all__ = ["Held", "Transaction"]
-
-_LARGEST: Final = 1 << 28
 
 
 class Held(Protocol):
@@ -225,8 +223,8 @@ class Transaction(AsyncBlock):
         engine, messages = self._puts.get(topic) or (self._host.engine(topic), [])
         added = engine.put_buffer.accepted_many(bodies, common)
         cost = self._cost + sum(len(body) + OVERHEAD for _, body in added)
-        if cost > _LARGEST:
-            raise MessageSizeError(f"a transaction holds up to {_LARGEST} bytes of messages")
+        if cost > self._host.committer.largest:
+            raise MessageSizeError(f"a transaction holds up to {self._host.committer.largest} bytes of messages")
         if added:
             self._cost = cost
             messages += added

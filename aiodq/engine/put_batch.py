@@ -29,6 +29,7 @@ __all__ = [
     "atomic_part",
     "columns_cost",
     "columns_of",
+    "messages_of",
 ]
 
 C = TypeVar("C")
@@ -174,16 +175,9 @@ class Part:
         if len(kept) == len(self.waiters):
             return self
         part = Part(Columns([]), [], atomic=False)
-        columns = self.columns
+        messages = messages_of(self.columns)
         for number in kept:
-            message = Accepted(
-                None if columns.tags is None else columns.tags[number],
-                None if columns.keys is None else columns.keys[number],
-                None if columns.headers is None else columns.headers[number],
-                0 if columns.dues is None else columns.dues[number],
-                0 if columns.expiries is None else columns.expiries[number],
-            )
-            part.add(message, columns.bodies[number], self.waiters[number])
+            part.add(*messages[number], self.waiters[number])
         return part if kept else None
 
     @property
@@ -232,6 +226,23 @@ def columns_of(messages: Sequence[tuple[Accepted, bytes]]) -> Columns:
         columns.headers = _column([own or _NO_HEADERS for own in headers], _NO_HEADERS)
         columns.dues, columns.expiries = _column(dues, 0), _column(expiries, 0)
     return columns
+
+
+def messages_of(columns: Columns) -> list[tuple[Accepted, bytes]]:
+    """Return messages one by one: what `columns_of` makes columns of."""
+    return [
+        (
+            Accepted(
+                None if columns.tags is None else columns.tags[number],
+                None if columns.keys is None else columns.keys[number],
+                None if columns.headers is None else columns.headers[number],
+                0 if columns.dues is None else columns.dues[number],
+                0 if columns.expiries is None else columns.expiries[number],
+            ),
+            body,
+        )
+        for number, body in enumerate(columns.bodies)
+    ]
 
 
 def _column(values: list[Any], none: object) -> list[Any] | None:

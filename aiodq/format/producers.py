@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = [
     "KIND_PRODUCERS",
     "KIND_PUT",
+    "Origin",
     "Producer",
     "PutOf",
     "decode_producers",
@@ -67,6 +68,13 @@ _PUT: Final = struct.Struct("<QQII")
 _COUNT: Final = struct.Struct("<II")
 _ENTRY: Final = struct.Struct("<QQQIIq")
 _BODY: Final = FRAME_PREFIX.size
+
+
+class Origin(NamedTuple):
+    """Whose a put is, and the how manieth of its own into this topic; or a transaction, see `aiodq.wire`."""
+
+    producer: int
+    sequence: int
 
 
 class PutOf(NamedTuple):

@@ -26,6 +26,11 @@ The blocks' numbers follow each other, beginning with the header's. Their checks
 another each time the header is written: what is left from before is no block any more, nor is what somebody put into a
 message. Zeros may follow the last block: space that is there for those to come.
 
+An ack group of the channel `origin#ephemeral` settles nothing. It says whose transaction this is, so that one which
+comes again is known: its topic is one of those of the block's other groups, its one range begins at the producer's
+number, and the range's length is the transaction's sequence (`aiodq.wire`, TXN). Ephemeral channels have nothing in
+this file otherwise, and whoever does not know of it finds no such channel to settle anything in.
+
 A transaction is committed once its block is durable. Its acks are then true, whatever the channel's journal says; its
 puts are appended to the topics in frames with the flag TRANSACTION and the block's number, all that belong to a topic
 as one run. Who opens a store after a crash looks for that number in the topic, from the offset on that the block names,
@@ -47,7 +52,8 @@ from aiodq.format.checksum import CRC32, checksum_named
 from aiodq.format.columns import Columns
 from aiodq.format.frame import FrameContext, decode_frame, encode_frames, read_prefix
 from aiodq.format.layout import ALIGNMENT, padded
-from aiodq.names import check_name
+from aiodq.format.producers import Origin
+from aiodq.names import EPHEMERAL, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +64,7 @@ __all__ = [
     "Block",
     "Commit",
     "Header",
+    "Origin",
     "Puts",
     "decode_commit",
     "decode_header",
@@ -81,6 +88,8 @@ _GROUPS: Final = struct.Struct("<II")
 _ACKS: Final = struct.Struct("<HHI")
 _RANGE: Final = struct.Struct("<QQ")
 _PUTS: Final = struct.Struct("<HHIQ")
+_ORIGIN: Final = f"origin{EPHEMERAL}"
+"""The channel that stands for whose transaction it is."""
 
 FIRST_BLOCK: Final = _HEADER.size
 """Where the first block begins."""
@@ -112,10 +121,17 @@ class Puts:
 
 @dataclass(slots=True)
 class Commit:
-    """A transaction."""
+    """A transaction.
+
+    Attributes:
+        acks: what it settles.
+        puts: what it puts.
+        origin: whose it is, of one that may come again. One without acks and puts has none in the file.
+    """
 
     acks: list[Acks] = field(default_factory=list)
     puts: list[Puts] = field(default_factory=list)
+    origin: Origin | None = None
 
 
 class Block(NamedTuple):
@@ -168,8 +184,9 @@ def decode_header(data: bytes, path: str = "") -> Header:
 
 def encode_commit(commit: Commit, number: int, durable: int, salt: int) -> bytes:
     """Return a transaction as a block."""
-    parts = [_GROUPS.pack(len(commit.acks), len(commit.puts))]
-    for acks in commit.acks:
+    settled = commit.acks if commit.origin is None else [*commit.acks, *_origin_group(commit, commit.origin)]
+    parts = [_GROUPS.pack(len(settled), len(commit.puts))]
+    for acks in settled:
         topic, channel = acks.topic.encode(), acks.channel.encode()
         parts += (_ACKS.pack(len(topic), len(channel), len(acks.ranges)), topic, channel)
         parts += [_RANGE.pack(start, stop - start) for start, stop in acks.ranges]
@@ -181,6 +198,13 @@ def encode_commit(commit: Commit, number: int, durable: int, salt: int) -> bytes
     length = padded(_BLOCK.size + len(content))
     covered = struct.pack("<QQQ", number, durable, len(content)) + content.ljust(length - _BLOCK.size, b"\0")
     return struct.pack("<II", length, zlib.crc32(covered, salt)) + covered
+
+
+def _origin_group(commit: Commit, origin: Origin) -> Iterator[Acks]:
+    """Yield the group that says whose a transaction is."""
+    # A topic that is there anyhow: who does not know such a group looks for the channel in it, and for nothing else.
+    for topic in [*(acks.topic for acks in commit.acks), *(puts.topic for puts in commit.puts)][:1]:
+        yield Acks(topic, _ORIGIN, [(origin.producer, origin.producer + origin.sequence)])
 
 
 def decode_commit(data: bytes, at: int, salt: int, path: str = "") -> Block | None:
@@ -246,7 +270,10 @@ def _decode(view: memoryview) -> Commit:
             raise ValueError(f"{ranges} ranges do not fit")
         pairs = [_RANGE.unpack_from(view, at + _RANGE.size * number) for number in range(ranges)]
         at += _RANGE.size * ranges
-        commit.acks.append(Acks(*names, [(start, start + length) for start, length in pairs]))
+        if names[1] == _ORIGIN:
+            (commit.origin,) = map(Origin._make, pairs)
+        else:
+            commit.acks.append(Acks(*names, [(start, start + length) for start, length in pairs]))
     for _ in range(put_groups):
         topic, _zero, size, since = _PUTS.unpack_from(view, at)
         at += _PUTS.size
@@ -257,6 +284,8 @@ def _decode(view: memoryview) -> Commit:
         at += size
     if at != len(view):
         raise ValueError(f"{len(view) - at} bytes too many")
+    if commit.origin is not None and not (commit.acks or commit.puts):
+        raise ValueError("nothing but whose it is")
     return commit
 
 

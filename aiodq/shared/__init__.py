@@ -7,8 +7,8 @@ recovers, then listens (`rendezvous`, `owner`), and serves each connection (`ses
 Every process, the owner's too, asks over such a connection (`link`), which looks for the next owner when one is gone,
 and may find that this is the process itself (`remote_store`). The objects that users hold are those of a store that one
 process has; what stands behind them in place of its engine asks: `remote_topic` with `remote_puts`, `remote_channel`
-with `remote_settlement`. What looks into an engine is done otherwise by `handles`; what is in the log is read from its
-files (`history`).
+with `remote_settlement`, `remote_transactions`, whose other half is `client_transactions`. What looks into an engine is
+done otherwise by `handles`; what is in the log is read from its files (`history`).
 
 Across a change of owners:
 
@@ -17,5 +17,8 @@ Across a change of owners:
 - What a process holds it claims from the next owner (RESUME). That one delivers nothing of what was there before all
   whom the owner before has noted in `#clients` have done so, or a second has gone by.
 - What is settled is said until an owner has confirmed it. What it knows nothing of any more was settled before.
+- A transaction is said until an owner has told what became of it. Which are committed the file of transactions says, in
+  each one's own block, and `#origins` for those that it has forgotten: so one that comes again counts once, and one
+  whose messages are not this process's any more, and that is not committed, fails as a stale ack does.
 - An owner whose store has failed lets it go, and whoever opens it next reads what is really there.
 """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Arguments = Mapping[str, Any]
 
-__all__ = ["call_channel", "call_store", "call_topic"]
+__all__ = ["call_channel", "call_store", "call_topic", "whole"]
 
 _PAGE: Final = 500
 """So many names, or deferred messages, are in an answer at most."""
@@ -51,7 +51,12 @@ def _text(arguments: Arguments, name: str) -> str:
     return value
 
 
-def _whole(arguments: Arguments, name: str) -> int:
+def whole(arguments: Arguments, name: str) -> int:
+    """Return an argument that is a whole number.
+
+    Raises:
+        ProtocolError: it is something else.
+    """
     value = arguments.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
         raise ProtocolError(f"CALL: {name} is a whole number, not {value!r:.100}")
@@ -114,7 +119,7 @@ async def _delete_topic(owner: Called, arguments: Arguments) -> None:
 
 
 async def _requeue_dead(owner: Called, arguments: Arguments) -> int:
-    limit = None if arguments.get("limit") is None else _whole(arguments, "limit")
+    limit = None if arguments.get("limit") is None else whole(arguments, "limit")
     return await owner.store.requeue_dead(_text(arguments, "topic"), limit=limit)
 
 
@@ -170,7 +175,7 @@ async def _delete_channel(_owner: Called, topic: Topic, arguments: Arguments) ->
 
 
 async def _offset_at(_owner: Called, topic: Topic, arguments: Arguments) -> int:
-    return await topic.offset_at(moment(_whole(arguments, "ns")))
+    return await topic.offset_at(moment(whole(arguments, "ns")))
 
 
 async def _view(_owner: Called, topic: Topic, _arguments: Arguments) -> tuple[int, int]:
@@ -204,7 +209,7 @@ async def call_channel(topic: Topic, channel: Channel, name: str, arguments: Arg
 
 async def _seek(_topic: Topic, channel: Channel, arguments: Arguments) -> None:
     position: Any = arguments.get("position")  # of whatever type a client says: `seek` refuses what is none
-    await channel.seek(moment(_whole(position, "ns")) if isinstance(position, dict) else position)
+    await channel.seek(moment(whole(position, "ns")) if isinstance(position, dict) else position)
 
 
 async def _purge(_topic: Topic, channel: Channel, _arguments: Arguments) -> int:
@@ -226,7 +231,7 @@ async def _name(topic: Topic, channel: Channel, arguments: Arguments) -> None:
 
 
 async def _cancel(_topic: Topic, channel: Channel, arguments: Arguments) -> None:
-    await channel.cancel(_whole(arguments, "offset"))
+    await channel.cancel(whole(arguments, "offset"))
 
 
 async def _join(_topic: Topic, channel: Channel, _arguments: Arguments) -> None:
@@ -246,7 +251,7 @@ async def _deferred(topic: Topic, channel: Channel, arguments: Arguments) -> lis
     if state is None:
         raise QueueShutDown("the channel is not there")
     wall, now = engine.times()
-    first = _whole(arguments, "from")
+    first = whole(arguments, "from")
     page = islice(state.deferred.in_order(), first, first + _PAGE)
     return [(offset, wall + due - now, state.attempts(offset)) for offset, due in page]
 

@@ -15,10 +15,14 @@ class Counts:
 
     The owner says it before and behind whatever else it says, over one connection: so what was done here before it was
     said is in it, and what was done since is counted here.
+
+    Attributes:
+        heard_of: how often the owner has said it.
     """
 
     def __init__(self) -> None:
         """Begin with nothing known."""
+        self.heard_of: int = 0
         self._said: tuple[int, int, int] = (0, 0, 0)
         self._end = 0
         self._placed: list[range] = []
@@ -30,6 +34,7 @@ class Counts:
 
     def heard(self, said: Figures) -> None:
         """The owner has said how many there are."""
+        self.heard_of += 1
         self._said = said.ready, said.flying, said.deferred
         self._end = said.end
         self._placed = [each for each in self._placed if each.stop > said.end]

@@ -27,8 +27,8 @@ from aiodq.options import (
     time_ns,
 )
 from aiodq.queue import Queue
+from aiodq.shared.exclusive_only import only_exclusive
 from aiodq.shared.history import History
-from aiodq.shared.no_transactions import only_exclusive
 from aiodq.shared.options_json import channel_options, moment, moment_ns, topic_options
 from aiodq.shared.stats_json import read_channel_stats, read_health, read_topic_stats
 from aiodq.stats import ChannelStats, Health, StoreStats, TopicStats
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from aiodq.shared.remote_channel import RemoteChannel
     from aiodq.shared.remote_store import RemoteStore
     from aiodq.shared.remote_topic import RemoteTopic
-    from aiodq.transaction import Transaction
 
 __all__ = ["SharedChannel", "SharedQueue", "SharedStore", "SharedTopic"]
 
@@ -373,15 +372,6 @@ class SharedStore(Store):
         asking = self._remote.link.call("delete_topic", {"topic": name})
         await asyncio.shield(asyncio.ensure_future(asking))
         self._remote.forget(name)
-
-    def transaction(self) -> Transaction:
-        """Refuse: transactions are for a store that is not shared.
-
-        Raises:
-            ExclusiveOnlyError: always.
-        """
-        self._remote.check()
-        raise only_exclusive("a transaction")
 
     async def requeue_dead(
         self, topic: str, *, where: Callable[[Message], bool] | None = None, limit: int | None = None

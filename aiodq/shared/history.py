@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.message import look_at
 from aiodq.names import is_ephemeral
-from aiodq.shared.no_transactions import only_exclusive
+from aiodq.shared.exclusive_only import only_exclusive
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.read.snapshot import LogSnapshot
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from aiodq.engine.channel.failure_causes import Cause
 from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.transactions.group_committer import HeldAck
 from aiodq.errors import AiodqError, NotInFlightError
 from aiodq.format.columns import Columns
 from aiodq.message import Message
@@ -20,7 +21,7 @@ from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from aiodq.channel import Channel
     from aiodq.engine.store_engine import StoreEngine
@@ -55,6 +56,7 @@ class Owning(Protocol):
         epoch: the owner's.
         largest: bytes of the largest packet.
         putting: puts under way that may come again, by topic and origin.
+        transacting: transactions under way, which may come again, too.
     """
 
     engine: StoreEngine
@@ -63,6 +65,7 @@ class Owning(Protocol):
     epoch: int
     largest: int
     putting: dict[tuple[str, Origin], asyncio.Task[range]]
+    transacting: dict[Origin, asyncio.Task[Any]]
 
     @property
     def clients(self) -> Sequence[Visitor]:
@@ -120,6 +123,7 @@ class Lending:
         self._changed = asyncio.Event()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._timed_out = 0
+        self._over = False
         self.resumed: asyncio.Event = asyncio.Event()
         self.resumed.set()
         self._getting: asyncio.Task[Any] | None = None
@@ -129,6 +133,11 @@ class Lending:
     def name(self) -> str:
         """Of what it is, as `topic/channel`."""
         return f"{self._topic.name}/{self._channel.name}"
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._topic.name
 
     @property
     def holding(self) -> int:
@@ -245,6 +254,40 @@ class Lending:
         if failure is not None:
             raise failure
 
+    # --- for transactions
+
+    def taken(self, epoch: int, ranges: Iterable[Range]) -> Iterator[Message]:
+        """Yield ranges of messages, each taken out of the client's hands.
+
+        Raises:
+            NotInFlightError: one is not in them.
+        """
+        for first, delivery, count in ranges:
+            for place in range(count):
+                yield self.take(epoch, first + place, delivery + place)
+
+    def claim(self, message: Message) -> HeldAck:
+        """Return what a transaction needs in order to settle a message.
+
+        Raises:
+            AlreadySettledError: it was settled before.
+        """
+        settlement, delivery = message._claim()  # noqa: SLF001 - as above
+        return HeldAck(self._channel._engine, settlement, message.offset, delivery)  # noqa: SLF001 - as above
+
+    def keep(self, message: Message) -> None:
+        """Let a message be in the client's hands again, which may be gone meanwhile."""
+        number, state = message._delivery, self._channel._channel_engine.state  # noqa: SLF001 - as above
+        if self._over:
+            with suppress(AiodqError, QueueShutDown):
+                message.release()
+        elif state is not None and state.delivery(message.offset) == number:
+            self._held[number] = message
+        else:
+            self._wire.send(Gone(self._handle, self._owner.epoch, (Range(message.offset, number, 1),)))
+
+    # --- the channel
+
     async def settled_in(self) -> Done:
         """Wait until the channel is there; say what it is like."""
         await self._topic.settle_in()
@@ -343,6 +386,7 @@ class Lending:
 
     def give_back(self) -> None:
         """Let everything that the client holds be ready again."""
+        self._over = True
         for message in self._held.values():
             with suppress(AiodqError, QueueShutDown):
                 message.release()

@@ -154,7 +154,7 @@ class Link:
             loop.create_task(self._watch(), name=f"aiodq watch {self._directory}"),
         ]
         try:
-            await self._connected()
+            await self.connected()
         except BaseException:
             await self.close()
             raise
@@ -271,7 +271,7 @@ class Link:
             OwnerLostError: there is no owner; or with `once`, it went before it answered: nobody knows what was done.
         """
         while True:
-            await self._connected()
+            await self.connected()
             handle = {"handle": self._handle(topic, channel)} if topic else {}
             answer = await self._ask(Call(name, {**(arguments or {}), **handle}))
             if isinstance(answer, Done):
@@ -290,6 +290,14 @@ class Link:
         answer.set_result(gone(self._directory))
         return answer
 
+    def ask(self, said: Callable[[Callable[[str, str], int]], Said]) -> asyncio.Future[Said]:
+        """Ask something that concerns several topics and channels, by their handles; else as `request`."""
+        if self._ready:
+            return self._ask(said(self._handle))
+        answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
+        answer.set_result(gone(self._directory))
+        return answer
+
     def tell(self, said: Callable[[int], Said], topic: str, channel: str) -> None:
         """Say something by a handle that wants no answer, to the owner there is; to nobody if there is none."""
         if self._ready and self._wire is not None:
@@ -297,7 +305,12 @@ class Link:
 
     # --- the connection
 
-    async def _connected(self) -> None:
+    async def connected(self) -> None:
+        """Wait until there is an owner to ask.
+
+        Raises:
+            OwnerLostError, OwnerStalledError, QueueShutDown: see `check`.
+        """
         while not self._ready:
             self.check()
             await self._found.wait()

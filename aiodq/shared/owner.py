@@ -54,9 +54,11 @@ class Owner:
         self.epoch: int = secrets.randbits(63) | 1
         self.largest: int = _LARGEST
         self.putting: dict[tuple[str, Origin], asyncio.Task[range]] = {}
+        self.transacting: dict[Origin, asyncio.Task[Any]] = {}
         self._connections: set[_Connection] = set()
         self._listening: Listening | None = None
         self._accepting: asyncio.Task[None] | None = None
+        self._connecting = asyncio.Lock()
 
     @property
     def clients(self) -> list[Session]:
@@ -73,6 +75,8 @@ class Owner:
             if isinstance(topic.log, TopicLog):
                 # INVARIANT: nobody puts before this is known: a put that comes again is told from a new one by it.
                 await self.engine.threads.call(topic.log.recall)
+        # INVARIANT: likewise, of transactions.
+        await self.engine.committer.recall()
         known = self._read_clients()
         self._listening = listen(self.engine.path)
         self._expected = set(known or ())
@@ -152,7 +156,9 @@ class Owner:
         if self._listening is not None:
             self._listening.close()
         if self._accepting is not None:
-            self._accepting.cancel()
+            # INVARIANT: whoever is connecting has connected: uvloop does not tell a connection that it ends before.
+            async with self._connecting:
+                self._accepting.cancel()
             await asyncio.gather(self._accepting, return_exceptions=True)
         for connection in list(self._connections):
             connection.send(Handover(self.epoch))
@@ -172,10 +178,14 @@ class Owner:
                 await asyncio.sleep(0.1)  # no descriptors left, as a rule: somebody may let go of one
                 continue
             try:
-                check_client(sock, listening.path)
-                await loop.connect_accepted_socket(self._connected, sock)
+                async with self._connecting:
+                    check_client(sock, listening.path)
+                    await loop.connect_accepted_socket(self._connected, sock)
             except (ProtocolError, OSError):
                 sock.close()
+            except asyncio.CancelledError:
+                sock.close()
+                raise
 
     def _connected(self) -> _Connection:
         connection = _Connection(self)

@@ -16,7 +16,7 @@ from aiodq.engine.put_batch import (
     accepted_cost,
 )
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
-from aiodq.engine.validation import checked, no_body
+from aiodq.engine.validation import check_bodies, checked, no_body
 from aiodq.errors import InvalidMessageTypeError, MessageSizeError
 from aiodq.wire.frames import encode_messages
 
@@ -130,6 +130,13 @@ class RemotePuts:
             InvalidMessageError: it cannot be.
         """
         return checked(draft, self._topic.clock)
+
+    def accepted_many(
+        self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
+    ) -> list[tuple[Accepted, bytes]]:
+        """As `PutBuffer.accepted_many`."""
+        check_bodies(bodies)
+        return self.accepted_all(bodies, self.accepted(common))
 
     def accepted_all(
         self, bodies: Iterable[bytes | bytearray | memoryview | Draft], shared: Accepted

@@ -23,15 +23,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from aiodq.delivery.leases import Lease
+    from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.format.frame import Batch
     from aiodq.shared.link import Link
-    from aiodq.shared.no_transactions import NoTransactions
     from aiodq.shared.remote_puts import RemotePuts
     from aiodq.wire.packets import Message as Said
 
 __all__ = ["Mine", "RemoteSettlement", "SettledTopic"]
 
 _SECOND: Final = 1_000_000_000
+_NOBODY: Final = 0
+"""No owner's epoch."""
+
 _RENEWALS: Final = 3
 """So often in each `visibility_timeout` the time of messages begins anew that are worked off."""
 
@@ -42,7 +45,7 @@ class SettledTopic(Protocol):
     name: str
     link: Link
     put_buffer: RemotePuts
-    transactions: NoTransactions
+    transactions: OpenTransactions
     store_ref: Callable[[], object]
 
     def check(self) -> None:
@@ -65,12 +68,13 @@ class Mine(NamedTuple):
 class _Settling:
     """Messages that are to be settled, until an owner has said that they are."""
 
-    __slots__ = ("back", "numbers", "over", "refusal", "say", "waiters")
+    __slots__ = ("back", "heard_of", "numbers", "over", "refusal", "say", "waiters")
 
     def __init__(self, numbers: list[int], say: Callable[[int, list[Mine]], Said], *, back: bool) -> None:
         self.numbers = numbers
         self.say = say
         self.back = back
+        self.heard_of = 0
         self.over = False
         self.refusal: Exception | None = None
         self.waiters: list[asyncio.Future[None]] = []
@@ -147,7 +151,7 @@ class RemoteSettlement:
         self.counting: bool = False
         self.state: None = None
         self.error: Exception | None = None
-        self.transactions: NoTransactions = topic.transactions
+        self.transactions: OpenTransactions = topic.transactions
         self.crash_suspects: CrashSuspects = CrashSuspects()
         self.store_ref: Callable[[], object] = topic.store_ref
         self.held_by_task: HeldByTask[Any] = HeldByTask()
@@ -158,6 +162,8 @@ class RemoteSettlement:
         self._mine: dict[int, Mine] = {}
         self._resumed = True
         self._settling: dict[int, _Settling] = {}
+        self._committing: set[int] = set()
+        self._claimers: list[asyncio.Future[None]] = []
         self._last: _Settling | None = None
         self._together: Together | None = None
         self._renewed: dict[int, int] = {}
@@ -187,7 +193,7 @@ class RemoteSettlement:
     @property
     def in_hand(self) -> int:
         """How many messages are in this process's hands, and not about to leave them."""
-        return len(self._mine) - len(self._settling)
+        return len(self._mine) - len(self._settling) - len(self._committing)
 
     def hold(self, number: int, offset: int, delivery: int, attempts: int) -> None:
         """A message was delivered."""
@@ -201,8 +207,12 @@ class RemoteSettlement:
         """Messages were taken away, known by their delivery numbers; of what is being settled the owner says that."""
         for number, one in list(self._mine.items()):
             if one.delivery in deliveries and number not in self._settling:
-                del self._mine[number]
+                self._lost(number)
         self._dropped()
+
+    def _lost(self, number: int) -> None:
+        del self._mine[number]
+        self._committing.discard(number)
 
     def _dropped(self) -> None:
         """Something is in hand no more."""
@@ -218,8 +228,9 @@ class RemoteSettlement:
             if one.offset in given:
                 self._mine[number] = one._replace(delivery=given[one.offset])
             else:
-                del self._mine[number]
+                self._lost(number)
         self._resumed = True
+        self._let_claimers_go()
         for settling in dict.fromkeys(self._settling.values()):
             self._send(settling)
         self._dropped()
@@ -244,7 +255,8 @@ class RemoteSettlement:
     def holds(self, offset: int, held: int) -> bool:
         """Return whether a message is still held by that number."""
         mine = self._mine.get(held)
-        return mine is not None and mine.offset == offset and held not in self._settling
+        theirs = held in self._settling or held in self._committing
+        return mine is not None and mine.offset == offset and not theirs
 
     def ack(self, offset: int, delivery: int) -> None:
         """Settle a message; `commit` waits until the owner says that it is durable."""
@@ -346,7 +358,8 @@ class RemoteSettlement:
 
     def _renew_all(self) -> None:
         self._renewing = None
-        self._touch([number for number in self._renewed if number not in self._settling], UNSAID)
+        theirs = self._settling.keys() | self._committing
+        self._touch([number for number in self._renewed if number not in theirs], UNSAID)
         self._renew_later()
 
     def renew_no_more(self, delivery: int) -> bool:
@@ -356,6 +369,46 @@ class RemoteSettlement:
             self._renewed[delivery] = left
             return False
         return self._renewed.pop(delivery, None) is not None
+
+    # --- for transactions
+
+    @property
+    def claimed(self) -> bool:
+        """Whether it is known what of all that was in hand still is."""
+        return self._resumed or self.error is not None
+
+    async def until_claimed(self) -> None:
+        """Wait until it may be known, or nobody will say."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._claimers.append(waiter)
+        await waiter
+
+    def _let_claimers_go(self) -> None:
+        claimers, self._claimers = self._claimers, []
+        for waiter in claimers:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def begin_commit(self, numbers: Iterable[int]) -> dict[int, Mine]:
+        """Let nobody but a transaction settle messages that are in hand; return what they are, by number."""
+        held = {number: self._mine[number] for number in numbers}
+        self._committing |= held.keys()
+        return held
+
+    def end_commit(self, numbers: Iterable[int], *, settled: bool) -> None:
+        """The transaction has settled them; or they are in hand as before, unless they were taken away."""
+        for number in numbers:
+            self._committing.discard(number)
+            if settled:
+                self._mine.pop(number, None)
+        self._dropped()
+
+    def acks(self, handle: Callable[[str, str], int], numbers: Mapping[int, Mine]) -> list[Ack]:
+        """Return how these messages are named to the owner; those it does not know, so that it says so."""
+        here = sorted(self._mine[number] for number in numbers if number in self._mine)
+        gone = sorted(one for number, one in numbers.items() if number not in self._mine)
+        by_epoch = [(epoch, those) for epoch, those in ((self._epoch, here), (_NOBODY, gone)) if those]
+        return [Ack(handle(self._topic.name, self.name), epoch, _ranges(those)) for epoch, those in by_epoch]
 
     # --- asking the owner
 
@@ -379,6 +432,7 @@ class RemoteSettlement:
             # An owner before has settled them, though nobody has heard that; or they were taken away.
             self._end(settling, None)
             return
+        settling.heard_of = self.counts.heard_of
         answer = self._request(lambda handle: settling.say(handle, those))
         answer.add_done_callback(lambda done: self._answered(settling, done.result()))
 
@@ -393,7 +447,8 @@ class RemoteSettlement:
         for number in settling.numbers:
             self._mine.pop(number, None)
             self._settling.pop(number, None)
-        if refusal is None:
+        # What the owner has said since then may know of it; if not, it says so next, as what it counts has changed.
+        if refusal is None and self.counts.heard_of == settling.heard_of:
             self.counts.settled(len(settling.numbers), back=settling.back)
         settling.end(refusal)
         self._dropped()
@@ -402,6 +457,7 @@ class RemoteSettlement:
         """Tell those who wait for something to be settled that nobody answers; it is settled all the same, if any."""
         for settling in dict.fromkeys(self._settling.values()):
             settling.tell(error)
+        self._let_claimers_go()
 
     async def commit(self) -> None:
         """Wait until what was settled last here is durable, and so all that was settled before.

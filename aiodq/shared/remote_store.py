@@ -10,12 +10,13 @@ import os
 import warnings
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from aiodq.engine.lock_wait import running_loop
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.store_engine import Seams, StoreEngine
 from aiodq.engine.store_refs import StoreRef
+from aiodq.engine.transactions.task_transactions import OpenTransactions
 from aiodq.engine.worker_threads import WorkerThreads
 from aiodq.errors import (
     AiodqError,
@@ -29,10 +30,10 @@ from aiodq.errors import (
 from aiodq.message import Message
 from aiodq.options import ChannelOptions, StoreOptions
 from aiodq.shared.link import Link
-from aiodq.shared.no_transactions import NO_TRANSACTIONS, NoTransactions
 from aiodq.shared.options_json import topic_options
 from aiodq.shared.owner import Owner
 from aiodq.shared.remote_topic import RemoteTopic
+from aiodq.shared.remote_transactions import RemoteCommitter
 from aiodq.storage.state.stored_options import differences
 from aiodq.storage.store_layout import check_store_directory
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aiodq.clock import Clock
+    from aiodq.engine.transactions.task_transactions import TransactionHost
     from aiodq.shared.remote_channel import RemoteChannel
     from aiodq.storage.io.filesystem import FileSystem
 
@@ -63,6 +65,8 @@ class RemoteStore:
         options: those that it was opened with, or the library's.
         topics: those that this process has named.
         seen: what the owner has said last of the store and its topics: for what is asked without waiting.
+        transactions: those whose blocks tasks are in.
+        committer: what has transactions committed.
     """
 
     def __init__(self, path: str, options: StoreOptions | None, seams: Seams, *, create: bool, failover: float) -> None:
@@ -71,7 +75,7 @@ class RemoteStore:
         self.options: StoreOptions = options or StoreOptions()
         self.clock: Clock = seams.clock
         self.loop: asyncio.AbstractEventLoop = running_loop()
-        self.transactions: NoTransactions = NO_TRANSACTIONS
+        self.transactions: OpenTransactions = OpenTransactions(cast("TransactionHost", self))
         self.topics: dict[str, RemoteTopic] = {}
         self.seen: dict[str, Mapping[str, Any]] = {}
         self.threads: WorkerThreads = WorkerThreads(self.loop)
@@ -90,6 +94,7 @@ class RemoteStore:
         self._looking: asyncio.Task[None] | None = None
         self._store_ref: weakref.ref[StoreRef] | None = None
         self.link: Link = Link(path, self._own, failover=failover)
+        self.committer: RemoteCommitter = RemoteCommitter(self.link, self.clock)
 
     # --- opening and owning
 
@@ -288,6 +293,10 @@ class RemoteStore:
                 topic.name_options(options)
         return topic
 
+    def engine(self, name: str) -> RemoteTopic:
+        """Return a topic that a transaction puts into."""
+        return self.topic(name, None)
+
     def channel(self, topic: RemoteTopic, name: str, options: ChannelOptions | None) -> RemoteChannel:
         """Return a channel of a topic, likewise.
 
@@ -358,6 +367,7 @@ class RemoteStore:
             topic.put_buffer.shut_down(QueueShutDown("the store is closed"))
         failure: AiodqError | None = None
         try:
+            await self._committed()
             for topic in list(self.topics.values()):
                 await self._settled(topic)
                 for channel in list(topic.channel_engines.values()):
@@ -368,6 +378,15 @@ class RemoteStore:
         await self._release()
         if failure is not None:
             raise failure
+
+    async def _committed(self) -> None:
+        """Wait for transactions; those that wait for room where the store is owned are not."""
+        while self.committer.pending:
+            with suppress(OwnerLostError):
+                await self.link.call("closing", once=True)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await self.committer.settled()
 
     async def _settled(self, topic: RemoteTopic) -> None:
         """Wait for what was accepted; what waits for room where the store is owned was not."""

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from aiodq.clock import Clock
+    from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.options import ChannelOptions, StoreOptions
     from aiodq.shared.link import Heard, Link
-    from aiodq.shared.no_transactions import NoTransactions
     from aiodq.stats import TopicStats
     from aiodq.storage.io.filesystem import FileSystem
 
@@ -37,7 +37,7 @@ class TopicHost(Protocol):
     clock: Clock
     link: Link
     loop: asyncio.AbstractEventLoop
-    transactions: NoTransactions
+    transactions: OpenTransactions
     fs: FileSystem
     threads: WorkerThreads
     seen: dict[str, Mapping[str, Any]]
@@ -88,7 +88,7 @@ class RemoteTopic:
         self.clock: Clock = host.clock
         self.link: Link = host.link
         self.loop: asyncio.AbstractEventLoop = host.loop
-        self.transactions: NoTransactions = host.transactions
+        self.transactions: OpenTransactions = host.transactions
         self.store_ref: Callable[[], object] = host.store_ref
         self.check_context: Callable[[], None] = host.check_context
         self.channel_engines: dict[str, RemoteChannel] = {}

@@ -11,7 +11,8 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, OwnerLostError, ProtocolError
 from aiodq.format.columns import Columns
 from aiodq.names import check_name, check_topic_name
-from aiodq.shared.calls import call_store, call_topic
+from aiodq.shared.calls import call_store, call_topic, whole
+from aiodq.shared.client_transactions import Asked, ClientTransactions
 from aiodq.shared.lending import Lending, Owning, Wire, answer
 from aiodq.shared.options_json import read_channel_options, read_topic_options, topic_options
 from aiodq.shared.remote_errors import fail_of
@@ -36,6 +37,7 @@ from aiodq.wire.packets import (
     Release,
     Resume,
     Touch,
+    Txn,
     Want,
     Welcome,
 )
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.wire.payload import Held
     from aiodq.wire.stream import Packet
 
 __all__ = ["Session"]
@@ -73,6 +76,7 @@ class Session:
         self._closing = self._ending = False
         self._figures: dict[int, Figures] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._transactions = ClientTransactions(owner)
         self._says: dict[type[Any], Callable[[Any, int], None]] = {
             Open: self._open,
             Put: self._put,
@@ -82,6 +86,7 @@ class Session:
             Touch: self._touch,
             Release: self._release,
             Reject: self._reject,
+            Txn: self._transact,
             Resume: self._resume,
             Call: self._call,
             Ping: self._ping,
@@ -122,6 +127,7 @@ class Session:
     async def end(self) -> None:
         """The client is gone: what it held goes back, as if it had never been delivered."""
         self._ending = True
+        self._transactions.end()
         self._enter_no_more()
         tasks = [*self._tasks, *(lending.stop() for lending in self._lendings.values())]
         for task in tasks:
@@ -320,7 +326,46 @@ class Session:
     def _resume(self, said: Resume, request: int) -> None:
         lending = self._lending(said.handle)
         lending.resumed.clear()
-        self._start(lending.resume(said.held), request)
+        self._start(self._resumed(lending, said.held), request)
+
+    async def _resumed(self, lending: Lending, held: tuple[Held, ...]) -> Done:
+        if self.client is not None:
+            await self._transactions.over(self.client.producer)
+        return await lending.resume(held)
+
+    # --- transactions
+
+    def _transact(self, said: Txn, request: int) -> None:
+        if self.client is None:
+            raise ProtocolError("TXN comes before HELLO")
+        origin = Origin(self.client.producer, said.sequence)
+        if self._transactions.knows(origin):
+            # Before anything in it is looked at: that may not be possible any more, and it is done.
+            self._wire.send(Done(), request)
+            return
+        asked = Asked.read(said, self._topic_engine, self._lending)
+        self._start(self._transacted(origin, asked), request)
+
+    def _topic_engine(self, handle: int) -> TopicEngine:
+        topic = self._topics.get(handle)
+        if topic is None:
+            self._check_refused(handle)
+            raise ProtocolError(f"TXN: the handle {handle} is no topic's")
+        return topic._engine  # noqa: SLF001 - as above
+
+    async def _transacted(self, origin: Origin, asked: Asked) -> Done:
+        await self._transactions.commit(origin, asked)
+        # What it has changed is seen by its client as soon as it knows.
+        changed = asked.topics
+        for handle, topic in self._topics.items():
+            if topic.name in changed:
+                self._say_figures(handle, anyhow=True)
+        for handle, lending in self._lendings.items():
+            if lending.topic in changed:
+                self._say_figures(handle, anyhow=True)
+        return Done()
+
+    # --- calls
 
     def _call(self, said: Call, request: int) -> None:
         handle = said.arguments.get("handle")
@@ -336,7 +381,11 @@ class Session:
         if said.name == "closing":
             self._closing = True
             self._enter_no_more()
+            self._transactions.close()
             return Done()
+        if said.name == "withdraw" and self.client is not None:
+            origin = Origin(self.client.producer, whole(said.arguments, "sequence"))
+            return Done(None, {"result": await self._transactions.withdraw(origin)})
         if said.name != "back":
             return await answer(call_store(self._owner, said.name, said.arguments))
         # INVARIANT: what it holds was claimed before: RESUME came before this, and was begun before.

@@ -37,6 +37,8 @@ commit points, in the order in which an owner passes them:
 15. *Zeros are written ahead of the last segment's end*, and synced with the frames before them; sealing and closing cut
    them off. At any time: behind the last frame are zeros, an unfinished write, or both in any mixture of sectors; what
    is not zeros is told as cut off here, and all of it is. (`Preallocation.top_up`, `Preallocation.give_back`, `_cut`)
+16. *Whose the committed transactions are is kept*: in `#origins` (as 6), before the file of transactions, whose blocks
+   say it, forgets them. Before: the blocks say it; between: both do. (`TransactionOrigins.keep`)
 
 Whether bytes that do not check are an unfinished write or damage is decided by what was promised: the watermark noted
 in 3, the watermark each later frame carries, and, for any but the last segment, the existence of the next one, which

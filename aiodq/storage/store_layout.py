@@ -20,6 +20,7 @@ from aiodq.storage.state.owner_stats import FIGURES
 from aiodq.storage.state.parked_transactions import ASIDE, may_be_topic, read_owed
 from aiodq.storage.state.topic_meta import TOPIC_FILE
 from aiodq.storage.state.transaction_log import TRANSACTIONS, read_transactions
+from aiodq.storage.state.transaction_origins import ORIGINS
 from aiodq.storage.state.watermark import WATERMARK
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ SOCKET: Final = "#socket"
 CLIENTS: Final = "#clients"
 """Whom it serves, for the next owner to know who may hold messages."""
 
-OWN: Final = frozenset({LOCK_NAME, TRANSACTIONS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS, SOCKET, CLIENTS})
+OWN: Final = frozenset({
+    LOCK_NAME, TRANSACTIONS, ORIGINS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS, SOCKET, CLIENTS,
+})  # fmt: skip
 """What a store keeps beside its topics. No topic may be called so (`aiodq.names`)."""
 
 _HARMLESS: Final = OWN | {"lost+found"}
@@ -228,7 +231,8 @@ def _remove_tree(fs: FileSystem, path: str) -> None:
 
 
 def _is_harmless(name: str) -> bool:
-    return name in _HARMLESS or name.endswith(TEMPORARY) or (name.startswith(TRANSACTIONS) and is_quarantined(name))
+    kept = name.startswith((TRANSACTIONS, ORIGINS)) and is_quarantined(name)
+    return name in _HARMLESS or name.endswith(TEMPORARY) or kept
 
 
 def _is_remnant(fs: FileSystem, path: str, name: str) -> bool:

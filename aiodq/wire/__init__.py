@@ -144,12 +144,18 @@ REJECT: 32 bytes, then the reason and the error, UTF-8
 
 TEXTS: 4 bytes for each, then its UTF-8, up to TEXT bytes: how REJECT ends
 
-TXN: 12 bytes, then the payloads of PUT and ACK, each behind its u32 length
+TXN: 12 bytes, then the payloads of ACK, then those of PUT, each behind its u32 length
 
     offset  size  name      meaning
-         0     8  sequence  one more than that of the client's transaction before; it counts once
+         0     8  sequence  by which it is known when it comes again; it counts once
          8     2  acks      how many
         10     2  puts      how many
+
+The upper 24 bits of the sequence are a lane of the client's, of which it has one transaction at a time under way; the
+sequences of a lane rise. All of it is done, or nothing, and nothing where a message is not in the client's hands any
+more; `sequence` of its PUTs is 0, and no topic is in two of them. What it has changed is told by FIGURES before DONE.
+Said again, it is answered with DONE where it was committed, whatever became of its messages and topics since.
+The CALL `withdraw` with a `sequence` gives up one that waits for room: DONE says in `result` whether it was committed.
 
 CALL: 2 bytes, then the name and its arguments as JSON
 

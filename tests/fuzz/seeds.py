@@ -20,11 +20,12 @@ from aiodq.format.journal import (
 )
 from aiodq.format.layout import FRAME_PREFIX, KIND_BATCH, TRAILER
 from aiodq.format.segment import SegmentHeader
-from aiodq.format.transactions import Acks, Header, Puts, encode_commit, encode_header
+from aiodq.format.transactions import Acks, Header, Origin, Puts, encode_commit, encode_header
 from aiodq.format.transactions import Commit as Transaction
 from aiodq.storage.bulk.commits import COMMITS, Commit, CommitKey, Staged, write_commit
 from aiodq.storage.state.holds import HOLDS, Hold, write_hold
 from aiodq.storage.state.topic_meta import TopicMeta, save_meta
+from aiodq.storage.state.transaction_origins import ORIGINS, TransactionOrigins
 from aiodq.storage.state.watermark import WatermarkFile
 from aiodq.testing import SimulatedFileSystem
 from tests.fuzz.mend import SALT, mend_frames
@@ -168,6 +169,15 @@ def _slots() -> list[bytes]:
     return [_file("/t/watermark", fs)]
 
 
+def _origins() -> list[bytes]:
+    made = []
+    for known in ([Origin(9, 4)], [Origin((1 << 64) - 1, (3 << 40) + 1), Origin(0, 2)]):
+        fs = SimulatedFileSystem({"/s": None})
+        TransactionOrigins(fs, "/s", known).keep(TIME)
+        made.append(_file(f"/s/{ORIGINS}", fs))
+    return made
+
+
 def _transactions() -> list[bytes]:
     header = Header(TIME, 99)
     first = Transaction([Acks("t", "c", [(1, 2), (5, 9)])], [Puts("u", 3, Columns([b"a", b"b"], tags=["x", None]))])
@@ -175,6 +185,7 @@ def _transactions() -> list[bytes]:
         first,
         Transaction([], [Puts("v", 0, Columns([b"c"])), Puts("u", 3, _full())]),
         Transaction([Acks("t", "d", [])]),
+        Transaction([Acks("t", "c", [(2, 3)])], [], Origin(9, 4)),
     ]
     blocks = [encode_commit(commit, TIME + number, TIME, 99) for number, commit in enumerate(commits)]
     return [b"".join((encode_header(header), *blocks)), encode_header(header) + blocks[0] + bytes(64)]
@@ -204,6 +215,7 @@ def seeds(name: str) -> list[bytes]:
         "topic": _topics(),
         "commit": _commits(),
         "hold": _holds(),
+        "origins": _origins(),
         "slots": _slots(),
         "transactions": _transactions(),
         "diskqueue": _diskqueues(),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from aiodq.errors import CorruptionError, FormatVersionError, InvalidOptionError
+from aiodq.format.producers import Origin
 from aiodq.storage.bulk import commits
 from aiodq.storage.bulk.commits import COMMITS
 from aiodq.storage.state import holds
 from aiodq.storage.state.topic_meta import read_meta, save_meta
+from aiodq.storage.state.transaction_origins import ORIGINS, TransactionOrigins, read_origins
 from aiodq.storage.state.watermark import WATERMARK, WatermarkFile, check_slots, read_slots
 from aiodq.testing import SimulatedFileSystem
+
+_TIME: Final = 1_760_000_000_000_000_000
 
 
 def topic(data: bytes) -> bool:
@@ -53,6 +59,22 @@ def hold(data: bytes) -> bool:
     fs = SimulatedFileSystem({"/s": None})
     holds.write_hold(fs, "/s", "name", found)
     assert holds.read_holds(fs, "/s") == {"name": found}
+    return True
+
+
+def origins(data: bytes) -> bool:
+    """Whose transactions are committed."""
+    fs = SimulatedFileSystem({"/s": None, f"/s/{ORIGINS}": data})
+    try:
+        found = read_origins(fs, "/s")
+    except (CorruptionError, FormatVersionError):
+        return False
+    known = TransactionOrigins(fs, "/s", [])
+    known.recall(_TIME)
+    assert all(origin in known for origin, _ in found)
+    known.note(Origin(1, 1), _TIME)
+    known.keep(_TIME)
+    assert Origin(1, 1).producer in {origin.producer for origin, _ in read_origins(fs, "/s")}
     return True
 
 

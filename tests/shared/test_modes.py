@@ -80,7 +80,7 @@ def test_what_looks_into_an_engine_is_done_otherwise(shared: type[Any], own: typ
         "path", "name", "store_ref", "put", "put_many", "put_nowait", "options", "begin_offset", "end_offset",
         "durable_offset", "check", "get", "empty", "consume", "stop", "topic", "maxsize", "full", "sync", "read",
         "scan", "offset_at", "channel", "channels", "delete_channel", "topic_stats", "task_done", "shutdown", "aclose",
-        "not_awaited",
+        "not_awaited", "transaction",
     }  # fmt: skip
     assert inherited <= fine
 
@@ -411,7 +411,7 @@ async def test_a_queue_is_shut_down_for_its_own_process(tmp_path: Path) -> None:
         assert (await other.get()).body == b"d"
 
 
-@pytest.mark.parametrize("what", ["transaction", "message", "events", "drain", "requeue"])
+@pytest.mark.parametrize("what", ["events", "drain", "requeue"])
 async def test_what_is_only_for_one_process_says_so(tmp_path: Path, what: str) -> None:
     async with two(tmp_path / "s", QUICK) as stores:
         for store in stores:
@@ -419,11 +419,7 @@ async def test_what_is_only_for_one_process_says_so(tmp_path: Path, what: str) -
             await queue.put(b"x")
             message = await queue.get()
             with pytest.raises(aiodq.ExclusiveOnlyError, match=r"exclusive|shared"):
-                if what == "transaction":
-                    store.transaction()
-                elif what == "message":
-                    message.transaction()
-                elif what == "events":
+                if what == "events":
                     store.events()
                 elif what == "drain":
                     await store.drain()

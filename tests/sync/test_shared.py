@@ -99,3 +99,49 @@ def test_two_of_one_process_share_it(tmp_path: Path) -> None:
         first.put(b"a")
         with second.get() as job:
             assert job.body == b"a"
+
+
+def test_transactions_are_committed_whoever_owns_the_store(tmp_path: Path) -> None:
+    with (
+        aiodq.sync.open(tmp_path / "s", mode="shared") as owner,
+        aiodq.sync.open(tmp_path / "s", mode="client") as client,
+    ):
+        for store in (owner, client):
+            jobs = store.queue("jobs")
+            jobs.put_many([b"1", b"2", b"3"])
+            with store.transaction() as tx:
+                with jobs.get() as job:
+                    tx.put("made", job.body)
+                tx.ack(jobs.get())
+            with pytest.raises(LookupError), jobs.get().transaction() as tx:
+                tx.put("made", b"x")
+                raise LookupError
+            with jobs.get().transaction() as tx:
+                tx.put_many("made", [b"a", b"b"])
+            jobs.refresh()
+            assert (jobs.qsize(), jobs.in_flight()) == (0, 0)
+        with pytest.raises(aiodq.MessageSizeError), client.transaction() as tx:
+            tx.put_many("made", [bytes(1 << 23)] * 8)
+        assert [message.body for message in owner.queue("made").get_many(9)] == [b"1", b"a", b"b"] * 2
+
+
+def test_threads_commit_while_owners_are_killed(tmp_path: Path, owner: subprocess.Popen[str]) -> None:
+    with aiodq.sync.open(tmp_path / "jobs", mode="shared") as store:
+        started = threading.Event()
+
+        def work(thread: int) -> None:
+            for number in range(40):
+                with store.transaction() as tx:
+                    tx.put("a", b"%d %d" % (thread, number))
+                    tx.put("b", b"%d %d" % (thread, number))
+                started.set()
+
+        with ThreadPoolExecutor(4) as pool:
+            working = [pool.submit(work, thread) for thread in range(4)]
+            assert started.wait(WATCHDOG)
+            owner.kill()
+            for one in working:
+                one.result(WATCHDOG)
+        found = [[message.body for message in store.topic(name).scan()] for name in ("a", "b")]
+        expected = sorted(b"%d %d" % (thread, number) for thread in range(4) for number in range(40))
+        assert [sorted(each) for each in found] == [expected, expected]

@@ -8,13 +8,16 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.format.transactions import FIRST_BLOCK, Acks, Commit, Puts, decode_header
+from aiodq.format.transactions import FIRST_BLOCK, Acks, Commit, Origin, Puts, decode_header
 from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.transaction_log import TRANSACTIONS, TransactionFile, read_transactions
+from aiodq.storage.state.transaction_origins import ORIGINS, TransactionOrigins, read_origins
 from aiodq.testing import Fault, FaultPlan, SimulatedFileSystem
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "v1" / "transactions"
+GOLDEN_OF_OTHERS = GOLDEN.with_name("transactions-origins")
+GOLDEN_ORIGINS = GOLDEN.with_name("origins")
 PATH = f"/s/{TRANSACTIONS}"
 NOW = 1_760_000_000_000_000_000
 COMMITS = [
@@ -25,6 +28,15 @@ COMMITS = [
     Commit([], [Puts("audit#ephemeral", 0, Columns([b""])), Puts("invoices", 9, Columns([b"large " * 20_000, b"x"]))]),
     Commit([Acks("orders", "work", [(5, 6)]), Acks("a.b-c_D", "default", [])]),
 ]
+
+OF_OTHERS = [
+    Commit([Acks("orders", "work", [(3, 4)])], [Puts("made", 7, Columns([b"one"]))], Origin((1 << 64) - 1, 1)),
+    Commit([], [Puts("made", 8, Columns([b"two"]))], Origin(0, (5 << 40) + 3)),
+    Commit([Acks("orders", "work", [(4, 5)]), Acks("orders", "late", [(9, 12)])], [], Origin(7, 1)),
+    Commit([Acks("orders", "work", [(5, 6)])]),
+    Commit([Acks("orders", "work", [(6, 7)])], [], Origin(7, 2)),
+]
+"""Those of clients of a shared store, and one of its owner's own."""
 
 
 def written(*commits: Commit, groups: int = 1) -> SimulatedFileSystem:
@@ -64,6 +76,51 @@ def test_the_golden_file_is_read_and_written_as_it_always_was() -> None:
     data = GOLDEN.read_bytes()
     assert found_in(changed(data)) == COMMITS
     assert content(written(*COMMITS, groups=3))[: len(data)] == data
+
+
+def test_the_golden_file_of_a_shared_store_is_read_and_written_as_it_always_was() -> None:
+    data = GOLDEN_OF_OTHERS.read_bytes()
+    assert found_in(changed(data)) == OF_OTHERS
+    assert content(written(*OF_OTHERS, groups=2))[: len(data)] == data
+
+
+def test_without_anything_else_in_it_a_transaction_does_not_say_whose_it_is() -> None:
+    assert found_in(written(Commit([], [], Origin(7, 1)), *COMMITS[:1])) == [Commit(), *COMMITS[:1]]
+
+
+def test_whose_transactions_are_committed_is_kept_before_their_blocks_are_forgotten() -> None:
+    fs = written(*OF_OTHERS)
+    file = TransactionFile(fs, "/s")
+    file.reset(NOW)
+    file.close()
+    image = fs.image()
+    assert (found_in(fs), image[f"/s/{ORIGINS}"]) == ([], GOLDEN_ORIGINS.read_bytes())
+    again = TransactionOrigins(fs, "/s", [])
+    assert Origin(7, 1) not in again, "not before it was recalled"
+    again.recall(NOW)
+    for origin in (Origin(7, 1), Origin(7, 2), Origin((1 << 64) - 1, 1), Origin(0, (5 << 40) + 3)):
+        assert origin in again
+    for origin in (Origin(7, 3), Origin(8, 1), Origin(0, 1), Origin(7, (1 << 40) + 1)):
+        assert origin not in again
+
+
+def test_a_lane_is_forgotten_that_has_been_silent_for_an_hour_or_behind_65536_others() -> None:
+    fs = SimulatedFileSystem({"/s": None})
+    origins = TransactionOrigins(fs, "/s", [])
+    origins.recall(NOW)
+    origins.keep(NOW)
+    assert f"/s/{ORIGINS}" not in fs.image()
+    for lane in range(65537):
+        origins.note(Origin(7, (lane << 40) + 1), NOW)
+    assert Origin(7, 1) not in origins
+    assert Origin(7, (1 << 40) + 1) in origins
+    hour = 3600 * 10**9
+    origins.note(Origin(8, 1), NOW + hour // 2)
+    origins.keep(NOW + hour)
+    assert read_origins(fs, "/s") == [(Origin(8, 1), NOW + hour // 2)]
+    image = fs.image()
+    origins.keep(NOW + 9 * hour)
+    assert fs.image() == image, "nothing was new"
 
 
 def test_cut_at_any_byte_it_loses_what_was_cut_and_nothing_else() -> None:

@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from aiodq.engine.futures import settle, tell_all
 from aiodq.engine.put_batch import atomic_part
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from aiodq.engine.transactions.participants import Channel, Topic
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.format.columns import Columns
+    from aiodq.format.producers import Origin
     from aiodq.storage.state.transaction_log import TransactionFile
 
 __all__ = ["Committer", "HeldAck"]
@@ -66,12 +67,14 @@ class _Entry:
         settlements: what it settles, each with the number by which it is held.
         puts: what it puts, by topic, with its memory.
         done: for who waits.
+        origin: whose it is, of one that may come again.
         reserved: room for the puts, as (topic, messages, memory).
     """
 
     settlements: list[tuple[HeldAck, int]]
     puts: list[tuple[Topic, Columns, int]]
     done: asyncio.Future[None]
+    origin: Origin | None = None
     reserved: list[tuple[Topic, int, int]] = field(default_factory=list)
 
     def holds(self) -> bool:
@@ -107,11 +110,19 @@ class _Entry:
         acks = [Acks(topic, channel, sorted(ranges)) for (topic, channel), ranges in by_channel.items()]
         # What is durable now stays where it is; the messages come behind it.
         puts = [Puts(i.name, i.log.durable, columns) for i, columns, _ in self.puts if not is_ephemeral(i.name)]
-        return Commit(acks, puts)
+        return Commit(acks, puts, self.origin)
 
 
 class Committer:
-    """One per store."""
+    """One per store.
+
+    Attributes:
+        committed: transactions, since the store was opened.
+        largest: bytes of messages that a transaction may put.
+        deciding: of transactions that may come again, those that are about to be committed, or not.
+    """
+
+    largest: ClassVar[int] = 1 << 28
 
     def __init__(
         self,
@@ -123,6 +134,7 @@ class Committer:
     ) -> None:
         """Commit to this file, its syncs being timed; `fail` stops the store."""
         self.committed: int = 0
+        self.deciding: dict[Origin, asyncio.Future[None]] = {}
         self._file = file
         self._threads = threads
         self._clock = clock
@@ -171,6 +183,22 @@ class Committer:
         self._due = True
         self._wake.set()
 
+    # --- transactions that may come again
+
+    async def recall(self) -> None:
+        """Know which are committed already; to be awaited before any is.
+
+        Raises:
+            FormatVersionError: what was kept of them is of a newer version.
+            StorageError: as mapped from the system's error.
+        """
+        async with self._turn:
+            await self._threads.call(self._file.origins.recall, self._clock.now_ns())
+
+    def knows(self, origin: Origin) -> bool:
+        """Return whether a transaction is committed, if `recall` was awaited; see `deciding`, too."""
+        return origin in self._file.origins
+
     # --- what a transaction calls
 
     async def commit(
@@ -178,6 +206,7 @@ class Committer:
         settlements: Sequence[HeldAck],
         puts: Sequence[tuple[Topic, list[tuple[Accepted, bytes]]]],
         late: Callable[[BaseException | None], None],
+        origin: Origin | None = None,
     ) -> None:
         """Commit: return when all of it is durable, and can be seen unless the disk is full.
 
@@ -185,6 +214,7 @@ class Committer:
             settlements: what it settles.
             puts: what it puts.
             late: told how it ended where the caller is cancelled while the commit is under way.
+            origin: whose it is, if it may come again.
 
         Raises:
             NotInFlightError: a message was taken away meanwhile; nothing was done.
@@ -196,7 +226,7 @@ class Committer:
 
         Cancellation: nothing was done, or it is committed and only the caller does not know.
         """
-        entry = _Entry([], [], asyncio.get_running_loop().create_future())
+        entry = _Entry([], [], asyncio.get_running_loop().create_future(), origin)
         for engine, _ in puts:
             # INVARIANT: what is committed can be put where it belongs, as soon as there is room.
             with suppress(DiskFullError):
@@ -208,7 +238,9 @@ class Committer:
             entry.release()
             raise
         self._undecided[entry.done] = entry
-        entry.done.add_done_callback(lambda done: self._undecided.pop(done, None))
+        if origin is not None:
+            self.deciding[origin] = entry.done
+        entry.done.add_done_callback(lambda done: self._decided(done, origin))
         self._waiting.append(entry)
         self._wake.set()
         try:
@@ -217,9 +249,15 @@ class Committer:
             if entry in self._waiting:
                 self._waiting.remove(entry)
                 entry.release()
+                self._decided(entry.done, origin)
             else:
                 entry.done.add_done_callback(lambda done: late(done.exception()))
             raise
+
+    def _decided(self, done: asyncio.Future[None], origin: Origin | None) -> None:
+        self._undecided.pop(done, None)
+        if origin is not None and self.deciding.get(origin) is done:
+            del self.deciding[origin]
 
     def _hold(self, entry: _Entry, settlements: Sequence[HeldAck]) -> None:
         if self._over is not None:
@@ -337,6 +375,8 @@ class Committer:
     def _enter(self, entry: _Entry, number: int) -> None:
         """A transaction is committed: its puts come into their topics, and then its acks are entered."""
         self.committed += 1
+        if entry.origin is not None:
+            self._file.origins.note(entry.origin, self._clock.now_ns())
         for settlement, _ in entry.settlements:
             self._settled[settlement.channel_engine] = settlement.engine
         entry.unreserve()

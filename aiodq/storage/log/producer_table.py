@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import CorruptionError
 from aiodq.format.frame import read_prefix
 from aiodq.format.layout import ALIGNMENT, FRAME_PREFIX, SEGMENT_HEADER
-from aiodq.format.producers import KIND_PRODUCERS, KIND_PUT, Producer, decode_producers, decode_put
+from aiodq.format.producers import KIND_PRODUCERS, KIND_PUT, Origin, Producer, decode_producers, decode_put
 from aiodq.storage.io.filesystem import opened
 from aiodq.storage.segments.frame_scan import Window
 
@@ -37,13 +37,6 @@ _FURTHEST: Final = 4
 _KIND_AT: Final = 8
 _CONTROL: Final = re.compile(bytes([91, KIND_PUT, KIND_PRODUCERS, 93]) + rb"\x00\x00\x00", re.DOTALL)
 _CHUNK: Final = 1 << 20
-
-
-class Origin(NamedTuple):
-    """Whose a put is, and the how manieth of its own into this topic."""
-
-    producer: int
-    sequence: int
 
 
 class ProducerTable:

@@ -31,6 +31,7 @@ from aiodq.storage.state.holds import hold_path, read_hold, read_holds
 from aiodq.storage.state.parked_transactions import keep_owed, may_be_topic, read_owed
 from aiodq.storage.state.topic_meta import TOPIC_FILE, TopicMeta, describe, save_meta
 from aiodq.storage.state.transaction_log import TRANSACTIONS, mended, read_transactions
+from aiodq.storage.state.transaction_origins import ORIGINS, read_origins
 from aiodq.storage.state.watermark import (
     WATERMARK,
     WatermarkFile,
@@ -84,6 +85,7 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
         # Every file is looked at before any is touched: one of them may be of a newer version.
         verify_store(path, fs)
         actions = [*_in_the_way(fs, path), *_sweep(fs, path), *_transactions(fs, path), *_owed(fs, path)]
+        actions += _origins(fs, path)
         actions += [*_commits(fs, path), *_holds(fs, path)]
         for topic in list_topics(fs, path):
             with suppress(ReadOnlyError):
@@ -104,6 +106,15 @@ def _transactions(fs: FileSystem, store: str) -> Iterator[RepairAction]:
         kept = [quarantine(fs, path, 0, found.size)]
         replace_file(fs, path, mended(found))
         yield from (RepairAction(path, f"took out what cannot be read: {d.reason}", kept[0]) for d in found.damages)
+
+
+def _origins(fs: FileSystem, store: str) -> Iterator[RepairAction]:
+    """Leave no file that should say whose transactions are committed and cannot be read."""
+    path = os.path.join(store, ORIGINS)
+    try:
+        read_origins(fs, store)
+    except CorruptionError as error:
+        yield RepairAction(path, f"quarantined the file: {error.message}", quarantine_file(fs, path))
 
 
 def _in_the_way(fs: FileSystem, store: str) -> Iterator[RepairAction]:

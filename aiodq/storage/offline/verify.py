@@ -25,6 +25,7 @@ from aiodq.storage.state.owner_stats import FIGURES
 from aiodq.storage.state.parked_transactions import ASIDE, may_be_topic, read_owed
 from aiodq.storage.state.topic_meta import TOPIC_FILE, TopicMeta, describe
 from aiodq.storage.state.transaction_log import TRANSACTIONS, read_transactions
+from aiodq.storage.state.transaction_origins import ORIGINS, read_origins
 from aiodq.storage.state.watermark import WATERMARK, check_slots, is_foreign, noted_watermark, read_slot_file
 from aiodq.storage.store_layout import check_store_directory, in_the_way, list_topics
 
@@ -59,7 +60,7 @@ Kind: TypeAlias = Literal[
 ]
 
 _LARGEST_NOTED: Final = 1 << 24
-_OWN: Final = frozenset({TRANSACTIONS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS})
+_OWN: Final = frozenset({TRANSACTIONS, ORIGINS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,8 @@ def verify_store(path: str, fs: FileSystem) -> StoreReport:
         files += [_in_the_way(fs, blocked[topic], topic) for topic in sorted(blocked)]
         if TRANSACTIONS in names:
             files.append(_transactions(fs, path))
+        if ORIGINS in names:
+            files.append(_origins(fs, path))
         files += [*_owed(fs, path), *_commits(fs, path), *_staged(fs, path), *_holds(fs, path)]
     except OSError as cause:
         raise storage_error(cause, path) from cause
@@ -311,6 +314,16 @@ def _transactions(fs: FileSystem, store: str) -> FileReport:
         reason = f"{len(found.blocks)} committed transactions are for the next owner to put where they belong"
         findings.append(Finding("note", path, 0, reason))
     return FileReport(path, "transactions", "", found.size, len(found.blocks), tuple(findings))
+
+
+def _origins(fs: FileSystem, store: str) -> FileReport:
+    """Report the file that says whose transactions are committed."""
+    path = os.path.join(store, ORIGINS)
+    size = len(read_file(fs, path) or b"")
+    try:
+        return FileReport(path, "transactions", "", size, len(read_origins(fs, store)))
+    except CorruptionError as error:
+        return FileReport(path, "transactions", "", size, 0, (Finding("damage", path, 0, error.message),))
 
 
 def _owed(fs: FileSystem, store: str) -> Iterator[FileReport]:

@@ -20,6 +20,7 @@ from aiodq.storage.state.assessment import CHANNELS
 from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL
 from aiodq.storage.state.topic_meta import read_meta
 from aiodq.storage.state.transaction_log import TRANSACTIONS
+from aiodq.storage.state.transaction_origins import read_origins
 
 if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import FileSystem
@@ -46,7 +47,7 @@ def refuse_newer(fs: FileSystem, directory: str) -> None:
 
 
 def refuse_newer_transactions(fs: FileSystem, store: str) -> None:
-    """Make sure that a store's file of transactions is not of a newer version.
+    """Make sure that what a store knows of its transactions is not of a newer version.
 
     Raises:
         FormatVersionError: it is.
@@ -55,6 +56,8 @@ def refuse_newer_transactions(fs: FileSystem, store: str) -> None:
     path = os.path.join(store, TRANSACTIONS)
     with suppress(CorruptionError):
         decode_header(read_file(fs, path, FIRST_BLOCK) or b"", path)
+    with suppress(CorruptionError):
+        read_origins(fs, store)
 
 
 def _refuse_newer_state(fs: FileSystem, directory: str) -> None:

@@ -22,6 +22,7 @@ from aiodq.storage.io.durable_io import read_file, sync_directory, sync_file, wr
 from aiodq.storage.io.filesystem import close_file
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import Damage, quarantine
+from aiodq.storage.state.transaction_origins import TransactionOrigins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -136,6 +137,7 @@ class TransactionFile:
         found: what it held at open.
         damages: what could not be read then; the bytes are quarantined.
         stale: it has to be `reset` before anything is appended.
+        origins: whose transactions are committed, of those that may come again.
         size: bytes of blocks since it was reset.
     """
 
@@ -152,6 +154,8 @@ class TransactionFile:
         self._path = os.path.join(directory, TRANSACTIONS)
         self.found: list[Block] = found.blocks
         self.damages: Sequence[Damage] = found.damages
+        whose = [block.commit.origin for block in found.blocks]
+        self.origins: TransactionOrigins = TransactionOrigins(fs, directory, [each for each in whose if each])
         self._file: File | None = None
         self._header = found.header or Header(0, 0)
         self._number = self._durable = found.following
@@ -249,6 +253,7 @@ class TransactionFile:
         file = self._file
         if file is None:
             return
+        self.origins.keep(now_ns)
         header = self._fresh_header(now_ns)
         try:
             if file.size() > _MOST_KEPT:

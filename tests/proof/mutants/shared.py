@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from aiodq.engine.transactions.group_committer import Committer
+from aiodq.shared.client_transactions import ClientTransactions
 from aiodq.shared.lending import Lending
 from aiodq.shared.link import Link
 from aiodq.shared.owner import Owner
 from aiodq.shared.remote_channel import RemoteChannel
+from aiodq.shared.remote_settlement import RemoteSettlement
 from aiodq.storage.log.active_segment import ActiveSegment
+from aiodq.storage.state.transaction_log import TransactionFile
 from tests.proof.mutants.registry import change
 
 _OWNER = "tests/shared/test_owner.py"
 _ORDER = "tests/shared/test_order.py"
+_TRANSACTIONS = "tests/shared/test_transactions.py"
 
 change(
     "puts that may come again are forgotten at a new segment",
@@ -74,4 +79,46 @@ change(
     "channel_engine.reclaim(under_way=under_way)",
     "None",
     test=f"{_OWNER}::test_after_a_crash_nothing_is_delivered_before_those_who_hold_it_were_heard",
+)
+change(
+    "a transaction that comes again is not known",
+    Committer.knows,
+    "origin in self._file.origins",
+    "False",
+    test=f"{_TRANSACTIONS}::test_one_that_comes_again_counts_once_by_any_connection_and_any_owner",
+)
+change(
+    "a transaction that comes again while it is under way is begun again",
+    ClientTransactions._under_way,
+    "self._owner.transacting.get(origin) or ",
+    "",
+    test=f"{_TRANSACTIONS}::test_one_that_comes_again_while_it_waits_for_room_counts_once",
+)
+change(
+    "whose transactions are committed is forgotten with their blocks",
+    TransactionFile.reset,
+    "self.origins.keep(now_ns)",
+    "None",
+    test=f"{_TRANSACTIONS}::test_it_counts_once_after_the_file_of_transactions_was_emptied_and_the_owner_killed",
+)
+change(
+    "an owner serves before it knows which transactions are committed",
+    Owner.start,
+    "await self.engine.committer.recall()",
+    "None",
+    test=f"{_TRANSACTIONS}::test_one_that_comes_again_counts_once_by_any_connection_and_any_owner",
+)
+change(
+    "a transaction does without a message that was taken away",
+    RemoteSettlement.acks,
+    "for number, one in numbers.items() if number not in self._mine",
+    "for one in ()",
+    test=f"{_TRANSACTIONS}::test_one_whose_message_an_owner_in_between_has_given_to_somebody_else_fails",
+)
+change(
+    "the messages of a transaction that failed are in nobody's hands",
+    Lending.keep,
+    "self._held[number] = message",
+    "None",
+    test=f"{_TRANSACTIONS}::test_a_full_topic_refuses_it_and_nothing_is_done",
 )
