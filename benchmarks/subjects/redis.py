@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-__all__ = ["SUBJECTS", "prepare"]
+__all__ = ["SUBJECTS", "prepare", "server_command"]
 
 Policy = Literal["always", "everysec"]
 
@@ -71,8 +71,8 @@ class _Session(Session):
         await self._consume(count, BATCH)
 
 
-def _command(path: Path, policy: Policy) -> list[str]:
-    """Return the server's; where it can be, it is told to end with us, however we end."""
+def server_command(path: Path, policy: Policy) -> list[str]:
+    """Return the command that starts a server; where it can be, it is told to end with us, however we end."""
     guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
     options = {
         "port": "0",
@@ -104,7 +104,7 @@ async def _connected(client: Redis) -> None:
 
 @asynccontextmanager
 async def _open(path: Path, policy: Policy) -> AsyncIterator[Session]:
-    server = await asyncio.create_subprocess_exec(*_command(path, policy), stdout=subprocess.DEVNULL)
+    server = await asyncio.create_subprocess_exec(*server_command(path, policy), stdout=subprocess.DEVNULL)
     try:
         async with Redis(unix_socket_path=str(path / "redis.sock"), protocol=2, max_connections=MOST) as client:
             await _connected(client)
