@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from aiodq.engine.put_batch import PLAIN, Draft, columns_cost, columns_of
+from aiodq.engine.put_batch import PLAIN, Draft, columns_cost, columns_of, plain_cost
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.group_commit import GIVE_WAY
 from aiodq.engine.topic.receipt import Receipt
@@ -160,13 +160,13 @@ class Producer:
         return Columns.joined(pieces), cost
 
     async def _plain_cost(self, bodies: list[Any]) -> int | None:
-        """Return what `GroupCommit.plain_cost` does, piece by piece, as looking at very many holds up others."""
-        plain_cost = self._engine.group_commit.plain_cost
+        """Return what `plain_cost` does, piece by piece, as looking at very many holds up others."""
+        options = self._engine.options
         if len(bodies) <= _AT_ONCE:
-            return plain_cost(bodies)
+            return plain_cost(bodies, options)
         total = 0
         for start in range(0, len(bodies), _AT_ONCE):
-            cost = plain_cost(bodies[start : start + _AT_ONCE])
+            cost = plain_cost(bodies[start : start + _AT_ONCE], options)
             if cost is None:
                 return None
             total += cost

@@ -119,7 +119,7 @@ class _Team:
         share = self._producers // len(members)
         for member in members:
             member.say("put", start=start, stop=stop, producers=share, size=self._scale.size)
-        return sum(member.answer() for member in members) / self._scale.seconds
+        return float(sum(member.answer() for member in members)) / self._scale.seconds
 
     def put_by_all(self) -> None:
         """Note a round in which all processes put."""

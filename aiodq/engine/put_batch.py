@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     Waiter: TypeAlias = "asyncio.Future[Any] | PutResult"
 
+    from aiodq.options import StoreOptions
     from aiodq.storage.log.producer_table import Origin
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "columns_cost",
     "columns_of",
     "messages_of",
+    "plain_cost",
 ]
 
 C = TypeVar("C")
@@ -37,6 +39,7 @@ C = TypeVar("C")
 OVERHEAD: Final = 64
 """What a message costs in memory besides its body: the bytes object, its slots in lists, its frame's share."""
 
+_BYTES: Final = {bytes}
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
@@ -83,6 +86,19 @@ PLAIN: Final = Accepted()
 def columns_cost(columns: Columns) -> int:
     """Return the bytes of memory that these messages are counted with."""
     return sum(columns.sizes()) + OVERHEAD * len(columns.bodies)
+
+
+def plain_cost(bodies: list[Any], options: StoreOptions) -> int | None:
+    """Return the bytes of memory of messages that are nothing but bodies; None where one is not, or may not be put.
+
+    No statement of Python's is executed for each of them.
+    """
+    if set(map(type, bodies)) != _BYTES:
+        return None
+    sizes = list(map(len, bodies))
+    if min(sizes) < options.min_message_bytes or max(sizes) > options.max_message_bytes:
+        return None
+    return sum(sizes) + OVERHEAD * len(sizes)
 
 
 def accepted_cost(message: Accepted, body: bytes) -> int:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from aiodq.acking import ack_all
 from aiodq.engine.channel.failure_causes import Cause
 from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.queue_errors import QueueShutDown
@@ -64,7 +65,7 @@ class Owning(Protocol):
     pid: int
     epoch: int
     largest: int
-    putting: dict[tuple[str, Origin], asyncio.Task[range]]
+    putting: dict[tuple[str, Origin], asyncio.Future[range]]
     transacting: dict[Origin, asyncio.Task[Any]]
 
     @property
@@ -90,6 +91,11 @@ class Wire(Protocol):
 
     def send(self, said: Said, request: int = 0) -> None:
         """Send a packet."""
+        ...
+
+    @property
+    def clogged(self) -> bool:
+        """Whether the other end does not take what was sent."""
         ...
 
     async def writable(self) -> None:
@@ -121,6 +127,7 @@ class Lending:
         self._given = 0
         self._place = channel._channel_engine.place  # noqa: SLF001 - a session is a channel's other half
         self._changed = asyncio.Event()
+        self._idle = False
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._timed_out = 0
         self._over = False
@@ -151,14 +158,22 @@ class Lending:
     def want(self, total: int) -> None:
         """Give so many in all."""
         self._wanted = total
+        if total <= self._given:
+            if self._getting is not None:
+                self._getting.cancel()  # nothing is taken by one that is cancelled
+            return
+        if self._idle and not self._wire.clogged:
+            # What is there is given at once. It is another's turn before there is more, and errors are for `_run`.
+            with suppress(AiodqError):
+                self._deliver(self._take_more([]))
         if total > self._given:
             self._changed.set()
-        elif self._getting is not None:
-            self._getting.cancel()  # nothing is taken by one that is cancelled
 
     async def _run(self) -> None:
         while True:
+            self._idle = True
             await self._changed.wait()
+            self._idle = False
             self._changed.clear()
             while self._wanted > self._given:
                 try:
@@ -175,24 +190,36 @@ class Lending:
 
     async def _give(self) -> bool:
         """Wait for a message, and deliver what there is; return whether there was any before it was withdrawn."""
+        messages = self._take_more([])
+        if not messages:
+            first = await self._wait(self._owner.engine.store_ref())
+            if first is None:
+                return False
+            messages = self._take_more([first])
+        self._deliver(messages)
+        return True
+
+    def _take_more(self, messages: list[Message]) -> list[Message]:
+        """Return these and what else there is, as much as the client wants and a packet holds."""
         engine = self._channel._channel_engine  # noqa: SLF001 - a session is a channel's other half
         store_ref = self._owner.engine.store_ref()
-        first = engine.take(store_ref) or await self._wait(store_ref)
-        if first is None:
-            return False
-        messages, size = [first], len(first.body)
+        size = sum(len(message.body) for message in messages)
         most = min(self._wanted - self._given, _AT_ONCE)
         while len(messages) < most and size < _PACKET_BYTES:
-            message = engine.take(store_ref)
+            try:
+                message = engine.take_next(store_ref) or engine.take(store_ref)
+            except AiodqError:
+                if not messages:
+                    raise
+                break  # the next call raises it
             if message is None:
                 break
             messages.append(message)
             size += len(message.body)
-        if engine.counting:
+        if messages and engine.counting:
             engine.note_deliveries()
         self._given += len(messages)
-        self._deliver(messages)
-        return True
+        return messages
 
     async def _wait(self, store_ref: object) -> Message | None:
         """Wait for a message; None where it was withdrawn."""
@@ -213,7 +240,7 @@ class Lending:
     def _deliver(self, messages: list[Message]) -> None:
         for message in messages:
             self._held[message._delivery] = message  # noqa: SLF001 - as above
-        for run in _runs(messages):
+        for run in _runs(messages) if messages else ():
             first = run[0]
             frames = encode_messages(_columns(run), first.timestamp_ns)
             self._wire.send(Deliver(self._handle, first.attempts, first.offset, first._delivery, frames))  # noqa: SLF001
@@ -253,6 +280,57 @@ class Lending:
                     failure = error
         if failure is not None:
             raise failure
+
+    def ack(self, epoch: int, ranges: Iterable[Range]) -> NotInFlightError | None:
+        """Settle ranges of messages, as many as can be, and tell the client which cannot; return why, if any."""
+        failure: NotInFlightError | None = None
+        found: list[Message] = []
+        lost: list[Range] = []
+        for each in ranges:
+            messages, missing = self._take_range(epoch, each)
+            found += messages
+            lost += missing
+        if lost:
+            what = f"message {lost[0].first} of {self._channel.name!r}"
+            failure = NotInFlightError(f"{what} is not in this client's hands")
+        for message in self._not_acked(found):
+            failure = NotInFlightError(f"message {message.offset} of {self._channel.name!r} was taken away before")
+            lost.append(Range(message.offset, message._delivery, 1))  # noqa: SLF001 - as above
+        if lost and epoch == self._owner.epoch:
+            self._wire.send(Gone(self._handle, epoch, tuple(lost)))
+        return failure
+
+    def _take_range(self, epoch: int, each: Range) -> tuple[list[Message], list[Range]]:
+        """Take what the client holds of a range; return that, and what it does not hold."""
+        first, delivery, count = each
+        found: list[Message] = []
+        lost: list[Range] = []
+        # No count is believed: what is looked at is never more than what is held.
+        numbers: Iterable[int] = range(delivery, delivery + count) if count <= len(self._held) else sorted(self._held)
+        before = delivery
+        for number in numbers:
+            if not delivery <= number < delivery + count:
+                continue
+            with suppress(NotInFlightError):
+                found.append(self.take(epoch, first + number - delivery, number))
+                if number > before:
+                    lost.append(Range(first + before - delivery, before, number - before))
+                before = number + 1
+        if before < delivery + count:
+            lost.append(Range(first + before - delivery, before, delivery + count - before))
+        return found, lost
+
+    def _not_acked(self, messages: list[Message]) -> Iterable[Message]:
+        """Settle messages; yield those that are not in flight any more."""
+        if len(messages) > 1:
+            with suppress(NotInFlightError):
+                ack_all(self._channel._channel_engine, messages)  # noqa: SLF001 - as above
+                return
+        for message in messages:
+            try:
+                message.ack_nowait()
+            except NotInFlightError:
+                yield message
 
     # --- for transactions
 
@@ -363,9 +441,11 @@ class Lending:
         engine.touch(seen.offset, number, None)
         return number
 
-    async def committed(self) -> Done:
-        """Wait until what was settled is durable."""
+    async def committed(self, failure: AiodqError | None = None) -> Done:
+        """Wait until what was settled is durable; then raise why not all of it is, if that is so."""
         await self._channel._channel_engine.committed()  # noqa: SLF001 - as above
+        if failure is not None:
+            raise failure
         return Done()
 
     async def rejected(self, message: Message, said: Reject) -> Done:
@@ -395,23 +475,33 @@ class Lending:
 
 def _runs(messages: list[Message]) -> Iterable[list[Message]]:
     """Yield messages that follow each other, were delivered as often, and have neighbouring delivery numbers."""
-    run = messages[:1]
-    for one, other in pairwise(messages):
-        follows = other.offset == one.offset + 1 and other.attempts == one.attempts
-        if not follows or other._delivery != one._delivery + 1:  # noqa: SLF001 - as above
-            yield run
-            run = []
-        run.append(other)
-    yield run
+    first = 0
+    for at, (one, other) in enumerate(pairwise(messages), 1):
+        if not _follows(one, other):
+            yield messages[first:at]
+            first = at
+    yield messages[first:]
+
+
+def _follows(one: Message, other: Message) -> bool:
+    if one._run is other._run:  # noqa: SLF001 - as above
+        return other._index == one._index + 1  # noqa: SLF001 - as above
+    return (
+        other.offset == one.offset + 1 and other.attempts == one.attempts and other._delivery == one._delivery + 1  # noqa: SLF001 - as above
+    )
 
 
 def _columns(run: list[Message]) -> Columns:
     """Return messages column by column."""
+    bodies, lease = [message.body for message in run], run[0]._run  # noqa: SLF001 - as above
+    plain = lease.times is None and lease.tags is None and lease.keys is None and lease.headers is None
+    if plain and lease is run[-1]._run:  # noqa: SLF001 - as above
+        return Columns(bodies)
     times = [message.timestamp_ns for message in run]
     tags, keys = [message.tag for message in run], [message.key for message in run]
     headers = [message.headers for message in run]
     return Columns(
-        [message.body for message in run],
+        bodies,
         None if len(set(times)) == 1 else times,
         tags=tags if any(tag is not None for tag in tags) else None,
         keys=keys if any(key is not None for key in keys) else None,

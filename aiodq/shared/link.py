@@ -11,8 +11,9 @@ import asyncio
 import os
 import random
 import secrets
+from collections import deque
 from copy import copy
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from aiodq.engine.queue_errors import QueueShutDown
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from aiodq.wire.packets import Message as Said
 
-__all__ = ["Heard", "Link", "Listener"]
+__all__ = ["Heard", "Link", "Listener", "Putting"]
 
 Heard: TypeAlias = Deliver | Gone | Figures
 """What an owner says of a topic or a channel without being asked."""
@@ -86,13 +87,29 @@ class _Opened(NamedTuple):
     options: Mapping[str, Any]
 
 
+class Putting(NamedTuple):
+    """Messages on their way into a topic.
+
+    Attributes:
+        frames: see `aiodq.wire`.
+        messages: how many they are.
+        each: every message is a put of its own.
+        told: called once, with their offsets when they are as durable as the owner makes them, else with the error.
+    """
+
+    frames: bytes
+    messages: int
+    each: bool
+    told: Callable[[range | Exception], None]
+
+
 class _Topic:
-    """What was put into a topic and is not acknowledged, by sequence and so in order."""
+    """What was put into a topic and is not acknowledged, by sequence and so in order, and what comes behind that."""
 
     def __init__(self) -> None:
         self.sequence = 0
-        self.pending: dict[int, tuple[Put, asyncio.Future[range]]] = {}
-        self.room = asyncio.Semaphore(MOST_PENDING)
+        self.pending: dict[int, Putting] = {}
+        self.behind: deque[Putting] = deque()
 
 
 class Link:
@@ -130,13 +147,14 @@ class Link:
         self._opened: dict[tuple[str, str], _Opened] = {}
         self._handles: dict[tuple[str, str], int] = {}
         self._hearing: dict[int, Listener] = {}
-        self._answers: dict[int, tuple[asyncio.Future[Said], bool]] = {}
+        self._answers: dict[int, tuple[Callable[[Said], None], bool]] = {}
         self._request = self._handle_number = 0
         self._since: float | None = None
         self._lost = asyncio.Event()
         self._found = asyncio.Event()
         self._failure: Exception | None = None
         self._closed = False
+        self._unsaid: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -186,51 +204,51 @@ class Link:
 
     # --- puts
 
-    async def put(self, topic: str, frames: bytes, count: int, *, each: bool = False) -> range:
-        """Put messages, and return their offsets once they are as durable as the owner makes them.
+    def put(self, topic: str, put: Putting) -> None:
+        """Put messages; they are put by every owner there will be, until one has answered.
 
         Raises:
             MessageSizeError: they are too many bytes for a packet.
-            AiodqError: as the owner's put.
-            OwnerLostError: there is no owner, and none was found in time; whether they are stored, nobody knows.
-
-        Cancellation: they are put all the same.
+            OwnerLostError, OwnerStalledError: there is nobody to ask, or no answer comes.
+            QueueShutDown: the store is closed.
         """
-        if len(frames) > _LARGEST:
-            raise MessageSizeError(f"a put of {len(frames)} bytes; a store that is shared takes {_LARGEST} at a time")
+        if len(put.frames) > _LARGEST:
+            size = len(put.frames)
+            raise MessageSizeError(f"a put of {size} bytes; a store that is shared takes {_LARGEST} at a time")
         self.check()
-        state = self._topics.setdefault(topic, _Topic())
-        await state.room.acquire()
-        state.sequence += 1
-        waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
-        sequence = state.sequence
-        state.pending[sequence] = Put(0, sequence, count, frames, each), waiter
-        waiter.add_done_callback(lambda _: self._settled(state, sequence))
-        if self._ready:
-            self._send_put(topic, sequence)
-        return await asyncio.shield(waiter)
+        state = self._topics.get(topic)
+        if state is None:
+            state = self._topics[topic] = _Topic()
+        if state.behind or len(state.pending) >= MOST_PENDING:
+            state.behind.append(put)
+        else:
+            self._enter(topic, state, put)
 
-    @staticmethod
-    def _settled(state: _Topic, sequence: int) -> None:
-        if state.pending.pop(sequence, None) is not None:
-            state.room.release()
+    def _enter(self, topic: str, state: _Topic, put: Putting) -> None:
+        state.sequence += 1
+        state.pending[state.sequence] = put
+        if self._ready:
+            self._send_put(topic, state.sequence)
 
     def _send_put(self, topic: str, sequence: int) -> None:
-        put, waiter = self._topics[topic].pending[sequence]
-        answer = self._ask(replace(put, handle=self._handle(topic, "")))
+        put = self._topics[topic].pending[sequence]
+        said = Put(self._handle(topic, ""), sequence, put.messages, put.frames, put.each)
+        self._say(said, partial(self._put_answered, topic, sequence))
 
-        def answered(done: asyncio.Future[Said]) -> None:
-            if done.cancelled() or waiter.done():
-                return
-            said = done.result()
-            if isinstance(said, Done) and said.placed is not None:
-                first, number = said.placed
-                waiter.set_result(range(first, first + number))
-            elif isinstance(said, Fail) and not is_lost(said):
-                waiter.set_exception(error_of(said))
-            # Else it is put again by the next connection.
-
-        answer.add_done_callback(answered)
+    def _put_answered(self, topic: str, sequence: int, said: Said) -> None:
+        if isinstance(said, Done) and said.placed is not None:
+            first, number = said.placed
+            found: range | Exception = range(first, first + number)
+        elif isinstance(said, Fail) and not is_lost(said):
+            found = error_of(said)
+        else:
+            return  # It is put again by the next connection.
+        state = self._topics[topic]
+        put = state.pending.pop(sequence, None)
+        if put is not None:
+            if state.behind:
+                self._enter(topic, state, state.behind.popleft())
+            put.told(found)
 
     # --- topics and channels
 
@@ -300,8 +318,21 @@ class Link:
 
     def tell(self, said: Callable[[int], Said], topic: str, channel: str) -> None:
         """Say something by a handle that wants no answer, to the owner there is; to nobody if there is none."""
+        if self._unsaid:
+            self._say_unsaid()
         if self._ready and self._wire is not None:
             self._wire.send(said(self._handle(topic, channel)), 0)
+
+    def soon(self, say: Callable[[], None]) -> None:
+        """Have `say` called in the next turn of the loop, or before something else is said: the order is kept."""
+        if not self._unsaid:
+            asyncio.get_running_loop().call_soon(self._say_unsaid)
+        self._unsaid.append(say)
+
+    def _say_unsaid(self) -> None:
+        unsaid, self._unsaid = self._unsaid, []
+        for say in unsaid:
+            say()
 
     # --- the connection
 
@@ -341,13 +372,19 @@ class Link:
     def _ask(self, said: Said, *, patient: bool = False) -> asyncio.Future[Said]:
         """Ask something; with `patient`, also where an owner does not answer for long."""
         answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
-        if self._wire is None:
-            answer.set_result(gone(self._directory))
-            return answer
-        self._request = self._request % 0xFFFFFFFF + 1
-        self._answers[self._request] = answer, patient
-        self._wire.send(said, self._request)
+        self._say(said, partial(_answer, answer), patient=patient)
         return answer
+
+    def _say(self, said: Said, then: Callable[[Said], None], *, patient: bool = False) -> None:
+        """Likewise; `then` is called with the answer, or with what stands for it where none comes."""
+        if self._unsaid:
+            self._say_unsaid()
+        if self._wire is None:
+            then(gone(self._directory))
+            return
+        self._request = self._request % 0xFFFFFFFF + 1
+        self._answers[self._request] = then, patient
+        self._wire.send(said, self._request)
 
     async def _run(self) -> None:
         while True:
@@ -436,10 +473,10 @@ class Link:
     def _told_stalled(self) -> None:
         said = stalled(self._directory, self.owner_pid)
         self._failure = error_of(said)
-        for request, (answer, patient) in list(self._answers.items()):
-            if not patient and not answer.done():
+        for request, (then, patient) in list(self._answers.items()):
+            if not patient:
                 del self._answers[request]
-                answer.set_result(said)
+                then(said)
         for opened in list(self._opened.values()):
             opened.listener.told(copy(self._failure))
 
@@ -456,17 +493,16 @@ class Link:
         self._wire, self._ready = None, False
         self._found.clear()
         answers, self._answers = self._answers, {}
-        for answer, _ in answers.values():
-            if not answer.done():
-                answer.set_result(gone(self._directory))
+        for then, _ in answers.values():
+            then(gone(self._directory))
         self._lost.set()
 
     def heard(self, said: Said, request: int) -> None:
         """An owner has said something."""
         if request:
-            answer, _ = self._answers.pop(request, (None, False))
-            if answer is not None and not answer.done():
-                answer.set_result(said)
+            then, _ = self._answers.pop(request, (None, False))
+            if then is not None:
+                then(said)
         elif isinstance(said, (Deliver, Gone, Figures)):
             listener = self._hearing.get(said.handle)
             if listener is not None:
@@ -476,9 +512,8 @@ class Link:
         elif isinstance(said, Fail) and said.name == ProtocolError.__name__:
             # INVARIANT: what an owner cannot understand is not said to the next one, and so on for ever.
             answers, self._answers = self._answers, {}
-            for waiting, _ in answers.values():
-                if not waiting.done():
-                    waiting.set_result(said)
+            for then, _ in answers.values():
+                then(said)
             self._tell(error_of(said))
 
     def _tell(self, error: Exception) -> None:
@@ -486,12 +521,18 @@ class Link:
         self._failure = error
         self._found.set()
         for state in self._topics.values():
-            for _, waiter in list(state.pending.values()):
-                if not waiter.done():
-                    waiter.set_exception(copy(error))
-                    waiter.exception()  # who put it may be gone
+            ended = [*state.pending.values(), *state.behind]
+            state.pending.clear()
+            state.behind.clear()
+            for put in ended:
+                put.told(copy(error))
         for opened in list(self._opened.values()):
             opened.listener.told(copy(error))
+
+
+def _answer(answer: asyncio.Future[Said], said: Said) -> None:
+    if not answer.done():
+        answer.set_result(said)
 
 
 class _Wire(asyncio.Protocol):

@@ -53,7 +53,7 @@ class Owner:
         self.pid: int = os.getpid()
         self.epoch: int = secrets.randbits(63) | 1
         self.largest: int = _LARGEST
-        self.putting: dict[tuple[str, Origin], asyncio.Task[range]] = {}
+        self.putting: dict[tuple[str, Origin], asyncio.Future[range]] = {}
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
         self._connections: set[_Connection] = set()
         self._listening: Listening | None = None
@@ -251,6 +251,10 @@ class _Connection(asyncio.Protocol):
     def send(self, said: Said, request: int = 0) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode_packet(said, request))
+
+    @property
+    def clogged(self) -> bool:
+        return not self._writable.is_set()
 
     async def writable(self) -> None:
         await self._writable.wait()

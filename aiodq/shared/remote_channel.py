@@ -44,6 +44,15 @@ _KEPT: Final = 1.0
 """Seconds for which a message is kept that `get_nowait` has asked for in vain."""
 
 
+_WINDOW: Final = 0.01
+_QUICK: Final = 16
+"""Who takes so many messages in so many seconds has more sent ahead, so that it need not wait for each."""
+
+_AHEAD: Final = 0.005
+_MOST_AHEAD: Final = 1000
+"""So many seconds' messages are sent ahead, and so many at most: while they are here, nobody else can have them."""
+
+
 class _Waiting(NamedTuple):
     """A message that has come and that nobody has taken yet."""
 
@@ -82,6 +91,10 @@ class RemoteChannel(RemoteSettlement):
         self._through = False
         self._idlers: list[asyncio.Future[None]] = []
         self._returning: asyncio.TimerHandle | None = None
+        self._ahead = 0
+        self._taken = 0
+        self._since = 0.0
+        self._looking_ahead: asyncio.TimerHandle | None = None
         self._ends: asyncio.Task[None] | None = None
 
     @property
@@ -125,7 +138,7 @@ class RemoteChannel(RemoteSettlement):
         """Who waits is told, and may try again."""
         if isinstance(error, QueueShutDown):
             self.end_with(error)
-            for waiting in (self._returning, self._renewing, self._ends):
+            for waiting in (self._returning, self._renewing, self._ends, self._looking_ahead):
                 if waiting is not None:
                     waiting.cancel()
         self._wait_queue.end(error)
@@ -161,8 +174,7 @@ class RemoteChannel(RemoteSettlement):
             self._got += len(batch.columns.bodies)
             self.counts.delivered(len(batch.columns.bodies))
         self.wake()
-        if not (self._waiting or self._returning):
-            self._withdraw()
+        self._withdraw_unless_wanted()
 
     def reopened(self, epoch: int) -> None:
         """An owner knows nothing of what was wanted and held here: what nobody has taken is its own to deliver anew."""
@@ -183,10 +195,32 @@ class RemoteChannel(RemoteSettlement):
             self.resumed({first + at: number + at for first, number, count in rows for at in range(count)})
 
     def _want(self, more: int = 0) -> None:
-        wanted = self._got - len(self._ready) + self._waiting + more
+        wanted = self._got - len(self._ready) + self._waiting + self._ahead + more
         if wanted > self._wanted:
             self._wanted = wanted
             self._tell_owner(lambda handle: Want(handle, wanted))
+
+    def _look_how_quick(self) -> None:
+        """See how many messages are to be sent ahead of those who ask: as many as are taken within a moment."""
+        now = self.monotonic()
+        elapsed = now - self._since
+        if elapsed < _WINDOW:
+            return
+        quick = self._taken >= _QUICK and not self.shut
+        self._ahead = min(int(self._taken * _AHEAD / elapsed), _MOST_AHEAD) if quick else 0
+        self._taken, self._since = 0, now
+        if self._ahead and self._looking_ahead is None:
+            self._looking_ahead = asyncio.get_running_loop().call_later(_WINDOW, self._look_ahead)
+
+    def _look_ahead(self) -> None:
+        """See whether what was sent ahead is still taken as quickly; else it is for others."""
+        self._looking_ahead = None
+        self._look_how_quick()
+        if self._ahead:
+            if self._looking_ahead is None:
+                self._looking_ahead = asyncio.get_running_loop().call_later(_WINDOW, self._look_ahead)
+        elif not self._returning:
+            self._withdraw(self._waiting)
 
     def wake(self, *, everybody: bool = False) -> None:
         """Wake as many getters as there are messages for them."""
@@ -211,6 +245,9 @@ class RemoteChannel(RemoteSettlement):
         if not self._ready or self.shut_now:
             return None
         one = self._ready.popleft()
+        self._taken += 1
+        if self._ahead and self._got - len(self._ready) + self._ahead - self._wanted > self._ahead // 2:
+            self._want()
         return Message(one.lease, one.place, one.body, store_ref)
 
     def take(self, store_ref: object, *, cold: bool = False) -> Message | None:
@@ -283,6 +320,7 @@ class RemoteChannel(RemoteSettlement):
                     raise QueueShutDown("the queue was shut down")
                 if self.shut and self._ends is None:
                     self._ends = asyncio.get_running_loop().create_task(self._look_for_the_end())
+                self._look_how_quick()
                 self._want()
                 await self._wait_queue.wait()
         finally:
@@ -290,20 +328,22 @@ class RemoteChannel(RemoteSettlement):
             self._waits_no_more()
 
     def _waits_no_more(self) -> None:
-        if not self._waiting:
+        if not (self._waiting or self._ahead):
             asyncio.get_running_loop().call_soon(self._withdraw_unless_wanted)
 
     def _withdraw_unless_wanted(self) -> None:
         """Give back what nobody waits for; who has got a message and asks for the next has had a turn for that."""
-        if not (self._waiting or self._returning):
+        if not (self._waiting or self._returning or self._ahead):
             self._withdraw()
 
-    def _withdraw(self) -> None:
-        """Nobody waits any more: what is here, or crosses on the way, is for others."""
-        if self._wanted > self._got:
-            self._wanted = self._got
+    def _withdraw(self, waiting: int = 0) -> None:
+        """No more than so many wait: what is here besides, or crosses on the way, is for others."""
+        kept = min(waiting, len(self._ready))
+        wanted = self._got + waiting - kept
+        if self._wanted > wanted:
+            self._wanted = wanted
             self._tell_owner(lambda handle: Want(handle, self._wanted))
-        while self._ready:
+        while len(self._ready) > kept:
             one = self._ready.pop()
             with suppress(AiodqError):  # it is not this process's any more
                 self.give_back(one.lease.first + one.place, one.lease.number + one.place)
@@ -339,6 +379,7 @@ class RemoteChannel(RemoteSettlement):
         del over
         self.shut = True
         self.shut_now = self.shut_now or immediate
+        self._ahead = 0
         self.ending.set()
         if self.shut_now:
             self._withdraw()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from aiodq.engine.put_batch import (
     OVERHEAD,
+    PLAIN,
     Accepted,
     Draft,
     OpenBatch,
@@ -16,8 +18,10 @@ from aiodq.engine.put_batch import (
     accepted_cost,
 )
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
+from aiodq.engine.topic.group_commit import NOT_NOW
 from aiodq.engine.validation import check_bodies, checked, no_body
 from aiodq.errors import InvalidMessageTypeError, MessageSizeError
+from aiodq.shared.link import Putting
 from aiodq.wire.frames import encode_messages
 
 if TYPE_CHECKING:
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
     from aiodq.options import StoreOptions
     from aiodq.shared.link import Link
 
-__all__ = ["NO_SHORT_CUT", "PuttingTopic", "RemotePuts"]
+__all__ = ["PuttingTopic", "RemotePuts", "ShortCut"]
 
 T = TypeVar("T")
 
@@ -39,23 +43,27 @@ _PUT_BYTES: Final = 1 << 20
 """Messages of one put, and their bytes: those of a turn of the loop go together, though each is stored for itself."""
 
 
-class _NoShortCut:
-    """As `GroupCommit`, where nothing can be written at once: all of it goes through `RemotePuts`."""
+class ShortCut:
+    """As `GroupCommit`, where nothing can be written at once; `RemotePuts` makes short work of what is but a body.
+
+    Attributes:
+        inline, lone: as there.
+        accept: likewise.
+    """
 
     inline: bool = False
     lone: bool = False
 
-    def accept(self, _body: object) -> None:
-        """Leave it to the buffer."""
+    def __init__(self, puts: RemotePuts) -> None:
+        """Accept for these puts."""
+        self.accept: Callable[[object], asyncio.Future[int] | None] = puts.accept_plain
 
     def accept_nowait(self, _body: object) -> None:
+        """Leave it to the buffer."""
+
+    def put_many_now(self, _bodies: object, _cost: int) -> int:
         """Likewise."""
-
-    def plain_cost(self, _bodies: object) -> None:
-        """Likewise."""
-
-
-NO_SHORT_CUT: Final = _NoShortCut()
+        return NOT_NOW
 
 
 class PuttingTopic(Protocol):
@@ -102,7 +110,10 @@ class RemotePuts:
         self._batch = OpenBatch()
         self._gate = asyncio.Lock()
         self._roomy = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._lone = False
+        self._number = 0
+        self._under_way: dict[int, None] = {}
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     # --- checks
 
@@ -152,8 +163,24 @@ class RemotePuts:
     def accept(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
         """Take a message in; the future gives its offset once the owner says that it is durable."""
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._add(message, body, waiter)
+        if self._lone and not self.pending:
+            # Who puts one message after the other does not wait for others who put in this turn.
+            self._add(message, body, waiter)
+            self._send()
+        else:
+            self._begin()
+            self._add(message, body, waiter)
         return waiter
+
+    def accept_plain(self, body: object) -> asyncio.Future[int] | None:
+        """As `accept`, of a message that is nothing but a body; None where that has to wait, if only for its error."""
+        options = self._topic.options
+        if type(body) is not bytes or not options.min_message_bytes <= len(body) <= options.max_message_bytes:
+            return None
+        if self.shut or self._gate.locked() or not self._has_room():
+            return None
+        self._topic.check()
+        return self.accept(PLAIN, body)
 
     def accept_nowait(self, message: Accepted, body: bytes) -> PutResult:
         """As `accept`, for who need not wait.
@@ -168,15 +195,18 @@ class RemotePuts:
         if self._topic.is_full():
             raise QueueFull("the backlog's bound is reached (max_messages, max_bytes)")
         result = PutResult()
+        self._begin()
         self._add(message, body, result)
         return result
 
     def accept_columns(self, columns: Columns, cost: int) -> asyncio.Future[range]:
         """Take messages in that are stored all or not at all; the future gives their offsets."""
         waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
-        self._begin()
+        alone = not self._batch.count
         self._batch.add_part(Part(columns, [waiter], atomic=True, cost=cost))
         self._count(len(columns.bodies), cost)
+        if alone:
+            self._send()  # it would never go together with others
         return waiter
 
     async def enter_one(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
@@ -201,7 +231,6 @@ class RemotePuts:
     def _add(self, message: Accepted, body: bytes, waiter: Waiter) -> None:
         self._check_shut()
         cost = accepted_cost(message, body)
-        self._begin()
         self._batch.add(message, body, waiter, cost)
         self._count(1, cost)
 
@@ -235,28 +264,37 @@ class RemotePuts:
     def _send(self) -> None:
         batch, self._batch = self._batch, OpenBatch()
         count, cost = batch.count, batch.cost
+        self._lone = count <= 1
         for part in batch.take():
-            messages = len(part.columns.bodies)
-            count, cost = count - messages, cost - part.cost
             for piece in _pieces(part, _AT_ONCE if self._topic.together else 1):
-                task = asyncio.get_running_loop().create_task(self._put(piece))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                count, cost = count - len(piece.columns.bodies), cost - piece.cost
+                self._put(piece)
         self._done(count, cost)
 
-    async def _put(self, part: Part) -> None:
+    def _put(self, part: Part) -> None:
         messages = len(part.columns.bodies)
+        self._number += 1
+        number = self._number
+        self._under_way[number] = None
         try:
             frames = encode_messages(part.columns, self._topic.clock.now_ns())
-            placed = await self._topic.link.put(self._topic.name, frames, messages, each=not part.atomic)
+            told = partial(self._told, part, number)
+            self._topic.link.put(self._topic.name, Putting(frames, messages, not part.atomic, told))
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait are told
-            part.fail(error)
+            self._told(part, number, error)
+
+    def _told(self, part: Part, number: int, found: range | Exception) -> None:
+        """The owner has said what became of a part."""
+        if isinstance(found, Exception):
+            part.fail(found)
         else:
-            self._topic.placed(placed)
-            part.first = placed.start
+            self._topic.placed(found)
+            part.first = found.start
             part.resolve()
-        finally:
-            self._done(messages, part.cost)
+        self._done(len(part.columns.bodies), part.cost)
+        del self._under_way[number]
+        if self._waiting:
+            self._tell_waiting()
 
     def _done(self, messages: int, cost: int) -> None:
         self.pending -= messages
@@ -269,10 +307,18 @@ class RemotePuts:
         Cancellation: nothing changes.
         """
         if self._batch.count:
-            await asyncio.sleep(0)
-        while tasks := list(self._tasks):
-            await asyncio.wait(tasks)
-            await asyncio.sleep(0)
+            self._send()
+        if self._under_way:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((self._number, waiter))
+            await waiter
+
+    def _tell_waiting(self) -> None:
+        oldest = next(iter(self._under_way), self._number + 1)
+        while self._waiting and self._waiting[0][0] < oldest:
+            _, waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
 
     def shut_down(self, over: QueueShutDown | None = None) -> None:
         """Accept no more; who waits for room is told."""

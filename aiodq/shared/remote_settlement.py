@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import contextmanager
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from aiodq.delivery.leases import ACKED
@@ -66,13 +67,23 @@ class Mine(NamedTuple):
 
 
 class _Settling:
-    """Messages that are to be settled, until an owner has said that they are."""
+    """Messages that are to be settled, until an owner has said that they are.
 
-    __slots__ = ("back", "heard_of", "numbers", "over", "refusal", "say", "waiters")
+    Attributes:
+        numbers: by which they are known here.
+        say: what is said of them; None for acks, which are said together.
+        back: they are ready again then.
+        lost: the owner has said that some were not in flight any more.
+        over: it has answered; with why not, if that is so, as `refusal`.
+        waiters: who waits for that.
+    """
 
-    def __init__(self, numbers: list[int], say: Callable[[int, list[Mine]], Said], *, back: bool) -> None:
+    __slots__ = ("back", "heard_of", "lost", "numbers", "over", "refusal", "say", "waiters")
+
+    def __init__(self, numbers: list[int], say: Callable[[int, list[Mine]], Said] | None, *, back: bool) -> None:
         self.numbers = numbers
         self.say = say
+        self.lost = False
         self.back = back
         self.heard_of = 0
         self.over = False
@@ -164,6 +175,7 @@ class RemoteSettlement:
         self._settling: dict[int, _Settling] = {}
         self._committing: set[int] = set()
         self._claimers: list[asyncio.Future[None]] = []
+        self._unsaid: list[_Settling] = []
         self._last: _Settling | None = None
         self._together: Together | None = None
         self._renewed: dict[int, int] = {}
@@ -206,8 +218,13 @@ class RemoteSettlement:
     def lose(self, deliveries: range) -> None:
         """Messages were taken away, known by their delivery numbers; of what is being settled the owner says that."""
         for number, one in list(self._mine.items()):
-            if one.delivery in deliveries and number not in self._settling:
+            if one.delivery not in deliveries:
+                continue
+            settling = self._settling.get(number)
+            if settling is None:
                 self._lost(number)
+            else:
+                settling.lost = True
         self._dropped()
 
     def _lost(self, number: int) -> None:
@@ -231,7 +248,9 @@ class RemoteSettlement:
                 self._lost(number)
         self._resumed = True
         self._let_claimers_go()
+        self._unsaid.clear()
         for settling in dict.fromkeys(self._settling.values()):
+            settling.lost = False
             self._send(settling)
         self._dropped()
 
@@ -261,17 +280,14 @@ class RemoteSettlement:
     def ack(self, offset: int, delivery: int) -> None:
         """Settle a message; `commit` waits until the owner says that it is durable."""
         self.check(offset, delivery)
-        self._settle([delivery], self._acking)
-
-    def _acking(self, handle: int, those: list[Mine]) -> Said:
-        return Ack(handle, self._epoch, _ranges(those))
+        self._settle([delivery], None)
 
     def ack_many(self, deliveries: Sequence[tuple[int, int]]) -> None:
         """Settle messages: all of them, or, where one cannot be, none."""
         for offset, delivery in deliveries:
             self.check(offset, delivery)
         if deliveries:
-            self._settle([delivery for _, delivery in deliveries], self._acking)
+            self._settle([delivery for _, delivery in deliveries], None)
 
     @contextmanager
     def together(self) -> Iterator[Together]:
@@ -413,7 +429,7 @@ class RemoteSettlement:
     # --- asking the owner
 
     def _settle(
-        self, numbers: list[int], say: Callable[[int, list[Mine]], Said], *, back: bool = False
+        self, numbers: list[int], say: Callable[[int, list[Mine]], Said] | None, *, back: bool = False
     ) -> _Settling:  # fmt: skip
         """Have the owner settle messages: this one, or the next, until one says that it is done."""
         self.check_context()
@@ -427,19 +443,49 @@ class RemoteSettlement:
         return settling
 
     def _send(self, settling: _Settling) -> None:
+        say = settling.say
+        if say is None:
+            if not self._unsaid:
+                self._topic.link.soon(self._say_acks)
+            self._unsaid.append(settling)
+        elif those := self._those(settling):
+            settling.heard_of = self.counts.heard_of
+            answer = self._request(lambda handle: say(handle, those))
+            answer.add_done_callback(lambda done: self._answered([settling], done.result()))
+
+    def _those(self, settling: _Settling) -> list[Mine]:
+        """Return what is to be settled that is in hand still."""
         those = [self._mine[number] for number in settling.numbers if number in self._mine]
         if not those:
             # An owner before has settled them, though nobody has heard that; or they were taken away.
             self._end(settling, None)
-            return
-        settling.heard_of = self.counts.heard_of
-        answer = self._request(lambda handle: settling.say(handle, those))
-        answer.add_done_callback(lambda done: self._answered(settling, done.result()))
+        return those
 
-    def _answered(self, settling: _Settling, said: Said) -> None:
-        if isinstance(said, Fail) and is_lost(said):
+    def _say_acks(self) -> None:
+        """Say all that was acked in this turn of the loop, in one packet."""
+        unsaid, self._unsaid = self._unsaid, []
+        if not self._resumed:
+            return  # it is said once the next owner has left them here
+        said: list[_Settling] = []
+        those: list[Mine] = []
+        for settling in unsaid:
+            if not settling.over and (found := self._those(settling)):
+                settling.heard_of = self.counts.heard_of
+                said.append(settling)
+                those += found
+        if those:
+            ranges = _ranges(those)
+            answer = self._request(lambda handle: Ack(handle, self._epoch, ranges))
+            answer.add_done_callback(lambda done: self._answered(said, done.result()))
+
+    def _answered(self, said: list[_Settling], answer: Said) -> None:
+        if isinstance(answer, Fail) and is_lost(answer):
             return  # it is said again to the next owner
-        self._end(settling, error_of(said) if isinstance(said, Fail) else None)
+        refusal = error_of(answer) if isinstance(answer, Fail) else None
+        # Of those that were said together, the owner has told before which were not in flight any more.
+        told = len(said) > 1 and isinstance(refusal, NotInFlightError)
+        for settling in said:
+            self._end(settling, None if told and not settling.lost else copy(refusal))
 
     def _end(self, settling: _Settling, refusal: Exception | None) -> None:
         if settling.over:
@@ -489,10 +535,12 @@ class RemoteSettlement:
 def _ranges(those: list[Mine]) -> tuple[Range, ...]:
     """Return messages as ranges of such as follow each other."""
     ranges: list[Range] = []
-    for one in those:
-        last = ranges[-1] if ranges else None
-        if last and (one.offset, one.delivery) == (last.first + last.messages, last.delivery + last.messages):
-            ranges[-1] = last._replace(messages=last.messages + 1)
-        else:
-            ranges.append(Range(one.offset, one.delivery, 1))
-    return tuple(ranges)
+    first = delivery = count = 0
+    for offset, number, _ in those:
+        if count and offset == first + count and number == delivery + count:
+            count += 1
+            continue
+        if count:
+            ranges.append(Range(first, delivery, count))
+        first, delivery, count = offset, number, 1
+    return (*ranges, Range(first, delivery, count)) if count else ()

@@ -11,7 +11,7 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError
 from aiodq.shared.options_json import channel_options, read_topic_options, topic_options
 from aiodq.shared.remote_channel import RemoteChannel
-from aiodq.shared.remote_puts import NO_SHORT_CUT, RemotePuts
+from aiodq.shared.remote_puts import RemotePuts, ShortCut
 from aiodq.shared.stats_json import blank_topic, read_channel_stats, read_topic_stats
 from aiodq.wire.packets import Figures
 
@@ -78,8 +78,6 @@ class RemoteTopic:
         error: why the topic cannot be used any more, or None.
     """
 
-    group_commit = NO_SHORT_CUT
-
     def __init__(self, host: TopicHost, name: str, options: StoreOptions | None) -> None:
         """Begin; `Link.open` has the owner open it."""
         self.name = name
@@ -101,6 +99,7 @@ class RemoteTopic:
         self._is_known = False
         self._known: asyncio.Future[None] = host.loop.create_future()
         self.put_buffer: RemotePuts = RemotePuts(self)
+        self.group_commit: ShortCut = ShortCut(self.put_buffer)
         self.link.open(name, "", {} if options is None else topic_options(options), self)
 
     # --- what the owner says; see `Listener`

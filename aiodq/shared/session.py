@@ -74,6 +74,7 @@ class Session:
         self._refused: dict[int, Exception] = {}
         self._entering: set[asyncio.Task[Any] | None] = set()
         self._closing = self._ending = False
+        self._placing = 0
         self._figures: dict[int, Figures] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._transactions = ClientTransactions(owner)
@@ -224,9 +225,50 @@ class Session:
             self._check_refused(said.handle)
             raise ProtocolError(f"PUT: the handle {said.handle} is no topic's")
         batches = decode_messages(said.frames, 0, said.count)
-        columns = Columns.joined([batch.columns for batch in batches])
+        columns = batches[0].columns if len(batches) == 1 else Columns.joined([batch.columns for batch in batches])
         columns.times = None
-        self._start(self._place(topic, Origin(self.client.producer, said.sequence), columns), request)
+        origin = Origin(self.client.producer, said.sequence)
+        if self._placing or not self._place_now(topic._engine, origin, columns, request):  # noqa: SLF001 - as above
+            # INVARIANT: what comes behind a put that may have to wait goes the same way, or it would come before it.
+            self._placing += 1
+            self._start(self._place_in_turn(topic, origin, columns), request)
+
+    async def _place_in_turn(self, topic: Topic, origin: Origin, columns: Columns) -> Done:
+        try:
+            return await self._place(topic, origin, columns)
+        finally:
+            self._placing -= 1
+
+    def _place_now(self, engine: TopicEngine, origin: Origin, columns: Columns, request: int) -> bool:
+        """As `_place`, where nothing has to be waited for but the put itself; return whether that is so."""
+        put_buffer, putting, key = engine.put_buffer, self._owner.putting, (engine.name, origin)
+        if key in putting or not put_buffer.at_rest or not isinstance(engine.log, TopicLog):
+            return False
+        engine.check()
+        if engine.log.producers.find(origin) is not None:
+            return False
+        sizes, options = list(map(len, columns.bodies)), engine.options
+        if min(sizes) < options.min_message_bytes or max(sizes) > options.max_message_bytes:
+            return False  # it is refused
+        try:
+            placing = put_buffer.accept_of(columns, origin)
+        except asyncio.QueueFull:
+            return False  # it waits for room, or is refused, by the options
+        # INVARIANT: nobody has had a turn since it was looked: a put that comes twice at once is placed once.
+        putting[key] = placing
+        placing.add_done_callback(partial(self._placed, putting, key))
+        placing.add_done_callback(partial(self._say_placed, request))
+        return True
+
+    def _say_placed(self, request: int, placed: asyncio.Future[range]) -> None:
+        error = None if placed.cancelled() else placed.exception()
+        if placed.cancelled():
+            self._fail(OwnerLostError("this owner ends", self._owner.engine.path), request)
+        elif error is None:
+            offsets = placed.result()
+            self._wire.send(Done((offsets.start, len(offsets))), request)
+        else:
+            self._fail(error if isinstance(error, Exception) else OwnerLostError(repr(error)), request)
 
     async def _place(self, topic: Topic, origin: Origin, columns: Columns) -> Done:
         engine = topic._engine  # noqa: SLF001 - a session is a topic's other half
@@ -265,7 +307,9 @@ class Session:
         return await waiter
 
     @staticmethod
-    def _placed(putting: dict[tuple[str, Origin], asyncio.Task[range]], key: tuple[str, Origin], done: Any) -> None:  # noqa: ANN401 - a task
+    def _placed(
+        putting: dict[tuple[str, Origin], asyncio.Future[range]], key: tuple[str, Origin], done: asyncio.Future[range]
+    ) -> None:
         del putting[key]
         if not done.cancelled():
             done.exception()  # it may be that who has put it is gone
@@ -290,9 +334,9 @@ class Session:
 
     def _ack(self, said: Ack, request: int) -> None:
         lending = self._lending(said.handle)
-        lending.each(said.epoch, said.ranges, lambda message: message.ack_nowait())
+        failure = lending.ack(said.epoch, said.ranges)
         if request:
-            self._start(lending.committed(), request)
+            self._start(lending.committed(failure), request)
 
     def _release(self, said: Release, request: int) -> None:
         lending = self._lending(said.handle)

@@ -41,7 +41,6 @@ NOT_NOW: Final = -1
 GIVE_WAY: Final = -2
 """Likewise, where the caller has held the loop for so long that others are to have their turn first."""
 
-_BYTES: Final = {bytes}
 _LONGEST_RUN: Final = 1024
 """So many puts at once after which others have their turn although no time went by, as on a clock that stands still."""
 
@@ -245,18 +244,6 @@ class GroupCommit:
         except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
             self._stop(error)
         return span[0]
-
-    def plain_cost(self, bodies: list[Any]) -> int | None:
-        """Return the bytes of memory of messages that are nothing but bodies; None where one is not, or may not be put.
-
-        No statement of Python's is executed for each of them.
-        """
-        if set(map(type, bodies)) != _BYTES:
-            return None
-        sizes, options = list(map(len, bodies)), self._engine.options
-        if min(sizes) < options.min_message_bytes or max(sizes) > options.max_message_bytes:
-            return None
-        return sum(sizes) + OVERHEAD * len(sizes)
 
     def put_now(self, body: object, *, gave_way: bool = False) -> int:  # noqa: C901 - a call costs more than a branch
         """Write a message at once; return its offset, or `NOT_NOW` or `GIVE_WAY`.

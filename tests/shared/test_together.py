@@ -1,0 +1,187 @@
+"""What a process and the owner of its store say together or ahead, so that many messages cost little."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from aiodq.shared.link import Putting, _Wire
+from aiodq.wire.packets import Ack, Done, Fail, Gone, Ping, Put, Range, Want
+from tests.shared.support import PATIENCE, RawClient, owned
+from tests.shared.test_modes import QUICK, counts, two
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aiodq.wire.packets import Message as Said
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[Said]:
+    """Return what clients say to owners, as it comes."""
+    noted: list[Said] = []
+    send = _Wire.send
+
+    def noting(self: _Wire, said: Said, request: int) -> None:
+        noted.append(said)
+        send(self, said, request)
+
+    monkeypatch.setattr(_Wire, "send", noting)
+    return noted
+
+
+def kinds(said: list[Said], kind: type[Any]) -> list[Any]:
+    return [each for each in said if isinstance(each, kind)]
+
+
+async def test_what_is_acked_in_one_turn_is_said_in_one_packet_before_what_comes_next(
+    tmp_path: Path, said: list[Said]
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue = client.queue("jobs")
+        await owner.queue("jobs").put_many([b"%d" % n for n in range(12)])
+        messages = await queue.get_many(10)
+        await asyncio.gather(*(message.ack() for message in messages if message.offset != 4))
+        assert [[(one.first, one.messages) for one in each.ranges] for each in kinds(said, Ack)] == [[(0, 4), (5, 5)]]
+        messages[4].ack_nowait()
+        assert len(kinds(said, Ack)) == 1
+        assert (await queue.get()).offset == 10
+        assert [type(each) for each in said if isinstance(each, (Ack, Want))][-2:] == [Ack, Want]
+        assert await counts(queue) == (1, 1, 0)
+
+
+async def test_of_what_is_acked_together_only_what_was_taken_away_is_refused(tmp_path: Path, said: list[Said]) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue = client.queue("jobs")
+        await queue.put_many([b"%d" % n for n in range(3)])
+        messages = await queue.get_many(3)
+        sessions = owner._store_engine.owner.clients  # type: ignore[attr-defined]  # it stands in its place
+        [lending] = [one for each in sessions for one in each._lendings.values() if one.holding]
+        taken = next(message for message in lending._held.values() if message.offset == 1)
+        taken._take().release(taken._batch(), taken._delivery, taken.attempts)
+        acked = await asyncio.gather(*(message.ack() for message in messages), return_exceptions=True)
+        assert len(kinds(said, Ack)) == 1
+        assert (acked[0], acked[2]) == (None, None)
+        assert isinstance(acked[1], aiodq.NotInFlightError)
+        assert await counts(queue) == (1, 0, 0)
+
+
+async def test_what_cannot_be_acked_is_named_before_the_answer_and_the_rest_is_settled(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        queue = store.queue("jobs")
+        await queue.put_many([b"%d" % n for n in range(5)])
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs", "default")
+        number = (await client.take(1, 4, 4))[0][1]
+        assert await client.ask(Ack(1, owner.epoch, (Range(1, number + 1, 1),))) == Done()
+        assert isinstance(await client.ask(Ack(1, owner.epoch, (Range(0, number, 3),))), Fail)
+        assert (await client.hear(Gone)).ranges == (Range(1, number + 1, 1),)
+        assert (queue.qsize(), queue.in_flight()) == (1, 1)
+        # A count that is beyond belief is none of what is looked at one by one.
+        assert isinstance(await client.ask(Ack(1, owner.epoch, (Range(2, number + 2, 1 << 31),))), Fail)
+        assert [each.messages for each in (await client.hear(Gone)).ranges] == [1, (1 << 31) - 2]
+        assert (queue.qsize(), queue.in_flight()) == (1, 0)
+        await client.close()
+
+
+async def test_a_small_put_does_not_overtake_a_large_one_that_waits_for_room(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, _):
+        topic = store.topic("jobs", aiodq.StoreOptions(max_messages=5))
+        queue = store.queue("jobs")
+        await topic.put_many([b"0", b"1", b"2"])
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs")
+        large, small = client.put(1, 1, [b"large"] * 5), client.put(1, 2, [b"small"])
+        await client.ask(Ping(1))
+        await queue.ack_many(await queue.get_many(3))
+        assert await client.answer(large) == Done((3, 5))
+        await queue.ack_many(await queue.get_many(5))
+        assert await client.answer(small) == Done((8, 1))
+        await client.close()
+
+
+async def test_who_puts_one_by_one_does_not_wait_for_the_end_of_the_turn_and_a_crowd_goes_together(
+    tmp_path: Path, said: list[Said]
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue = client.queue("jobs")
+        for _ in range(3):
+            await queue.put(b"one by one")
+        said.clear()
+        putting = asyncio.ensure_future(queue.put(b"at once"))
+        asyncio.get_running_loop().call_soon(lambda: said.append(Ping(0)))
+        await putting
+        assert [type(each) for each in said[:2]] == [Put, Ping]
+        await asyncio.gather(*(queue.put(b"%d" % n) for n in range(50)))
+        said.clear()
+        await asyncio.gather(*(queue.put(b"%d" % n) for n in range(50)))
+        assert [each.count for each in kinds(said, Put)] == [50]
+
+
+async def take_one_by_one(queue: aiodq.Queue, number: int) -> None:
+    async for message in queue:
+        message.ack_nowait()
+        number -= 1
+        if not number:
+            return
+
+
+async def test_who_takes_quickly_has_messages_sent_ahead_and_what_is_not_taken_goes_to_others(
+    tmp_path: Path, said: list[Said]
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue, other = client.queue("jobs"), owner.queue("jobs")
+        await other.put_many([b"%d" % n for n in range(20_000)])
+        async with asyncio.timeout(PATIENCE):
+            taken = 0
+            while len(kinds(said, Want)) > taken - 500:  # it depends on the machine when that is quick
+                await take_one_by_one(queue, 100)
+                taken += 100
+        left = 20_000 - taken
+        async with asyncio.timeout(PATIENCE):
+            got: list[aiodq.Message] = []
+            while len(got) < left:
+                found = await other.get_many(left - len(got))
+                await other.ack_many(found)
+                got += found
+        assert sorted(message.offset for message in got) == list(range(taken, 20_000))
+        assert {message.attempts for message in got} == {1}
+
+
+async def test_who_takes_slowly_has_nothing_sent_ahead(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue, other = client.queue("jobs"), owner.queue("jobs")
+        await other.put_many([b"%d" % n for n in range(100)])
+        for _ in range(20):
+            async with await queue.get():
+                await asyncio.sleep(0.002)
+            assert not queue._remote._ready  # type: ignore[attr-defined]  # it is one of a store that is shared
+
+
+async def test_to_settle_waits_for_what_was_put_before_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue = client.queue("jobs")
+        await queue.put(b"known")
+        puts = queue._remote_topic.put_buffer  # type: ignore[attr-defined]  # as above
+        under_way: list[Putting] = []
+        monkeypatch.setattr(puts._topic.link, "put", lambda _name, put: under_way.append(put))
+        receipts = [queue.put_nowait(b"before"), queue.put_nowait(b"likewise")]
+        settling = asyncio.ensure_future(puts.settled())
+        await asyncio.sleep(0)
+        receipts.append(queue.put_nowait(b"behind"))
+        await asyncio.sleep(0.01)
+        assert ([put.messages for put in under_way], settling.done()) == ([2, 1], False)
+        under_way[0].told(range(1, 3))
+        async with asyncio.timeout(PATIENCE):
+            await settling
+        under_way[1].told(range(3, 4))
+        assert [await receipt for receipt in receipts] == [1, 2, 3]
+        await puts.settled()
+        assert puts.pending == 0
