@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.shared.client_transactions import ClientTransactions
 from aiodq.shared.lending import Lending
@@ -11,7 +13,8 @@ from aiodq.shared.remote_channel import RemoteChannel
 from aiodq.shared.remote_settlement import RemoteSettlement
 from aiodq.storage.log.active_segment import ActiveSegment
 from aiodq.storage.state.transaction_log import TransactionFile
-from tests.proof.mutants.registry import change
+from aiodq.storage.state.transaction_origins import TransactionOrigins
+from tests.proof.mutants.registry import Patch, change, mutant
 
 _OWNER = "tests/shared/test_owner.py"
 _ORDER = "tests/shared/test_order.py"
@@ -122,3 +125,22 @@ change(
     "None",
     test=f"{_TRANSACTIONS}::test_a_full_topic_refuses_it_and_nothing_is_done",
 )
+change(
+    "an owner that shares nothing forgets whose transactions were committed before",
+    TransactionOrigins.keep,
+    "self.recall(now_ns)",
+    "self._last = {}",
+    test=f"{_TRANSACTIONS}::test_it_counts_once_after_the_file_of_transactions_was_emptied_and_the_owner_killed",
+)
+
+
+@mutant(test="tests/transactions/test_origins.py::test_whenever_the_power_is_cut_what_is_said_again_is_done_once")
+def whose_transactions_are_committed_is_kept_once_their_blocks_are_forgotten() -> Patch:
+    reset = TransactionFile.reset
+
+    def late(file: TransactionFile, now_ns: int) -> None:
+        with mock.patch.object(file.origins, "keep"):
+            reset(file, now_ns)
+        file.origins.keep(now_ns)
+
+    return mock.patch.object(TransactionFile, "reset", late)
