@@ -82,20 +82,22 @@ class ProducerTable:
         puts = self.puts[next(iter(self.puts))]
         return puts[next(reversed(puts))].time_ns
 
-    def recall(self, fs: FileSystem, segments: Sequence[Segment], end: int) -> None:
+    def recall(self, fs: FileSystem, segments: Sequence[Segment], end: int, salt: int) -> None:
         """Know what a log's files say. Blocking.
 
         Args:
             fs: the log's.
             segments: the log's, in order, whose ends are right.
             end: the offset behind the last record of the log.
+            salt: of the segments that an owner has written; those that were taken over tell of nobody.
 
         Raises:
             StorageError: as mapped from the system's error.
         """
         self.puts.clear()
         found: list[list[Producer]] = []
-        for segment in reversed([each for each in segments if not each.empty][-_FURTHEST:]):
+        own = [each for each in segments if not each.empty and each.context.salt == salt]
+        for segment in reversed(own[-_FURTHEST:]):
             rows, whole = _recalled(fs, segment, end)
             found.append(rows)
             if whole:

@@ -268,7 +268,7 @@ class TopicLog:
         Raises:
             StorageError: as mapped from the system's error.
         """
-        self.producers.recall(self.fs, self.segments, self.end)
+        self.producers.recall(self.fs, self.segments, self.end, topic_salt(self.meta.uuid))
 
     def stage(
         self, columns: Columns, time_ns: int, *, atomic: bool, origin: Origin | None = None

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aiodq.clock import SystemClock
 from aiodq.format.columns import Columns
 from aiodq.format.producers import Producer
+from aiodq.storage.bulk.commits import staging_directory
+from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.storage.log import producer_table
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin, ProducerTable
 from aiodq.storage.offline.verify import verify_store
@@ -226,3 +229,21 @@ def test_how_far_back_is_looked_is_bounded(topic: Path) -> None:
         assert (log.producers.find(Origin(7, 1)) is not None) == (number < 3)
         assert after - before <= 4
         log.close()
+
+
+def test_segments_that_were_taken_over_push_nobody_out(topic: Path) -> None:
+    """A bulk writer's are one for each of its tasks at least, and none of them says who has put what before."""
+    log = open_log(topic)
+    placed = put_of(log, Origin(7, 1), [b"a"])
+    store = str(topic.parent)
+    writer = StagingWriter(log.fs, SystemClock(), store, "bulk", segment_bytes=400)
+    for _ in range(10):
+        writer.put("t", Columns([b"x" * 200]))
+    staged = writer.finish()["t"]
+    assert len(staged) == 10
+    paths = [os.path.join(staging_directory(store, "bulk"), each.file) for each in staged]
+    noted: list[int] = []
+    log.adopt([(path, each.records) for path, each in zip(paths, staged, strict=True)], noted.append)
+    assert (noted, log.end) == ([1], 11)
+    log.close()
+    assert recalled(topic).find(Origin(7, 1)) == placed
