@@ -7,15 +7,20 @@ import re
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 from xml.etree import ElementTree as ET
 
 import pytest
 from pyspark.errors import PySparkException
 
 import aiodq
+from aiodq.spark.options import read_options
 from aiodq.spark.pipelines import archive, audit, compact, query, replay, report
+from aiodq.spark.pipelines.audit import _Piece, _tasks
+from aiodq.spark.pipelines.census import COLUMNS
 from aiodq.spark.pipelines.pictures import Bars, page
 from aiodq.spark.pipelines.query import prepare_views
+from aiodq.spark.pipelines.report import _counted
 from aiodq.spark.pipelines.spread import spread
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_holds, release_hold
@@ -237,6 +242,14 @@ def test_an_audit_of_many_segments_takes_few_tasks(
     assert tasks == [1]
 
 
+def test_a_task_of_an_audit_has_more_to_do_than_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes Spark about as long to begin one as it takes that one to check a hundred megabytes."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    piece = _Piece("s", "t", uuid4(), "0.seg", 0, 1, 60 << 20, last=False)
+    assert [[len(task) for task in _tasks([piece] * many)] for many in (1, 2, 24)] == [[1], [2], [12, 12]]
+    assert len(_tasks([piece] * 320)) == 18
+
+
 async def _work(path: Path) -> None:
     async with aiodq.open(path) as opened:
         queue = opened.queue("jobs")
@@ -284,6 +297,17 @@ def test_a_report_of_many_topics_is_one_pass(
     assert text.index("<h2>t00") < text.index("<h2>t11")
     assert "tag00: 2" in text
     assert "tag20: 2" not in text, "the 20 most frequent"
+
+
+@pytest.mark.parametrize(("split", "exchanges"), [("1g", 0), ("1k", 1)])
+def test_what_tasks_counted_for_a_report_is_exchanged_once(
+    spark: SparkSession, store: Path, split: str, exchanges: int
+) -> None:
+    """Each exchange costs as much as to read hundreds of small topics; what one task has counted needs none."""
+    plan = _counted(spark, read_options({"path": str(store), "columns": COLUMNS, "splitBytes": split}))
+    assert plan._jdf.queryExecution().executedPlan().toString().count("Exchange ") == exchanges
+    counted = {(row["kind"], row["text"]): row["count"] for row in plan.collect() if row["kind"] in {"all", "tag"}}
+    assert counted == {("all", None): 100, ("tag", "red"): 13, ("tag", "blue"): 7, ("tag", None): 80}
 
 
 def executions(spark: SparkSession) -> int:

@@ -25,8 +25,9 @@ from aiodq.storage.state.topic_meta import describe
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+    from aiodq.spark.options import ReadOptions
     from aiodq.storage.offline.summaries import ChannelSummary
 
 __all__ = ["ReportSummary", "report"]
@@ -97,14 +98,8 @@ class _Topic(NamedTuple):
 def _topics(spark: SparkSession, store: str, topics: Sequence[str] | None) -> dict[str, _Topic]:
     """Count everything in one pass: each task what it reads, and Spark what they found."""
     wanted = {"path": store, "columns": COLUMNS, **({"topics": ",".join(topics)} if topics else {})}
-    options, fs = batch_options(wanted), AnyFileSystem()
-    counted = spread(spark, plan_tasks(fs, options), partial(census, fs, options=options), SCHEMA)
-    sums = [f.sum("count").alias("count"), f.sum("bytes").alias("bytes")]
-    ends = [f.min("first").alias("first"), f.max("last").alias("last")]
-    summed = counted.groupBy("topic", "kind", "number", "text").agg(*sums, *ends)
-    often = f.row_number().over(Window.partitionBy("topic", "kind").orderBy(f.col("count").desc(), "text"))
-    rows = summed.withColumn("place", often).where(f"kind <> 'tag' OR place <= {_MOST_TAGS}").collect()
     found: dict[str, _Topic] = {}
+    rows = _counted(spark, batch_options(wanted)).toArrow().to_pylist()
     for row in sorted(rows, key=itemgetter("topic", "place")):
         topic = found.setdefault(row["topic"], _Topic({}, {}, {}, {}))
         if row["kind"] == "all":
@@ -114,6 +109,22 @@ def _topics(spark: SparkSession, store: str, topics: Sequence[str] | None) -> di
         else:
             (topic.moments if row["kind"] == "moment" else topic.sizes)[row["number"]] = row["count"]
     return found
+
+
+def _counted(spark: SparkSession, options: ReadOptions) -> DataFrame:
+    """Return what all tasks counted, added up: the rows of `census`, each with its `place` among those of its kind."""
+    fs = AnyFileSystem()
+    tasks = plan_tasks(fs, options)
+    counted = spread(spark, tasks, partial(census, fs, options=options), SCHEMA)
+    if len(tasks) > 1:
+        # Brought together as the places need it, the sums need no exchange of their own. The rows are few: Spark's
+        # usual 200 parts would be as many files for each task.
+        counted = counted.repartition(len(tasks), "topic", "kind")
+    sums = [f.sum("count").alias("count"), f.sum("bytes").alias("bytes")]
+    ends = [f.min("first").alias("first"), f.max("last").alias("last")]
+    summed = counted.groupBy("topic", "kind", "number", "text").agg(*sums, *ends)
+    often = f.row_number().over(Window.partitionBy("topic", "kind").orderBy(f.col("count").desc(), "text"))
+    return summed.withColumn("place", often).where(f"kind <> 'tag' OR place <= {_MOST_TAGS}")
 
 
 def _rate(moments: Mapping[int, int], first: datetime, last: datetime) -> Bars:
