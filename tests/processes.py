@@ -31,6 +31,7 @@ __all__ = [
     "Killer",
     "environment",
     "kill_group",
+    "kill_one",
     "killed_at_last",
     "killer",
     "note",
@@ -87,6 +88,14 @@ def killed_at_last(
                 kill_group(child)
             else:
                 child.kill()
+
+
+def kill_one(pid: int) -> bool:
+    """Kill a process that need not be one of ours; return whether it was there."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
 
 
 def kill_group(child: subprocess.Popen[Any]) -> None:

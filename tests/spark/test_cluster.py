@@ -10,79 +10,22 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-import urllib.request
-from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 import pytest
 
-from aiodq.spark.java import prepare
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_holds
-from tests.processes import ROOT, kill_group
+from tests.processes import ROOT
+from tests.spark.clusters import cluster, environment
 from tests.spark.support import fill
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 SEEN = {"bodies": [str(number) for number in range(500)], "findings": 0, "records": 500}
-PATIENCE = 120.0
-"""Seconds in which a cluster has to be there."""
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def environment() -> dict[str, str]:
-    """Return what Spark's own programs need to find Java, Python and this checkout."""
-    found = dict(os.environ)
-    prepare("local", found)
-    home = os.path.dirname(pyspark.__file__)
-    return {**found, "SPARK_HOME": home, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
-
-
-def started(name: str, *arguments: str, log: Path, within: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-    program = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-class")
-    command = [*within, program, f"org.apache.spark.deploy.{name}", *arguments]
-    with log.open("wb") as output:
-        return subprocess.Popen(command, env=environment(), stdout=output, stderr=output, start_new_session=True)
-
-
-@contextmanager
-def cluster(path: Path, *workers: Sequence[str]) -> Iterator[str]:
-    """Give the address of a master with so many workers, each started by the command that is given for it."""
-    port, page = free_port(), free_port()
-    url = f"spark://127.0.0.1:{port}"
-    with ExitStack() as running:
-        at = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page))
-        log = path / "master.log"
-        running.callback(kill_group, started("master.Master", *at, log=log))
-        for number, within in enumerate(workers):
-            place = path / f"worker{number}"
-            own = ("--host", "127.0.0.1", "--webui-port", str(free_port()), "-c", "1", "-m", "1g", "-d", str(place))
-            log = path / f"worker{number}.log"
-            running.callback(kill_group, started("worker.Worker", *own, url, log=log, within=within))
-        end = time.monotonic() + PATIENCE
-        while alive(page) < len(workers):
-            assert time.monotonic() < end, log.read_text()
-            time.sleep(0.1)
-        yield url
-
-
-def alive(page: int) -> int:
-    """Return how many workers the master knows."""
-    address = f"http://127.0.0.1:{page}/json/"
-    # A master that has only begun answers every address with its front page.
-    with suppress(OSError, json.JSONDecodeError), urllib.request.urlopen(address, timeout=5) as answer:
-        return int(json.load(answer)["aliveworkers"])
-    return 0
 
 
 @dataclass(frozen=True)
@@ -102,8 +45,8 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     for number in range(6):
         asyncio.run(fill(hidden, f"topic{number}", rounds=5))
     within, why_not = hiding(hidden)
-    with cluster(path, within, within) as url:
-        return Outcome(run_job("master", url, path / "store", *([] if why_not else [hidden])), hidden, why_not)
+    with cluster(path, within, within) as running:
+        return Outcome(run_job("master", running.url, path / "store", *([] if why_not else [hidden])), hidden, why_not)
 
 
 @pytest.mark.timeout(400)

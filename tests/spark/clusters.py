@@ -1,0 +1,87 @@
+"""A standalone cluster of pip's pyspark on this machine; tasks run in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.request
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyspark
+
+from aiodq.spark.java import prepare
+from tests.processes import ROOT, kill_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+PATIENCE = 120.0
+"""Seconds in which a cluster has to be there."""
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def environment() -> dict[str, str]:
+    """Return what Spark's own programs need to find Java, Python and this checkout."""
+    found = dict(os.environ)
+    prepare("local", found)
+    home = os.path.dirname(pyspark.__file__)
+    return {**found, "SPARK_HOME": home, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def started(name: str, *arguments: str, log: Path, within: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    program = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-class")
+    command = [*within, program, f"org.apache.spark.deploy.{name}", *arguments]
+    with log.open("wb") as output:
+        return subprocess.Popen(command, env=environment(), stdout=output, stderr=output, start_new_session=True)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A master's address, and the processes of its workers."""
+
+    url: str
+    workers: tuple[int, ...]
+
+
+@contextmanager
+def cluster(path: Path, *workers: Sequence[str]) -> Iterator[Cluster]:
+    """Give a master with so many workers, each started by the command that is given for it."""
+    port, page = free_port(), free_port()
+    url = f"spark://127.0.0.1:{port}"
+    pids: list[int] = []
+    with ExitStack() as running:
+        at = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page))
+        log = path / "master.log"
+        running.callback(kill_group, started("master.Master", *at, log=log))
+        for number, within in enumerate(workers):
+            place = path / f"worker{number}"
+            own = ("--host", "127.0.0.1", "--webui-port", str(free_port()), "-c", "1", "-m", "1g", "-d", str(place))
+            log = path / f"worker{number}.log"
+            worker = started("worker.Worker", *own, url, log=log, within=within)
+            running.callback(kill_group, worker)
+            pids.append(worker.pid)
+        end = time.monotonic() + PATIENCE
+        while alive(page) < len(workers):
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.1)
+        yield Cluster(url, tuple(pids))
+
+
+def alive(page: int) -> int:
+    """Return how many workers the master knows."""
+    address = f"http://127.0.0.1:{page}/json/"
+    # A master that has only begun answers every address with its front page.
+    with suppress(OSError, json.JSONDecodeError), urllib.request.urlopen(address, timeout=5) as answer:
+        return int(json.load(answer)["aliveworkers"])
+    return 0

@@ -1,0 +1,72 @@
+"""Segments in S3, as moto's server plays it: what fsspec's own file systems cannot tell of a real one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import fsspec.config
+import pytest
+
+import aiodq
+from aiodq.spark.objects import find_objects
+from aiodq.spark.pipelines.ship import MANIFEST, ship
+from tests.spark.support import fill, read, scanned
+from tests.storage.logs import segments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")]
+
+WHY = "needs moto's server and s3fs, about 300 MB that nothing else here needs: pip install 'moto[server]' s3fs"
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Return the URL of a place in a bucket."""
+    pytest.importorskip("s3fs", reason=WHY)
+    server = pytest.importorskip("moto.server", reason=WHY).ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(f"AWS_{name}", "x")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": f"http://{host}:{port}"})
+    name = f"lake-{uuid4()}"  # what one server has, another one of this process has, too
+    fsspec.filesystem("s3").mkdir(name)
+    yield f"s3://{name}/shop"
+    fsspec.filesystem("s3").clear_instance_cache()
+    server.stop()
+
+
+def sealed(store: Path) -> list[dict[str, Any]]:
+    """Return the rows that are in sealed segments: all but those of the last one."""
+    last = int(segments(store / "orders")[-1].stem)
+    return [row for row in scanned(store) if row["offset"] < last]
+
+
+def test_what_is_shipped_is_read_as_the_store_is(tmp_path: Path, bucket: str) -> None:
+    asyncio.run(fill(tmp_path, segment_bytes=2000))
+    assert ship(tmp_path, bucket).rows == len(sealed(tmp_path)) > 0
+    assert ship(tmp_path, bucket).segments == 0
+    asyncio.run(fill(tmp_path, segment_bytes=2000))
+    assert ship(tmp_path, bucket).segments > 0
+    assert read(bucket, splitBytes="1k") == sealed(tmp_path)
+    with pytest.raises(aiodq.StoreNotFoundError):
+        read(f"{bucket}-that-is-not-there")
+
+
+def test_an_object_that_is_there_is_not_written_over(tmp_path: Path, bucket: str) -> None:
+    """It is made on the condition that there is none: by S3 itself, not by a look before."""
+    asyncio.run(fill(tmp_path, segment_bytes=2000))
+    ship(tmp_path, bucket)
+    fs, place = find_objects(f"{bucket}/orders")
+    name = segments(tmp_path / "orders")[0].name
+    fs.rm_file(f"{place}/{MANIFEST}")
+    fs.pipe_file(f"{place}/{name}", b"somebody's")
+    with pytest.raises(aiodq.InvalidOptionError, match="something else"):
+        ship(tmp_path, bucket)
+    assert fs.cat_file(f"{place}/{name}") == b"somebody's"
