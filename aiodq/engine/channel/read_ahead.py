@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.reading.tail_cache import batch_cost
 
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ReadAhead"]
 
+_LEAST: Final = 256 * 1024
+_MOST: Final = 1024 * 1024
+_MESSAGES: Final = 2500
+"""In a piece, as far as that is between these bytes: who decodes more of them keeps the loop waiting for the GIL."""
+
 
 class ReadAhead:
     """One per channel.
@@ -25,6 +30,7 @@ class ReadAhead:
         cost: bytes of memory that it takes now.
         epoch: changes whenever what is read ahead becomes void.
         fetching: more was asked for and has not come yet.
+        piece: so many bytes of the log are read at a time.
     """
 
     def __init__(
@@ -43,6 +49,7 @@ class ReadAhead:
         self.cost: int = 0
         self.epoch: int = 0
         self.fetching: bool = False
+        self.piece: int = _LEAST
         self._tail = tail
         self._read_now = read_now
         self._want = want
@@ -116,6 +123,7 @@ class ReadAhead:
 
     def feed(self, state: ChannelState, result: ReadResult, offset: int) -> None:
         """Put what was read from `offset` on behind what is in memory; what is missing in it is lost."""
+        self.piece = min(max(_MESSAGES * result.bytes_read // max(result.next - offset, 1), _LEAST), _MOST)
         for batch in result.batches:
             self._lose(state, offset, batch.first)
             offset = max(offset, batch.stop)

@@ -24,7 +24,6 @@ __all__ = ["Prefetched", "PrefetchingReader", "SharedReader"]
 
 T = TypeVar("T")
 
-_PIECE: Final = 256 * 1024
 _LITTLE: Final = 64 * 1024
 
 
@@ -86,6 +85,7 @@ class _ReadAhead(Protocol):
 
     epoch: int
     cost: int
+    piece: int
 
     @property
     def limit(self) -> int: ...
@@ -160,7 +160,7 @@ class PrefetchingReader:
         if offset is None:
             source.fetched(None, 0, epoch)
             return
-        size = max(min(_PIECE, read_ahead.limit - read_ahead.cost), _LITTLE)
+        size = max(min(read_ahead.piece, read_ahead.limit - read_ahead.cost), _LITTLE)
         read = partial(LogReader.read, view=self._view(), offset=offset, max_bytes=size)
         try:
             result = await self._threads.call(self._ahead.use, read)
