@@ -11,15 +11,15 @@ from aiodq.message import Message
 from aiodq.transaction import Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from aiodq.channel import Channel
     from aiodq.engine.store_engine import StoreEngine
     from aiodq.topic import Topic
 
-__all__ = ["letters_channel", "requeue_letters"]
+__all__ = ["AT_ONCE", "letters_channel", "requeue_letters", "requeue_these", "waiting_letters"]
 
-_AT_ONCE: Final = 100
+AT_ONCE: Final = 100
 """Letters that go back in one transaction."""
 
 _TOPIC, _CHANNEL = HEADERS[:2]
@@ -45,10 +45,39 @@ async def requeue_letters(
             break
         if office.may_return(letter) and (where is None or where(letter)):
             group.append(letter)
-        if len(group) == _AT_ONCE:
+        if len(group) == AT_ONCE:
             moved += await office.send_back(group)
             group = []
     return moved + await office.send_back(group)
+
+
+async def waiting_letters(
+    store_engine: StoreEngine, topic: Topic, first: int, most: int
+) -> tuple[list[int], int | None]:
+    """Return the offsets of up to so many letters that may go back, from one on, and where the next look begins.
+
+    None there: there are no more.
+    """
+    channel = letters_channel(topic)
+    await topic.settle_in()
+    office = _Office(store_engine, channel)
+    found: list[int] = []
+    async for letter in topic.scan(max(first, channel.stats().floor)):
+        if office.may_return(letter):
+            found.append(letter.offset)
+        if len(found) == most:
+            return found, letter.offset + 1
+    return found, None
+
+
+async def requeue_these(store_engine: StoreEngine, topic: Topic, offsets: Iterable[int]) -> int:
+    """Put these letters back in one transaction, those that may still go back; return how many."""
+    office = _Office(store_engine, letters_channel(topic))
+    await topic.settle_in()
+    letters: list[Message] = []
+    for offset in offsets:
+        letters += [letter async for letter in topic.scan(offset, offset + 1)]
+    return await office.send_back([letter for letter in letters if office.may_return(letter)])
 
 
 class _Office:

@@ -12,6 +12,7 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import InvalidOptionError, ProtocolError
 from aiodq.names import check_name, check_topic_name
 from aiodq.options import check_dead_letter
+from aiodq.requeue import requeue_these, waiting_letters
 from aiodq.shared.options_json import moment, read_channel_options, read_topic_options
 from aiodq.shared.stats_json import health_facts, topic_facts
 from aiodq.shared.visitors import Visitor, visitors
@@ -118,6 +119,30 @@ async def _delete_topic(owner: Called, arguments: Arguments) -> None:
     await owner.store.delete_topic(_text(arguments, "topic"))
 
 
+async def _drain(owner: Called, arguments: Arguments) -> bool:
+    timeout = arguments.get("timeout")
+    if timeout is not None and not isinstance(timeout, (int, float)):
+        raise ProtocolError(f"CALL: timeout is a number, not {timeout!r:.100}")
+    return await owner.store.drain(timeout)
+
+
+async def _letters(owner: Called, arguments: Arguments) -> dict[str, Any]:
+    name = _text(arguments, "topic")
+    if name not in owner.store.topics():
+        return {"offsets": [], "next": None}
+    first, engine = whole(arguments, "from"), owner.store._store_engine  # noqa: SLF001 - as above
+    offsets, following = await waiting_letters(engine, owner.store.topic(name), first, _PAGE)
+    return {"offsets": offsets, "next": following}
+
+
+async def _requeue_these(owner: Called, arguments: Arguments) -> int:
+    offsets = arguments.get("offsets")
+    if not isinstance(offsets, list) or not all(isinstance(offset, int) for offset in offsets):
+        raise ProtocolError("CALL: offsets is a list of whole numbers")
+    topic = owner.store.topic(_text(arguments, "topic"))
+    return await requeue_these(owner.store._store_engine, topic, offsets)  # noqa: SLF001 - as above
+
+
 async def _requeue_dead(owner: Called, arguments: Arguments) -> int:
     limit = None if arguments.get("limit") is None else whole(arguments, "limit")
     return await owner.store.requeue_dead(_text(arguments, "topic"), limit=limit)
@@ -132,6 +157,9 @@ _STORE: Final[Mapping[str, Callable[[Called, Arguments], Awaitable[Any]]]] = {
     "store": _look,
     "stats": _stats,
     "delete_topic": _delete_topic,
+    "drain": _drain,
+    "letters": _letters,
+    "requeue_these": _requeue_these,
     "requeue_dead": _requeue_dead,
     "who": _who,
 }

@@ -7,7 +7,7 @@ an engine is done otherwise here.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from aiodq.acking import ack_all
 from aiodq.channel import Channel
@@ -15,7 +15,7 @@ from aiodq.deferred import DeferredMessage
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
 from aiodq.engine.worker_threads import BACKEND
-from aiodq.errors import InvalidOptionTypeError, OffsetError
+from aiodq.errors import InvalidOptionTypeError, OffsetError, WrongContextError
 from aiodq.message import look_at
 from aiodq.names import check_name, check_topic_name
 from aiodq.options import (
@@ -27,6 +27,7 @@ from aiodq.options import (
     time_ns,
 )
 from aiodq.queue import Queue
+from aiodq.requeue import AT_ONCE
 from aiodq.shared.exclusive_only import only_exclusive
 from aiodq.shared.history import History
 from aiodq.shared.options_json import channel_options, moment, moment_ns, topic_options
@@ -37,7 +38,7 @@ from aiodq.topic import Topic
 from aiodq.values import check_offset, check_position, check_whole, span_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
@@ -376,20 +377,51 @@ class SharedStore(Store):
     async def requeue_dead(
         self, topic: str, *, where: Callable[[Message], bool] | None = None, limit: int | None = None
     ) -> int:
-        """See `Store.requeue_dead`. The letters are chosen where the store is owned, so `where` has no place here.
-
-        Raises:
-            ExclusiveOnlyError: `where` was given.
-        """
+        """See `Store.requeue_dead`. Where the owner changes meanwhile, earlier transactions stand."""
         if limit is not None:
             check_whole("limit", limit, least=0, example=100)
         if where is not None and not callable(where):
             raise InvalidOptionTypeError(f"where is a function of a letter, not {where!r}")
         check_topic_name(topic, self._remote.topics)
         self._remote.check()
+        if self._remote.transactions.current() is not None:
+            raise WrongContextError("this task is in a transaction of this store, and requeue_dead has its own")
         if where is not None:
-            raise only_exclusive("requeue_dead(where=...)", "leave `where` out, or settle letters one by one")
+            return await self._requeue_chosen(topic, where, limit)
         asking = self._remote.link.call("requeue_dead", {"topic": topic, "limit": limit}, once=True)
+        count: int = (await asking)["result"]
+        return count
+
+    async def _requeue_chosen(self, topic: str, where: Callable[[Message], bool], limit: int | None) -> int:
+        """Look at the letters here, and have the owner put back those that were chosen."""
+        moved = 0
+        first: int | None = 0
+        while first is not None:
+            page = (await self._remote.link.call("letters", {"topic": topic, "from": first}))["result"]
+            offsets, first = page["offsets"], page["next"]
+            chosen: list[int] = []
+            for letter in await self._letters(topic, offsets):
+                if limit is not None and moved + len(chosen) >= limit:
+                    first = None
+                    break
+                if where(letter):
+                    chosen.append(letter.offset)
+                if len(chosen) == AT_ONCE:
+                    moved += await self._put_back(topic, chosen)
+                    chosen = []
+            moved += await self._put_back(topic, chosen)
+        return moved
+
+    async def _letters(self, topic: str, offsets: Sequence[int]) -> list[Message]:
+        if not offsets:
+            return []
+        wanted = set(offsets)
+        return [each async for each in self.topic(topic).scan(offsets[0], offsets[-1] + 1) if each.offset in wanted]
+
+    async def _put_back(self, topic: str, offsets: Sequence[int]) -> int:
+        if not offsets:
+            return 0
+        asking = self._remote.link.call("requeue_these", {"topic": topic, "offsets": offsets}, once=True)
         count: int = (await asking)["result"]
         return count
 
@@ -415,16 +447,17 @@ class SharedStore(Store):
         own = seen[""]
         return StoreStats(self.path, own["failed"], topics, own["transactions"], BACKEND)
 
-    async def drain(self, timeout: float | timedelta | None = None) -> NoReturn:
-        """Refuse: others put and work on.
-
-        Raises:
-            ExclusiveOnlyError: always.
-        """
-        if timeout is not None:
-            span_seconds("timeout", timeout, past=True)
+    async def drain(self, timeout: float | timedelta | None = None) -> bool:
+        """See `Store.drain`. Puts of all processes are refused, for as long as the store has the owner that it has."""
+        wait = None if timeout is None else span_seconds("timeout", timeout, past=True)
         self._remote.check()
-        raise only_exclusive("drain()", "stop the producers, then `await channel.join()`")
+        try:
+            async with asyncio.timeout(wait):
+                await self._remote.shut_puts()
+                done: bool = (await self._remote.link.call("drain", {"timeout": wait}))["result"]
+                return done
+        except TimeoutError:
+            return False
 
     async def stop(self, grace: float | timedelta = 10.0) -> None:
         """See `Store.stop`: the deliveries to this process end, and it leaves the store to the others."""

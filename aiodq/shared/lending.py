@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -18,6 +19,7 @@ from aiodq.format.columns import Columns
 from aiodq.message import Message
 from aiodq.shared.calls import call_channel
 from aiodq.shared.options_json import channel_options
+from aiodq.shared.remote_errors import fail_of
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
 
@@ -45,7 +47,7 @@ _PACKET_BYTES: Final = 256 * 1024
 """Bytes of bodies after which a delivery is sent, though there is more."""
 
 _AGAIN: Final = 1.0
-"""Seconds after which a message that could not be read is read again."""
+"""Seconds after which a message that could not be read is read again, unless the client wants one anew before."""
 
 
 class Owning(Protocol):
@@ -128,7 +130,7 @@ class Lending:
         self._place = channel._channel_engine.place  # noqa: SLF001 - a session is a channel's other half
         self._changed = asyncio.Event()
         self._idle = False
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._timed_out = 0
         self._over = False
         self.resumed: asyncio.Event = asyncio.Event()
@@ -179,14 +181,24 @@ class Lending:
                 try:
                     if not await self._give():
                         break
-                except QueueShutDown:
-                    return
+                except QueueShutDown as error:
+                    self._say(error)
+                    break
                 except AiodqError as error:
+                    self._say(error)
                     _LOG.error("%s gives no message, asked again in %.3g s: %s", self._place, _AGAIN, error)
-                    await asyncio.sleep(_AGAIN)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_AGAIN):
+                            await self._changed.wait()
+                    self._changed.clear()
                     continue
                 await self._wire.writable()
                 await asyncio.sleep(0)
+
+    def _say(self, error: Exception) -> None:
+        """Have the client told why it gets no message now; `look` tells of a channel that is no more."""
+        if not self._ended.done() and self._channel._channel_engine.error is None:  # noqa: SLF001 - as above
+            self._ended.set_result(error)
 
     async def _give(self) -> bool:
         """Wait for a message, and deliver what there is; return whether there was any before it was withdrawn."""
@@ -382,8 +394,10 @@ class Lending:
         if said.name == "commit":
             return await self.committed()
         if said.name == "ended":
-            await asyncio.shield(self._ended)
-            return Done()
+            # INVARIANT: it is told once. Who is told wants something again, or nothing any more.
+            error = await asyncio.shield(self._ended)
+            self._ended = asyncio.get_running_loop().create_future()
+            return Done(None, asdict(fail_of(error)))
         done = await answer(call_channel(self._topic, self._channel, said.name, said.arguments))
         say_figures(self._handle)
         return done

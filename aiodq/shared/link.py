@@ -21,7 +21,7 @@ from aiodq.errors import AiodqError, MessageSizeError, OwnerLostError, OwnerStal
 from aiodq.shared.remote_errors import error_of, gone, is_lost, stalled
 from aiodq.shared.rendezvous import connect
 from aiodq.storage.log.producer_table import MOST_PENDING
-from aiodq.wire.layout import FIRST_PACKET, VERSION
+from aiodq.wire.layout import FIRST_PACKET, LARGEST, VERSION
 from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Gone, Handover, Hello, Open, Ping, Put, Welcome
 from aiodq.wire.stream import PacketReader, encode_packet
 
@@ -430,7 +430,7 @@ class Link:
         if not isinstance(welcome, Welcome):
             raise ProtocolError(f"{welcome.op.name} is no answer to HELLO")
         self.epoch, self.owner_pid = welcome.epoch, welcome.pid
-        wire.reader.largest = welcome.largest
+        wire.reader.largest = LARGEST
         self._ready = self._begun = True
         self._failure = self._since = None
         # A channel that was named before something was put sees that.

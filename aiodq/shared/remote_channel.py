@@ -118,13 +118,26 @@ class RemoteChannel(RemoteSettlement):
         self.paused = bool(facts.get("paused"))
         if not self._known.done():
             self._known.set_result(None)
+        self._ask_the_end()
+
+    def _ask_the_end(self) -> None:
         end = self._request(lambda handle: Call("ended", {"handle": handle}))
         end.add_done_callback(lambda done: self._ended(done.result()))
 
     def _ended(self, said: Said) -> None:
-        """The channel is no more, unless it is the owner that ended."""
+        """The channel is no more, or has nothing to give; unless it is the owner that ended."""
         if isinstance(said, Fail) and not is_lost(said):
             self.refused(error_of(said))
+        elif isinstance(said, Done):
+            self._has_nothing(error_of(Fail(**(said.facts or {}))))
+            self._ask_the_end()
+
+    def _has_nothing(self, error: Exception) -> None:
+        """Tell who waits why nothing comes: all of them where nothing will."""
+        if isinstance(error, QueueShutDown):
+            self._wait_queue.end(error)
+        else:
+            self._wait_queue.fail_next(error)
 
     def refused(self, error: Exception) -> None:
         """From now on `error` goes to everyone who wants something of the channel."""

@@ -379,6 +379,16 @@ class RemoteStore:
         if failure is not None:
             raise failure
 
+    async def shut_puts(self) -> None:
+        """Accept no more puts, and wait a little for those that were."""
+        topics = list(self.topics.values())
+        for topic in topics:
+            topic.put_buffer.shut_down()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK):
+                for topic in topics:
+                    await topic.put_buffer.settled()
+
     async def _committed(self) -> None:
         """Wait for transactions; those that wait for room where the store is owned are not."""
         while self.committer.pending:

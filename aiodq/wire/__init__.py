@@ -20,8 +20,9 @@ PACKET: 12 bytes, then the payload
 
 Requests of a connection are answered in any order. A client numbers them from 1 on, and gives no number again before
 it is answered. A receiver believes a length only up to its bound: FIRST_PACKET until HELLO and WELCOME are exchanged,
-then what WELCOME says. Whatever is not as this page says is a `ProtocolError`, and the end of the connection: there is
-no way to find the next packet.
+then an owner what WELCOME says, and a client LARGEST, as a message that is stored is delivered however large it is.
+Whatever is not as this page says is a `ProtocolError`, and the end of the connection: there is no way to find the next
+packet.
 
 
 ## Operations
@@ -71,7 +72,7 @@ WELCOME: 32 bytes
          2     2  zero      reserved, 0
          4     4  pid       the owner's process
          8     8  epoch     a number that the owner chose at random: what it delivered is known by that
-        16     4  largest   bytes of the largest packet that either may send from now on
+        16     4  largest   bytes of the largest packet that the client may send from now on
         20     4  zero      reserved, 0
         24     8  reclaim   i64, how long what clients hold may be claimed by RESUME
 
@@ -161,6 +162,9 @@ CALL: 2 bytes, then the name and its arguments as JSON
 
     offset  size  name      meaning
          0     2  name      bytes of the name, 1 to 255
+
+What can be asked by name is said where it is done. `ended` with a channel's handle is answered with FAIL once there is
+no such channel, and with DONE when it has nothing to give to who wants something: why, is said in the fields of FAIL.
 
 DONE: nothing, PLACED where PUT was the request, or JSON where OPEN, TXN or CALL was: see its flags
 

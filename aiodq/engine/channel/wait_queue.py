@@ -57,6 +57,14 @@ class WaitQueue:
                 waiter.set_result(None)
                 number -= 1
 
+    def fail_next(self, error: Exception) -> None:
+        """Raise `error` in who has waited for longest."""
+        while self.line:
+            waiter = self.line.popleft()
+            if not waiter.done():
+                waiter.set_exception(error)
+                return
+
     def end(self, error: Exception) -> None:
         """Raise `error` in all of them."""
         for waiter in self.line:

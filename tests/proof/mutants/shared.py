@@ -144,3 +144,12 @@ def whose_transactions_are_committed_is_kept_once_their_blocks_are_forgotten() -
         file.origins.keep(now_ns)
 
     return mock.patch.object(TransactionFile, "reset", late)
+
+
+change(
+    "who waits for a message that cannot be read waits for ever",
+    Lending._say,
+    "self._ended.set_result(error)",
+    "None",
+    test="tests/shared/test_rare.py::test_one_who_waits_is_told_of_it_and_the_others_get_what_there_is",
+)

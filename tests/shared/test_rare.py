@@ -1,0 +1,201 @@
+"""What is asked seldom of a store that is shared, and what does not go well: as of a store that one process has."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.testing import WatchedFileSystem
+from tests.shared.support import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+QUICK = aiodq.StoreOptions(sync="os")
+
+
+@asynccontextmanager
+async def two(path: Path) -> AsyncIterator[tuple[aiodq.Store, aiodq.Store]]:
+    """Give a store twice: whose owner is here, and one that asks it."""
+    async with aiodq.open(path, QUICK, mode="shared") as owner, aiodq.open(path, QUICK, mode="client") as client:
+        yield owner, client
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def counts(queue: aiodq.Channel) -> tuple[int, int, int]:
+    await queue.refresh()
+    return queue.qsize(), queue.in_flight(), queue.deferred()
+
+
+# --- dead letters that are chosen
+
+
+async def dead(store: aiodq.Store, count: int) -> aiodq.Queue:
+    """Have so many letters of a queue; return the queue."""
+    queue = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+    await queue.put_many([aiodq.Draft(b"%d" % number, headers={"n": str(number)}) for number in range(count)])
+    left = count
+    while left:
+        for message in await queue.get_many(left):
+            await message.reject("odd" if int(message.body) % 2 else "even")
+            left -= 1
+    letters = store.queue("dead")
+    async with asyncio.timeout(PATIENCE):
+        while await counts(letters) != (count, 0, 0):
+            await asyncio.sleep(0.002)
+    return queue
+
+
+@pytest.mark.parametrize("who", [0, 1], ids=["owner", "client"])
+async def test_letters_are_chosen_here_and_put_back_there(tmp_path: Path, who: int) -> None:
+    async with two(tmp_path / "s") as stores:
+        store = stores[who]
+        queue = await dead(store, 9)
+        seen: list[bytes] = []
+
+        def where(letter: aiodq.Message) -> bool:
+            seen.append(letter.body)
+            return letter.headers["aiodq-reason"] == "odd"
+
+        assert await store.requeue_dead("dead", where=where, limit=3) == 3
+        assert seen == [b"%d" % number for number in range(6)]
+        assert await store.requeue_dead("dead", where=where) == 1
+        assert seen[6:] == [b"0", b"2", b"4", b"6", b"7", b"8"], "only those that are there still"
+        assert await counts(store.queue("dead")) == (5, 0, 0)
+        found = {message.body: dict(message.headers) for message in await queue.get_many(9)}
+        assert found == {b"%d" % number: {"n": str(number)} for number in (1, 3, 5, 7)}
+        assert await store.requeue_dead("none", where=where) == 0
+        assert "none" not in store.topics()
+
+
+async def test_more_letters_than_one_transaction_takes(tmp_path: Path) -> None:
+    async with two(tmp_path / "s") as (_, store):
+        queue = await dead(store, 250)
+        assert await store.requeue_dead("dead", where=lambda letter: letter.body != b"7") == 249
+        assert (await counts(store.queue("dead")), await counts(queue)) == ((1, 0, 0), (249, 0, 0))
+
+
+async def test_a_letter_in_somebodys_hands_stays_and_so_does_what_an_exception_leaves(tmp_path: Path) -> None:
+    async with two(tmp_path / "s") as (owner, store):
+        await dead(store, 3)
+        letter = await owner.queue("dead").get()
+        with pytest.raises(LookupError):
+            await store.requeue_dead("dead", where=lambda letter: {b"": True}[letter.body])
+        with pytest.raises(aiodq.WrongContextError):
+            async with store.transaction():
+                await store.requeue_dead("dead", where=lambda _: True)
+        assert await store.requeue_dead("dead", where=lambda _: True) == 2
+        await letter.ack()
+        assert await counts(store.queue("dead")) == (0, 0, 0)
+
+
+# --- the end of all puts
+
+
+async def test_a_drain_refuses_puts_of_all_and_ends_their_consumers_once_all_is_done(tmp_path: Path) -> None:
+    async with two(tmp_path / "s") as (owner, store):
+        queues = [each.queue("jobs") for each in (owner, store)]
+        await queues[0].put_many([b"%d" % number for number in range(40)])
+        done: list[bytes] = []
+
+        async def work(queue: aiodq.Queue) -> None:
+            async for message in queue:
+                async with message:
+                    await asyncio.sleep(0.001)
+                    done.append(message.body)
+
+        workers = [asyncio.create_task(work(queue)) for queue in queues]
+        await until(lambda: len(done) > 3)
+        async with asyncio.timeout(PATIENCE):
+            assert await store.drain() is True
+            await asyncio.gather(*workers)
+        assert len(set(done)) == 40
+        for queue in queues:
+            with pytest.raises(aiodq.QueueShutDown):
+                await queue.put(b"x")
+            with pytest.raises(aiodq.QueueShutDown):
+                async with asyncio.timeout(PATIENCE):
+                    await queue.get()
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as again:
+        await again.queue("jobs").put(b"x")
+
+
+async def test_a_drain_that_takes_too_long_says_so_and_what_is_requeued_is_worked_off(tmp_path: Path) -> None:
+    async with two(tmp_path / "s") as (_, store):
+        queue = store.queue("jobs")
+        await queue.put_many([b"a", b"b"])
+        held = await queue.get()
+        assert await store.drain(0.05) is False
+        await held.nack()
+        assert [(await queue.get()).body for _ in range(2)] == [b"a", b"b"]
+        with pytest.raises(aiodq.InvalidOptionError):
+            await store.drain("soon")  # type: ignore[arg-type]
+
+
+# --- what cannot be had
+
+
+@pytest.mark.parametrize("who", [0, 1], ids=["owner", "client"])
+async def test_a_message_that_cannot_be_read_is_told_to_who_waits_and_can_be_had_later(
+    tmp_path: Path, who: int
+) -> None:
+    async with aiodq.open(tmp_path / "s", QUICK) as before:
+        await before.queue("jobs").put_many([b"a", b"b"])
+    fs = WatchedFileSystem()
+    async with (
+        aiodq.open(tmp_path / "s", QUICK, mode="shared", fs=fs) as owner,
+        aiodq.open(tmp_path / "s", QUICK, mode="client") as client,
+    ):
+        queue = (owner, client)[who].queue("jobs")
+        await queue.topic.settle_in()
+        fs.fail(errno.EIO, "read", match=".seg", times=1)
+        with pytest.raises(aiodq.StorageError, match=r"\.seg"):
+            async with asyncio.timeout(PATIENCE):
+                await queue.get()
+        assert [(await queue.get(timeout=PATIENCE)).body for _ in range(2)] == [b"a", b"b"]
+
+
+async def test_one_who_waits_is_told_of_it_and_the_others_get_what_there_is(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s", QUICK) as before:
+        await before.queue("jobs").put_many([b"a", b"b"])
+    fs = WatchedFileSystem()
+    async with (
+        aiodq.open(tmp_path / "s", QUICK, mode="shared", fs=fs),
+        aiodq.open(tmp_path / "s", QUICK, mode="client") as client,
+    ):
+        queue = client.queue("jobs")
+        await queue.topic.settle_in()
+        fs.fail(errno.EIO, "read", match=".seg", times=1)
+        found = await asyncio.gather(*(queue.get(timeout=PATIENCE) for _ in range(3)), return_exceptions=True)
+        assert isinstance(found[0], aiodq.StorageError)
+        assert [each.body for each in found[1:] if isinstance(each, aiodq.Message)] == [b"a", b"b"]
+
+
+async def test_a_message_larger_than_a_client_may_send_is_delivered_all_the_same(tmp_path: Path) -> None:
+    large = aiodq.StoreOptions(sync="os", max_message_bytes=1 << 27)
+    body = bytes(65 << 20)
+    async with aiodq.open(tmp_path / "s", large) as alone:
+        await alone.queue("jobs").put(body)
+    async with (
+        aiodq.open(tmp_path / "s", mode="shared"),
+        aiodq.open(tmp_path / "s", mode="client") as client,
+    ):
+        queue = client.queue("jobs")
+        message = await queue.get(timeout=PATIENCE)
+        assert len(message.body) == len(body)
+        await message.ack()
+        with pytest.raises(aiodq.MessageSizeError, match="takes"):
+            await queue.put(body)
+        with suppress(aiodq.QueueEmpty):
+            queue.get_nowait()
