@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiodq.errors import ProtocolError, StoreFailedError
 from aiodq.shared.rendezvous import Listening, check_client, listen
 from aiodq.shared.session import Session
+from aiodq.storage.io.lock import lives
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.storage.store_layout import CLIENTS
 from aiodq.store import Store
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["Owner"]
 
 _LARGEST: Final = 64 << 20
+_LONGEST_RECLAIM: Final = 5.0
+"""Seconds for clients to come back whose processes are there."""
+
 _LONGEST_END: Final = 1.0
 """Seconds for what was said last to be taken by the other end."""
 
@@ -48,7 +52,8 @@ class Owner:
         self._reclaiming: asyncio.TimerHandle | None = None
         self.engine: StoreEngine = engine
         self.store: Store = Store(engine)
-        self._expected: set[int] = set()
+        self._expected: dict[int, int] = {}
+        self._overdue = 0.0
         self._failing: asyncio.Task[None] | None = None
         self.pid: int = os.getpid()
         self.epoch: int = secrets.randbits(63) | 1
@@ -79,21 +84,32 @@ class Owner:
         await self.engine.committer.recall()
         known = self._read_clients()
         self._listening = listen(self.engine.path)
-        self._expected = set(known or ())
+        self._expected = known or {}
         if self._expected or (known is None and self._listening.after_crash):
             # INVARIANT: in this step nothing was delivered yet: nobody but the opener has had a turn with the store.
             self._hold_back(under_way=True)
-            self._reclaiming = self.engine.loop.call_later(self._reclaim, self._end_reclaiming)
+            self._overdue = self.engine.loop.time() + _LONGEST_RECLAIM
+            self._reclaiming = self.engine.loop.call_later(self._reclaim, self._look_for_late)
         self._note_clients()
         self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listening))
 
     # --- who holds messages of the owner before
 
+    def _look_for_late(self) -> None:
+        """Go on without those who are gone. Who lives is late, as where the machine is busy, and may take longer."""
+        self._expected = {producer: pid for producer, pid in self._expected.items() if lives(pid)}
+        if self._expected and self.engine.loop.time() < self._overdue:
+            self._reclaiming = self.engine.loop.call_later(self._reclaim, self._look_for_late)
+        else:
+            self._end_reclaiming()
+
     def _end_reclaiming(self) -> None:
         if self._reclaiming is not None:
             self._reclaiming.cancel()
             self._reclaiming = None
+            self._expected.clear()
             self._hold_back(under_way=False)
+            self._note_clients()
 
     def _hold_back(self, *, under_way: bool) -> None:
         for topic in self.engine.topics.values():
@@ -108,7 +124,7 @@ class Owner:
     def came_back(self, client: Hello) -> None:
         """See `Owning`."""
         if client.producer in self._expected:
-            self._expected.discard(client.producer)
+            del self._expected[client.producer]
             if not self._expected:
                 self._end_reclaiming()
 
@@ -116,23 +132,31 @@ class Owner:
     def _clients_path(self) -> str:
         return os.path.join(self.engine.path, CLIENTS)
 
-    def _read_clients(self) -> list[int] | None:
-        """Return whom the owner before has served; None where it did not say that."""
+    def _read_clients(self) -> dict[int, int] | None:
+        """Return whom the owner before has served, and their processes; None where it did not say that."""
         try:
             with open(self._clients_path, "rb") as file:
                 found = json.loads(file.read(1 << 20))
         except (OSError, ValueError, RecursionError):
             return None
-        return [one for one in found if isinstance(one, int)] if isinstance(found, list) else None
+        rows = found if isinstance(found, list) else [None]
+        if not all(isinstance(row, list) and [type(each) for each in row] == [int, int] for row in rows):
+            return None
+        return {producer: pid for producer, pid in rows if pid > 0}
 
     def _note_clients(self) -> None:
         """Write down whom this owner serves but itself. Never synced: after a power cut none of them is there."""
         clients = [session.client for session in self.clients]
-        others = [client.producer for client in clients if client is not None and client.producer != self._own]
+        those = self._expected | {client.producer: client.pid for client in clients if client is not None}
+        those.pop(self._own, None)
         try:
+            if self._reclaiming is not None and not self._expected:
+                os.unlink(self._clients_path)  # it may be anybody who holds something
+                return
+            # INVARIANT: who was served by the owner before, and has not come back yet, may hold something as well.
             # CRASH: torn, it says nothing, and the next owner waits as long as it would for anybody.
             with open(self._clients_path, "wb") as file:
-                file.write(json.dumps(others).encode())
+                file.write(json.dumps(list(those.items())).encode())
         except OSError:
             with suppress(OSError):  # without it, the next owner waits likewise
                 os.unlink(self._clients_path)

@@ -172,6 +172,7 @@ class RemoteSettlement:
         self._number = 0
         self._mine: dict[int, Mine] = {}
         self._resumed = True
+        self._asked: list[int] = []
         self._settling: dict[int, _Settling] = {}
         self._committing: set[int] = set()
         self._claimers: list[asyncio.Future[None]] = []
@@ -228,7 +229,7 @@ class RemoteSettlement:
         self._dropped()
 
     def _lost(self, number: int) -> None:
-        del self._mine[number]
+        self._mine.pop(number, None)
         self._committing.discard(number)
 
     def _dropped(self) -> None:
@@ -237,12 +238,15 @@ class RemoteSettlement:
     def to_resume(self) -> list[Mine]:
         """Return what is in hand, which another owner is to leave there; `resumed` tells what it has."""
         self._resumed = not self._mine
+        self._asked = list(self._mine)
         return list(self._mine.values())
 
     def resumed(self, given: Mapping[int, int]) -> None:
         """What an owner has left here, by offset, has these delivery numbers now; the rest is settled, or others'."""
-        for number, one in list(self._mine.items()):
-            if one.offset in given:
+        # INVARIANT: only what was asked for. The owner may have delivered something since then, before it answered.
+        for number in self._asked:
+            one = self._mine.get(number)
+            if one is not None and one.offset in given:
                 self._mine[number] = one._replace(delivery=given[one.offset])
             else:
                 self._lost(number)

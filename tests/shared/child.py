@@ -1,8 +1,7 @@
-"""One of many processes on a store that is shared: it puts numbered messages, or works them off.
+"""One of many processes on a store that is shared: `python -m tests.shared.child STORE NAME COUNT` puts messages.
 
-`python -m tests.shared.child STORE NAME COUNT`: a line to standard output for each put that was acknowledged, and
-`done` at the end; then it serves until its standard input ends. With a COUNT of 0 it works messages off instead, three
-at a time: `got OFFSET` and `did OFFSET` for each, the latter once its ack is durable; until its standard input ends.
+A line to standard output for each put that was acknowledged, and `done` at the end; then it serves until its standard
+input ends.
 """
 
 from __future__ import annotations
@@ -28,26 +27,6 @@ async def until_input_ends() -> None:
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
-async def work(queue: aiodq.Queue) -> None:
-    """Work messages off."""
-
-    async def worker() -> None:
-        while True:
-            message = await queue.get()
-            say(f"got {message.offset}")
-            await asyncio.sleep(0.005)
-            await message.ack()
-            say(f"did {message.offset}")
-
-    workers = [asyncio.create_task(worker()) for _ in range(3)]
-    await until_input_ends()
-    for task in workers:
-        task.cancel()
-    for error in await asyncio.gather(*workers, return_exceptions=True):
-        if isinstance(error, Exception):
-            raise error
-
-
 async def put(queue: aiodq.Queue, name: str, count: int) -> None:
     """Put, and say what was acknowledged."""
 
@@ -57,15 +36,14 @@ async def put(queue: aiodq.Queue, name: str, count: int) -> None:
     for start in range(0, count, _TOGETHER):
         await asyncio.gather(*(put(number) for number in range(start, min(start + _TOGETHER, count))))
     say(f"done {os.getpid()}")
-    await until_input_ends()
 
 
 async def main(path: str, name: str, count: int) -> None:
     """Do what the test wants."""
     options = aiodq.StoreOptions(segment_bytes=20_000)
     async with aiodq.open(path, options, mode="shared") as store:
-        queue = store.queue(TOPIC)
-        await (put(queue, name, count) if count else work(queue))
+        await put(store.queue(TOPIC), name, count)
+        await until_input_ends()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pytest
 
 import aiodq
 from aiodq.shared.rendezvous import listen
+from aiodq.storage.store_layout import CLIENTS
 from aiodq.wire.layout import UNSAID
 from aiodq.wire.packets import (
     Ack,
@@ -298,6 +300,46 @@ async def test_after_a_crash_nothing_is_delivered_before_those_who_hold_it_were_
         assert (message.offset, message.body, message.attempts) == (2, b"2", 3), "released, so as it was"
         late = await client.ask(Resume(2, 99, (Held(0, 5, 3, 1),)))
         assert late == Done(None, {"held": []}), "these are others' by now, or settled"
+        await client.close()
+
+
+@pytest.mark.parametrize("alive", [True, False], ids=["alive", "dead"])
+async def test_who_is_late_is_waited_for_as_long_as_it_lives(tmp_path: Path, *, alive: bool) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        await store.queue("jobs").put(b"0")
+    (tmp_path / "s" / CLIENTS).write_text(json.dumps([[7, os.getpid() if alive else 2**22 + 1]]))
+    async with owned(tmp_path / "s", reclaim=0.01) as (store, _):
+        getting = asyncio.ensure_future(store.queue("jobs").get())
+        if alive:
+            await asyncio.sleep(0.1)
+            client = await joined(tmp_path / "s")
+            assert not getting.done()
+            assert await client.ask(Call("back", {})) == Done()
+            await client.close()
+        async with asyncio.timeout(PATIENCE):
+            assert (await getting).body == b"0"
+
+
+async def test_who_has_not_come_back_is_known_to_the_next_owner_too(tmp_path: Path) -> None:
+    """An owner that is killed while others look for it leaves nobody out."""
+    clients = tmp_path / "s" / CLIENTS
+    async with aiodq.open(tmp_path / "s") as store:
+        await store.queue("jobs").put(b"0")
+    clients.write_text(json.dumps([[7, 1], [8, 1]]))
+    async with owned(tmp_path / "s", reclaim=3600):
+        client = await joined(tmp_path / "s")
+        assert await client.ask(Call("back", {})) == Done()
+        assert {row[0] for row in json.loads(clients.read_text())} == {7, 8}
+        late = await joined(tmp_path / "s", producer=8)
+        assert await late.ask(Call("back", {})) == Done()
+        await client.close()
+        await until(lambda: [row[0] for row in json.loads(clients.read_text() or "[]")] == [8])
+        await late.close()
+    clients.unlink()
+    listen(str(tmp_path / "s")).sock.close()  # as a kill leaves it
+    async with owned(tmp_path / "s", reclaim=3600):
+        client = await joined(tmp_path / "s")
+        assert not clients.exists(), "it may be anybody"
         await client.close()
 
 

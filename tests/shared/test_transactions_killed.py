@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.storage.io.lock import lock_holder
 from aiodq.storage.offline.verify import verify_store
 from aiodq.testing import WatchedFileSystem
 from tests.processes import WATCHDOG, killed_at_last
-from tests.shared.test_failover import owner_pid
 from tests.shared.transacting import OPTIONS, PUTTING, work
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def test_whoever_is_killed_each_is_done_once_or_not_at_all(
             begin(rng.randint(50, 400) if rng.random() < 0.5 else 0)
         for _ in range(kills):
             wait_for(children, rng.randint(1, 80))
-            owner = owner_pid(path)
+            owner = lock_holder(str(path))
             alive = [child for child in children if child.alive]
             victims = [child for child in alive if child.process.pid == owner] or alive
             if victims and rng.random() < 0.8:

@@ -170,7 +170,7 @@ async def test_only_those_are_waited_for_who_were_there(tmp_path: Path) -> None:
         serving = owner._store_engine.owner  # type: ignore[attr-defined]  # it stands in its place
         assert serving._reclaiming is None
         assert (await owner.queue("jobs").get()).body == b"x"
-    (tmp_path / "s" / CLIENTS).write_bytes(b"[12345]")
+    (tmp_path / "s" / CLIENTS).write_bytes(b"[[12345, 99999999]]")
     async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner:
         serving = owner._store_engine.owner  # type: ignore[attr-defined]  # likewise
         assert serving._reclaiming is not None

@@ -28,7 +28,7 @@ from aiodq.storage.io.os_errors import storage_error
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LOCK_NAME", "StoreLock", "lock_holder"]
+__all__ = ["LOCK_NAME", "StoreLock", "lives", "lock_holder"]
 
 LOCK_NAME: Final = "LOCK"
 
@@ -93,6 +93,15 @@ class StoreLock:
     def held_here(self) -> bool:
         """Return whether this very process holds the lock through this object."""
         return self._held and self.pid == os.getpid()
+
+    def in_place(self) -> bool:
+        """Return whether what has the directory's name is the directory that is locked, and not renamed or replaced."""
+        if self._directory_fd is None:
+            return True
+        try:
+            return os.path.samestat(os.fstat(self._directory_fd), os.stat(self.directory))
+        except OSError:
+            return False
 
     def release(self) -> None:
         """Give the directory up. Repeating it does nothing; in a forked child the parent's lock stays."""
@@ -246,7 +255,7 @@ def lock_holder(directory: str) -> int | None:
         if shown is not None:
             return shown
         named, _ = _read_owner(os.path.join(directory, LOCK_NAME), None)
-        return named if named is not None and _lives(named) and _is_locked(directory) else None
+        return named if named is not None and lives(named) and _is_locked(directory) else None
 
 
 def _shown_holder(place: str) -> int | None:
@@ -259,10 +268,11 @@ def _shown_holder(place: str) -> int | None:
     return next((int(lock[4]) for lock in locks if lock[1:2] == ["FLOCK"] and lock[5:6] == [place]), None)
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
+    """Return whether there is a process of that number, as far as it can be seen from here."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:
         return True  # another user's
