@@ -41,6 +41,7 @@ from aiodq.format.codecs import codec_number
 from aiodq.names import check_topic_name, is_ephemeral
 from aiodq.options import StoreOptions, ephemeral
 from aiodq.storage.io.file_pool import PooledFileSystem
+from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.io.memory import MemoryFileSystem
 from aiodq.storage.state.parked_transactions import drop_owed
 from aiodq.storage.state.stored_options import holding
@@ -171,6 +172,8 @@ class StoreEngine:
             raise
 
     def _start(self, opened: OpenedStore, make: MakeMessage) -> None:
+        if isinstance(opened.lock, StoreLock):  # a simulated disk's directories stay where they are
+            self._files.stay(opened.lock.in_place)
         timer = SyncTimer(self.metrics, None)
         self._committer = Committer(opened.transactions, self.threads, self.clock, timer, self.fail)
         for name, topic in opened.topics.items():

@@ -15,10 +15,12 @@ Across a change of owners:
 - A put is kept until it is answered, and said again, in order and before anything newer. The log knows by control
   frames (`aiodq.format.producers`) which it has.
 - What a process holds it claims from the next owner (RESUME). That one delivers nothing of what was there before all
-  whom the owner before has noted in `#clients` have done so, or a second has gone by.
+  whom the owner before has noted in `#clients` have done so, or a second has gone by; five for who lives, and is late.
 - What is settled is said until an owner has confirmed it. What it knows nothing of any more was settled before.
 - A transaction is said until an owner has told what became of it. Which are committed the file of transactions says, in
   each one's own block, and `#origins` for those that it has forgotten: so one that comes again counts once, and one
   whose messages are not this process's any more, and that is not committed, fails as a stale ack does.
+- A child that a process has forked keeps nothing of it (`inherited`): who is killed is gone, whatever it has started.
+- A directory that was renamed meanwhile is found by nobody under its old name, and none is made in its place (`place`).
 - An owner whose store has failed lets it go, and whoever opens it next reads what is really there.
 """

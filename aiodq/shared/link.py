@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, MessageSizeError, OwnerLostError, OwnerStalledError, ProtocolError
+from aiodq.shared.place import Place
 from aiodq.shared.remote_errors import error_of, gone, is_lost, stalled
 from aiodq.shared.rendezvous import connect
 from aiodq.storage.log.producer_table import MOST_PENDING
@@ -136,6 +137,7 @@ class Link:
         self.owner_pid: int = 0
         self.producer: int = secrets.randbits(64)
         self._directory = directory
+        self._place = Place(directory)
         self._own = own
         self._failover = failover
         self._tick = (_STALL if stall is None else stall) / _TICKS
@@ -407,6 +409,7 @@ class Link:
         self._since = loop.time() if self._since is None else self._since
         pause = _FIRST_WAIT
         while True:
+            self._place.check()
             sock = connect(self._directory)
             if sock is not None:
                 _, wire = await loop.create_unix_connection(lambda: _Wire(self), sock=sock)
@@ -429,6 +432,10 @@ class Link:
             return
         if not isinstance(welcome, Welcome):
             raise ProtocolError(f"{welcome.op.name} is no answer to HELLO")
+        if welcome.version != VERSION:
+            raise ProtocolError(f"this process speaks version {VERSION}, and the owner version {welcome.version}")
+        if not self._begun:
+            self._place.settle()
         self.epoch, self.owner_pid = welcome.epoch, welcome.pid
         wire.reader.largest = LARGEST
         self._ready = self._begun = True

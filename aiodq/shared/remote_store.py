@@ -32,6 +32,7 @@ from aiodq.options import ChannelOptions, StoreOptions
 from aiodq.shared.link import Link
 from aiodq.shared.options_json import topic_options
 from aiodq.shared.owner import Owner
+from aiodq.shared.place import refuse_network
 from aiodq.shared.remote_topic import RemoteTopic
 from aiodq.shared.remote_transactions import RemoteCommitter
 from aiodq.storage.state.stored_options import differences
@@ -113,6 +114,7 @@ class RemoteStore:
         """
         self._may_own = may_own
         try:
+            refuse_network(self.path)
             if not may_own or not self._create:
                 self._check_there()
             await self._find_owner()

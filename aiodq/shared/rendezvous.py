@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import ProtocolError, StorageError
+from aiodq.shared.inherited import keep_from_children
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.store_layout import SOCKET
 
@@ -67,7 +68,7 @@ def listen(directory: str) -> Listening:
         StorageError: the system refused.
     """
     name = f"{SOCKET}-{secrets.token_hex(4)}{_TEMPORARY}"
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = keep_from_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         with _short(directory) as base:
             sock.bind(os.path.join(base, name))
@@ -100,7 +101,7 @@ def connect(directory: str) -> socket.socket | None:
         StorageError: the system refused.
     """
     path = os.path.join(directory, SOCKET)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = keep_from_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         _check_kind(path)
         # One that does not block never waits in the owner's queue: a queue that is full is one to come back to.
@@ -120,12 +121,12 @@ def connect(directory: str) -> socket.socket | None:
 
 
 def check_client(sock: socket.socket, path: str) -> None:
-    """Make sure that who has connected may.
+    """Make sure that who has connected may; no child of this process is to have that connection.
 
     Raises:
         ProtocolError: it is another user's process.
     """
-    _check_peer(sock, path, os.geteuid())
+    _check_peer(keep_from_children(sock), path, os.geteuid())
 
 
 def _check_kind(path: str) -> None:

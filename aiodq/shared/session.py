@@ -118,7 +118,8 @@ class Session:
 
     def _welcome(self, said: Hello, request: int) -> None:
         if not said.oldest <= VERSION <= said.newest:
-            raise ProtocolError(f"this owner speaks version {VERSION}, the client {said.oldest} to {said.newest}")
+            both = f"this owner speaks version {VERSION}, the client {said.oldest} to {said.newest}"
+            raise ProtocolError(f"{both}: have all processes run one version of aiodq, or one and the next")
         self.client = said
         owner = self._owner
         self._wire.send(Welcome(VERSION, owner.pid, owner.epoch, owner.largest, 0), request)

@@ -122,6 +122,68 @@ async def test_another_user_s_store_is_refused_and_stays_as_it_was(tmp_path: Pat
     assert not (tmp_path / "new").exists()
 
 
+async def test_a_read_only_mount_of_a_shared_store_is_refused_unless_its_owner_may_write(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    await fill(store, 5)
+    with bound_read_only(store, tmp_path / "mounted") as mounted:
+        with pytest.raises(aiodq.ReadOnlyError, match=str(mounted)):
+            await aiodq.open(mounted, mode="shared")
+        with pytest.raises(aiodq.OwnerLostError):
+            await aiodq.open(mounted, mode="client", failover=0.1)
+        async with (
+            aiodq.open_queue(store, mode="shared") as owner,
+            aiodq.open_queue(mounted, mode="shared", failover=0.1) as beside,
+        ):
+            assert await beside.put(b"5") == 5
+            await owner.aclose()
+            with pytest.raises(aiodq.ReadOnlyError, match=str(mounted)):
+                await beside.put(b"6")
+    assert await left(store) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+SHARED_AS_SOMEBODY_ELSE = """
+import asyncio, os, sys
+import aiodq, aiodq.shared.opening
+
+async def main():
+    # As above: all that is needed has been imported.
+    os.setgroups([])
+    os.setresgid(*[int(sys.argv[1])] * 3)
+    os.setresuid(*[int(sys.argv[1])] * 3)
+    for path in sys.argv[2:]:
+        for mode in ("shared", "client"):
+            try:
+                async with aiodq.open_queue(path, mode=mode, failover=0.2) as queue:
+                    await queue.put(b"in")
+                    print("opened", end=" ")
+            except aiodq.StorageError as error:
+                print(type(error).__name__, error.errno, end=" ")
+
+asyncio.run(main())
+"""
+
+
+async def test_another_user_s_shared_store_is_refused_and_its_owner_is_not_disturbed(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs a process that becomes another user, and only root can")
+    for directory in (tmp_path, *tmp_path.parents):
+        if not directory.stat().st_mode & stat.S_IXOTH:
+            directory.chmod(directory.stat().st_mode | stat.S_IXOTH)
+    theirs, half = tmp_path / "theirs", tmp_path / "half"
+    async with (
+        aiodq.open_queue(theirs, mode="shared") as first,
+        aiodq.open_queue(half, mode="shared") as second,
+    ):
+        for queue in (first, second):
+            await queue.put(b"0")
+        half.chmod(0o777)
+        said = await asyncio.to_thread(script, SHARED_AS_SOMEBODY_ELSE, NOBODY, theirs, half)
+        assert said == " ".join(["ReadOnlyError 13"] * 4)
+        for queue in (first, second):
+            assert await queue.put(b"1") == 1
+    assert await left(theirs) == await left(half) == [b"0", b"1"]
+
+
 LIMITED = """
 import asyncio, hashlib, os, random, signal, sys
 import aiodq

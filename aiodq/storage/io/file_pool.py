@@ -71,6 +71,7 @@ class PooledFileSystem:
             unpromised: names of files of which nobody relies on what is not synced.
         """
         self._fs = fs
+        self._in_place: Callable[[], bool] = lambda: True
         self._unpromised = unpromised
         self.mutex: threading.RLock = threading.RLock()
         self._changed = threading.Condition(self.mutex)
@@ -82,6 +83,16 @@ class PooledFileSystem:
     def retire(self) -> None:
         """Leave the descriptors to the stores that are still open."""
         _STORES.discard(self)
+
+    def stay(self, in_place: Callable[[], bool]) -> None:
+        """Use names only as long as `in_place` says that they are those of the store's own files."""
+        self._in_place = in_place
+
+    def _check_place(self, path: str) -> None:
+        # INVARIANT: no name is used in a directory that another store has by now, whose files would be taken for ours.
+        if not self._in_place():
+            text = "the store's directory was renamed, removed or replaced while the store was open"
+            raise OSError(errno.ESTALE, text, path)
 
     # --- FileSystem
 
@@ -109,18 +120,22 @@ class PooledFileSystem:
 
     def make_directory(self, path: str) -> None:
         """See `FileSystem.make_directory`."""
+        self._check_place(path)
         self._fs.make_directory(path)
 
     def rename(self, source: str, target: str) -> None:
         """See `FileSystem.rename`."""
+        self._check_place(source)
         self._fs.rename(source, target)
 
     def remove(self, path: str) -> None:
         """See `FileSystem.remove`."""
+        self._check_place(path)
         self._fs.remove(path)
 
     def remove_directory(self, path: str) -> None:
         """See `FileSystem.remove_directory`."""
+        self._check_place(path)
         self._fs.remove_directory(path)
 
     def sync_directory(self, path: str) -> None:
@@ -138,6 +153,7 @@ class PooledFileSystem:
     # --- the policy
 
     def _opened(self, path: str, *, write: bool, create: bool = False) -> File:
+        self._check_place(path)
         limit = _limit()
         while len(self.clean) + len(self.dirty) >= limit:
             if not self._close_one():

@@ -1,0 +1,100 @@
+"""Where a store that is shared lies: on a disk of this machine, and still where it was when it was opened."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from aiodq.errors import StorageError, StoreNotFoundError
+from aiodq.storage.io.os_errors import storage_error
+
+__all__ = ["Place", "refuse_network"]
+
+_MOUNTS: Final = "/proc/self/mountinfo"
+
+_NETWORK: Final = frozenset(
+    {
+        "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
+        "ocfs2", "orangefs", "pvfs2", "smb3", "smbfs",
+        "fuse.ceph", "fuse.ceph-fuse", "fuse.davfs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.juicefs", "fuse.moosefs",
+        "fuse.mfs", "fuse.mount-s3", "fuse.mountpoint-s3", "fuse.rclone", "fuse.s3fs", "fuse.seaweedfs", "fuse.sshfs",
+    }
+)  # fmt: skip
+"""File systems that several machines may have at once, by the names that the kernel gives them."""
+
+
+def refuse_network(directory: str) -> None:
+    """Make sure that the processes of this machine are the only ones that may have the store, as far as is known.
+
+    Locks of a network's file system may hold on one machine only, or not at all, and the owner's socket never reaches
+    another: two machines would own the store at once.
+
+    Raises:
+        StorageError: it lies, or would be made, on a file system of a network.
+    """
+    kind = _file_system(directory)
+    if kind in _NETWORK:
+        text = (
+            f"the store lies on a file system of a network ({kind}), which other machines may write to, and whose "
+            "locks nobody can rely on: put a store that is shared on a disk of this machine, or have it open in one "
+            'process only, in mode "exclusive"'
+        )
+        raise StorageError(text, directory)
+
+
+def _file_system(directory: str) -> str | None:
+    """Return the kind of file system that a directory lies on, or would; None where the system does not say (Linux)."""
+    try:
+        with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
+            mounts = file.read().splitlines()
+        while not os.path.lexists(directory):
+            directory = os.path.dirname(directory)
+        device = os.stat(directory).st_dev
+    except OSError:
+        return None
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for mount in mounts:
+        # number, parent, major:minor, root, where, options, …, -, kind, …
+        before, _, behind = mount.partition(" - ")
+        if before.split(" ")[2:3] == [number]:
+            return behind.partition(" ")[0]
+    return None
+
+
+class Place:
+    """The directory itself, whatever is called by its name later."""
+
+    def __init__(self, directory: str) -> None:
+        """Begin before the store is there."""
+        self._directory = directory
+        self._seen: os.stat_result | None = None
+
+    def settle(self) -> None:
+        """The store is open: from now on it is this directory.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        try:
+            self._seen = os.stat(self._directory)
+        except OSError as cause:
+            raise storage_error(cause, self._directory) from cause
+
+    def check(self) -> None:
+        """Make sure that what has the name is still the store that was opened.
+
+        Raises:
+            StoreNotFoundError: it was renamed or removed; what may have its name now is another one.
+            StorageError: as mapped from the system's error.
+        """
+        if self._seen is None:
+            return
+        try:
+            there = os.path.samestat(self._seen, os.stat(self._directory))
+        except FileNotFoundError:
+            there = False
+        except OSError as cause:
+            raise storage_error(cause, self._directory) from cause
+        if not there:
+            text = "the directory was renamed, removed or replaced while the store was open: open it where it is now"
+            raise StoreNotFoundError(text, self._directory)

@@ -1,0 +1,155 @@
+"""Others than aiodq on a store's socket, or another aiodq: each is named in words, and disturbs nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.shared import link
+from aiodq.shared.rendezvous import connect, listen
+from aiodq.wire.layout import VERSION
+from aiodq.wire.packets import Fail, Hello, Ping, Pong, Welcome
+from aiodq.wire.stream import PacketReader, encode_packet
+from tests.shared.support import PATIENCE, RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+QUICK = aiodq.StoreOptions(sync="os")
+TLS = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32)
+FOREIGN = [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", TLS, b"\0", bytes(60_000)]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> Path:
+    """Return a store that nobody has open."""
+    async with aiodq.open(tmp_path / "s", QUICK) as store:
+        await store.queue("jobs").put(b"x")
+    return tmp_path / "s"
+
+
+@asynccontextmanager
+async def served(store: Path, talk: Talk) -> AsyncIterator[None]:
+    """Have something that is no owner answer where the owner would be."""
+    listening = listen(str(store))
+
+    async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):  # who hears that may be gone before the end
+            await talk(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_unix_server(closing, sock=listening.sock)
+    try:
+        yield
+    finally:
+        server.close()
+        listening.close()
+
+
+async def heard(reader: asyncio.StreamReader) -> Hello:
+    """Return how a client introduces itself."""
+    packets, found = PacketReader(), []
+    while not found:
+        found += list(packets.feed(await reader.read(1 << 16)))
+    said = found[0].message
+    assert isinstance(said, Hello)
+    return said
+
+
+async def test_who_closes_at_once_is_no_owner(store: Path) -> None:
+    async def talk(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
+        return
+
+    async with served(store, talk):
+        with pytest.raises(aiodq.OwnerLostError, match=r"0\.2 s") as raised:
+            async with asyncio.timeout(PATIENCE):
+                await aiodq.open(store, mode="client", failover=0.2)
+        assert raised.value.retriable
+
+
+async def test_who_says_nothing_is_stalled(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "_STALL", 0.2)
+
+    async def talk(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        while await reader.read(1 << 16):
+            pass
+
+    async with served(store, talk):
+        with pytest.raises(aiodq.OwnerStalledError):
+            async with asyncio.timeout(PATIENCE):
+                await aiodq.open(store, mode="client")
+
+
+@pytest.mark.parametrize("said", FOREIGN, ids=["http", "tls", "one byte", "zeros"])
+async def test_who_talks_otherwise_is_named(store: Path, said: bytes) -> None:
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        await writer.drain()
+
+    async with served(store, talk):
+        with pytest.raises(aiodq.OwnerLostError if said == b"\0" else aiodq.ProtocolError):
+            async with asyncio.timeout(PATIENCE):
+                await aiodq.open(store, mode="client", failover=0.2)
+
+
+async def test_an_owner_of_a_version_that_was_not_offered_is_refused(store: Path) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await heard(reader)
+        writer.write(encode_packet(Welcome(VERSION + 1, 1, 2, 1 << 20, 0), 1))
+        await reader.read()
+
+    async with served(store, talk):
+        with pytest.raises(aiodq.ProtocolError, match=f"speaks version {VERSION}, and the owner version {VERSION + 1}"):
+            async with asyncio.timeout(PATIENCE):
+                await aiodq.open(store, mode="client", failover=0.2)
+
+
+async def test_what_an_owner_of_another_version_says_is_told(store: Path) -> None:
+    text = "this owner speaks version 9, the client 1 to 1"
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert (await heard(reader)).newest == VERSION
+        writer.write(
+            encode_packet(Fail("ProtocolError", retriable=False, errno=0, position=-1, pid=0, path="", text=text), 0)
+        )
+
+    async with served(store, talk):
+        with pytest.raises(aiodq.ProtocolError, match=text):
+            async with asyncio.timeout(PATIENCE):
+                await aiodq.open(store, mode="client", failover=0.2)
+
+
+async def test_a_client_of_another_version_is_told_what_to_do(store: Path) -> None:
+    async with aiodq.open(store, mode="shared"):
+        client = await RawClient.connected(store)
+        client.send(Hello(VERSION + 2, VERSION + 1, 1, 7, 0, "newer"))
+        said = await client.hear(Fail)
+        assert "have all processes run one version of aiodq, or one and the next" in said.text
+        await client.close()
+
+
+async def test_strangers_that_connect_disturb_nobody(store: Path) -> None:
+    async with aiodq.open(store, mode="shared") as owner, aiodq.open(store, mode="client") as other:
+        strangers = []
+        for said in (b"", *FOREIGN):
+            reader, writer = await asyncio.open_unix_connection(sock=connect(str(store)))
+            writer.write(said)
+            strangers.append((reader, writer, said))
+        good = await RawClient.connected(store)
+        await good.hello()
+        assert await good.ask(Ping(3)) == Pong(3)
+        assert await other.queue("jobs").put(b"y") == 1
+        assert await owner.queue("jobs").put(b"z") == 2
+        for reader, writer, said in strangers:
+            if len(said) > 1:  # less is the beginning of a packet
+                async with asyncio.timeout(PATIENCE):
+                    assert b"ProtocolError" in await reader.read()
+            writer.close()
+        await good.close()
