@@ -16,7 +16,8 @@ from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
 from aiodq.format.columns import Columns, Flags
 from aiodq.format.footer import IndexEntry, SegmentIndex, encode_footer
 from aiodq.format.frame import encode_frames
-from aiodq.format.layout import SEGMENT_HEADER
+from aiodq.format.layout import FRAME_START, SEGMENT_HEADER
+from aiodq.format.producers import Producer, PutOf, encode_producers, encode_put
 from aiodq.format.segment import SegmentHeader
 from tests.format.support import Record, all_columns, control_frame, records_of, walk
 
@@ -48,9 +49,14 @@ class Put(NamedTuple):
     atomic: bool = False
     watermark: int | None = None
     """None for all before it."""
+    origin: tuple[int, int] | None = None
+    """Whose it is, who may put it again: producer and sequence."""
+    known: tuple[Producer, ...] = ()
+    """Of a control frame: who was known before the segment."""
 
 
 CONTROL = Put(Columns([]))
+KNOWN = Put(Columns([]), known=(Producer(0x1111, 7, 1, 3, CREATED - 9), Producer(2**64 - 1, 1, 4, 1, CREATED - 5)))
 
 
 def make(base: int, puts: Iterable[Put], *, sealed: bool = True) -> Golden:
@@ -59,20 +65,24 @@ def make(base: int, puts: Iterable[Put], *, sealed: bool = True) -> Golden:
     context = header.context
     frames: list[bytes] = []
     records: list[Record] = []
-    for number, (columns, codec, atomic, watermark) in enumerate(puts):
-        first, time_ns = base + len(records), CREATED + number * 1_000_000_000
+    for number, put in enumerate(puts):
+        columns, first, time_ns = put.columns, base + len(records), CREATED + number * 1_000_000_000
+        watermark = first if put.watermark is None else put.watermark
+        if put.known:
+            frames.append(encode_producers(put.known, context, watermark, time_ns))
+            continue
         if not columns.bodies:
             frames.append(control_frame(context, 0xEA, first, b"from the future " * 2 + bytes(8)))
             continue
-        frames += encode_frames(
-            columns,
-            context,
-            first=first,
-            watermark=first if watermark is None else watermark,
-            time_ns=time_ns,
-            codec=codec,
-            atomic=atomic,
+        encoded = encode_frames(
+            columns, context, first=first, watermark=watermark, time_ns=time_ns, codec=put.codec, atomic=put.atomic
         )
+        if put.origin is not None:
+            follows = FRAME_START.unpack_from(encoded[0])[1]
+            frames.append(
+                encode_put(PutOf(*put.origin, first, len(columns.bodies), follows), context, watermark, time_ns)
+            )
+        frames += encoded
         records += records_of(first, time_ns, columns)
     data = b"".join(frames)
     footer = footer_of(header, data, len(records)) if sealed else b""
@@ -124,6 +134,16 @@ def make_all() -> dict[str, Golden]:
         "columns": make(1000, column_by_column()),
         "transaction": make(3, [plain[0], Put(brought(Columns([b"one"])), atomic=True), Put(brought(all_columns(4)))]),
         "run": make(5, [plain[0], Put(Columns(bodies(2001, 3)), atomic=True, watermark=0), plain[1]]),
+        "producers": make(
+            5,
+            [
+                KNOWN,
+                Put(Columns([b"again"]), origin=(0x1111, 8)),
+                Put(Columns([b"of nobody"])),
+                Put(Columns(bodies(3000, 3)), atomic=True, origin=(2**64 - 1, 2)),
+                Put(Columns([b"", b"last"]), atomic=True, origin=(0x1111, 9)),
+            ],
+        ),
         COMPRESSED: make(
             9,
             [

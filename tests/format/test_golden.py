@@ -121,6 +121,8 @@ def test_golden_files_have_what_they_are_for() -> None:
     assert [frame.flags for frame in frames["run"]] == [0, 0x200, 0x300, 0x100, 0]
     assert [frame.detail for frame in frames[COMPRESSED]] == [1, 1, 0]
     assert {frame.kind for frame in frames["unsealed"]} == {0xB7, 0xC5, 0xEA}
+    assert [frame.kind for frame in frames["producers"]][:4] == [0xE1, 0xE0, 0xC5, 0xC5]
+    assert [frame.kind for frame in frames["producers"]].count(0xE0) == 3
     tails = {name: part.tail for name, part in parts.items()}
     assert [name for name, tail in tails.items() if tail is None] == ["unsealed"]
     assert max(tail.entries for tail in tails.values() if tail is not None) > 1

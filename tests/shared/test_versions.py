@@ -1,0 +1,122 @@
+"""One version beside another: an aiodq that knows nothing of shared stores reads and owns one, and the other way.
+
+What two versions say to each other is in `tests/shared/test_strangers.py`, and each version's bytes in
+`tests/data/golden/wire`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tarfile
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.storage.offline.verify import verify_store
+from aiodq.testing import WatchedFileSystem
+from tests.processes import ROOT, WATCHDOG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Any
+
+BEFORE = "8eb56846730d25c763cd0438fc519e91c391a9f7^"
+"""The last state of aiodq in which nobody wrote which producer put what."""
+
+OPTIONS = aiodq.StoreOptions(segment_bytes=5_000, retention=aiodq.Retention(consumed="keep"))
+COUNT = 300
+
+OLD = """
+import asyncio, sys
+import aiodq
+assert aiodq.__file__.startswith(sys.argv[2]), aiodq.__file__
+assert not hasattr(aiodq, "OwnerLostError")
+from aiodq.storage.offline.repair import repair_store
+from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.io.filesystem import OsFileSystem
+
+def whole():
+    report = verify_store(sys.argv[1], OsFileSystem())
+    assert report.ok, report.damages
+
+async def main():
+    options = aiodq.StoreOptions(segment_bytes=5_000, retention=aiodq.Retention(consumed="keep"))
+    async with aiodq.open(sys.argv[1], options) as store:
+        queue = store.queue("jobs")
+        bodies = [message.body async for message in queue.scan()]
+        messages = await queue.get_many(1000)
+        await queue.ack_many(messages[:10])
+        for message in messages[10:]:
+            message.release()
+        for number in range(50):
+            await queue.put(b"old %d" % number)
+    return bodies, messages
+
+whole()
+read = [message.body for message in aiodq.open_reader(sys.argv[1]).topic("jobs").scan()]
+bodies, messages = asyncio.run(main())
+assert read == bodies, "by a reader, and by an owner"
+whole()
+assert repair_store(sys.argv[1], OsFileSystem()) == []
+print(len(bodies), len(messages), messages[0].body.decode())
+"""
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """Return a checkout of the version before."""
+    done = subprocess.run(["git", "archive", BEFORE, "aiodq"], cwd=ROOT, capture_output=True, check=False)  # noqa: S607
+    if done.returncode:
+        pytest.skip(f"needs the history of the sources: {done.stderr.decode().strip()}")
+    with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
+        archive.extractall(tmp_path / "old", filter="data")
+    return tmp_path / "old"
+
+
+async def share(path: Path, name: str) -> None:
+    """Put by two who share the store, of which the owner ends in between; ack some."""
+    async with (
+        aiodq.open(path, OPTIONS, mode="shared") as first,
+        aiodq.open(path, OPTIONS, mode="shared") as second,
+    ):
+        queues = [first.queue("jobs"), second.queue("jobs")]
+        await asyncio.gather(*(queues[n % 2].put(f"{name} {n}".encode()) for n in range(COUNT - 100)))
+        await first.aclose()
+        await queues[1].put_many([f"{name} {n}".encode() for n in range(COUNT - 100, COUNT)])
+        await queues[1].ack_many(await queues[1].get_many(20))
+
+
+def run_old(path: Path, old: Path) -> str:
+    """Let the version before use a store, and return what it says."""
+    done = subprocess.run(
+        [sys.executable, "-c", OLD, str(path), str(old)],
+        env={**os.environ, "PYTHONPATH": str(old)},
+        cwd=old,
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+async def test_a_version_that_knows_no_producers_steps_over_them(
+    tmp_path: Path, old: Path, record_property: Callable[[str, Any], None]
+) -> None:
+    path = tmp_path / "s"
+    await share(path, "new")
+    read, ready, _ = (await asyncio.to_thread(run_old, path, old)).split(maxsplit=2)
+    assert (int(read), int(ready)) == (COUNT, COUNT - 20)
+    await share(path, "newer")
+    assert verify_store(str(path), WatchedFileSystem()).ok
+    bodies = [message.body for message in aiodq.open_reader(path).topic("jobs").scan()]
+    assert len(bodies) == len(set(bodies)) == 2 * COUNT + 50
+    record_property("trials", len(bodies))
