@@ -139,7 +139,7 @@ class Owner:
                 found = json.loads(file.read(1 << 20))
         except (OSError, ValueError, RecursionError):
             return None
-        rows = found if isinstance(found, list) else [None]
+        rows: list[Any] = found if isinstance(found, list) else [None]
         if not all(isinstance(row, list) and [type(each) for each in row] == [int, int] for row in rows):
             return None
         return {producer: pid for producer, pid in rows if pid > 0}

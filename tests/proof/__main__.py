@@ -1,4 +1,4 @@
-"""The proof: `python -m tests.proof [--quick] [--only G7,teeth] [--seed N] [--jobs N] [--case TEXT]`.
+"""The proof: `python -m tests.proof [--quick] [--only G7,teeth] [--figure NAME=N] [--seed N] [--jobs N] [--case TEXT]`.
 
 The full form takes most of an hour on two processors. Exit code 1: a promise was broken, a mutant was not noticed, or
 something was not tried.
@@ -16,6 +16,7 @@ from functools import partial
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.figures import FIGURES, variable
 from tests.proof.cuts import KILLED, count_cut, count_noticed, cut, killing, notice, wanting
 from tests.proof.explore import Case, explore
 from tests.proof.guarantees import GUARANTEES
@@ -44,12 +45,20 @@ def _rows(text: str) -> frozenset[str]:
     return rows
 
 
+def _figure(text: str) -> tuple[str, int]:
+    name, _, number = text.partition("=")
+    if name not in FIGURES or not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"write NAME=N, with a name among {', '.join(FIGURES)}")
+    return name, int(number)
+
+
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.proof", description="Try every guarantee.")
     parser.add_argument("--quick", action="store_true", help="a sample, in less than a minute")
     parser.add_argument("--seed", type=int, help="decides everything random; drawn, and printed, without")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
     parser.add_argument("--only", type=_rows, default=_ROWS, help="rows of the table, with commas between them")
+    parser.add_argument("--figure", type=_figure, action="append", default=[], help="how often: kills=100, for one")
     parser.add_argument("--case", type=Case.parse, help="repeat one case, as a violation prints it")
     return parser.parse_args(argv)
 
@@ -152,6 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.case is not None:
         return repeat(options.case)
     seed = random.SystemRandom().getrandbits(31) if options.seed is None else options.seed
+    os.environ.update({variable(name): str(number) for name, number in options.figure})
     print(f"seed {seed}, {options.jobs} jobs", file=sys.stderr)
     begun = time.perf_counter()
     run = _Run(options.jobs)

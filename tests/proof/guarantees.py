@@ -199,6 +199,38 @@ GUARANTEES: tuple[Guarantee, ...] = (
             "tests/testing/test_loop.py::test_a_seed_gives_the_same_run_in_every_process",
         ),
     ),
+    Guarantee(
+        "G27",
+        "an owner that is killed costs others nothing",
+        (
+            "tests/shared/test_failover.py::test_owners_are_killed_and_nothing_is_lost_or_doubled",
+            "tests/shared/test_order.py",
+        ),
+    ),
+    Guarantee(
+        "G28",
+        "an owner that ends is not noticed",
+        ("tests/shared/test_failover.py::test_owners_end_and_nobody_notices",),
+    ),
+    Guarantee(
+        "G29",
+        "one owner of a store that is shared",
+        (
+            "tests/shared/test_split_brain.py",
+            "tests/shared/test_trouble.py::test_an_owner_that_hangs_is_named_and_nobody_takes_over",
+        ),
+    ),
+    Guarantee(
+        "G30",
+        "a process may say anything, and end anywhere",
+        (
+            "tests/fuzz/test_conversations.py",
+            "tests/shared/test_strangers.py",
+            "tests/shared/test_owner.py::test_whatever_a_client_sends_others_notice_nothing",
+            "tests/wire/test_packets.py",
+        ),
+    ),
+    Guarantee("G31", "one version beside the one before", ("tests/shared/test_versions.py",)),
 )
 
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import aiodq
+from tests.proof.clients import clients
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -22,6 +23,8 @@ _A_WHILE = 1.5
 async def go_on(world: World) -> None:
     """Open the store and do a few things."""
     async with world.store(_OPTIONS) as store:
+        async with clients(world, store):
+            pass  # what they put before counts by now
         for _ in range(world.random.randrange(5)):
             await world.random.choice(_ACTIONS)(world, store)
         if world.random.random() < 0.2:

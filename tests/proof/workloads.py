@@ -14,6 +14,7 @@ from aiodq import diskqueue
 from aiodq.cli.diskqueue import taken_over
 from aiodq.storage.bulk.commits import CommitKey
 from aiodq.testing import Fault
+from tests.proof.clients import puts_of_clients
 from tests.proof.world import PATH
 
 if TYPE_CHECKING:
@@ -161,6 +162,9 @@ async def written_while_syncing(world: World) -> None:
     with mock.patch("aiodq.engine.topic.group_commit._OVERLAP", 1):
         async with world.store() as store:
             await _eight_produce(world, world.queue(store, "jobs"))
+
+
+workload(puts_of_clients)
 
 
 @workload

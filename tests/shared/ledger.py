@@ -225,7 +225,7 @@ async def _left(path: Path, kept: set[int]) -> set[int]:
 @contextmanager
 def crowd(path: Path) -> Iterator[Crowd]:
     """Begin with nobody; in the end everybody is gone."""
-    command = [sys.executable, "-X", "faulthandler", "-m", "tests.shared.crowd", path]
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.shared.crowd", str(path)]
     with killed_at_last(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, group=True
     ) as process:

@@ -55,9 +55,9 @@ async def served(store: Path, talk: Talk) -> AsyncIterator[None]:
 
 async def heard(reader: asyncio.StreamReader) -> Hello:
     """Return how a client introduces itself."""
-    packets, found = PacketReader(), []
-    while not found:
-        found += list(packets.feed(await reader.read(1 << 16)))
+    packets = PacketReader()
+    while not (found := list(packets.feed(await reader.read(1 << 16)))):
+        pass
     said = found[0].message
     assert isinstance(said, Hello)
     return said

@@ -11,6 +11,7 @@ from aiodq.shared.link import Link
 from aiodq.shared.owner import Owner
 from aiodq.shared.remote_channel import RemoteChannel
 from aiodq.shared.remote_settlement import RemoteSettlement
+from aiodq.shared.session import Session
 from aiodq.storage.log.active_segment import ActiveSegment
 from aiodq.storage.state.transaction_log import TransactionFile
 from aiodq.storage.state.transaction_origins import TransactionOrigins
@@ -124,6 +125,14 @@ change(
     "self._held[number] = message",
     "None",
     test=f"{_TRANSACTIONS}::test_a_full_topic_refuses_it_and_nothing_is_done",
+)
+change(
+    "a put that comes again after a kill is put again",
+    Session._place,
+    "if known is not None:",
+    "if known is not None and known.start < 0:",
+    "puts of clients",
+    kills=True,
 )
 change(
     "an owner that shares nothing forgets whose transactions were committed before",
