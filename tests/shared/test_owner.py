@@ -18,6 +18,7 @@ from aiodq.wire.packets import (
     Ack,
     Bye,
     Call,
+    Deliver,
     Done,
     Fail,
     Figures,
@@ -140,7 +141,8 @@ async def test_no_more_is_given_than_is_wanted_and_a_want_can_be_withdrawn(tmp_p
         await client.ask(Ping(2))
         await queue.put_many([b"a", b"b", b"c"])
         await client.ask(Ping(3))
-        assert (queue.qsize(), client.said) == (3, [])
+        assert queue.qsize() == 3
+        assert not any(isinstance(each, Deliver) for each in client.said)
         assert len(await client.take(2, 2, 2)) == 2
         await client.ask(Ping(4))
         assert (queue.qsize(), queue.in_flight()) == (1, 2)
@@ -163,7 +165,7 @@ async def test_every_way_to_settle(tmp_path: Path) -> None:
         assert await client.ask(Nack(2, owner.epoch, (Item(d[0], d[1], UNSAID, 1),))) == Done()
         assert [(m.body, m.attempts) for m in await queue.get_many(2)] == [(b"b", 1), (b"d", 2)]
         assert await client.ask(Call("refresh", {"handle": 2})) == Done()
-        assert client.said == [Figures(2, 0, 2, 1, 0, 4, 4)]
+        assert Figures(2, 0, 2, 1, 0, 4, 4) in client.said
         await client.close()
 
 
