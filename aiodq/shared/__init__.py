@@ -7,8 +7,9 @@ recovers, then listens (`rendezvous`, `owner`), and serves each connection (`ses
 Every process, the owner's too, asks over such a connection (`link`), which looks for the next owner when one is gone,
 and may find that this is the process itself (`remote_store`). The objects that users hold are those of a store that one
 process has; what stands behind them in place of its engine asks: `remote_topic` with `remote_puts`, `remote_channel`
-with `remote_settlement`, `remote_transactions`, whose other half is `client_transactions`. What looks into an engine is
-done otherwise by `handles`; what is in the log is read from its files (`history`).
+with `remote_settlement`, `remote_transactions` and `remote_events`, whose other halves are `client_transactions` and
+`client_events`. What looks into an engine is done otherwise by `handles`; what is in the log is read from its files
+(`history`).
 
 Across a change of owners:
 

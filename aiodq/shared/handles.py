@@ -28,7 +28,6 @@ from aiodq.options import (
 )
 from aiodq.queue import Queue
 from aiodq.requeue import AT_ONCE
-from aiodq.shared.exclusive_only import only_exclusive
 from aiodq.shared.history import History
 from aiodq.shared.options_json import channel_options, moment, moment_ns, topic_options
 from aiodq.shared.stats_json import read_channel_stats, read_health, read_topic_stats
@@ -426,13 +425,9 @@ class SharedStore(Store):
         return count
 
     def events(self) -> Events:
-        """Refuse: what happens is told where the store is owned.
-
-        Raises:
-            ExclusiveOnlyError: always.
-        """
-        self._remote.check()
-        raise only_exclusive("events()")
+        """See `Store.events`. While one owner follows another, some may be told twice, or by nobody."""
+        self._remote.check_context()
+        return self._remote.events.listen()
 
     def health(self) -> Health:
         """See `Store.health`; up to about a second old."""

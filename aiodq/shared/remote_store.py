@@ -33,6 +33,7 @@ from aiodq.shared.link import Link
 from aiodq.shared.options_json import topic_options
 from aiodq.shared.owner import Owner
 from aiodq.shared.place import refuse_network
+from aiodq.shared.remote_events import RemoteEvents
 from aiodq.shared.remote_topic import RemoteTopic
 from aiodq.shared.remote_transactions import RemoteCommitter
 from aiodq.storage.state.stored_options import differences
@@ -68,6 +69,7 @@ class RemoteStore:
         seen: what the owner has said last of the store and its topics: for what is asked without waiting.
         transactions: those whose blocks tasks are in.
         committer: what has transactions committed.
+        events: who listens here to what happens.
     """
 
     def __init__(self, path: str, options: StoreOptions | None, seams: Seams, *, create: bool, failover: float) -> None:
@@ -96,6 +98,7 @@ class RemoteStore:
         self._store_ref: weakref.ref[StoreRef] | None = None
         self.link: Link = Link(path, self._own, failover=failover)
         self.committer: RemoteCommitter = RemoteCommitter(self.link, self.clock)
+        self.events: RemoteEvents = RemoteEvents(self.link, self.loop)
 
     # --- opening and owning
 
@@ -412,6 +415,7 @@ class RemoteStore:
     async def _release(self) -> None:
         if self._looking is not None:
             self._looking.cancel()
+        self.events.close()
         await self.link.close()
         owner, self._owner = self._owner, None
         try:

@@ -12,6 +12,7 @@ from aiodq.errors import AiodqError, OwnerLostError, ProtocolError
 from aiodq.format.columns import Columns
 from aiodq.names import check_name, check_topic_name
 from aiodq.shared.calls import call_store, call_topic, whole
+from aiodq.shared.client_events import ClientEvents
 from aiodq.shared.client_transactions import Asked, ClientTransactions
 from aiodq.shared.lending import Lending, Owning, Wire, answer
 from aiodq.shared.options_json import read_channel_options, read_topic_options, topic_options
@@ -78,6 +79,7 @@ class Session:
         self._figures: dict[int, Figures] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._transactions = ClientTransactions(owner)
+        self._events = ClientEvents(owner)
         self._says: dict[type[Any], Callable[[Any, int], None]] = {
             Open: self._open,
             Put: self._put,
@@ -431,6 +433,11 @@ class Session:
         if said.name == "withdraw" and self.client is not None:
             origin = Origin(self.client.producer, whole(said.arguments, "sequence"))
             return Done(None, {"result": await self._transactions.withdraw(origin)})
+        if said.name == "events":
+            return Done(None, {"result": await self._events.several(whole(said.arguments, "listener"))})
+        if said.name == "deaf":
+            self._events.end(whole(said.arguments, "listener"))
+            return Done()
         if said.name != "back":
             return await answer(call_store(self._owner, said.name, said.arguments))
         # INVARIANT: what it holds was claimed before: RESUME came before this, and was begun before.

@@ -414,12 +414,9 @@ async def test_a_queue_is_shut_down_for_its_own_process(tmp_path: Path) -> None:
 async def test_what_is_only_for_one_process_says_so(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as stores:
         for store in stores:
-            queue = store.queue("jobs")
-            await queue.put(b"x")
-            message = await queue.get()
+            await store.topic("t#ephemeral").put(b"x")
             with pytest.raises(aiodq.ExclusiveOnlyError, match=r"exclusive|shared"):
-                store.events()
-            await message.ack()
+                await store.topic("t#ephemeral").read(0)
 
 
 # --- options

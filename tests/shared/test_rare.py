@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -141,6 +142,58 @@ async def test_a_drain_that_takes_too_long_says_so_and_what_is_requeued_is_worke
         assert [(await queue.get()).body for _ in range(2)] == [b"a", b"b"]
         with pytest.raises(aiodq.InvalidOptionError):
             await store.drain("soon")  # type: ignore[arg-type]
+
+
+# --- what happens
+
+
+async def test_what_happens_is_told_in_every_process(tmp_path: Path) -> None:
+    async with two(tmp_path / "s") as stores:
+        heard = [store.events() for store in (*stores, stores[1])]
+        queue = stores[0].queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+        await queue.put_many([b"%d" % number for number in range(20)])
+        await asyncio.sleep(0.05)  # those who listen are heard of before anything happens
+        for message in await queue.get_many(20):
+            await message.reject("why")
+        for events in heard:
+            async with asyncio.timeout(PATIENCE):
+                found = [await anext(events) for _ in range(20)]
+            assert [(event.kind, event.topic, event.channel) for event in found] == [("dead", "jobs", "default")] * 20
+            assert sorted(event.offset for event in found if event.offset is not None) == list(range(20))
+            assert "why" in found[0].text
+            assert events.dropped == 0
+        waiting = asyncio.create_task(anext(heard[1], None))
+        await asyncio.sleep(0)
+        await stores[1].aclose()
+        assert await waiting is None
+        assert [event async for event in stores[1].events()] == []
+
+
+async def test_who_is_not_referred_to_any_more_is_told_nothing(tmp_path: Path) -> None:
+    async with two(tmp_path / "s") as (owner, store):
+        (listeners,) = (owner._store_engine.owner.engine.reporter.listeners,)  # type: ignore[attr-defined]
+        events = store.events()
+        await until(lambda: listeners)
+        waiting = asyncio.create_task(anext(events))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+        del events, waiting
+        gc.collect()
+        await until(lambda: gc.collect() is not None and not listeners)
+
+
+async def test_the_next_owner_goes_on_telling(tmp_path: Path) -> None:
+    owner = await aiodq.open(tmp_path / "s", QUICK, mode="shared")
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as store:
+        events = store.events()
+        queue = store.queue("jobs")
+        await queue.put(b"x")
+        await owner.aclose()
+        await (await queue.get()).reject("why")
+        async with asyncio.timeout(PATIENCE):
+            assert (await anext(events)).kind == "dead"
 
 
 # --- what cannot be had

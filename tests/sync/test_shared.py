@@ -145,3 +145,26 @@ def test_threads_commit_while_owners_are_killed(tmp_path: Path, owner: subproces
         found = [[message.body for message in store.topic(name).scan()] for name in ("a", "b")]
         expected = sorted(b"%d %d" % (thread, number) for thread in range(4) for number in range(40))
         assert [sorted(each) for each in found] == [expected, expected]
+
+
+def test_dead_letters_are_chosen_what_happens_is_told_and_all_can_be_drained(tmp_path: Path) -> None:
+    with (
+        aiodq.sync.open(tmp_path / "s", mode="shared") as owner,
+        aiodq.sync.open(tmp_path / "s", mode="client") as client,
+    ):
+        events = client.events()
+        jobs = client.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+        jobs.put_many([b"1", b"2", b"3"])
+        for message in jobs.get_many(3):
+            message.reject("why")
+        assert {next(events).kind for _ in range(3)} == {"dead"}
+        letters = client.queue("dead")
+        for letter in [letters.get() for _ in range(3)]:
+            letter.release()
+        letters.refresh()
+        assert client.requeue_dead("dead", where=lambda letter: letter.body == b"2") == 1
+        with jobs.get() as message:
+            assert message.body == b"2"
+        assert client.drain(0.05) is False
+        with pytest.raises(aiodq.QueueShutDown):
+            owner.queue("jobs").put(b"x")

@@ -1,0 +1,102 @@
+"""What happens in a store that another process owns: asked of the owner, for those who listen here."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
+
+from aiodq.engine.monitoring.events import Event, Events
+from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from aiodq.shared.link import Link
+
+__all__ = ["RemoteEvents"]
+
+_AGAIN: Final = 0.5
+"""Seconds after which is asked again, where there was no owner to ask."""
+
+
+class RemoteEvents:
+    """Those of one process who listen.
+
+    Of what happens while one owner follows another, some may be told twice, or by nobody.
+    """
+
+    def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
+        """Ask over this link, and this loop."""
+        self._link = link
+        self._loop = loop
+        self._streams: dict[int, ref[Events]] = {}
+        self._number = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._over = False
+
+    def listen(self) -> Events:
+        """Return a new listener's events, which end with the store, or once nobody refers to them."""
+        stream = Events(())
+        if self._over:
+            stream.end()
+            return stream
+        self._number += 1
+        number = self._number
+        hearing = self._do(self._hear(number))
+
+        def dropped(_: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed, and the connection with it
+                self._loop.call_soon_threadsafe(hearing.cancel)
+
+        self._streams[number] = ref(stream, dropped)
+        return stream
+
+    def _do(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _hear(self, number: int) -> None:
+        try:
+            while not self._over:
+                try:
+                    said = await self._link.call("events", {"listener": number})
+                except (OwnerLostError, OwnerStalledError):
+                    await asyncio.sleep(_AGAIN)
+                except AiodqError:
+                    break
+                else:
+                    self._told(number, said.get("result", {}))
+        except asyncio.CancelledError:
+            if not self._over:
+                self._do(self._hear_no_more(number))
+            raise
+        finally:
+            self._end(number)
+
+    def _told(self, number: int, said: dict[str, Any]) -> None:
+        stream = self._streams[number]()
+        if stream is not None:
+            stream.dropped += said.get("dropped", 0)
+            for each in said.get("events", ()):
+                stream.add(Event(**each))
+
+    def _end(self, number: int) -> None:
+        stream = self._streams.pop(number, lambda: None)()
+        if stream is not None:
+            stream.end()
+
+    async def _hear_no_more(self, number: int) -> None:
+        with suppress(AiodqError):
+            await self._link.call("deaf", {"listener": number}, once=True)
+
+    def close(self) -> None:
+        """The store is closed: everybody comes to the end."""
+        self._over = True
+        for task in list(self._tasks):
+            task.cancel()
+        for number in list(self._streams):
+            self._end(number)
