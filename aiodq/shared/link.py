@@ -38,7 +38,11 @@ Heard: TypeAlias = Deliver | Gone | Figures
 
 _FIRST_WAIT: Final = 0.002
 _LONGEST_WAIT: Final = 0.1
-"""Seconds between two attempts to find an owner."""
+"""Seconds between two attempts to own a store, and to find an owner."""
+
+_SHORT: Final = 0.005
+_HASTE: Final = 0.5
+"""So often, in the first so many seconds, it is looked whether somebody else owns it by now: that costs little."""
 
 _AGAIN: Final = 0.01
 """Seconds after which something is asked again of an owner that was about to end."""
@@ -407,20 +411,24 @@ class Link:
         """Return a connection to the owner, who may be this process from now on."""
         loop = asyncio.get_running_loop()
         self._since = loop.time() if self._since is None else self._since
-        pause = _FIRST_WAIT
+        pause, own_at = _FIRST_WAIT, loop.time()
         while True:
             self._place.check()
             sock = connect(self._directory)
             if sock is not None:
                 _, wire = await loop.create_unix_connection(lambda: _Wire(self), sock=sock)
                 return wire
-            if await self._own():
-                continue
-            if loop.time() > self._since + self._failover:
+            if loop.time() >= own_at:
+                if await self._own():
+                    continue
+                own_at = loop.time() + pause * random.uniform(0.5, 1)  # noqa: S311 - no secret
+                pause = min(2 * pause, _LONGEST_WAIT)
+            now = loop.time()
+            if now > self._since + self._failover:
                 self._since = None
                 raise OwnerLostError(f"nobody has served the store for {self._failover:g} s", self._directory)
-            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - no secret
-            pause = min(2 * pause, _LONGEST_WAIT)
+            longest = _SHORT if now < self._since + _HASTE else _LONGEST_WAIT
+            await asyncio.sleep(min(max(own_at - now, 0), longest))
 
     async def _begin(self, wire: _Wire) -> None:
         """Introduce oneself, and go on where the owner before has left."""
