@@ -6,7 +6,8 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.acking import ack_all
@@ -45,6 +46,9 @@ _AT_ONCE: Final = 100
 
 _PACKET_BYTES: Final = 256 * 1024
 """Bytes of bodies after which a delivery is sent, though there is more."""
+
+_LEASE: Final[Callable[[Message], object]] = attrgetter("_run")
+_BODY: Final[Callable[[Message], bytes]] = attrgetter("body")
 
 _AGAIN: Final = 1.0
 """Seconds after which a message that could not be read is read again, unless the client wants one anew before."""
@@ -215,23 +219,35 @@ class Lending:
         """Return these and what else there is, as much as the client wants and a packet holds."""
         engine = self._channel._channel_engine  # noqa: SLF001 - a session is a channel's other half
         store_ref = self._owner.engine.store_ref()
-        size = sum(len(message.body) for message in messages)
+        size = sum(map(len, map(_BODY, messages)))
         most = min(self._wanted - self._given, _AT_ONCE)
         while len(messages) < most and size < _PACKET_BYTES:
-            try:
-                message = engine.take_next(store_ref) or engine.take(store_ref)
-            except AiodqError:
-                if not messages:
-                    raise
-                break  # the next call raises it
-            if message is None:
-                break
-            messages.append(message)
-            size += len(message.body)
+            found = self._take_run(most - len(messages), _PACKET_BYTES - size, store_ref)
+            if not found:
+                try:
+                    message = engine.take(store_ref)
+                except AiodqError:
+                    if not messages:
+                        raise
+                    break  # the next call raises it
+                if message is None:
+                    break
+                found = [message]
+            messages += found
+            size += sum(map(len, map(_BODY, found)))
         if messages and engine.counting:
             engine.note_deliveries()
         self._given += len(messages)
         return messages
+
+    def _take_run(self, most: int, size: int, store_ref: object) -> list[Message]:
+        """Return what follows in the lease that is open, as far as it is no more bytes than that."""
+        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        first = engine.lease.next
+        if sum(map(len, engine.bodies[first : first + most])) > size:
+            message = engine.take_next(store_ref)
+            return [] if message is None else [message]
+        return list(engine.take_run(most, store_ref))
 
     async def _wait(self, store_ref: object) -> Message | None:
         """Wait for a message; None where it was withdrawn."""
@@ -250,12 +266,12 @@ class Lending:
         return message
 
     def _deliver(self, messages: list[Message]) -> None:
-        for message in messages:
-            self._held[message._delivery] = message  # noqa: SLF001 - as above
         for run in _runs(messages) if messages else ():
             first = run[0]
+            delivery = first._delivery  # noqa: SLF001 - as above
+            self._held.update(zip(range(delivery, delivery + len(run)), run, strict=True))
             frames = encode_messages(_columns(run), first.timestamp_ns)
-            self._wire.send(Deliver(self._handle, first.attempts, first.offset, first._delivery, frames))  # noqa: SLF001
+            self._wire.send(Deliver(self._handle, first.attempts, first.offset, delivery, frames))
 
     def find(self, epoch: int, offset: int, delivery: int) -> Message:
         """Return a message that the client holds.
@@ -315,7 +331,9 @@ class Lending:
     def _take_range(self, epoch: int, each: Range) -> tuple[list[Message], list[Range]]:
         """Take what the client holds of a range; return that, and what it does not hold."""
         first, delivery, count = each
-        found: list[Message] = []
+        found = self._take_whole(epoch, each)
+        if found:
+            return found, []
         lost: list[Range] = []
         # No count is believed: what is looked at is never more than what is held.
         numbers: Iterable[int] = range(delivery, delivery + count) if count <= len(self._held) else sorted(self._held)
@@ -331,6 +349,22 @@ class Lending:
         if before < delivery + count:
             lost.append(Range(first + before - delivery, before, delivery + count - before))
         return found, lost
+
+    def _take_whole(self, epoch: int, each: Range) -> list[Message]:
+        """Take a range that consists of runs of leases, all of which the client holds; else nothing."""
+        first, delivery, count = each
+        held, numbers = self._held, range(delivery, delivery + count)
+        if epoch != self._owner.epoch or count > len(held) or not all(map(held.__contains__, numbers)):
+            return []
+        found = [held[number] for number in numbers]
+        for _, members in groupby(found, _LEASE):
+            run = list(members)
+            if run[0].offset != first or not _is_run(run):
+                return []
+            first += len(run)
+        for number in numbers:
+            del held[number]
+        return found
 
     def _not_acked(self, messages: list[Message]) -> Iterable[Message]:
         """Settle messages; yield those that are not in flight any more."""
@@ -489,12 +523,22 @@ class Lending:
 
 def _runs(messages: list[Message]) -> Iterable[list[Message]]:
     """Yield messages that follow each other, were delivered as often, and have neighbouring delivery numbers."""
+    if _is_run(messages):
+        yield messages
+        return
     first = 0
     for at, (one, other) in enumerate(pairwise(messages), 1):
         if not _follows(one, other):
             yield messages[first:at]
             first = at
     yield messages[first:]
+
+
+def _is_run(messages: list[Message]) -> bool:
+    """Return whether messages, whose delivery numbers grow, are neighbours in one lease."""
+    one, other = messages[0], messages[-1]
+    near = other._index - one._index == len(messages) - 1  # noqa: SLF001 - as above
+    return near and len(set(map(_LEASE, messages))) == 1
 
 
 def _follows(one: Message, other: Message) -> bool:

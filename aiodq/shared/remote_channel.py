@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.channel.wait_queue import WaitQueue
@@ -17,7 +16,7 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
-from aiodq.message import Message
+from aiodq.shared.arrived import Arrived
 from aiodq.shared.options_json import read_channel_options
 from aiodq.shared.remote_errors import error_of, is_lost
 from aiodq.shared.remote_settlement import RemoteSettlement
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.channel.settlement import Settlement
     from aiodq.engine.graceful_stop import Stoppable
+    from aiodq.message import Message
     from aiodq.options import ChannelOptions
     from aiodq.shared.link import Heard
     from aiodq.shared.remote_settlement import SettledTopic
@@ -51,14 +51,6 @@ _QUICK: Final = 16
 _AHEAD: Final = 0.005
 _MOST_AHEAD: Final = 1000
 """So many seconds' messages are sent ahead, and so many at most: while they are here, nobody else can have them."""
-
-
-class _Waiting(NamedTuple):
-    """A message that has come and that nobody has taken yet."""
-
-    lease: MessageLease
-    place: int
-    body: bytes
 
 
 class RemoteChannel(RemoteSettlement):
@@ -83,7 +75,7 @@ class RemoteChannel(RemoteSettlement):
         self.until: float = 0.0
         self.monotonic: Callable[[], float] = time.monotonic
         self._known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ready: deque[_Waiting] = deque()
+        self._ready = Arrived()
         self._wait_queue = WaitQueue(self.wake)
         self._waiting = 0
         self._got = 0
@@ -174,27 +166,25 @@ class RemoteChannel(RemoteSettlement):
             return
         for batch in decode_messages(said.frames, said.first):
             # Numbers of this process's own: those of two owners may be the same.
-            number, self._number = self._number, self._number + len(batch.columns.bodies)
+            count = len(batch.columns.bodies)
+            number, self._number = self._number, self._number + count
             # It is no `Settlement`, and has all of one that a message asks for.
             settles = cast("Settlement", self)
             lease = MessageLease(
                 self._topic.name, batch, number=number, attempts=said.attempts, channel_engine=settles,
             )  # fmt: skip
-            for index, body in enumerate(batch.columns.bodies):
-                offset = batch.first + index
-                self._ready.append(_Waiting(lease, index, body))
-                self.hold(number + index, offset, said.delivery + offset - said.first, said.attempts)
-            self._got += len(batch.columns.bodies)
-            self.counts.delivered(len(batch.columns.bodies))
+            self._ready.add(lease, batch.columns.bodies)
+            self.hold(number, batch.first, said.delivery + batch.first - said.first, count, said.attempts)
+            self._got += count
+            self.counts.delivered(count)
         self.wake()
         self._withdraw_unless_wanted()
 
     def reopened(self, epoch: int) -> None:
         """An owner knows nothing of what was wanted and held here: what nobody has taken is its own to deliver anew."""
         before, self._epoch, self._got, self._wanted = self._epoch, epoch, 0, 0
-        for one in self._ready:
-            self.forget(one.lease.number + one.place)
-        self._ready.clear()
+        for number in self._ready.clear():
+            self.forget(number)
         self.counts.reset()
         self._want()
         if held := tuple(Held(one.offset, one.delivery, 1, one.attempts) for one in self.to_resume()):
@@ -257,11 +247,15 @@ class RemoteChannel(RemoteSettlement):
         """Hand out what is here already; None where nothing is."""
         if not self._ready or self.shut_now:
             return None
-        one = self._ready.popleft()
-        self._taken += 1
+        message = self._ready.take(store_ref)
+        self._took(1)
+        return message
+
+    def _took(self, count: int) -> None:
+        """So many are taken: have more sent ahead, if that is done."""
+        self._taken += count
         if self._ahead and self._got - len(self._ready) + self._ahead - self._wanted > self._ahead // 2:
             self._want()
-        return Message(one.lease, one.place, one.body, store_ref)
 
     def take(self, store_ref: object, *, cold: bool = False) -> Message | None:
         """As `take_next`; with `cold` one is asked for that the next call may find."""
@@ -278,9 +272,10 @@ class RemoteChannel(RemoteSettlement):
 
     def take_run(self, most: int, store_ref: object) -> list[Message]:
         """Hand out up to so many that are here already."""
-        taken: list[Message] = []
-        while len(taken) < most and (message := self.take_next(store_ref)) is not None:
-            taken.append(message)
+        if not self._ready or self.shut_now:
+            return []
+        taken = self._ready.take_run(most, store_ref)
+        self._took(len(taken))
         return taken
 
     def turn_is_over(self, _taken: int = 0) -> bool:
@@ -357,9 +352,9 @@ class RemoteChannel(RemoteSettlement):
             self._wanted = wanted
             self._tell_owner(lambda handle: Want(handle, self._wanted))
         while len(self._ready) > kept:
-            one = self._ready.pop()
+            offset, number = self._ready.take_last()
             with suppress(AiodqError):  # it is not this process's any more
-                self.give_back(one.lease.first + one.place, one.lease.number + one.place)
+                self.give_back(offset, number)
 
     # --- the end
 

@@ -6,6 +6,7 @@ import asyncio
 import random
 from contextlib import contextmanager
 from copy import copy
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from aiodq.delivery.leases import ACKED
@@ -80,7 +81,7 @@ class _Settling:
 
     __slots__ = ("back", "heard_of", "lost", "numbers", "over", "refusal", "say", "waiters")
 
-    def __init__(self, numbers: list[int], say: Callable[[int, list[Mine]], Said] | None, *, back: bool) -> None:
+    def __init__(self, numbers: Sequence[int], say: Callable[[int, list[Mine]], Said] | None, *, back: bool) -> None:
         self.numbers = numbers
         self.say = say
         self.lost = False
@@ -208,9 +209,12 @@ class RemoteSettlement:
         """How many messages are in this process's hands, and not about to leave them."""
         return len(self._mine) - len(self._settling) - len(self._committing)
 
-    def hold(self, number: int, offset: int, delivery: int, attempts: int) -> None:
-        """A message was delivered."""
-        self._mine[number] = Mine(offset, delivery, attempts)
+    def hold(self, number: int, offset: int, delivery: int, count: int, attempts: int) -> None:
+        """Messages were delivered that follow each other."""
+        offsets, deliveries = range(offset, offset + count), range(delivery, delivery + count)
+        # No statement of Python's is executed for each of them.
+        rows = map(tuple.__new__, repeat(Mine), zip(offsets, deliveries, repeat(attempts)))
+        self._mine.update(zip(range(number, number + count), rows, strict=True))
 
     def forget(self, number: int) -> None:
         """A message is the owner's again, which knows that."""
@@ -304,7 +308,12 @@ class RemoteSettlement:
 
     def ack_run(self, lease: Lease, first: int, count: int) -> None:
         """Settle so many messages of a lease."""
-        self.ack_many([(lease.first + index, lease.number + index) for index in range(first, first + count)])
+        numbers = range(lease.number + first, lease.number + first + count)
+        free = self._settling.keys().isdisjoint(numbers) and self._committing.isdisjoint(numbers)
+        if self.error is not None or not free or not all(map(self._mine.__contains__, numbers)):
+            for index in range(first, first + count):
+                self.check(lease.first + index, lease.number + index)
+        self._settle(numbers, None)
         lease.marks[first : first + count] = bytes([ACKED]) * count
 
     def nack(
@@ -433,15 +442,14 @@ class RemoteSettlement:
     # --- asking the owner
 
     def _settle(
-        self, numbers: list[int], say: Callable[[int, list[Mine]], Said] | None, *, back: bool = False
+        self, numbers: Sequence[int], say: Callable[[int, list[Mine]], Said] | None, *, back: bool = False
     ) -> _Settling:  # fmt: skip
         """Have the owner settle messages: this one, or the next, until one says that it is done."""
         self.check_context()
         settling = self._last = _Settling(numbers, say, back=back)
         if self._together is not None:
             self._together.those.append(settling)
-        for number in numbers:
-            self._settling[number] = settling
+        self._settling.update(dict.fromkeys(numbers, settling))
         if self._resumed:
             self._send(settling)
         return settling

@@ -1,0 +1,87 @@
+"""Messages that have come from the owner and that nobody has taken yet, by runs: one costs little where many come."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+from aiodq.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiodq.engine.channel.message_lease import MessageLease
+
+__all__ = ["Arrived"]
+
+
+class _Run:
+    """Of one lease those that are left: from the place `next` to before `stop`."""
+
+    __slots__ = ("bodies", "lease", "next", "stop")
+
+    def __init__(self, lease: MessageLease, bodies: Sequence[bytes]) -> None:
+        self.lease = lease
+        self.bodies = bodies
+        self.next = 0
+        self.stop = len(bodies)
+
+
+class Arrived:
+    """Those of one channel, oldest first."""
+
+    __slots__ = ("_count", "_runs")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._runs: deque[_Run] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return how many they are."""
+        return self._count
+
+    def add(self, lease: MessageLease, bodies: Sequence[bytes]) -> None:
+        """All messages of a lease have come."""
+        self._runs.append(_Run(lease, bodies))
+        self._count += len(bodies)
+
+    def take(self, store_ref: object) -> Message:
+        """Return the first, of which there is one."""
+        run = self._runs[0]
+        place = run.next
+        run.next = place + 1
+        self._count -= 1
+        if run.next == run.stop:
+            self._runs.popleft()
+        return Message(run.lease, place, run.bodies[place], store_ref)
+
+    def take_run(self, most: int, store_ref: object) -> list[Message]:
+        """Return the first ones, up to so many."""
+        taken: list[Message] = []
+        while self._runs and len(taken) < most:
+            run = self._runs[0]
+            first, stop = run.next, min(run.stop, run.next + most - len(taken))
+            taken += map(Message, repeat(run.lease), range(first, stop), run.bodies[first:stop], repeat(store_ref))
+            run.next = stop
+            if stop == run.stop:
+                self._runs.popleft()
+        self._count -= len(taken)
+        return taken
+
+    def take_last(self) -> tuple[int, int]:
+        """Let the last one go; return its offset and its number."""
+        run = self._runs[-1]
+        run.stop -= 1
+        self._count -= 1
+        if run.next == run.stop:
+            self._runs.pop()
+        return run.lease.first + run.stop, run.lease.number + run.stop
+
+    def clear(self) -> list[int]:
+        """Let all of them go; return their numbers."""
+        numbers = [run.lease.number + place for run in self._runs for place in range(run.next, run.stop)]
+        self._runs.clear()
+        self._count = 0
+        return numbers
