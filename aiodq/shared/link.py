@@ -446,6 +446,8 @@ class Link:
             self._place.settle()
         self.epoch, self.owner_pid = welcome.epoch, welcome.pid
         wire.reader.largest = LARGEST
+        # INVARIANT: what was to be said to the owner before is not said to this one before it is told what is held.
+        self._say_unsaid()
         self._ready = self._begun = True
         self._failure = self._since = None
         # A channel that was named before something was put sees that.

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
 from aiodq.shared.link import Putting, _Wire
-from aiodq.wire.packets import Ack, Done, Fail, Gone, Ping, Put, Range, Want
+from aiodq.wire.packets import Ack, Done, Fail, Gone, Hello, Ping, Put, Range, Want
 from tests.shared.support import PATIENCE, RawClient, owned
 from tests.shared.test_modes import QUICK, counts, two
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from aiodq.wire.packets import Message as Said
@@ -67,6 +69,36 @@ async def test_of_what_is_acked_together_only_what_was_taken_away_is_refused(tmp
         assert (acked[0], acked[2]) == (None, None)
         assert isinstance(acked[1], aiodq.NotInFlightError)
         assert await counts(queue) == (1, 0, 0)
+
+
+async def test_what_is_acked_while_a_new_owner_is_greeted_is_said_once_it_has_left_the_message_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner, AsyncExitStack() as stack:
+        client = await stack.enter_async_context(aiodq.open(tmp_path / "s", QUICK, mode="shared"))
+        queue = client.queue("jobs")
+        await queue.put(b"x")
+        message = await queue.get()
+        link = queue._remote_topic.link  # type: ignore[attr-defined]  # it is one of a store that is shared
+        acking: list[asyncio.Future[None]] = []
+        send = _Wire.send
+
+        def sending(self: _Wire, said: Said, request: int) -> None:
+            send(self, said, request)
+            if isinstance(said, Hello) and said.producer == link.producer:
+                acking.append(asyncio.ensure_future(message.ack()))
+
+        def soon(say: Callable[[], None]) -> None:
+            link._unsaid.append(say)  # what is said next says that, too
+
+        monkeypatch.setattr(_Wire, "send", sending)
+        monkeypatch.setattr(link, "soon", soon)
+        await owner.aclose()
+        async with asyncio.timeout(PATIENCE):
+            while not acking:
+                await asyncio.sleep(0.002)
+            await acking[0]
+        assert await counts(queue) == (0, 0, 0)
 
 
 async def test_what_cannot_be_acked_is_named_before_the_answer_and_the_rest_is_settled(tmp_path: Path) -> None:
