@@ -101,7 +101,7 @@ class Transaction(AsyncBlock):
         self._messages: dict[tuple[str, str, int], tuple[Held, HeldAck]] = {}
         self._joined: list[Held] = []
         self._puts: dict[str, tuple[Topic, list[tuple[Accepted, bytes]]]] = {}
-        self._cost = 0
+        self._cost = self._largest = 0
         self._task: asyncio.Task[Any] | None = None
         self._entered = self._over = False
         self._hindrance: BaseException | None = None
@@ -223,8 +223,8 @@ class Transaction(AsyncBlock):
         engine, messages = self._puts.get(topic) or (self._host.engine(topic), [])
         added = engine.put_buffer.accepted_many(bodies, common)
         cost = self._cost + sum(len(body) + OVERHEAD for _, body in added)
-        if cost > self._host.committer.largest:
-            raise MessageSizeError(f"a transaction holds up to {self._host.committer.largest} bytes of messages")
+        if cost > self._largest:
+            raise MessageSizeError(f"a transaction holds up to {self._largest} bytes of messages")
         if added:
             self._cost = cost
             messages += added
@@ -279,7 +279,7 @@ class Transaction(AsyncBlock):
         if self._entered:
             raise WrongContextError("a transaction is used once")
         self._task = self._host.transactions.enter(Joinable(self._join, self._end))
-        self._entered = True
+        self._entered, self._largest = True, self._host.committer.largest
         if self._own is not None:
             try:
                 self._join(self._own)

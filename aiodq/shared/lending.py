@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import asdict
 from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -20,7 +19,7 @@ from aiodq.format.columns import Columns
 from aiodq.message import Message
 from aiodq.shared.calls import call_channel
 from aiodq.shared.options_json import channel_options
-from aiodq.shared.remote_errors import fail_of
+from aiodq.shared.remote_errors import error_facts
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
 
@@ -431,7 +430,7 @@ class Lending:
             # INVARIANT: it is told once. Who is told wants something again, or nothing any more.
             error = await asyncio.shield(self._ended)
             self._ended = asyncio.get_running_loop().create_future()
-            return Done(None, asdict(fail_of(error)))
+            return Done(None, error_facts(error))
         done = await answer(call_channel(self._topic, self._channel, said.name, said.arguments))
         say_figures(self._handle)
         return done

@@ -18,7 +18,7 @@ from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 from aiodq.shared.arrived import Arrived
 from aiodq.shared.options_json import read_channel_options
-from aiodq.shared.remote_errors import error_of, is_lost
+from aiodq.shared.remote_errors import error_in, error_of, is_lost
 from aiodq.shared.remote_settlement import RemoteSettlement
 from aiodq.wire.frames import decode_messages
 from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Resume, Want
@@ -120,8 +120,8 @@ class RemoteChannel(RemoteSettlement):
         """The channel is no more, or has nothing to give; unless it is the owner that ended."""
         if isinstance(said, Fail) and not is_lost(said):
             self.refused(error_of(said))
-        elif isinstance(said, Done):
-            self._has_nothing(error_of(Fail(**(said.facts or {}))))
+        elif isinstance(said, Done) and (error := error_in(said.facts)) is not None:
+            self._has_nothing(error)
             self._ask_the_end()
 
     def _has_nothing(self, error: Exception) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, Final
 
 import aiodq.errors
 from aiodq.engine import queue_errors
@@ -11,11 +12,13 @@ from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, StorageE
 from aiodq.wire.packets import Fail
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import ModuleType
 
-__all__ = ["error_of", "fail_of", "gone", "is_lost", "stalled"]
+__all__ = ["error_facts", "error_in", "error_of", "fail_of", "gone", "is_lost", "stalled"]
 
 _LONGEST: Final = 4096
+_TEXTS: Final = ("name", "path", "text")
 
 
 def fail_of(error: Exception) -> Fail:
@@ -66,6 +69,21 @@ def error_of(said: Fail) -> Exception:
         if hasattr(error, "pid"):
             error.pid = said.pid or None
     return error
+
+
+def error_facts(error: Exception) -> dict[str, Any]:
+    """Return an error as an owner says it in answer to something that was done."""
+    return asdict(fail_of(error))
+
+
+def error_in(facts: Mapping[str, Any] | None) -> Exception | None:
+    """Return the error that such an answer tells of, or None where it tells of none."""
+    said = facts or {}
+    if {each.name for each in fields(Fail)} != said.keys() or not all(isinstance(said[name], str) for name in _TEXTS):
+        return None
+    if not all(isinstance(said[name], int) for name in said.keys() - set(_TEXTS)):
+        return None
+    return error_of(Fail(**said))
 
 
 def _kind(module: ModuleType, name: str) -> type[Exception] | None:

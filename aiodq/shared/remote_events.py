@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from aiodq.engine.monitoring.events import Event, Events
-from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError
+from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -63,13 +63,11 @@ class RemoteEvents:
         try:
             while not self._over:
                 try:
-                    said = await self._link.call("events", {"listener": number})
+                    self._told(number, (await self._link.call("events", {"listener": number})).get("result"))
                 except (OwnerLostError, OwnerStalledError):
                     await asyncio.sleep(_AGAIN)
                 except AiodqError:
                     break
-                else:
-                    self._told(number, said.get("result", {}))
         except asyncio.CancelledError:
             if not self._over:
                 self._do(self._hear_no_more(number))
@@ -77,12 +75,23 @@ class RemoteEvents:
         finally:
             self._end(number)
 
-    def _told(self, number: int, said: dict[str, Any]) -> None:
+    def _told(self, number: int, said: object) -> None:
+        """Hand on what the owner says.
+
+        Raises:
+            ProtocolError: no owner says that.
+        """
         stream = self._streams[number]()
-        if stream is not None:
-            stream.dropped += said.get("dropped", 0)
-            for each in said.get("events", ()):
-                stream.add(Event(**each))
+        if stream is None:
+            return
+        try:
+            facts: dict[str, Any] = dict(said)  # type: ignore[call-overload]  # of whatever type it is
+            events = [Event(**each) for each in facts["events"]]
+            stream.dropped += int(facts["dropped"])
+        except (TypeError, ValueError, KeyError) as cause:
+            raise ProtocolError(f"these are no events: {said!r:.100}") from cause
+        for event in events:
+            stream.add(event)
 
     def _end(self, number: int) -> None:
         stream = self._streams.pop(number, lambda: None)()

@@ -23,6 +23,7 @@ import aiodq
 from aiodq.format.columns import Columns
 from aiodq.shared import link
 from aiodq.shared.owner import Owner
+from aiodq.shared.remote_errors import error_facts
 from aiodq.shared.rendezvous import listen
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import (
@@ -45,6 +46,7 @@ from aiodq.wire.packets import (
     Release,
     Resume,
     Touch,
+    Txn,
     Want,
     Welcome,
 )  # fmt: skip
@@ -120,6 +122,10 @@ def said_by_client(rng: Random, epoch: int) -> bytes:
     known: list[Message] = [
         Put(1, rng.randrange(50), 2, _FRAMES), Want(2, rng.randrange(30)), Ack(2, epoch, runs), Release(2, epoch, runs),
         Nack(2, epoch, items), Touch(2, epoch, items), Resume(2, epoch, ()), Open(rng.randrange(5), "theirs", "", {}),
+        Txn(rng.choice((1, 2, 1 << 40, 7)), (Ack(2, epoch, runs),)[: rng.randrange(2)], (Put(1, 0, 2, _FRAMES),)),
+        Call("withdraw", {"sequence": rng.choice((1, 2, 1 << 40))}), Call("events", {"listener": rng.randrange(3)}),
+        Call("deaf", {"listener": rng.randrange(3)}), Call("letters", {"topic": "theirs", "from": rng.randrange(3)}),
+        Call("requeue_these", {"topic": "theirs", "offsets": [rng.randrange(9)]}), Call("ended", {"handle": 2}),
         Call(rng.choice(("refresh", "purge", "stats", "seek", "back", "who", "commit")), {"handle": rng.randrange(4)}),
     ]  # fmt: skip
     return _encoded(rng, rng.choice(known) if rng.random() < 0.6 else rng.choice(list(EXAMPLES.values())))
@@ -133,6 +139,8 @@ def said_by_owner(rng: Random, epoch: int) -> bytes:
         Gone(rng.randint(1, 4), epoch, runs),
         Figures(rng.randint(1, 4), *(rng.randrange(9) for _ in range(6))),
         *(Pong(1), Done(), Done((rng.randrange(9), 2)), Handover(epoch)),
+        Done(None, error_facts(aiodq.CorruptionError("x", "p", 3))),
+        Done(None, {"result": {"events": rng.choice(([], [{}], [{"kind": "dead"}])), "dropped": 0}}),
         Done(None, {"held": [[rng.randrange(9)] * rng.randrange(4)]}),
         Done(None, {"result": rng.choice((None, {}, [], 3))}),
         Fail("QueueFull", retriable=True, errno=0, position=-1, pid=0, path="", text="no room"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -625,6 +626,51 @@ async def test_one_whose_message_an_owner_in_between_has_given_to_somebody_else_
             assert [message.held for message in messages] == [False, True]
             await messages[1].ack()
             assert await counts(jobs) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("who", [0, 1], ids=["owner", "client"])
+async def test_one_whose_sync_fails_is_asked_of_who_opens_the_store_anew(tmp_path: Path, who: int) -> None:
+    fs = WatchedFileSystem()
+    async with (
+        aiodq.open(tmp_path / "s", QUICK, mode="shared", fs=fs) as owner,
+        aiodq.open(tmp_path / "s", QUICK, mode="client") as client,
+    ):
+        store = (owner, client)[who]
+        jobs = store.queue("jobs")
+        await jobs.put_many([b"1", b"2"])
+        async with store.transaction() as tx:
+            tx.put("made", b"a")
+        message = await jobs.get()
+        fs.fail(errno.EIO, "sync", match="#transactions", times=1)
+        async with asyncio.timeout(PATIENCE), store.transaction() as tx:
+            tx.ack(message)
+            tx.put("made", b"b")
+        assert await bodies(client, "made") == [b"a", b"b"]
+        assert await counts(jobs) == (1, 0, 0)
+
+
+async def test_on_a_full_disk_nothing_is_done_and_later_it_is(tmp_path: Path) -> None:
+    fs = WatchedFileSystem()
+    async with (
+        aiodq.open(tmp_path / "s", QUICK, mode="shared", fs=fs),
+        aiodq.open(tmp_path / "s", QUICK, mode="client") as store,
+    ):
+        jobs = store.queue("jobs")
+        await jobs.put(b"1")
+        async with store.transaction() as tx:
+            tx.put("made", b"a")
+        message = await jobs.get()
+        fs.fail(errno.ENOSPC, "write", match="#transactions", times=1)
+        with pytest.raises(aiodq.DiskFullError):
+            async with store.transaction() as tx:
+                tx.ack(message)
+                tx.put("made", b"b")
+        assert message.held
+        assert await bodies(store, "made") == [b"a"]
+        async with store.transaction() as tx:
+            tx.ack(message)
+            tx.put("made", b"c")
+        assert await bodies(store, "made") == [b"a", b"c"]
 
 
 async def test_many_at_once_do_not_wait_for_each_other_and_few_are_remembered(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 import aiodq
 from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.state.transaction_log import TRANSACTIONS
 from aiodq.testing import WatchedFileSystem
 from tests.processes import ROOT, WATCHDOG
 
@@ -56,6 +57,11 @@ async def main():
             message.release()
         for number in range(50):
             await queue.put(b"old %d" % number)
+        assert sorted(store.topics()) == ["jobs", "made"]
+        made = [message.body async for message in store.topic("made").scan()]
+        assert len(made) == len(set(made)) == 20, made
+        async with store.transaction() as tx:
+            tx.put("made", b"old")
     return bodies, messages
 
 whole()
@@ -90,6 +96,15 @@ async def share(path: Path, name: str) -> None:
         await first.aclose()
         await queues[1].put_many([f"{name} {n}".encode() for n in range(COUNT - 100, COUNT)])
         await queues[1].ack_many(await queues[1].get_many(20))
+        for number in range(20):
+            async with second.transaction() as tx:
+                tx.put("made", f"{name} {number}".encode())
+            if number == 10:
+                async with second._store_engine.owner.engine.without_transactions():  # type: ignore[attr-defined]
+                    pass
+        # As a kill would leave it: the next owner finds in the file of transactions what they put, and whose they are.
+        left = (path / TRANSACTIONS).read_bytes()
+    (path / TRANSACTIONS).write_bytes(left)
 
 
 def run_old(path: Path, old: Path) -> str:
@@ -119,4 +134,6 @@ async def test_a_version_that_knows_no_producers_steps_over_them(
     assert verify_store(str(path), WatchedFileSystem()).ok
     bodies = [message.body for message in aiodq.open_reader(path).topic("jobs").scan()]
     assert len(bodies) == len(set(bodies)) == 2 * COUNT + 50
+    made = [message.body for message in aiodq.open_reader(path).topic("made").scan()]
+    assert len(made) == len(set(made)) == 2 * 20 + 1
     record_property("trials", len(bodies))
