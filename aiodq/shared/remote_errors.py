@@ -48,7 +48,8 @@ def is_lost(said: Fail) -> bool:
 
 def stalled(directory: str, pid: int) -> Fail:
     """Return what stands for an answer that takes too long."""
-    text = f"the owner of the store, process {pid}, does not answer: its event loop is blocked, or it was stopped"
+    who = f"the owner of the store, process {pid}," if pid else "whoever owns the store"
+    text = f"{who} does not answer: its event loop is blocked, or it was stopped"
     return fail_of(OwnerStalledError(text, directory, pid=pid))
 
 

@@ -205,6 +205,8 @@ GUARANTEES: tuple[Guarantee, ...] = (
         (
             "tests/shared/test_failover.py::test_owners_are_killed_and_nothing_is_lost_or_doubled",
             "tests/shared/test_order.py",
+            "tests/shared/test_resume.py",
+            "tests/shared/test_transactions_killed.py",
         ),
     ),
     Guarantee(
@@ -217,6 +219,8 @@ GUARANTEES: tuple[Guarantee, ...] = (
         "one owner of a store that is shared",
         (
             "tests/shared/test_split_brain.py",
+            "tests/shared/test_place.py",
+            "tests/shared/test_inherited.py",
             "tests/shared/test_trouble.py::test_an_owner_that_hangs_is_named_and_nobody_takes_over",
         ),
     ),

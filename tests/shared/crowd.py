@@ -116,13 +116,18 @@ async def live(name: str, path: str) -> None:
             living.ending.set()
 
 
+async def open_at_last(stack: AsyncExitStack, path: str) -> aiodq.Store:
+    """Open the store, however long its owner has so many others to answer."""
+    while True:
+        with suppress(aiodq.OwnerStalledError):
+            return await stack.enter_async_context(aiodq.open(path, OPTIONS, mode="shared"))
+
+
 async def open_often(name: str, path: str, count: int) -> None:
     """Open the store so often at once, put by each, and close all of them at SIGTERM."""
     ended = until_sigterm()
     async with AsyncExitStack() as stack:
-        stores = await asyncio.gather(
-            *(stack.enter_async_context(aiodq.open(path, OPTIONS, mode="shared")) for _ in range(count))
-        )
+        stores = await asyncio.gather(*(open_at_last(stack, path) for _ in range(count)))
 
         async def put(number: int, store: aiodq.Store) -> None:
             say(f"{name} put {number} {await store.queue(TOPIC).put(f'{name} {number}'.encode())}")

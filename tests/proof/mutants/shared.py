@@ -5,13 +5,16 @@ from __future__ import annotations
 from unittest import mock
 
 from aiodq.engine.transactions.group_committer import Committer
+from aiodq.shared import inherited
 from aiodq.shared.client_transactions import ClientTransactions
 from aiodq.shared.lending import Lending
 from aiodq.shared.link import Link
 from aiodq.shared.owner import Owner
+from aiodq.shared.place import Place
 from aiodq.shared.remote_channel import RemoteChannel
 from aiodq.shared.remote_settlement import RemoteSettlement
 from aiodq.shared.session import Session
+from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.log.active_segment import ActiveSegment
 from aiodq.storage.state.transaction_log import TransactionFile
 from aiodq.storage.state.transaction_origins import TransactionOrigins
@@ -125,6 +128,48 @@ change(
     "self._held[number] = message",
     "None",
     test=f"{_TRANSACTIONS}::test_a_full_topic_refuses_it_and_nothing_is_done",
+)
+change(
+    "what is delivered before an owner says what is held is taken for what it did not leave",
+    RemoteSettlement.resumed,
+    "for number in self._asked:",
+    "for number in list(self._mine):",
+    test="tests/shared/test_resume.py::test_what_comes_before_an_owner_has_said_what_is_held_stays_in_hand",
+)
+change(
+    "the next owner does not hear of those who have not come back to this one",
+    Owner._note_clients,
+    "those = self._expected | {",
+    "those = {",
+    test=f"{_OWNER}::test_who_has_not_come_back_is_known_to_the_next_owner_too",
+)
+change(
+    "who lives and is late is not waited for",
+    Owner._look_for_late,
+    "if lives(pid)",
+    "if pid < 0",
+    test=f"{_OWNER}::test_who_is_late_is_waited_for_as_long_as_it_lives",
+)
+change(
+    "a forked child keeps its parent's connections",
+    inherited._let_go_in_child,
+    "os.dup2(nothing, number, inheritable=False)",
+    "None",
+    test="tests/shared/test_inherited.py::test_the_other_end_sees_it_go_and_its_number_stays_in_use",
+)
+change(
+    "an owner goes on in the directory that has its own's name by now",
+    StoreLock.in_place,
+    "os.path.samestat(os.fstat(self._directory_fd), os.stat(self.directory))",
+    "True",
+    test="tests/shared/test_split_brain.py::test_a_directory_that_has_another_name_by_now_is_another_store",
+)
+change(
+    "a renamed store is made anew under its old name",
+    Place.check,
+    "if self._seen is None:",
+    "if self is not None:",
+    test="tests/shared/test_split_brain.py::test_a_directory_that_is_gone_is_not_made_anew",
 )
 change(
     "a put that comes again after a kill is put again",
