@@ -60,6 +60,8 @@ _NUMBER: Final = struct.Struct("<Q")
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _HEADER_COUNT: Final = struct.Struct("<H")
 _HEADER_LENGTHS: Final = struct.Struct("<II")
+_LENGTH: Final = 4
+"""Bytes of the length of a body."""
 
 
 @dataclass(slots=True)
@@ -240,6 +242,8 @@ def column_places(size: int, count: int, flags: int) -> ColumnPlaces:
 
 
 def _decode(view: memoryview, count: int, flags: int) -> Columns:
+    if not flags and _LENGTH * count <= len(view):  # nothing but bodies
+        return Columns(_bodies(view, _LENGTH * count, struct.unpack_from(f"<{count}I", view)))
     places = column_places(len(view), count, flags)
     transaction = _NUMBER.unpack_from(view)[0] if flags & _TRANSACTION else None
     times, dues, expiries = (

@@ -58,13 +58,14 @@ class Payload:
         """Read from the beginning of `view`, of a packet that errors call by this name."""
         self._name = name
         self._view = view
+        self._size = len(view)
         self._at = 0
         self.flags: int = flags
 
     @property
     def left(self) -> int:
         """How many bytes are left."""
-        return len(self._view) - self._at
+        return self._size - self._at
 
     def refuse(self, reason: str) -> NoReturn:
         """Raise that the packet is not as it should be."""
@@ -72,10 +73,11 @@ class Payload:
 
     def fixed(self, layout: struct.Struct) -> tuple[Any, ...]:
         """Return the next numbers."""
-        if self.left < layout.size:
-            self.refuse(f"{self.left} bytes are left where {layout.size} are needed")
-        self._at += layout.size
-        return layout.unpack_from(self._view, self._at - layout.size)
+        at, size = self._at, layout.size
+        if self._size - at < size:
+            self.refuse(f"{self.left} bytes are left where {size} are needed")
+        self._at = at + size
+        return layout.unpack_from(self._view, at)
 
     def zeros(self, *numbers: int) -> None:
         """Make sure that what is reserved is not used."""
@@ -96,7 +98,8 @@ class Payload:
 
     def rest(self) -> bytes:
         """Return what is left."""
-        return self.take(self.left).tobytes()
+        at, self._at = self._at, self._size
+        return self._view[at:].tobytes()
 
     def text(self, size: int, most: int, *, least: int = 0) -> str:
         """Return the next bytes as text."""
