@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiodq.delivery.counters import Counters
 from aiodq.delivery.leases import LONGEST, Leases
@@ -19,7 +19,7 @@ from aiodq.delivery.log_end import OwnEnd
 from aiodq.delivery.range_set import RangeSet
 from aiodq.delivery.requeue_ops import deferrals, deliveries
 from aiodq.delivery.timers import Deadlines, Deferrals
-from aiodq.format.journal import ChannelImage, Op, OpKind, applied
+from aiodq.format.journal import ChannelImage, Op, OpKind, applied, due_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 from aiodq.delivery.leases import Lease
 
 __all__ = ["ChannelState"]
+
+_BEFORE: Final = 2
+"""Nanoseconds by which what is ready is noted as due before: as what tells suspects apart moves a due time by one."""
 
 
 class ChannelState:
@@ -104,12 +107,7 @@ class ChannelState:
         state._settled.discard_from(end)
         state._advance()
         state._attempts = {o: n for o, n in noted.attempts.items() if state._is_open(o)}
-        # What was put off and fell due while nobody ran is as suspect as it was; it has waited already.
-        state.orphans = {
-            offset: offset in dues
-            for offset, number in state._attempts.items()
-            if number and dues.get(offset, wall) <= wall
-        }
+        state.orphans = {offset: waited for offset, waited in noted.suspects.items() if state._is_open(offset)}
         state._unseen = max(state._attempts, default=-1) + 1
         state._cursor = state._noted_floor = state._floor
         for offset in sorted(o for o, due in dues.items() if due > wall and state._is_open(o)):
@@ -120,9 +118,14 @@ class ChannelState:
     def image(self, wall: int = 0, now: int = 0) -> ChannelImage:
         """Return the state as a checkpoint keeps it, noted at this wall time and moment."""
         attempts = {offset: number for offset, number in (self._attempts | self._noted).items() if number > 0}
+        deferred: dict[int, int] = {}
         # INVARIANT: what was deferred after a delivery has its attempts noted. The due times of others are in the log.
-        dues = ((offset, self.deferred.due(offset)) for offset in self._attempts)
-        deferred = {offset: due - now + wall for offset, due in dues if due is not None}
+        for offset, number in self._attempts.items():
+            due = self.deferred.due(offset)
+            if due is None and number > 0 and offset not in self._noted and self.orphans.get(offset, True):
+                due = now - _BEFORE  # ready, and in nobody's hands
+            if due is not None:
+                deferred[offset] = due_time(due - now + wall, suspect=offset in self.orphans)
         return ChannelImage(self.floor, list(self.settled), attempts, deferred, wall)
 
     # --- what it is like
@@ -520,9 +523,9 @@ class ChannelState:
             requeued = {offset for offset in self._fresh_requeues[:most] if self._is_open(offset)}
             # INVARIANT: each delivery is told now, as it is to be written before anybody has the message.
             delivered = requeued | (self._noted.keys() & set(self._fresh_deliveries))
-            ops += deliveries(sorted(delivered), self._noted, self._attempts)
+            ops += deliveries(sorted(delivered), self._noted, self._attempts, self.orphans)
             # Behind the others: what is delivered or requeued counts as deferred no more.
-            ops += deferrals(sorted(requeued), self.deferred, wall, now)
+            ops += deferrals(sorted(requeued), self.deferred, self.orphans, wall, now)
             del self._fresh_requeues[:most]
             self._fresh_deliveries.clear()
         return ops

@@ -11,14 +11,16 @@ then blocks 0      4    length of the ops, bytes               28     4    range
             8      24*n ops                                    36     4    deferred
                                                                40     8    noted at, wall time
 an op       0      1    kind                                   48     16*n ranges: start, stop
-            1      3    zeros                                  ..     12*n attempts: offset u64, count u32
-            4      4    length                                 ..     16*n deferred: offset u64, due i64
-            8      8    offset                                 ..     4    crc of all above
+            1      1    1: in hand; else 0                     ..     12*n attempts: offset u64, count u32
+            2      2    zeros                                  ..     16*n deferred: offset u64, due i64
+            4      4    length                                 ..     4    crc of all above
+            8      8    offset
             16     8    value (i64)
 ```
 
 A checkpoint of version 1 has neither what is deferred nor when it was noted: its ranges begin at byte 36. Times are
-nanoseconds since 1970-01-01 UTC.
+nanoseconds since 1970-01-01 UTC. An odd due time is that of a message that may have ended a process; of a checkpoint's
+messages with attempts those without a due time were in hand. Versions that know neither read the same times.
 
 A checkpoint of generation *g* holds everything of the journals before *g*; only a journal of that very generation is
 applied to it. The generation is also the starting value of the blocks' checksums, so that nothing left of an older
@@ -52,6 +54,7 @@ __all__ = [
     "decode_blocks",
     "decode_checkpoint",
     "decode_journal_header",
+    "due_time",
     "encode_block",
     "encode_checkpoint",
     "encode_journal_header",
@@ -72,7 +75,7 @@ _JOURNAL_MAGIC: Final = b"AIODQJN1"
 _CHECKPOINT_MAGIC: Final = b"AIODQCP1"
 JOURNAL_HEADER: Final = struct.Struct("<8sIQI")
 _BLOCK: Final = struct.Struct("<II")
-_OP: Final = struct.Struct("<B3xIQq")
+_OP: Final = struct.Struct("<BB2xIQq")
 _CHECKPOINT_1: Final = struct.Struct("<8sIQQII")
 _CHECKPOINT: Final = struct.Struct("<8sIQQIIIq")
 _RANGE: Final = struct.Struct("<QQ")
@@ -109,6 +112,8 @@ class Op(NamedTuple):
     offset: int
     length: int = 1
     value: int = 0
+    in_hand: bool = False
+    """A `OpKind.REQUEUE` as the messages were handed out, and not when they came back."""
 
     @property
     def run(self) -> range:
@@ -126,6 +131,7 @@ class ChannelImage:
         attempts: deliveries so far of messages that were requeued, or whose deliveries are noted, by offset.
         deferred: when messages are due that are not to be delivered before, wall time, by offset.
         noted_ns: when this was noted, wall time; 0 where that is not known.
+        in_hand: which of those with attempts were handed out last and did not come back, as `applied` finds out.
     """
 
     floor: int
@@ -133,6 +139,19 @@ class ChannelImage:
     attempts: dict[int, int] = field(default_factory=dict)
     deferred: dict[int, int] = field(default_factory=dict)
     noted_ns: int = 0
+    in_hand: set[int] = field(default_factory=set, compare=False)
+
+    @property
+    def suspects(self) -> dict[int, bool]:
+        """Which messages may have ended a process, and whether they have waited since."""
+        waited = {offset: True for offset, due in self.deferred.items() if due % 2}
+        found = dict.fromkeys(self.in_hand, False) | waited
+        return {offset: told for offset, told in found.items() if self.attempts.get(offset)}
+
+
+def due_time(due: int, *, suspect: bool) -> int:
+    """Return a due time that tells whether the message may have ended a process."""
+    return due | 1 if suspect else due + due % 2
 
 
 def replayed(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
@@ -156,7 +175,13 @@ def replayed(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
 
 def applied(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
     """Return a checkpoint with the operations behind it entered, its ranges in any order and overlapping."""
-    found = replace(image, ranges=list(image.ranges), attempts=dict(image.attempts), deferred=dict(image.deferred))
+    found = replace(
+        image,
+        ranges=list(image.ranges),
+        attempts=dict(image.attempts),
+        deferred=dict(image.deferred),
+        in_hand=image.attempts.keys() - image.deferred.keys(),
+    )
     for op in ops:
         _apply(found, op)
     return found
@@ -172,6 +197,7 @@ def _apply(image: ChannelImage, op: Op) -> None:
             for offset in op.run:
                 image.attempts[offset] = op.value
                 image.deferred.pop(offset, None)
+            (image.in_hand.update if op.in_hand else image.in_hand.difference_update)(op.run)
         case OpKind.DEFER:
             image.deferred[op.offset] = op.value
             if op.length < MOST_REMAINING:
@@ -180,6 +206,7 @@ def _apply(image: ChannelImage, op: Op) -> None:
             image.floor, image.ranges = op.offset, []
             image.attempts.clear()
             image.deferred.clear()
+            image.in_hand.clear()
 
 
 def unsettled(image: ChannelImage, start: int, stop: int) -> int:
@@ -215,7 +242,7 @@ def decode_journal_header(data: bytes, path: str = "") -> int:
 
 def encode_block(ops: Iterable[Op], generation: int) -> bytes:
     """Return the operations as one block, which counts whole or not at all."""
-    body = b"".join(_OP.pack(kind, count, offset, value) for kind, offset, count, value in ops)
+    body = b"".join(_OP.pack(kind, in_hand, count, offset, value) for kind, offset, count, value, in_hand in ops)
     return _BLOCK.pack(len(body), zlib.crc32(body, generation & 0xFFFFFFFF)) + body
 
 
@@ -232,8 +259,8 @@ def decode_blocks(data: bytes, generation: int, path: str = "") -> tuple[list[Op
         body = data[at + _BLOCK.size : at + _BLOCK.size + length]
         if not length or length % _OP.size or len(body) < length or crc != zlib.crc32(body, generation & 0xFFFFFFFF):
             break
-        for kind, count, offset, value in _OP.iter_unpack(body):
-            ops.append(Op(_kind(kind, path, at), offset, count, value))
+        for kind, in_hand, count, offset, value in _OP.iter_unpack(body):
+            ops.append(Op(_kind(kind, path, at), offset, count, value, in_hand=in_hand == 1))
         at += _BLOCK.size + length
     return ops, at
 

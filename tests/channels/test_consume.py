@@ -472,6 +472,35 @@ class TestCrashes:
         assert seen == [(b"not", 1), (b"in hand", 2)]
         assert "its process ended with it in hand; again in 5 s" in caplog.text
 
+    @pytest.mark.parametrize("how", ["stopped", "killed"])
+    async def test_who_failed_and_waits_for_its_turn_is_no_suspect(
+        self, machine: Machine, caplog: pytest.LogCaptureFixture, how: str
+    ) -> None:
+        async with machine.jobs(max_attempts=4) as jobs:
+            await jobs.put_many([b"%d" % number for number in range(20)])
+            failed = await jobs.get_many(20)
+            for message in failed[:10]:
+                message.nack_nowait(5)
+            for message in failed[10:]:
+                await message.nack()
+            machine.clock.advance(6)
+            await until(lambda: counts(jobs) == (20, 0, 0) and not jobs._engine._persister.unsynced)
+            if how == "killed":
+                machine = killed(machine)
+                machine.clock.advance(6)
+        at_once: set[bytes] = set()
+        together = asyncio.Event()
+
+        async def handler(message: aiodq.Message) -> None:
+            at_once.add(message.body)
+            if len(at_once) == 20:
+                together.set()
+            await together.wait()
+
+        async with machine.jobs(max_attempts=4) as jobs, consuming(jobs, handler, concurrency=20):
+            await soon(jobs.join())
+        assert "its process ended" not in caplog.text
+
     async def test_who_waited_for_its_time_over_a_restart_does_not_wait_again(self, machine: Machine) -> None:
         async with machine.jobs(max_attempts=4) as jobs:
             await jobs.put(b"a")

@@ -46,6 +46,7 @@ class ChannelMachine(RuleBasedStateMachine):
         self.deliveries = 0
         self.deferred: dict[int, int] = {}
         self.deadlines: dict[int, int] = {}
+        self.suspected: set[int] = set()
         self.dues: dict[int, int] = {}  # of what was put with a delay, as the log has them
         self.keep()
 
@@ -97,6 +98,8 @@ class ChannelMachine(RuleBasedStateMachine):
             assert number not in self.numbers
             self.numbers.add(number)
             self.flight[offset] = attempts, number
+            self.state.orphans.pop(offset, None)
+            self.suspected.discard(offset)
             if timed:
                 self.deadlines[offset] = self.now + 10
 
@@ -133,21 +136,21 @@ class ChannelMachine(RuleBasedStateMachine):
         attempts -= not counted
         self.attempts[offset] = attempts
         self.deadlines.pop(offset, None)
-        self.deferred[offset] = self.now + wait
-        self.state.nack(offset, attempts, self.now + wait)
+        self.deferred[offset] = self.now + 2 * wait  # an odd one would be a suspect's
+        self.state.nack(offset, attempts, self.now + 2 * wait)
 
     @rule(waits=st.lists(st.integers(0, 20), min_size=1, max_size=4))
     def put_with_delays(self, waits: list[int]) -> None:
         self.state.extend(self.end + len(waits))
         for wait in waits:
             if wait:
-                self.dues[self.end] = self.deferred[self.end] = self.now + wait
-                self.state.defer(self.end, self.now + wait)
+                self.dues[self.end] = self.deferred[self.end] = self.now + 2 * wait
+                self.state.defer(self.end, self.now + 2 * wait)
             self.end += 1
 
     @rule(passing=st.integers(0, 15))
     def time_goes_by(self, passing: int) -> None:
-        self.now += passing
+        self.now += 2 * passing
         late = self.state.tick(self.now)
         assert sorted(late) == sorted(o for o, deadline in self.deadlines.items() if deadline <= self.now)
         for offset in late:
@@ -248,6 +251,8 @@ class ChannelMachine(RuleBasedStateMachine):
     def keep(self) -> None:
         self.pieces: list[Op] = []
         self.kept_settled, self.kept_attempts = set(self.settled), self.delivered
+        self.kept_hand = set(self.flight) if self.counting else set[int]()
+        self.kept_back = self.attempts.keys() - self.flight.keys() - self.suspected
         self.kept_deferred = {offset: due for offset, due in self.deferred.items() if offset in self.attempts}
 
     def check_short(self, ops: list[Op]) -> None:
@@ -310,7 +315,12 @@ class ChannelMachine(RuleBasedStateMachine):
                     deferred.setdefault(offset, due)
         self.deferred, self.deadlines = deferred, {}
         self.flight, self.numbers = {}, set()
+        suspected = self.state.orphans.keys()
+        assert self.kept_hand & self.open <= suspected <= self.open - self.kept_back
+        assert not any(self.state.orphans.values())
+        self.suspected = set(suspected)
         self.keep()
+        self.kept_hand = set(suspected)
 
     # --- what always holds
 

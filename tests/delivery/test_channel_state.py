@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiodq.delivery.channel_state import ChannelState
-from aiodq.format.journal import ChannelImage, Op, OpKind
+from aiodq.format.journal import ChannelImage, Op, OpKind, decode_checkpoint, encode_checkpoint
 
 
 def channel(floor: int = 0, end: int = 10, max_in_flight: int = 100) -> ChannelState:
@@ -272,12 +272,44 @@ class TestOrphans:
         return ChannelState.restored(ChannelImage(0, [], {}, {}, 0), ops, 10, 100, wall=wall, now=0)
 
     def test_what_was_in_hand_is_one_that_has_not_waited(self) -> None:
-        assert self.restored(Op(OpKind.REQUEUE, 3, value=1), wall=5).orphans == {3: False}
+        assert self.restored(Op(OpKind.REQUEUE, 3, 2, 1, in_hand=True), wall=5).orphans == {3: False, 4: False}
 
-    def test_what_waits_still_is_none_but_was_it_due_meanwhile_it_is_one_that_has_waited(self) -> None:
-        noted = Op(OpKind.REQUEUE, 3, value=1), Op(OpKind.DEFER, 3, 1, 50)
-        assert self.restored(*noted, wall=49).orphans == {}
-        assert self.restored(*noted, wall=50).orphans == {3: True}
+    def test_what_came_back_is_none(self) -> None:
+        was = Op(OpKind.REQUEUE, 3, value=1, in_hand=True)
+        assert self.restored(was, Op(OpKind.REQUEUE, 3, value=1), wall=5).orphans == {}
+        assert self.restored(was, Op(OpKind.ACK, 3), wall=5).orphans == {}
+        assert self.restored(was, Op(OpKind.SEEK, 3), wall=5).orphans == {}
+
+    def test_what_waits_is_one_by_its_due_time_alone(self) -> None:
+        for due, orphans in (50, {}), (51, {3: True}):
+            noted = Op(OpKind.REQUEUE, 3, value=1), Op(OpKind.DEFER, 3, 1, due)
+            for wall in 49, 60:
+                assert self.restored(*noted, wall=wall).orphans == orphans
+
+    def test_it_is_one_until_it_is_worked_off_through_journals_and_checkpoints(self) -> None:
+        state = self.restored(Op(OpKind.REQUEUE, 3, 4, 1, in_hand=True), wall=100)
+        state.counting = True
+        assert state.orphans == dict.fromkeys(range(3, 7), False)
+        for offset in range(3, 8):
+            state.deliver(offset)
+        state.orphans[3] = True  # put off
+        state.nack(3, 1, due=60)
+        state.nack(4, 2)  # it failed, or was released
+        del state.orphans[4]
+        state.nack(5, 2, due=60)
+        del state.orphans[5]
+        state.ack(6)
+        del state.orphans[6]
+        ops = state.take_ops(100, 0)
+        for wall in 50, 1000:
+            assert self.restored(*ops, wall=wall).orphans == {3: True, 7: False}
+            image, generation = decode_checkpoint(encode_checkpoint(state.image(100, 0), 5))
+            again = ChannelState.restored(image, (), 10, 100, wall=wall)
+            assert generation == 5
+            assert again.orphans == {3: True, 7: False}
+            assert again.attempts(4) == 2
+            assert again.is_ready(4)
+            assert again.is_ready(3) == again.is_ready(5) == (wall == 1000)
 
     def test_what_was_never_delivered_is_none(self) -> None:
         assert self.restored(Op(OpKind.DEFER, 3, 1, 50), wall=60).orphans == {}
