@@ -398,7 +398,9 @@ class Session:
         if topic is None:
             self._check_refused(handle)
             raise ProtocolError(f"TXN: the handle {handle} is no topic's")
-        return topic._engine  # noqa: SLF001 - as above
+        engine = topic._engine  # noqa: SLF001 - as above
+        # A transaction names the topic, which is made if it is not there, whoever has deleted it since it was opened.
+        return self._owner.engine.engine(engine.name) if engine.closed else engine
 
     async def _transacted(self, origin: Origin, asked: Asked) -> Done:
         await self._transactions.commit(origin, asked)

@@ -673,6 +673,15 @@ async def test_on_a_full_disk_nothing_is_done_and_later_it_is(tmp_path: Path) ->
         assert await bodies(store, "made") == [b"a", b"c"]
 
 
+async def test_a_topic_that_another_process_has_deleted_is_made_anew(tmp_path: Path) -> None:
+    async with two(tmp_path / "s") as (owner, store):
+        for body in (b"a", b"b"):
+            async with store.transaction() as tx:
+                tx.put("made", body)
+            assert await bodies(owner, "made") == [body]
+            await owner.delete_topic("made")
+
+
 async def test_many_at_once_do_not_wait_for_each_other_and_few_are_remembered(tmp_path: Path) -> None:
     async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as store:
         full = store.queue("full", options=aiodq.StoreOptions(sync="os", max_messages=1))
