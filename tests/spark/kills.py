@@ -76,7 +76,7 @@ class Carrying:
     broken: int = field(default=0, init=False)
 
     def carry(self, kills: int) -> None:
-        """Run until so many were killed, and one run has come to its end; look what it has carried."""
+        """Run until so many were killed, and one run has come to its end."""
         done = False
         while self.kills < kills:
             self._feed()
@@ -89,7 +89,6 @@ class Carrying:
         if not done:
             with self._run() as child:
                 assert child.wait(WATCHDOG) == 0, self._log()
-        self._check()
 
     def __str__(self) -> str:
         where = "a cluster of 1 + 2" if self.roots else self.master
@@ -155,7 +154,7 @@ class Carrying:
         bodies = [b"%d" % number for number in range(self.put, max(enough, self.put))]
         self.put += len(bodies)
         if self.way != "in":
-            asyncio.run(_put(self.path / "source", bodies))
+            asyncio.run(put(self.path / "source", bodies))
             return
         (self.path / "source").mkdir(exist_ok=True)
         for at in range(0, len(bodies), _TOGETHER):
@@ -171,7 +170,8 @@ class Carrying:
         said = json.loads((offsets / str(newest)).read_text().splitlines()[-1])
         return (int(said["logOffset"]) + 1) * _TOGETHER if self.way == "in" else int(said["topics"].get("orders", 0))
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Make sure that what was carried is there, once. Nobody owns the store that was written."""
         target = self.path / "target"
         if self.way == "out":
             found = list(written(target))
@@ -224,7 +224,8 @@ def python_workers(root: int) -> Iterator[int]:
                 yield pid
 
 
-async def _put(path: Path, bodies: Sequence[bytes]) -> None:
+async def put(path: Path, bodies: Sequence[bytes]) -> None:
+    """Put into the topic that is carried."""
     async with aiodq.open(path, aiodq.StoreOptions(segment_bytes=20_000, retention=KEEP)) as store:
         for at in range(0, len(bodies), 50):
             await store.topic("orders").put_many(bodies[at : at + 50])
@@ -251,6 +252,7 @@ def carry(path: Path, way: str, who: str, seed: int, kills: int, *, owned: bool,
             asyncio.run(_beside_an_owner(job, kills))
         else:
             job.carry(kills)
+        job.check()
     return job
 
 

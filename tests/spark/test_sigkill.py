@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tests.spark.kills import PROCESSES, WAYS, WHO, carry
+from tests.spark.kills import PROCESSES, WAYS, WHO, Carrying, carry, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +35,24 @@ def test_nothing_is_missing_and_nothing_is_twice(tmp_path: Path, seed: int, who:
     way, owned = rng.choice(WAYS), rng.random() < 0.5
     job = carry(tmp_path / "run", way, who, seed, 2 if who == "driver" else 6, owned=owned, clustered=False)
     assert job.put > 0
+
+
+@pytest.mark.parametrize("bodies", [[b"0", b"2"], [b"0", b"1", b"2", b"2"], [b"0", b"1", b"2", b"3"]])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_missing_or_twice_is_noticed(tmp_path: Path, way: str, bodies: list[bytes]) -> None:
+    job = Carrying(tmp_path, way, "driver", random.Random(0))
+    if way == "out":
+        (tmp_path / "target" / "_spark_metadata").mkdir(parents=True)
+        for number, body in enumerate(bodies):
+            path = tmp_path / f"{number}.parquet"
+            pq.write_table(pa.table({"body": [body]}), path)
+            line = json.dumps({"path": path.as_uri(), "action": "add"})
+            (tmp_path / "target" / "_spark_metadata" / str(number)).write_text(f"v1\n{line}")
+    else:
+        asyncio.run(put(tmp_path / "target", bodies))
+    job.put = 3
+    with pytest.raises(AssertionError, match="missing or twice"):
+        job.check()
 
 
 @pytest.mark.slow
