@@ -152,7 +152,8 @@ async def test_what_happens_is_told_in_every_process(tmp_path: Path) -> None:
         heard = [store.events() for store in (*stores, stores[1])]
         queue = stores[0].queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
         await queue.put_many([b"%d" % number for number in range(20)])
-        await asyncio.sleep(0.05)  # those who listen are heard of before anything happens
+        listeners = stores[0]._store_engine.owner.engine.reporter.listeners  # type: ignore[attr-defined]
+        await until(lambda: len(listeners._streams) == len(heard))
         for message in await queue.get_many(20):
             await message.reject("why")
         for events in heard:
