@@ -13,7 +13,7 @@ import random
 import sys
 import tempfile
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -55,12 +55,12 @@ from tests.shared.support import PATIENCE, RawClient
 from tests.wire.support import EXAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
     from random import Random
 
     from aiodq.shared.owner import _Connection
 
-__all__ = ["EVERY", "say_to_clients", "say_to_owner"]
+__all__ = ["EVERY", "cut_short", "nothing_unexpected", "say_to_clients", "say_to_owner"]
 
 _OPTIONS: Final = aiodq.StoreOptions(sync="os", segment_bytes=100_000)
 _A_STORE: Final = 20_000
@@ -331,6 +331,20 @@ async def say_to_clients(packets: int, rng: Random) -> int:
 # --- as a program
 
 
+@contextmanager
+def nothing_unexpected() -> Iterator[None]:
+    """Have what nobody caught be an error."""
+    unexpected: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unexpected.append(context))
+    yield
+    assert unexpected == []
+
+
+async def _watched(saying: Coroutine[Any, Any, int]) -> int:
+    with nothing_unexpected():
+        return await saying
+
+
 def main() -> int:
     """Say as much as is wanted."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.conversations", description="Say anything.")
@@ -346,7 +360,7 @@ def main() -> int:
 def _say(packets: int, seed: int) -> None:
     for name, say in (("owners", say_to_owner), ("clients", say_to_clients)):
         began = time.perf_counter()
-        said = asyncio.run(say(packets // 2, random.Random(seed)))
+        said = asyncio.run(_watched(say(packets // 2, random.Random(seed))))
         print(f"{said:,} packets to {name} in {time.perf_counter() - began:,.0f} s", flush=True)
 
 

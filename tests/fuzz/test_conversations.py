@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from aiodq.shared import link
 from tests.figures import figure
-from tests.fuzz.conversations import EVERY, cut_short, say_to_clients, say_to_owner
+from tests.fuzz.conversations import EVERY, cut_short, nothing_unexpected, say_to_clients, say_to_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     Record = Callable[[str, Any], None]
 
 HOW_MANY = [2_000, pytest.param(figure("packets") // 2, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])]
 IDS = ["few", "many"]
-
-
-@contextmanager
-def nothing_unexpected() -> Iterator[None]:
-    """Have what nobody caught fail the test."""
-    unexpected: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: unexpected.append(context))
-    yield
-    assert unexpected == []
 
 
 @pytest.mark.parametrize("packets", HOW_MANY, ids=IDS)

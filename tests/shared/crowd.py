@@ -10,7 +10,7 @@ what it and its children do; each begins with the name of a child:
     NAME is PID              it was started
     NAME put NUMBER OFFSET   a put was acknowledged
     NAME got OFFSET ATTEMPTS it holds a message
-    NAME did OFFSET          its ack was
+    NAME did OFFSET          its ack was, or its transaction
     NAME sees COUNT PIDS     it has opened the store so often, and these are the owners that were found
     NAME ended CODE          it is gone
 
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "jobs"
 OPTIONS: Final = aiodq.StoreOptions(segment_bytes=200_000, retention=aiodq.Retention(consumed="keep"))
+
+MADE: Final = "made"
+TRANSACTED: Final = 3
+"""Each third message is acked in a transaction that puts its offset into another topic."""
 
 _TOGETHER: Final = 8
 _BACKLOG: Final = 150
@@ -80,7 +84,11 @@ class Living:
         while not self.ending.is_set() and (message := await self._next()) is not None:
             say(f"{self.name} got {message.offset} {message.attempts}")
             await asyncio.sleep(self.random.random() * 0.01)
-            await message.ack()
+            if message.offset % TRANSACTED:
+                await message.ack()
+            else:
+                async with message.transaction() as transaction:
+                    transaction.put(MADE, b"%d" % message.offset)
             say(f"{self.name} did {message.offset}")
 
     async def _next(self) -> aiodq.Message | None:

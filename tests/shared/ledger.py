@@ -19,7 +19,7 @@ from aiodq.storage.io.lock import lock_holder
 from aiodq.storage.offline.verify import verify_store
 from aiodq.testing import WatchedFileSystem
 from tests.processes import WATCHDOG, killed_at_last
-from tests.shared.crowd import OPTIONS, TOPIC
+from tests.shared.crowd import MADE, OPTIONS, TOPIC, TRANSACTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,7 +127,7 @@ class Crowd:
 
         def is_there() -> bool:
             pid = lock_holder(str(self.path))
-            found[:] = [child for child in self.children.values() if child.pid == pid and child.code is None]
+            found[:] = [child for child in list(self.children.values()) if child.pid == pid and child.code is None]
             return bool(found)
 
         self.wait(is_there)
@@ -160,7 +160,7 @@ class Crowd:
     def failed(self) -> list[str]:
         """Return who has ended otherwise than it was made to."""
         expected = {True: (None, -signal.SIGKILL, 0), False: (None, 0)}
-        return [name for name, child in self.children.items() if child.code not in expected[child.killed]]
+        return [name for name, child in list(self.children.items()) if child.code not in expected[child.killed]]
 
     def complaints(self) -> str:
         """Return what they have written to standard error. It ends them."""
@@ -182,6 +182,15 @@ class Crowd:
         left = asyncio.run(_left(self.path, kept))
         assert not left & done, "what was acked comes again"
         assert kept - done - unknown <= left, "what nobody has acked is gone"
+        made = self._made()
+        assert len(set(made)) == len(made), "a transaction counts twice"
+        assert {offset for offset in done if not offset % TRANSACTED} <= set(made), "a transaction is gone"
+        assert not left & set(made), "a transaction was done by half"
+
+    def _made(self) -> list[int]:
+        """Return the offsets of what transactions have acked."""
+        reader = aiodq.open_reader(self.path)
+        return [int(message.body) for message in reader.topic(MADE).scan()] if MADE in reader.topics() else []
 
     def _check_puts(self) -> set[int]:
         """Return the offsets of all that was put."""
