@@ -128,7 +128,7 @@ async def open_at_last(stack: AsyncExitStack, path: str) -> aiodq.Store:
     """Open the store, however long its owner has so many others to answer."""
     while True:
         with suppress(aiodq.OwnerStalledError):
-            return await stack.enter_async_context(aiodq.open(path, OPTIONS, mode="shared"))
+            return await stack.enter_async_context(aiodq.open(path, OPTIONS, mode="shared", failover=300))
 
 
 async def open_often(name: str, path: str, count: int) -> None:
