@@ -190,13 +190,14 @@ class Link:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tell(QueueShutDown("the store is closed"))
-        if self._wire is not None:
-            self._wire.close()
+        wire = self._wire
+        if wire is not None:
+            wire.close()
             try:
                 async with asyncio.timeout(_LONGEST_END):
                     await self._lost.wait()
             except TimeoutError:
-                self._wire.abort()  # an owner that does not take what is said
+                wire.abort()  # an owner that does not take what is said; it may have ended in this very moment
 
     def check(self) -> None:
         """Raise why nothing can be asked now, if that is known.
