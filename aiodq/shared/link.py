@@ -415,7 +415,11 @@ class Link:
         pause, own_at = _FIRST_WAIT, loop.time()
         while True:
             self._place.check()
-            sock = connect(self._directory)
+            try:
+                sock = connect(self._directory)
+            except BlockingIOError:
+                # Somebody owns it: who tries to as well only takes the time that the owner needs.
+                sock, own_at = None, loop.time() + _LONGEST_WAIT
             if sock is not None:
                 _, wire = await loop.create_unix_connection(lambda: _Wire(self), sock=sock)
                 return wire

@@ -30,11 +30,13 @@ _TEMPORARY: Final = ".aiodq-tmp"
 _LONGEST: Final = 107
 """Bytes that the path of a socket may have."""
 
-_BACKLOG: Final = 128
+_BACKLOG: Final = 4096
+"""Connections that wait to be accepted; the system may bound it further. A thousand processes may begin at once."""
+
 _PEER: Final = struct.Struct("iII")
 """pid, uid, gid, as SO_PEERCRED gives them."""
 
-_NOBODY: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EAGAIN, errno.EPIPE})
+_NOBODY: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE})
 
 
 class Listening:
@@ -97,6 +99,7 @@ def connect(directory: str) -> socket.socket | None:
     """Return a connection to the owner of a store, which does not block; None where nobody serves it now.
 
     Raises:
+        BlockingIOError: somebody serves it, and too many others wait to be accepted: come back soon.
         ProtocolError: what lies there is no socket, or whoever listens is another user's process.
         StorageError: the system refused.
     """
@@ -104,11 +107,14 @@ def connect(directory: str) -> socket.socket | None:
     sock = keep_from_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         _check_kind(path)
-        # One that does not block never waits in the owner's queue: a queue that is full is one to come back to.
+        # One that does not block never waits for room in the owner's queue.
         sock.setblocking(False)  # noqa: FBT003 - likewise
         with _short(directory) as base:
             sock.connect(os.path.join(base, SOCKET))
         _check_peer(sock, path, os.stat(directory).st_uid)
+    except BlockingIOError:
+        sock.close()
+        raise
     except OSError as cause:
         sock.close()
         if cause.errno in _NOBODY:

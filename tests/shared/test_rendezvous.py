@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import aiodq
 from aiodq.errors import ProtocolError, StorageError
-from aiodq.shared import rendezvous
+from aiodq.shared import link, rendezvous
+from aiodq.shared.remote_store import RemoteStore
 from aiodq.shared.rendezvous import check_client, connect, listen
 from aiodq.storage.store_layout import SOCKET
 
@@ -125,13 +127,42 @@ def test_another_users_process_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     listening.close()
 
 
-def test_a_full_queue_of_connections_is_nobody_for_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_of_connections_is_one_to_come_back_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "_BACKLOG", 0)
     listening = listen(str(tmp_path))
-    made = [connect(str(tmp_path)) for _ in range(4)]
-    assert made[0] is not None
-    assert made[-1] is None
-    for each in made:
-        if each is not None:
-            each.close()
+    first = connect(str(tmp_path))
+    assert first is not None
+    with pytest.raises(BlockingIOError):
+        for _ in range(4):
+            assert connect(str(tmp_path)) is not None
+    served, _ = listening.sock.accept()
+    served.close()
+    first.close()
     listening.close()
+    assert connect(str(tmp_path)) is None
+
+
+async def test_who_comes_to_a_full_queue_waits_and_does_not_try_to_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    refused = iter(range(3))
+
+    def crowded(directory: str) -> socket.socket | None:
+        if next(refused, None) is not None:
+            raise BlockingIOError
+        return connect(directory)
+
+    async with aiodq.open(tmp_path / "s", mode="shared") as owner:
+        await owner.queue("jobs").put(b"a")
+        monkeypatch.setattr(link, "connect", crowded)
+        own = RemoteStore._own
+
+        async def owning(store: RemoteStore) -> bool:
+            tried.append(1)
+            return await own(store)
+
+        monkeypatch.setattr(RemoteStore, "_own", owning)
+        async with aiodq.open(tmp_path / "s", mode="shared") as other:
+            assert await other.queue("jobs").put(b"b") == 1
+    assert tried == []
