@@ -108,6 +108,8 @@ ACK, RELEASE, GONE: 16 bytes, then ranges
          4     4  count     ranges, at least 1
          8     8  epoch     of the owner that delivered them
 
+Of what an ACK names, only what was taken away meanwhile is refused: GONE names it first, and FAIL then answers the ACK.
+
 RANGE: 20 bytes
 
     offset  size  name      meaning
