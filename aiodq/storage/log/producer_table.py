@@ -6,7 +6,7 @@ import re
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from aiodq.errors import CorruptionError
+from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.frame import read_prefix
 from aiodq.format.layout import ALIGNMENT, FRAME_PREFIX, SEGMENT_HEADER
 from aiodq.format.producers import KIND_PRODUCERS, KIND_PUT, Origin, Producer, decode_producers, decode_put
@@ -98,7 +98,10 @@ class ProducerTable:
         found: list[list[Producer]] = []
         own = [each for each in segments if not each.empty and each.context.salt == salt]
         for segment in reversed(own[-_FURTHEST:]):
-            rows, whole = _recalled(fs, segment, end)
+            try:
+                rows, whole = _recalled(fs, segment, end)
+            except StoreNotFoundError:
+                break  # retention has deleted it meanwhile, and what is older before it
             found.append(rows)
             if whole:
                 break

@@ -231,6 +231,22 @@ def test_how_far_back_is_looked_is_bounded(topic: Path) -> None:
         log.close()
 
 
+def test_what_retention_deletes_meanwhile_is_not_asked(topic: Path) -> None:
+    log = open_log(topic)
+    put_of(log, Origin(7, 1), [b"a"])
+    log.close()
+    log = open_log(topic)
+    log.roll()  # by an owner who knows nobody
+    placed = put_of(log, Origin(8, 1), [b"b"])
+    log.close()
+    log = open_log(topic)
+    os.unlink(segments(topic)[0])
+    log.recall()
+    assert log.producers.find(Origin(7, 1)) is None
+    assert log.producers.find(Origin(8, 1)) == placed
+    log.close()
+
+
 def test_segments_that_were_taken_over_push_nobody_out(topic: Path) -> None:
     """A bulk writer's are one for each of its tasks at least, and none of them says who has put what before."""
     log = open_log(topic)
