@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = [
     "KIND_PRODUCERS",
     "KIND_PUT",
+    "PUT_FRAME_BYTES",
     "Origin",
     "Producer",
     "PutOf",
@@ -68,6 +69,8 @@ _PUT: Final = struct.Struct("<QQII")
 _COUNT: Final = struct.Struct("<II")
 _ENTRY: Final = struct.Struct("<QQQIIq")
 _BODY: Final = FRAME_PREFIX.size
+PUT_FRAME_BYTES: Final = _BODY + _PUT.size + TRAILER.size
+"""The length of each frame of kind KIND_PUT."""
 
 
 class Origin(NamedTuple):
@@ -118,7 +121,7 @@ def decode_put(view: memoryview, at: int, frame: Frame, context: FrameContext, *
         CorruptionError: any of its bytes is not what was written.
     """
     check_frame(view, at, frame, context, path=path)
-    if frame.length != _BODY + _PUT.size + TRAILER.size:
+    if frame.length != PUT_FRAME_BYTES:
         raise CorruptionError(f"a put of a producer in {frame.length} bytes", path, frame.position)
     producer, sequence, count, follows = _PUT.unpack_from(view, at + _BODY)
     return PutOf(producer, sequence, frame.first, count, follows)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import re
+import struct
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.frame import read_prefix
 from aiodq.format.layout import ALIGNMENT, FRAME_PREFIX, SEGMENT_HEADER
-from aiodq.format.producers import KIND_PRODUCERS, KIND_PUT, Origin, Producer, decode_producers, decode_put
+from aiodq.format.producers import (
+    KIND_PRODUCERS,
+    KIND_PUT,
+    PUT_FRAME_BYTES,
+    Origin,
+    Producer,
+    decode_producers,
+    decode_put,
+)
 from aiodq.storage.io.filesystem import opened
 from aiodq.storage.segments.frame_scan import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from aiodq.format.frame import Frame
     from aiodq.storage.io.filesystem import FileSystem
@@ -37,6 +46,9 @@ _FURTHEST: Final = 4
 _KIND_AT: Final = 8
 _CONTROL: Final = re.compile(bytes([91, KIND_PUT, KIND_PRODUCERS, 93]) + rb"\x00\x00\x00", re.DOTALL)
 _CHUNK: Final = 1 << 20
+_PRODUCER: Final = struct.Struct(f"<I{FRAME_PREFIX.size - 4}xQ")
+_SHORTEST: Final = _PRODUCER.size
+"""Bytes of a frame by which it is told whose put it names, if it is one."""
 
 
 class ProducerTable:
@@ -109,43 +121,87 @@ class ProducerTable:
             self.note(row)
 
 
+class _Place(NamedTuple):
+    """Where a control frame seems to stand."""
+
+    position: int
+    producer: int | None
+    """Whose put it names; None where it tells of several."""
+
+
 def _recalled(fs: FileSystem, segment: Segment, end: int) -> tuple[list[Producer], bool]:
     """Return what one segment says, and whether that is everything: it begins with what was known before."""
-    rows: list[Producer] = []
-    whole = False
     with opened(fs, segment.path) as file:
         window = Window(file, segment.path, segment.data_end)
-        for frame in _control_frames(window, segment):
-            at = window.at(frame.position, frame.length)
-            view = memoryview(window.data)
-            try:
-                if frame.kind == KIND_PUT:
-                    row = _put_of(window, view, at, frame, segment)
-                    rows += [row] if row is not None and row.first + row.messages <= end else []
-                else:
-                    rows += decode_producers(view, at, frame, segment.context, path=segment.path)
-                    whole = whole or frame.first == segment.base
-            except CorruptionError:
-                continue  # bytes of a message that only look like one, or damage that reading the messages tells of
+        places = list(_places(window, segment))
+        latest = _latest(places)
+        rows, whole, sure = _rows(window, segment, latest, end)
+        if not sure and len(latest) < len(places):  # an earlier put is known in the place of one that is none
+            rows, whole, _ = _rows(window, segment, places, end)
     return rows, whole
 
 
-def _control_frames(window: Window, segment: Segment) -> Iterator[Frame]:
-    """Yield what looks like a control frame of producers; nothing but the shape is checked."""
-    position = SEGMENT_HEADER.size
-    while position + FRAME_PREFIX.size <= segment.data_end:
+def _rows(window: Window, segment: Segment, places: Iterable[_Place], end: int) -> tuple[list[Producer], bool, bool]:
+    """Return what control frames say, whether that is everything, and whether each put is what it seems to be."""
+    rows: list[Producer] = []
+    whole, sure = False, True
+    for place in places:
+        try:
+            prefix = window.read(place.position, FRAME_PREFIX.size)
+            frame = read_prefix(
+                prefix, 0, segment.context, position=place.position, limit=segment.data_end, path=segment.path
+            )
+            at = window.at(frame.position, frame.length)
+            view = memoryview(window.data)
+            if frame.kind == KIND_PUT:
+                row = _put_of(window, view, at, frame, segment)
+                if row is None or row.first + row.messages > end:
+                    sure = False
+                else:
+                    rows.append(row)
+            else:
+                rows += decode_producers(view, at, frame, segment.context, path=segment.path)
+                whole = whole or frame.first == segment.base
+        except CorruptionError:
+            # Bytes of a message that only look like one, or damage that reading the messages tells of.
+            sure = sure and place.producer is None
+    return rows, whole, sure
+
+
+def _latest(places: Sequence[_Place]) -> list[_Place]:
+    """Return those that tell of the last puts of each producer, as many as are known, and those that tell of several.
+
+    There may be a frame for each message of the log: what is not needed is not read.
+    """
+    left: dict[int, int] = {}
+    found: list[_Place] = []
+    for place in reversed(places):
+        if place.producer is not None:
+            left[place.producer] = left.get(place.producer, MOST_PENDING) - 1
+            if left[place.producer] < 0:
+                continue
+        found.append(place)
+    found.reverse()
+    return found
+
+
+def _places(window: Window, segment: Segment) -> Iterator[_Place]:
+    """Yield where something looks like a control frame of producers; nothing but kind and length is checked."""
+    position, behind = SEGMENT_HEADER.size, 0
+    while position + _SHORTEST <= segment.data_end:
         chunk = window.read(position, min(_CHUNK, segment.data_end - position))
         for match in _CONTROL.finditer(chunk, _KIND_AT):
             at = match.start() - _KIND_AT
-            if (position + at) % ALIGNMENT == 0:
-                try:
-                    yield read_prefix(
-                        chunk, at, segment.context, position=position + at, limit=segment.data_end, path=segment.path
-                    )
-                except CorruptionError:
-                    continue
+            if (position + at) % ALIGNMENT or position + at < behind or at + _SHORTEST > len(chunk):
+                continue
+            behind = position + at + 1
+            length, producer = _PRODUCER.unpack_from(chunk, at)
+            if chunk[at + _KIND_AT] == KIND_PRODUCERS:
+                yield _Place(position + at, None)
+            elif length == PUT_FRAME_BYTES:
+                yield _Place(position + at, producer)
         # What lies across the border of two chunks is looked at again with the second.
-        step = len(chunk) - FRAME_PREFIX.size & ~(ALIGNMENT - 1)
+        step = len(chunk) - _SHORTEST & ~(ALIGNMENT - 1)
         if step <= 0:
             return
         position += step

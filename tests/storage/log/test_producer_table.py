@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,15 +14,15 @@ from aiodq.format.columns import Columns
 from aiodq.format.producers import Producer
 from aiodq.storage.bulk.commits import staging_directory
 from aiodq.storage.bulk.staging import StagingWriter
+from aiodq.storage.io.filesystem import opened
 from aiodq.storage.log import producer_table
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin, ProducerTable
 from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.segments.frame_scan import Window
 from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import START, copy, flip, messages, open_log, put, read_topic, segments
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from aiodq.storage.log.topic_log import TopicLog
 
 SECOND = 1_000_000_000
@@ -245,6 +246,56 @@ def test_what_retention_deletes_meanwhile_is_not_asked(topic: Path) -> None:
     assert log.producers.find(Origin(7, 1)) is None
     assert log.producers.find(Origin(8, 1)) == placed
     log.close()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_only_the_last_puts_are_read_and_earlier_ones_where_one_of_them_is_damaged(
+    topic: Path, monkeypatch: pytest.MonkeyPatch, seed: int, damaged: bool
+) -> None:
+    rng = random.Random(seed)
+    log = open_log(topic)
+    sequences, places = [0, 0, 0], []
+    for _ in range(400):
+        producer = rng.choice((0, 0, 0, 1, 1, 2))
+        sequences[producer] += 1
+        places.append(log.segments[-1].data_end)
+        put_of(log, Origin(producer, sequences[producer]), [bytes(rng.randrange(200))], sync=False)
+    log.close()
+    if damaged:
+        flip(Path(segments(topic)[0]), places[-rng.randint(2, 9)] + 40, 3)  # its sequence
+    read: list[int] = []
+    put_of_frame = producer_table._put_of
+
+    def counted(*given: Any) -> Producer | None:
+        read.append(len(read))
+        return put_of_frame(*given)
+
+    monkeypatch.setattr(producer_table, "_put_of", counted)
+    latest = recalled(topic)
+    assert (len(read) > 400) if damaged else (len(read) == 3 * MOST_PENDING)
+    monkeypatch.setattr(producer_table, "_latest", list)
+    everything = recalled(topic)
+    assert latest.puts == everything.puts
+    assert [len(puts) for puts in latest.puts.values()] == [MOST_PENDING] * 3
+    assert latest.last(0) == sequences[0] or damaged
+
+
+def test_what_lies_across_two_chunks_is_found_once(topic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(topic)
+    for number in range(100):
+        put_of(log, Origin(7, number + 1), [bytes(number)], sync=False)
+    log.close()
+    whole = recalled(topic).puts
+    for size in range(64, 400, 24):
+        monkeypatch.setattr(producer_table, "_CHUNK", size)
+        log = open_log(topic)
+        segment = log.segments[0]
+        with opened(log.fs, segment.path) as file:
+            window = Window(file, segment.path, segment.data_end)
+            found = [each.position for each in producer_table._places(window, segment) if each.producer is not None]
+        log.close()
+        assert len(found) == len(set(found)) == 100
+        assert recalled(topic).puts == whole
 
 
 def test_segments_that_were_taken_over_push_nobody_out(topic: Path) -> None:
