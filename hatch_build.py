@@ -25,7 +25,7 @@ def asked_for() -> bool:
 
 
 # The base is generic in a class of hatchling's internals; where hatchling is not installed, mypy knows no base at all.
-class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg, unused-ignore]  # as said above
+class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg, unused-ignore]  # its parameter is internal
     """What hatchling calls around the building of a wheel."""
 
     def dependencies(self) -> list[str]:

@@ -73,7 +73,7 @@ class _Aiodq(_Driver):
     async def open(self) -> None:
         self._store = await aiodq.open(self._path, self._options, mode=self._mode)
         self._queue = self._store.queue("queue")
-        self.put = self._queue.put  # type: ignore[method-assign]  # as a program would call it
+        self.put = self._queue.put  # type: ignore[method-assign]  # a coroutine in between would be measured, too
 
     async def close(self) -> None:
         await self._store.aclose()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,10 +64,10 @@ def error_of(said: Fail) -> Exception:
         if isinstance(error, StorageError):
             error.position = None if said.position < 0 else said.position
             error.errno = said.errno or None
-    with suppress(AttributeError):
-        error.retriable = said.retriable  # type: ignore[attr-defined]  # asyncio's QueueFull has none, ours have
-        if hasattr(error, "pid"):
-            error.pid = said.pid or None
+    if isinstance(error, AiodqError):
+        error.retriable = said.retriable
+    if hasattr(error, "pid"):
+        error.pid = said.pid or None
     return error
 
 

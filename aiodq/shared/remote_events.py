@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ref
 
 from aiodq.engine.monitoring.events import Event, Events
@@ -85,7 +85,7 @@ class RemoteEvents:
         if stream is None:
             return
         try:
-            facts: dict[str, Any] = dict(said)  # type: ignore[call-overload]  # of whatever type it is
+            facts: dict[str, Any] = dict(cast("Any", said))
             events = [Event(**each) for each in facts["events"]]
             stream.dropped += int(facts["dropped"])
         except (TypeError, ValueError, KeyError) as cause:

@@ -102,7 +102,7 @@ class _Turn(Generic[T]):
                 raise self.error
             finally:
                 self.error = None  # else it would hold on to this frame, and the frame to it
-        return self.result  # type: ignore[return-value]  # None only until it is over; an error was raised above
+        return cast("T", self.result)  # it is over, and an error was raised above
 
     # --- on the loop
 
