@@ -1,4 +1,4 @@
-"""What these tests share: a client that says exactly what it is told to."""
+"""What these tests share: a store of two processes in one, and a client that says exactly what it is told to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aiodq.wire.packets import Deliver, Fail, Hello, Open, Put, Want, Welcome
 from aiodq.wire.stream import PacketReader, encode_packet
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
     from aiodq.wire.packets import Message
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 30.0
+QUICK = aiodq.StoreOptions(sync="os")
 TIME = 1_700_000_000_000_000_000
 
 
@@ -124,3 +125,21 @@ async def owned(directory: Path, *, reclaim: float = 1.0) -> AsyncIterator[tuple
             yield store, owner
         finally:
             await owner.close()
+
+
+@asynccontextmanager
+async def two(path: Path, options: aiodq.StoreOptions | None = None) -> AsyncIterator[tuple[aiodq.Store, aiodq.Store]]:
+    """Give a store twice: whose owner is here, and one that asks it."""
+    async with aiodq.open(path, options, mode="shared") as owner, aiodq.open(path, options, mode="client") as client:
+        yield owner, client
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def counts(queue: aiodq.Channel) -> tuple[int, int, int]:
+    await queue.refresh()
+    return queue.qsize(), queue.in_flight(), queue.deferred()

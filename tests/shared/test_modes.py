@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,31 +13,11 @@ import pytest
 import aiodq
 from aiodq.shared.handles import SharedChannel, SharedQueue, SharedStore, SharedTopic
 from aiodq.storage.store_layout import SOCKET
-from tests.shared.support import PATIENCE
+from tests.shared.support import PATIENCE, QUICK, counts, two, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
     from pathlib import Path
-
-QUICK = aiodq.StoreOptions(sync="os")
-
-
-@asynccontextmanager
-async def two(path: Path, options: aiodq.StoreOptions | None = None) -> AsyncIterator[tuple[aiodq.Store, aiodq.Store]]:
-    """Give a store twice: whose owner is here, and one that asks it."""
-    async with aiodq.open(path, options, mode="shared") as owner, aiodq.open(path, options, mode="client") as client:
-        yield owner, client
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
-async def counts(queue: aiodq.Channel) -> tuple[int, int, int]:
-    await queue.refresh()
-    return queue.qsize(), queue.in_flight(), queue.deferred()
 
 
 # --- the objects

@@ -11,8 +11,7 @@ import pytest
 import aiodq
 from aiodq.shared.link import Putting, _Wire
 from aiodq.wire.packets import Ack, Done, Fail, Gone, Hello, Ping, Put, Range, Want
-from tests.shared.support import PATIENCE, RawClient, owned
-from tests.shared.test_modes import QUICK, counts, two
+from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,36 +20,21 @@ from aiodq.storage.state.transaction_origins import ORIGINS, read_origins
 from aiodq.testing import WatchedFileSystem
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Ack, Call, Done, Fail, Gone, Ping, Put, Range, Txn
-from tests.shared.support import PATIENCE, TIME, RawClient, owned
+from tests.shared.support import PATIENCE, QUICK, TIME, RawClient, counts, owned, until
+from tests.shared.support import two as stores_of_two
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from aiodq.format.producers import Origin
     from aiodq.shared.client_transactions import Asked
     from aiodq.shared.remote_store import RemoteStore
 
-QUICK = aiodq.StoreOptions(sync="os")
 LANE = 1 << 40
 
 
-@asynccontextmanager
-async def two(path: Path) -> AsyncIterator[tuple[aiodq.Store, aiodq.Store]]:
-    """Give a store twice: whose owner is here, and one that asks it."""
-    async with aiodq.open(path, QUICK, mode="shared") as owner, aiodq.open(path, QUICK, mode="client") as client:
-        yield owner, client
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
-async def counts(queue: aiodq.Channel) -> tuple[int, int, int]:
-    await queue.refresh()
-    return queue.qsize(), queue.in_flight(), queue.deferred()
+two = partial(stores_of_two, options=QUICK)
 
 
 async def bodies(store: aiodq.Store, topic: str) -> list[bytes]:

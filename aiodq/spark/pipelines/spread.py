@@ -20,7 +20,7 @@ def spread(spark: SparkSession, work: Sequence[T], task: Callable[[T], Iterator[
     The rows come in the order of the work.
     """
 
-    def do_each(batches):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - Spark would read what it is annotated with
+    def do_each(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
                 yield from task(work[number])
