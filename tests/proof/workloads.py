@@ -441,7 +441,7 @@ async def transactions_among_others(world: World) -> None:
 
         await asyncio.gather(beside(), work())
         await _consume(world, other, 3)
-        await world.seek(queue, "jobs", queue.begin_offset)
+        await world.seek_to_begin(queue)
         await world.transact(store, [await queue.get(), await queue.get()], {"made": 3})
         await world.purge(other)
         await world.transact(store, [await queue.get()], {"made": 1})
