@@ -76,7 +76,8 @@ async def kill_and_check(directory: Path, seed: int, kills: int) -> int:
         await opened.topic(TOPIC).settle_in()
         waiting: dict[str, int] = {}
         async with asyncio.timeout(PATIENCE):
-            while channel.in_flight() < channel.depth:  # what is out of attempts is taken by nobody, and is dead soon
+            # What is out of attempts is taken by nobody, and counts until its letter is durable.
+            while len(waiting) < channel.depth:
                 with suppress(TimeoutError):
                     message = await channel.get(timeout=0.1)
                     waiting[message.body.decode()] = message.attempts
