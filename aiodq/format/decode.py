@@ -7,14 +7,24 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.errors import CorruptionError
 from aiodq.format.columns import Columns
+from aiodq.format.footer import IndexEntry
 from aiodq.format.frame import Batch, check_frame, decode_frame, read_prefix
-from aiodq.format.layout import ALIGNMENT, COMPACT_MIN, FRAME_PREFIX, FRAME_START, KIND_COMPACT, TRAILER, padded
+from aiodq.format.layout import (
+    ALIGNMENT,
+    COMPACT_MIN,
+    CONTROL_KINDS,
+    FRAME_PREFIX,
+    FRAME_START,
+    KIND_COMPACT,
+    TRAILER,
+    padded,
+)
 
 if TYPE_CHECKING:
     from aiodq.format.footer import SegmentIndex
     from aiodq.format.frame import Frame, FrameContext
 
-__all__ = ["IndexSingles", "compact_frames", "decode_frames", "index_singles", "whole_frame"]
+__all__ = ["IndexSingles", "compact_frames", "decode_frames", "index_short", "index_singles", "whole_frame"]
 
 _START: Final = FRAME_START.size
 _PREFIX: Final = FRAME_PREFIX.size
@@ -159,3 +169,40 @@ def index_singles(
     lengths = [padded(COMPACT_MIN + size) for size in sizes]
     index.add_each(position, first, lengths, batch.columns.times or [batch.time_ns], sum(sizes))
     return len(sizes), stop - at
+
+
+def index_short(
+    index: SegmentIndex, data: bytes, at: int, context: FrameContext, *, position: int, first: int
+) -> tuple[int, int]:
+    """Add the compact records and control frames from `data[at]` on to an index, up to whatever is anything else.
+
+    In a shared store, a control frame stands before each put of another process. Arguments and result are those of
+    `index_singles`, but that there may be bytes without a record.
+    """
+    view = memoryview(data)
+    unpack, trailing = FRAME_PREFIX.unpack_from, TRAILER.unpack_from
+    checksum, salt = context.checksum, context.salt
+    end, relative = len(data), first
+    start, last = at, end - COMPACT_MIN
+    while at <= last:
+        length, crc, kind, padding, flags, named, _, time_ns = unpack(data, at)
+        stop = at + length
+        if (
+            flags
+            or named != relative
+            or padding >= ALIGNMENT
+            or length % ALIGNMENT
+            or length < COMPACT_MIN + padding
+            or stop > end
+            or not (kind == KIND_COMPACT or kind in CONTROL_KINDS)
+            or trailing(data, stop - _TRAILER) != (length,)
+            or checksum(view[at + _START : stop], salt) != crc
+        ):
+            break
+        if kind == KIND_COMPACT:
+            index.add_record(position + at - start, relative, time_ns, length - COMPACT_MIN - padding)
+            relative += 1
+        else:
+            index.add(IndexEntry(position + at - start, relative, 0, 1, time_ns), joined=False, flags=0, raw_bytes=0)
+        at = stop
+    return relative - first, at - start

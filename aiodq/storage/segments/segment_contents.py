@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.format.columns import CONTINUED
-from aiodq.format.decode import index_singles
+from aiodq.format.decode import index_short, index_singles
 from aiodq.format.footer import IndexEntry, SegmentIndex
-from aiodq.format.layout import SEGMENT_HEADER
+from aiodq.format.layout import CONTROL_KINDS, FRAME_START, KIND_COMPACT, SEGMENT_HEADER
 from aiodq.storage.segments.frame_scan import Bad, Unit, Window, scan_units
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ __all__ = ["Contents", "Lost", "examine", "examine_growing", "index_unit"]
 
 _WINDOW: Final = 1 << 20
 _AHEAD: Final = 128 * 1024
+_KIND_AT: Final = FRAME_START.size
+"""Where in a frame its kind stands."""
 
 
 class Lost(NamedTuple):
@@ -94,27 +96,34 @@ def examine(
     found.unfinished = ""
     found.lost = [lost for lost in found.lost if lost.position < found.data_end]
     window = Window(file, path, limit, _WINDOW)
-    _take_singles(found, window, context, singles)
     pending: Bad | None = None
     asked = False
-    items = scan_units(file, context, path, limit=limit, start=found.data_end, expected=found.end, window=window)
-    for item in items:
-        if isinstance(item, Unit):
-            _take(found, item, pending, context.base)
-            pending = None
-            continue
-        if promised <= found.end and not item.cut_short and not asked:
-            # Once: a later mark would have been seen from here, too.
-            promised, asked = max(promised, _marks(file, context, path, item.end, limit)), True
-        if promised <= found.end:
-            found.unfinished = item.reason
-            break
-        pending = pending or item
-        # A run that lost a frame shows only what is left of it: readers have to be wary as if its flags had been seen.
-        found.index.flags |= CONTINUED
-        if item.cut_short:
-            found.lost.append(Lost(pending.position, limit, pending.reason, found.end, found.end))
-    return found
+    while True:
+        if pending is None:
+            _take_short(found, window, context, singles)
+        for item in scan_units(
+            file, context, path, limit=limit, start=found.data_end, expected=found.end, window=window
+        ):
+            if isinstance(item, Unit):
+                _take(found, item, pending, context.base)
+                pending = None
+                if _is_short(window, found.data_end):
+                    break
+                continue
+            if promised <= found.end and not item.cut_short and not asked:
+                # Once: a later mark would have been seen from here, too.
+                promised, asked = max(promised, _marks(file, context, path, item.end, limit)), True
+            if promised <= found.end:
+                found.unfinished = item.reason
+                return found
+            pending = pending or item
+            # A run that lost a frame shows only what is left of it: readers have to be wary as if its flags had been
+            # seen.
+            found.index.flags |= CONTINUED
+            if item.cut_short:
+                found.lost.append(Lost(pending.position, limit, pending.reason, found.end, found.end))
+        else:
+            return found
 
 
 def examine_growing(
@@ -150,16 +159,23 @@ def examine_growing(
     return contents
 
 
-def _take_singles(found: Contents, window: Window, context: FrameContext, singles: IndexSingles) -> None:
-    """Count what was put one by one, up to the first frame that is anything else: in a tenth of the time."""
-    while found.data_end < window.limit:
-        at = window.at(found.data_end, min(_AHEAD, window.limit - found.data_end))
-        first = found.end - context.base
-        records, length = singles(found.index, window.data, at, context, position=found.data_end, first=first)
-        if not records:
-            return
-        found.end += records
-        found.data_end += length
+def _take_short(found: Contents, window: Window, context: FrameContext, singles: IndexSingles) -> None:
+    """Count what was put one by one, up to the first frame that is neither that nor a control frame: far sooner."""
+    for way in (singles, index_short):
+        while found.data_end < window.limit:
+            at = window.at(found.data_end, min(_AHEAD, window.limit - found.data_end))
+            first = found.end - context.base
+            records, length = way(found.index, window.data, at, context, position=found.data_end, first=first)
+            if not length:
+                break
+            found.end += records
+            found.data_end += length
+
+
+def _is_short(window: Window, position: int) -> bool:
+    """Return whether the frame there may be one of those, as far as the window shows it."""
+    at = position - window.position + _KIND_AT
+    return at < len(window.data) and (window.data[at] == KIND_COMPACT or window.data[at] in CONTROL_KINDS)
 
 
 def _take(found: Contents, unit: Unit, bad: Bad | None, base: int) -> None:

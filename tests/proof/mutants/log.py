@@ -9,6 +9,7 @@ from aiodq.engine.opening import open_store
 from aiodq.engine.topic.group_commit import GroupCommit
 from aiodq.engine.topic.publisher import Publisher
 from aiodq.engine.topic.retention import TopicRetention
+from aiodq.format import decode
 from aiodq.storage.log import recovery
 from aiodq.storage.log.active_segment import ActiveSegment
 from aiodq.storage.log.preallocation import Preallocation
@@ -200,8 +201,8 @@ change(
 change(
     "what is behind the promise is damage",
     contents.examine,
-    "if promised <= found.end:\n            found.unfinished",
-    "if promised < found.end:\n            found.unfinished",
+    "if promised <= found.end:\n                found.unfinished",
+    "if promised < found.end:\n                found.unfinished",
     "unsynced tails",
     "single puts",
 )
@@ -265,6 +266,23 @@ change(
     "max(promised, _marks(file, context, path, item.end, limit))",
     "promised",
     test="tests/storage/log/test_recovery.py::test_damage_below_the_watermark_is_set_aside_and_what_follows_is_delivered",
+)
+
+_SHORT = "tests/storage/log/test_recovery.py::test_messages_put_one_by_one_are_counted_as_each_would_be"
+
+change(
+    "what other processes put one by one is counted without its checksum",
+    decode.index_short,
+    "or checksum(view[at + _START : stop], salt) != crc",
+    "",
+    test=_SHORT,
+)
+change(
+    "what other processes put one by one is counted out of order",
+    decode.index_short,
+    "or named != relative",
+    "",
+    test="tests/format/vectorized/test_frame_arrays.py::test_only_what_follows_the_last_record_is_added",
 )
 
 _AHEAD = "tests/storage/log/test_preallocation.py"

@@ -12,16 +12,21 @@ from uuid import uuid4
 import pytest
 
 from aiodq.errors import FormatVersionError
+from aiodq.format.columns import Columns
+from aiodq.format.decode import index_singles
 from aiodq.format.footer import SegmentIndex, encode_footer
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
+from aiodq.format.vectorized import frame_arrays as vectorized
 from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.log.producer_table import Origin
 from aiodq.storage.offline.store_reader import TopicReader
 from aiodq.storage.segments import segment_contents as storage_contents
 from aiodq.storage.state.watermark import WATERMARK, WatermarkFile
 from aiodq.testing import SimulatedFileSystem, WatchedFileSystem, Wrote
 from tests.storage.logs import (
+    START,
     contents,
     copy,
     flip,
@@ -595,8 +600,12 @@ def test_messages_put_one_by_one_are_counted_as_each_would_be(
     rng = random.Random(seed)
     log = open_log(tmp_path, segment_bytes=64 << 20)
     put_each(log, [bytes(number) for number in range(100)], sync=False)
-    for _ in range(rng.randrange(20, 40)):
+    for each in range(rng.randrange(20, 40)):
         size = rng.choice([0, 5, 900, 9000, 300_000])
+        for sequence in range(rng.choice([0, 1, 30])):  # as of other processes: each has a control frame
+            assert log.stage(Columns([rng.randbytes(size % 907)]), START, atomic=True, origin=Origin(each, sequence))
+        log.flush()
+        log.commit()
         if rng.random() < 0.8:
             put_each(log, [rng.randbytes(size)] * (1 if size > 9000 else rng.choice([1, 3, 60])), sync=False)
         else:
@@ -611,9 +620,10 @@ def test_messages_put_one_by_one_are_counted_as_each_would_be(
             look = partial(
                 storage_contents.examine, file, context, str(path), limit=end, promised=rng.choice([0, 10**9])
             )
-            found = look()
+            found = look(singles=rng.choice([index_singles, vectorized.index_singles]))
             with monkeypatch.context() as without:
-                without.setattr(storage_contents, "_take_singles", lambda *_: None)
+                without.setattr(storage_contents, "_take_short", lambda *_: None)
+                without.setattr(storage_contents, "_is_short", lambda *_: False)
                 assert look() == found
 
 
