@@ -41,8 +41,9 @@ _LONGEST_WAIT: Final = 0.1
 """Seconds between two attempts to own a store, and to find an owner."""
 
 _SHORT: Final = 0.005
+_OWN: Final = 0.015
 _HASTE: Final = 0.5
-"""So often, in the first so many seconds, it is looked whether somebody else owns it by now: that costs little."""
+"""So often, in the first so many seconds, it is looked whether somebody else owns it by now, or nobody."""
 
 _AGAIN: Final = 0.01
 """Seconds after which something is asked again of an owner that was about to end."""
@@ -423,17 +424,17 @@ class Link:
             if sock is not None:
                 _, wire = await loop.create_unix_connection(lambda: _Wire(self), sock=sock)
                 return wire
+            haste = loop.time() < self._since + _HASTE
             if loop.time() >= own_at:
                 if await self._own():
                     continue
                 own_at = loop.time() + pause * random.uniform(0.5, 1)  # noqa: S311 - no secret
-                pause = min(2 * pause, _LONGEST_WAIT)
+                pause = min(2 * pause, _OWN if haste else _LONGEST_WAIT)
             now = loop.time()
             if now > self._since + self._failover:
                 self._since = None
                 raise OwnerLostError(f"nobody has served the store for {self._failover:g} s", self._directory)
-            longest = _SHORT if now < self._since + _HASTE else _LONGEST_WAIT
-            await asyncio.sleep(min(max(own_at - now, 0), longest))
+            await asyncio.sleep(min(max(own_at - now, 0), _SHORT if haste else _LONGEST_WAIT))
 
     async def _begin(self, wire: _Wire) -> None:
         """Introduce oneself, and go on where the owner before has left."""

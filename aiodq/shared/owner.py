@@ -21,6 +21,8 @@ from aiodq.wire.packets import Fail, Handover
 from aiodq.wire.stream import PacketReader, encode_packet
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiodq.engine.store_engine import StoreEngine
     from aiodq.storage.log.producer_table import Origin
     from aiodq.wire.packets import Hello
@@ -76,10 +78,9 @@ class Owner:
         Raises:
             StorageError: the system refused.
         """
-        for topic in self.engine.topics.values():
-            if isinstance(topic.log, TopicLog):
-                # INVARIANT: nobody puts before this is known: a put that comes again is told from a new one by it.
-                await self.engine.threads.call(topic.log.recall)
+        logs = [topic.log for topic in self.engine.topics.values() if isinstance(topic.log, TopicLog)]
+        # INVARIANT: nobody puts before this is known: a put that comes again is told from a new one by it.
+        await self.engine.threads.call(_recall, logs)
         # INVARIANT: likewise, of transactions.
         await self.engine.committer.recall()
         known = self._read_clients()
@@ -221,6 +222,11 @@ class Owner:
         self._connections.discard(connection)
         if self._accepting is not None and not self._accepting.done():  # else they are to come back to the next owner
             self._note_clients()
+
+
+def _recall(logs: Sequence[TopicLog]) -> None:
+    for log in logs:
+        log.recall()
 
 
 class _Connection(asyncio.Protocol):

@@ -12,6 +12,8 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
+import anyio
+
 from aiodq.engine.lock_wait import running_loop
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.store_engine import Seams, StoreEngine
@@ -36,6 +38,7 @@ from aiodq.shared.place import refuse_network
 from aiodq.shared.remote_events import RemoteEvents
 from aiodq.shared.remote_topic import RemoteTopic
 from aiodq.shared.remote_transactions import RemoteCommitter
+from aiodq.storage.io.lock import is_locked
 from aiodq.storage.state.stored_options import differences
 from aiodq.storage.store_layout import check_store_directory
 
@@ -128,6 +131,9 @@ class RemoteStore:
             self._closing = True
             await self._release()
             raise
+        if may_own:
+            # It has anyio load what its task groups need: some 10 ms, which are not to come while others wait.
+            anyio.create_task_group()
         self._looking = self.loop.create_task(self._look())
 
     async def _find_owner(self) -> None:
@@ -156,6 +162,8 @@ class RemoteStore:
         if not self._may_own or self._closing:
             return False
         await self._let_go_of_failed()
+        if self._locked is not None and is_locked(self.path):
+            return False  # to look costs a fiftieth of trying, and who looks often is there soon once the lock is free
         engine = StoreEngine(self.path, self._given, self._seams)
         try:
             await engine.open(Message, create=self._create)

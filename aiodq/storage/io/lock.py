@@ -28,7 +28,7 @@ from aiodq.storage.io.os_errors import storage_error
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LOCK_NAME", "StoreLock", "lives", "lock_holder"]
+__all__ = ["LOCK_NAME", "StoreLock", "is_locked", "lives", "lock_holder"]
 
 LOCK_NAME: Final = "LOCK"
 
@@ -255,7 +255,7 @@ def lock_holder(directory: str) -> int | None:
         if shown is not None:
             return shown
         named, _ = _read_owner(os.path.join(directory, LOCK_NAME), None)
-        return named if named is not None and lives(named) and _is_locked(directory) else None
+        return named if named is not None and lives(named) and is_locked(directory) else None
 
 
 def _shown_holder(place: str) -> int | None:
@@ -279,15 +279,21 @@ def lives(pid: int) -> bool:
     return True
 
 
-def _is_locked(directory: str) -> bool:
-    fd = os.open(directory, os.O_RDONLY | _DIRECTORY)
-    try:
-        free = lock_descriptor(fd, blocking=False)
-        if free:
-            unlock_descriptor(fd)
-        return not free
-    finally:
-        os.close(fd)
+def is_locked(directory: str) -> bool:
+    """Return whether somebody owns a store's directory. Whoever tries to own it in that moment is refused.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    with _os_errors(directory):
+        fd = os.open(directory, os.O_RDONLY | _DIRECTORY)
+        try:
+            free = lock_descriptor(fd, blocking=False)
+            if free:
+                unlock_descriptor(fd)
+            return not free
+        finally:
+            os.close(fd)
 
 
 @contextmanager
