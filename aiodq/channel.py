@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from aiodq.acking import Commit, ack_all
 from aiodq.consumer import Consumer
 from aiodq.deferred import look_at_deferred
-from aiodq.engine.channel_management import pause_channel
+from aiodq.engine.channel_management import make_now, pause_channel
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
 from aiodq.engine.stats.preview import state_of
-from aiodq.engine.stats.topic_stats import channel_stats
+from aiodq.engine.stats.topic_stats import channel_standing, channel_stats
 from aiodq.errors import AiodqError, NotInFlightError
 from aiodq.handlers import checked_handler, checked_hook
 from aiodq.message import Message
@@ -54,18 +54,7 @@ class Channel(AsyncIteration):
     def __repr__(self) -> str:
         """Say which it is, whether it is open, what is before it, and where."""
         standing = self._engine.standing
-        if standing == "open":
-            channel_engine = self._channel_engine
-            gone = channel_engine.error is not None
-            standing = (
-                "deleted"
-                if gone
-                else "paused"
-                if channel_engine.paused
-                else "shut down"
-                if channel_engine.shut
-                else "open"
-            )
+        standing = channel_standing(self._channel_engine) if standing == "open" else standing
         counts = f"{self.qsize()} ready, {self.in_flight()} in flight, {self.deferred()} deferred"
         return f"<{self._described()} {standing}, {counts} [{self._engine.store}]>"
 
@@ -125,27 +114,38 @@ class Channel(AsyncIteration):
     def get_nowait(self) -> Message:
         """Take the next message. On a cold buffer this reads a little from disk.
 
+        A channel just named is made durable first, if it has messages: a sync or two, for which the event loop waits.
+
         Raises:
-            QueueEmpty: nothing may be delivered now. A channel just named delivers once its creation is durable, some
-                turns of the event loop later: `await topic.settle_in()` waits for that, and `get` does by itself.
+            QueueEmpty: nothing may be delivered now; also while that takes more than half a second.
             QueueShutDown: shut down and nothing is ready, or the store is closed.
+            StorageError: the channel could not be made.
         """
         self._engine.check()
         message = self._take_now()
         if message is None:
             if self._channel_engine.finished:
                 raise QueueShutDown("the queue was shut down")
-            if self._channel_engine.state is None:
-                raise QueueEmpty("the channel was just named: it delivers once it is on disk, for which get() waits")
-            raise QueueEmpty("nothing may be delivered now")
+            named = "the channel was just named: it delivers once it is on disk, for which get() waits"
+            raise QueueEmpty(named if self._channel_engine.state is None else "nothing may be delivered now")
         return self._handed(message)
 
     def _take_now(self) -> Message | None:
-        message: Message | None = self._channel_engine.take(self._store_ref, cold=True)
+        channel_engine = self._channel_engine
+        message: Message | None = channel_engine.take(self._store_ref, cold=True)
         if message is None and self._engine.pending:
             self._engine.catch_up()
-            message = self._channel_engine.take(self._store_ref, cold=True)
+            message = channel_engine.take(self._store_ref, cold=True)
+        if message is None and channel_engine.state is None and self._made_now():
+            return channel_engine.take(self._store_ref, cold=True)
         return message
+
+    def _made_now(self) -> bool:
+        """Have a channel that was just named made in this step; return whether it may deliver something then."""
+        before_it = self._channel_engine.preview is None or not self.empty()
+        if before_it:
+            make_now(self._engine, self._channel_engine)
+        return before_it
 
     async def get_many(self, max_items: int, *, linger: float | timedelta = 0.0) -> list[Message]:
         """Wait for at least one message and take up to `max_items`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.opening import open_channel
 from aiodq.engine.queue_errors import QueueShutDown
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.state.channel_journal import ChannelJournal
 
-__all__ = ["create_channel", "delete_channel", "pause_channel", "pause_topic"]
+__all__ = ["create_channel", "delete_channel", "make_now", "pause_channel", "pause_topic"]
+
+_LONGEST_HOLD: Final = 0.5
+"""Seconds for which the loop is held at most until a channel is on disk."""
 
 
 def create_channel(
@@ -43,6 +46,24 @@ def create_channel(
     """
     engine.creation.create()
     engine.creation.make_channel(_NewChannel(fs, engine, channel_engine, start))
+
+
+def make_now(engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> None:
+    """Hold the loop until a channel that was just named is on disk, for who wants a message of it in this step.
+
+    That is a sync or two. Where it has to wait for more than those, or they take long, it is left to later turns.
+
+    Raises:
+        StorageError: it could not be made.
+    """
+    deadline = engine.clock.monotonic() + _LONGEST_HOLD
+    while channel_engine.state is None and not engine.stopped:
+        engine.turn()
+        if not (engine.exclusive_work.running or engine.syncer.busy):
+            break
+        if not engine.exclusive_work.wait_here(deadline - engine.clock.monotonic()):
+            break
+    engine.creation.check(channel_engine.name)
 
 
 class _NewChannel:

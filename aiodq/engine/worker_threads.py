@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from aiodq.engine.futures import settle
 from aiodq.engine.queue_errors import QueueShutDown
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
     from concurrent.futures import Executor
+
+    Report: TypeAlias = "tuple[Callable[[Any, BaseException | None], None], object, BaseException | None]"
 
 __all__ = ["BACKEND", "WorkerThreads"]
 
@@ -65,6 +68,7 @@ class WorkerThreads:
         self._loop = loop
         self._fail = fail
         self._executor: Executor | ThreadPool = executor or ThreadPool(_WORKERS, "aiodq")
+        self._ended: SimpleQueue[Report] = SimpleQueue()
         self._outstanding = 0
         self._nudging = False
 
@@ -105,20 +109,34 @@ class WorkerThreads:
             result = function()
         except BaseException as raised:  # noqa: BLE001 - it is handed to who waits, whatever it is
             error = raised
+        self._ended.put((errand.report, result, error))
         # A loop that was closed meanwhile has nobody left to tell.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._report, errand.report, result, error)
+            self._loop.call_soon_threadsafe(self._tell_next)
 
-    def _report(
-        self, report: Callable[[T | None, BaseException | None], None], result: T | None, error: BaseException | None
-    ) -> None:
+    def _tell_next(self, seconds: float = 0.0) -> bool:
+        """Report what has ended first, waiting for it; return whether anything has."""
+        try:
+            tell, result, error = self._ended.get(seconds > 0, seconds)
+        except Empty:
+            return False  # it was reported while the loop was held for it
         self._outstanding -= 1
         try:
-            report(result, error)
+            tell(result, error)
         except Exception as raised:
             if self._fail is None:
                 raise
             self._fail(raised)
+        return True
+
+    def wait_here(self, seconds: float) -> bool:
+        """Hold the loop until something that was started has ended, and report it; return whether anything has.
+
+        Only for what somebody wants at once who cannot wait otherwise. With an executor of somebody else's, which may
+        need the loop, nothing is waited for.
+        """
+        own = isinstance(self._executor, ThreadPool)
+        return bool(own and self._outstanding) and self._tell_next(max(seconds, 0.0))
 
     def _nudge(self) -> None:
         if not self._outstanding:

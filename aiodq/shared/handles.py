@@ -89,6 +89,9 @@ class SharedChannel(Channel):
             raise QueueEmpty("nothing is here now; the owner was asked for one, which a later call may find")
         return self._handed(message)
 
+    def _made_now(self) -> bool:
+        return False  # its owner makes it, who cannot be waited for in this step
+
     async def get_many(self, max_items: int, *, linger: float | timedelta = 0.0) -> list[Message]:
         """See `Channel.get_many`."""
         check_whole("max_items", max_items, least=1, example=100)

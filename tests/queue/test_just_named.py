@@ -1,15 +1,18 @@
-"""A channel just named: its counts are right at once, though it delivers once it is on disk."""
+"""A channel just named: its counts are right at once, and it delivers once it is on disk."""
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 import aiodq
+from aiodq.engine import channel_management
+from aiodq.storage.log.topic_log import TopicLog
 from aiodq.testing import Fault
-from tests.channels.support import Machine, counts, ready, soon
+from tests.channels.support import PATIENCE, Machine, counts, ready, soon
 
 MESSAGES = [b"%d" % number for number in range(20)]
 HOUR = 3600
@@ -86,14 +89,66 @@ async def test_what_is_deferred(machine: Machine, known: str) -> None:
         assert ready(new) == [b"ready", b"again"]
 
 
-async def test_it_delivers_once_it_is_on_disk_and_says_so(machine: Machine) -> None:
+@pytest.mark.parametrize("sync", ["always", "interval", "os"])
+@pytest.mark.parametrize("start", ["earliest", 0, datetime(1990, 1, 1, tzinfo=UTC)])
+@pytest.mark.parametrize("busy", [False, True])
+async def test_what_counts_is_delivered_in_the_same_step(
+    machine: Machine, sync: Literal["always", "interval", "os"], start: Any, busy: bool
+) -> None:
+    async with machine.store(sync=sync) as store:
+        topic = store.topic("t")
+        await topic.put_many(MESSAGES)
+        if busy:
+            topic.put_nowait(b"on its way")
+        assert named(topic, start=start).get_nowait().body == b"0"
+        machine.crash()
+    async with machine.store() as store:
+        # What delivers is there to stay.
+        assert "new" in store.topic("t").channels()
+
+
+async def test_several_at_once(machine: Machine) -> None:
+    async with machine.store() as store:
+        topic, other = store.topic("t"), store.topic("other")
+        await topic.put_many(MESSAGES)
+        await other.put_many(MESSAGES)
+        channels = [named(each, str(number)) for number in range(5) for each in (topic, other)]
+        for channel in channels:
+            assert ready(channel) == MESSAGES
+        for channel in channels:
+            assert counts(channel) == (0, 20, 0)
+
+
+async def test_a_disk_that_hangs_holds_the_loop_for_a_moment_only(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, add_channels = threading.Event(), TopicLog.add_channels
+
+    def hanging(self: TopicLog, *args: Any) -> None:
+        go_on.wait(PATIENCE)
+        add_channels(self, *args)
+
+    monkeypatch.setattr(channel_management, "_LONGEST_HOLD", 0.05)
     async with machine.store() as store:
         topic = store.topic("t")
         await topic.put_many(MESSAGES)
+        monkeypatch.setattr(TopicLog, "add_channels", hanging)
         new = named(topic)
         with pytest.raises(aiodq.QueueEmpty, match="just named"):
             new.get_nowait()
+        assert counts(new) == (20, 0, 0)
+        go_on.set()
         assert (await soon(new.get())).body == b"0"
+        assert ready(new) == MESSAGES[1:]
+
+
+async def test_a_paused_one_delivers_nothing(machine: Machine) -> None:
+    async with machine.store() as store:
+        topic = store.topic("t")
+        await topic.put_many(MESSAGES)
+        await soon(topic.pause())
+        with pytest.raises(aiodq.QueueEmpty, match="may be delivered now"):
+            named(topic).get_nowait()
 
 
 async def test_power_cut_before_it_is_on_disk(machine: Machine) -> None:
@@ -139,6 +194,8 @@ async def test_on_a_full_disk(machine: Machine) -> None:
         machine.fs.plan.add(Fault("write", 1, "ENOSPC", lasting=True, match="new"))
         new = named(topic)
         assert new.depth == 20
+        with pytest.raises(aiodq.DiskFullError):
+            new.get_nowait()
         with pytest.raises(aiodq.DiskFullError):
             await soon(new.peek())
         assert counts(new) == (20, 0, 0)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.topic.topic_engine import TopicEngine
 
-__all__ = ["BacklogFigures", "backlogs", "channel_stats", "topic_stats"]
+__all__ = ["BacklogFigures", "backlogs", "channel_standing", "channel_stats", "topic_stats"]
 
 
 class BacklogFigures(NamedTuple):
@@ -74,6 +74,15 @@ def topic_stats(engine: TopicEngine) -> TopicStats:
         _backlog_bytes(engine),
         log.lost,
     )
+
+
+def channel_standing(channel_engine: ChannelEngine[Any]) -> str:
+    """Return what may be done with a channel of a topic that is open, in a word, for those who look at it."""
+    if channel_engine.error is not None:
+        return "deleted"
+    if channel_engine.paused:
+        return "paused"
+    return "shut down" if channel_engine.shut else "open"
 
 
 def _backlog_bytes(engine: TopicEngine) -> int:

@@ -68,6 +68,10 @@ class ExclusiveWork:
             raise
         return True
 
+    def wait_here(self, seconds: float) -> bool:
+        """Hold the loop until something that threads do has ended; see `WorkerThreads.wait_here`."""
+        return self._host.threads.wait_here(seconds)
+
     def _ended(self, operation: Operation, result: object, error: BaseException | None) -> None:
         self.running = False
         told = error if error is None or isinstance(error, AiodqError) else as_failure(error)
