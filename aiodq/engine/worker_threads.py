@@ -31,6 +31,8 @@ BACKEND: Final = "thread"
 _WORKERS: Final = 8
 _NUDGE_SECONDS: Final = 0.002
 _PAUSE: Final = 0.0001
+_HOGGED: Final = 0.001
+"""Seconds of the processor's time that a loop spends without a report of what is outstanding, before it is nudged."""
 
 
 class _Errand:
@@ -48,8 +50,8 @@ class WorkerThreads:
 
     A thread that comes back from a sync needs the interpreter's lock. A loop that runs callback after callback gives it
     up only every few milliseconds, and then often to nobody's good; measured, a durable put took a hundred times longer
-    beside such a loop. So while something is outstanding for more than 2 ms, a callback of the loop sleeps for 0.1 ms:
-    long enough for the thread to report.
+    beside such a loop. So while something is outstanding, and the loop has run for more than 1 ms since anything was
+    reported, a callback of it sleeps for 0.1 ms: long enough for the thread to report. A loop that waits is left alone.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class WorkerThreads:
         self._ended: SimpleQueue[Report] = SimpleQueue()
         self._outstanding = 0
         self._nudging = False
+        self._spent = 0.0
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what `function` returns, run in a thread.
@@ -98,6 +101,7 @@ class WorkerThreads:
         self._outstanding += 1
         if not self._nudging:
             self._nudging = True
+            self._spent = time.thread_time()
             self._loop.call_later(_NUDGE_SECONDS, self._nudge)
 
     def _work(self, errand: _Errand) -> None:
@@ -121,6 +125,7 @@ class WorkerThreads:
         except Empty:
             return False  # it was reported while the loop was held for it
         self._outstanding -= 1
+        self._spent = time.thread_time()
         try:
             tell(result, error)
         except Exception as raised:
@@ -142,7 +147,9 @@ class WorkerThreads:
         if not self._outstanding:
             self._nudging = False
             return
-        time.sleep(_PAUSE)
+        if (spent := time.thread_time()) - self._spent >= _HOGGED:
+            self._spent = spent
+            time.sleep(_PAUSE)
         self._loop.call_later(_NUDGE_SECONDS, self._nudge)
 
     def shutdown(self, *, wait: bool = True) -> None:

@@ -9,16 +9,20 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 import aiodq
 from aiodq.clock import SystemClock
+from aiodq.engine import worker_threads
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.topic.put_buffer import PutBuffer
+from aiodq.engine.worker_threads import WorkerThreads
 from aiodq.producer import _FEW
 from aiodq.testing import FakeClock, WrappedFileSystem
 from tests.processes import WATCHDOG
@@ -321,6 +325,39 @@ async def test_busy_loop_does_not_starve_a_sync(tmp_path: Path) -> None:
         finally:
             busy = False
     assert callbacks < puts * MOST_CALLBACKS
+
+
+async def test_a_loop_that_waits_is_not_put_to_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What helps the sync's thread beside a busy loop would only hold up the others beside one that is not."""
+    nudges, slept, nudge = 0, 0, WorkerThreads._nudge
+
+    def counted(threads: WorkerThreads) -> None:
+        nonlocal nudges
+        nudges += 1
+        nudge(threads)
+
+    def sleep(_: float) -> None:
+        nonlocal slept
+        slept += 1
+
+    fs = StallingFileSystem()
+    async with aiodq.open_queue(tmp_path, fs=fs) as queue:
+        await queue.put(b"warm")
+        monkeypatch.setattr(WorkerThreads, "_nudge", counted)
+        put = await stalled(fs, queue, b"x")
+        monkeypatch.setattr(worker_threads, "time", SimpleNamespace(sleep=sleep, thread_time=time.thread_time))
+        nudges = 0
+        while nudges < 20:
+            await asyncio.sleep(0.05)
+        waiting, spent = slept, time.thread_time()
+        while time.thread_time() < spent + 0.02:  # a loop that is busy
+            await asyncio.sleep(0)
+        busy = slept - waiting
+        fs.release()
+        await put
+    # What is busy while it waits is pytest, and `until`.
+    assert waiting < 4
+    assert busy >= 4
 
 
 async def test_putting_without_a_pause_leaves_turns_to_others(tmp_path: Path) -> None:
