@@ -244,7 +244,8 @@ class StoreOptions:
         sync_every: messages between syncs under `"interval"`.
         sync_interval: seconds between syncs under `"interval"`.
         segment_bytes: a segment, with its footer, rolls before it would exceed this; a larger message, and more that is
-            put together and stays so, gets a segment of its own.
+            put together and stays so, gets a segment of its own. In a store that is shared it rolls after 20,000 puts
+            as well, so that the next owner need not look through many.
         min_message_bytes: the smallest body taken.
         max_message_bytes: the largest body taken.
         max_bytes: bound of a topic's backlog in bytes, or None: what it takes in the log's files, with what waits to be

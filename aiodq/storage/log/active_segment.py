@@ -45,6 +45,11 @@ def cuts(columns: Columns, *, atomic: bool) -> Iterator[Columns]:
         yield columns.slice(start, stop)
 
 
+_MOST_OF_OTHERS: Final = 20_000
+"""So many puts of other processes in one segment, after which the next one begins: whoever owns the store after a kill
+looks through the last segment, at some five microseconds for each of these, and everybody waits for that."""
+
+
 class ActiveSegment:
     """The last segment of a log, open for its owner.
 
@@ -54,8 +59,8 @@ class ActiveSegment:
     """
 
     __slots__ = (
-        "_ahead", "_entries", "_file", "_index", "_indexed", "_known", "_last_indexed", "_limit", "_pooled",
-        "_position", "_staged", "_staged_bytes", "_torn", "next", "segment",
+        "_ahead", "_entries", "_file", "_index", "_indexed", "_known", "_last_indexed", "_limit", "_of_others",
+        "_pooled", "_position", "_staged", "_staged_bytes", "_torn", "next", "segment",
     )  # fmt: skip
 
     def __init__(self, fs: FileSystem, file: File, segment: Segment, index: SegmentIndex) -> None:
@@ -74,6 +79,8 @@ class ActiveSegment:
         self._known: list[Producer] = []
         self._torn = False
         self._limit = 0
+        # As many as there may be: each has a frame before its own.
+        self._of_others = sum(index.frames) // 2
         self._count_entries()
 
     def _count_entries(self) -> None:
@@ -145,8 +152,7 @@ class ActiveSegment:
             The first offset and the one behind the last, or None where the segment has to roll first.
         """
         self._limit = limit
-        # A roll that failed half-way may have left it sealed: frames over the footer would be lost behind it.
-        if self.segment.sealed or self.next + len(columns.bodies) - self.segment.base > MAX_RELATIVE:
+        if self._is_full(len(columns.bodies), of_other=origin is not None):
             return None
         first = self.next
         run = encode_run(
@@ -182,8 +188,16 @@ class ActiveSegment:
         self._staged_bytes += size
         self.next = first + len(columns.bodies)
         if origin is not None:
+            self._of_others += 1
             self._known.append(Producer(origin.producer, origin.sequence, first, len(columns.bodies), time_ns))
         return first, self.next
+
+    def _is_full(self, messages: int, *, of_other: bool) -> bool:
+        """Return whether the segment has too many messages for so many more, or too many puts of other processes."""
+        # A roll that failed half-way may have left it sealed: frames over the footer would be lost behind it.
+        if self.segment.sealed or self.next + messages - self.segment.base > MAX_RELATIVE:
+            return True
+        return of_other and self._of_others >= _MOST_OF_OTHERS and self.next > self.segment.base
 
     def _controls(
         self,

@@ -48,8 +48,8 @@ change(
 change(
     "an owner is found before it knows what was put",
     Owner.start,
-    "for topic in self.engine.topics.values():",
-    "self._listening = listen(self.engine.path)\n    for topic in self.engine.topics.values():",
+    "await self.engine.threads.call(_recall, logs)",
+    "self._listening = listen(self.engine.path)\n    await self.engine.threads.call(_recall, logs)",
     test=f"{_ORDER}::test_nobody_finds_an_owner_that_does_not_know_yet_what_was_put",
 )
 change(

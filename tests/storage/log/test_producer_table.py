@@ -15,7 +15,7 @@ from aiodq.format.producers import Producer
 from aiodq.storage.bulk.commits import staging_directory
 from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.storage.io.filesystem import opened
-from aiodq.storage.log import producer_table
+from aiodq.storage.log import active_segment, producer_table
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin, ProducerTable
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.segments.frame_scan import Window
@@ -230,6 +230,28 @@ def test_how_far_back_is_looked_is_bounded(topic: Path) -> None:
         assert (log.producers.find(Origin(7, 1)) is not None) == (number < 3)
         assert after - before <= 4
         log.close()
+
+
+def test_a_segment_holds_so_many_puts_of_others_and_any_number_of_its_owner(
+    topic: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(active_segment, "_MOST_OF_OTHERS", 10)
+    log = open_log(topic)
+    placed = {}
+    for number in range(1, 26):
+        if number in {4, 17}:  # what an owner before has written counts as well
+            log.close()
+            log = open_log(topic)
+            log.recall()
+        origin = Origin(number % 2, number)
+        placed[origin] = put_of(log, origin, [b"%d" % number] * 3)
+    assert [segment.records for segment in log.segments] == [30, 30, 15]
+    assert {origin: log.producers.find(origin) for origin in placed} == placed
+    for number in range(40):
+        put(log, [b"%d" % number])
+    assert len(log.segments) == 3
+    log.close()
+    assert recalled(topic).rows() == log.producers.rows()
 
 
 def test_what_retention_deletes_meanwhile_is_not_asked(topic: Path) -> None:
