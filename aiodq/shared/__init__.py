@@ -23,5 +23,6 @@ Across a change of owners:
   whose messages are not this process's any more, and that is not committed, fails as a stale ack does.
 - A child that a process has forked keeps nothing of it (`inherited`): who is killed is gone, whatever it has started.
 - A directory that was renamed meanwhile is found by nobody under its old name, and none is made in its place (`place`).
+- An owner whose socket somebody has deleted, as programs do that clean up, takes the name anew within a second.
 - An owner whose store has failed lets it go, and whoever opens it next reads what is really there.
 """

@@ -9,7 +9,9 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from aiodq.errors import ProtocolError, StoreFailedError
+from aiodq.engine.monitoring.reporter import STORE
+from aiodq.errors import ProtocolError, StorageError, StoreFailedError
+from aiodq.shared.place import Place
 from aiodq.shared.rendezvous import Listening, check_client, listen
 from aiodq.shared.session import Session
 from aiodq.storage.io.lock import lives
@@ -33,6 +35,9 @@ __all__ = ["Owner"]
 _LARGEST: Final = 64 << 20
 _LONGEST_RECLAIM: Final = 5.0
 """Seconds for clients to come back whose processes are there."""
+
+_LOOK: Final = 1.0
+"""Seconds between two looks whether this owner can still be found."""
 
 _LONGEST_END: Final = 1.0
 """Seconds for what was said last to be taken by the other end."""
@@ -65,6 +70,8 @@ class Owner:
         self._connections: set[_Connection] = set()
         self._listening: Listening | None = None
         self._accepting: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._place = Place(engine.path)
         self._connecting = asyncio.Lock()
 
     @property
@@ -84,6 +91,7 @@ class Owner:
         # INVARIANT: likewise, of transactions.
         await self.engine.committer.recall()
         known = self._read_clients()
+        self._place.settle()
         self._listening = listen(self.engine.path)
         self._expected = known or {}
         if self._expected or (known is None and self._listening.after_crash):
@@ -93,6 +101,30 @@ class Owner:
             self._reclaiming = self.engine.loop.call_later(self._reclaim, self._look_for_late)
         self._note_clients()
         self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listening))
+        self._watching = asyncio.get_running_loop().create_task(self._stay_found())
+
+    async def _stay_found(self) -> None:
+        """Take the socket's name anew where somebody has deleted it: programs that clean up do so."""
+        while self._listening is not None:
+            await asyncio.sleep(_LOOK)
+            if self._listening.found:
+                continue
+            with suppress(StorageError):  # the directory was renamed, or has no room: it is tried again
+                self._place.check()
+                before, self._listening = self._listening, listen(self.engine.path)
+                try:
+                    await self._accept_no_more()
+                finally:
+                    before.close()
+                self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listening))
+                self.engine.reporter.warn(STORE, "the socket of the store was deleted; there is another one now")
+
+    async def _accept_no_more(self) -> None:
+        if self._accepting is not None:
+            # INVARIANT: whoever is connecting has connected: uvloop does not tell a connection that it ends before.
+            async with self._connecting:
+                self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
 
     # --- who holds messages of the owner before
 
@@ -178,13 +210,12 @@ class Owner:
         """Tell everybody to look for another owner, and serve no more."""
         if self._reclaiming is not None:
             self._reclaiming.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         if self._listening is not None:
             self._listening.close()
-        if self._accepting is not None:
-            # INVARIANT: whoever is connecting has connected: uvloop does not tell a connection that it ends before.
-            async with self._connecting:
-                self._accepting.cancel()
-            await asyncio.gather(self._accepting, return_exceptions=True)
+        await self._accept_no_more()
         for connection in list(self._connections):
             connection.send(Handover(self.epoch))
             connection.end()

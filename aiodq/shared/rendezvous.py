@@ -55,11 +55,19 @@ class Listening:
         self.path: str = os.path.join(directory, SOCKET)
         self._mine = os.lstat(self.path)
 
+    @property
+    def found(self) -> bool:
+        """Whether who looks for the owner of the store finds this."""
+        try:
+            return os.path.samestat(self._mine, os.lstat(self.path))
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Be found no more. A socket of this name that is another owner's by now stays."""
         self.sock.close()
         with suppress(FileNotFoundError):
-            if os.path.samestat(self._mine, os.lstat(self.path)):
+            if self.found:
                 os.unlink(self.path)
 
 

@@ -16,6 +16,8 @@ import pytest
 
 import aiodq
 from aiodq.shared import link
+from aiodq.shared import owner as owner_module
+from aiodq.shared.place import Place
 from aiodq.shared.rendezvous import connect
 from aiodq.storage.store_layout import CLIENTS, SOCKET
 from aiodq.testing import WatchedFileSystem
@@ -147,6 +149,51 @@ async def test_what_an_owner_leaves_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "s" / SOCKET).exists()
     async with aiodq.open(tmp_path / "s", create=False) as alone:
         assert (await alone.queue("jobs").get()).body == b"x"
+
+
+async def test_an_owner_whose_socket_was_deleted_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(owner_module, "_LOOK", 0.02)
+    path = tmp_path / "s"
+    async with (
+        asyncio.timeout(PATIENCE),
+        aiodq.open(path, QUICK, mode="shared") as owner,
+        aiodq.open(path, QUICK, mode="client") as client,
+    ):
+        for number in range(3):
+            (path / SOCKET).unlink()
+            async with aiodq.open(path, QUICK, mode="shared") as newcomer:
+                await newcomer.queue("jobs").put(b"new %d" % number)
+            await client.queue("jobs").put(b"old %d" % number)
+            assert not newcomer._remote.owner  # type: ignore[attr-defined]
+        assert [m.body async for m in owner.queue("jobs").scan()] == [
+            b"%s %d" % (who, number) for number in range(3) for who in (b"new", b"old")
+        ]
+    assert not (path / SOCKET).exists()
+    assert caplog.text.count("the socket of the store was deleted") == 3
+
+
+async def test_no_socket_is_made_in_another_store_that_has_the_name_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner_module, "_LOOK", 0.02)
+    looks, check = asyncio.Semaphore(0), Place.check
+
+    def checked(place: Place) -> None:
+        looks.release()
+        check(place)
+
+    async with asyncio.timeout(PATIENCE), aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner:
+        await owner.queue("jobs").put(b"x")
+        (tmp_path / "s").rename(tmp_path / "elsewhere")
+        (tmp_path / "s").mkdir()
+        monkeypatch.setattr(Place, "check", checked)
+        for _ in range(3):
+            await looks.acquire()
+        assert not os.listdir(tmp_path / "s")
+        (tmp_path / "s").rmdir()
+        (tmp_path / "elsewhere").rename(tmp_path / "s")
 
 
 @pytest.mark.parametrize("junk", [b"", b"[", b"{}", b'["x", null, 1e400]', b"[" * 100_000, b"\xff" * 1000])
