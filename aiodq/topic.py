@@ -116,7 +116,7 @@ class Topic(Producer):
 
     def _open_channel_engine(self, name: str, options: ChannelOptions | None) -> ChannelEngine[Message]:
         engine, store_engine = self._engine, self._store_engine
-        new, first = name not in engine.channel_engines, not engine.retention.holding()
+        new, first = name not in engine.channel_engines, not engine.retention.is_held()
         channel_engine = store_engine.channel_engine(engine, name, Message)
         if options is not None:
             engine.effective_options.channel(channel_engine, options)

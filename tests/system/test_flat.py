@@ -162,6 +162,31 @@ def test_with_many_channels(options: str, tmp_path: Path) -> None:
     alike(costs(tmp_path / "few", options), costs(tmp_path / "many", options, channels=50))
 
 
+def namings(path: Path, channels: int) -> dict[str, float]:
+    """Return what it costs to name a channel that is new, and one that is there, beside so many."""
+
+    async def main(effort: Effort) -> dict[str, float]:
+        async with opened(path) as store:
+            topic = store.topic("t")
+            for number in range(channels):
+                topic.channel(f"c{number}")
+            numbers = iter(range(channels, channels + TIMES))
+
+            async def new() -> None:
+                topic.channel(f"c{next(numbers)}")
+
+            async def again() -> None:
+                topic.channel("c0")
+
+            return {"new": await effort.of(new), "again": await effort.of(again)}
+
+    return counted(main)
+
+
+def test_naming_a_channel_among_many(tmp_path: Path) -> None:
+    alike(namings(tmp_path / "few", 1), namings(tmp_path / "many", 500))
+
+
 class Watched(QuickFileSystem):
     """Counts what a thread opens to read, and reads, of segments."""
 

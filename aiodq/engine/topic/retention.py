@@ -135,6 +135,11 @@ class TopicRetention:
         self._passed: dict[str, int] = {}
         self._asked_to = self._to_ask = 0
 
+    def is_held(self) -> bool:
+        """Return whether `holding` returns any, without a look at all of them: each channel that is named asks this."""
+        names = self._engine.channel_engines
+        return bool(names) and (is_ephemeral(self._engine.name) or not all(map(is_ephemeral, names)))
+
     def holding(self) -> list[ChannelEngine[Any]]:
         """Return the channels for which messages are kept: not those that end with the store, unless the topic does."""
         channel_engines = list(self._engine.channel_engines.values())
