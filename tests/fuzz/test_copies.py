@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     Recorder: TypeAlias = Callable[[str, object], None]
     Messages: TypeAlias = dict[tuple[str, int], bytes]
 
+_IN_A_ROUND = 10
+"""Copies of one store."""
+
 OWNER = """
 import asyncio, sys
 import aiodq
@@ -148,14 +151,24 @@ def copy_often(
 
 
 def check_in_order(tmp_path: Path, times: int, record: Recorder) -> None:
-    grown = 0
-    for target, found in copy_often(tmp_path, times, copy_in_order):
-        assert found == ()
-        held = check_repair(target)
-        assert len(held) >= grown
-        grown = len(held)
-    assert grown
+    for directory in rounds(tmp_path, times):
+        grown = 0
+        for target, found in copy_often(directory, _IN_A_ROUND, copy_in_order):
+            assert found == ()
+            held = check_repair(target)
+            assert len(held) >= grown
+            grown = len(held)
+        assert grown
     record("trials", times)
+
+
+def rounds(tmp_path: Path, times: int) -> Iterator[Path]:
+    """Yield a directory for each few copies: a store that keeps everything grows for as long as it is copied."""
+    for number in range(times // _IN_A_ROUND):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        yield directory
+        shutil.rmtree(directory)
 
 
 def test_a_copy_beside_the_owner_has_no_damage_when_promises_are_copied_first(
@@ -171,13 +184,18 @@ def test_many_copies_beside_the_owner_have_no_damage(tmp_path: Path, record_prop
 
 
 def check_any_order(tmp_path: Path, times: int, record: Recorder) -> None:
-    for target, found in copy_often(tmp_path, times, lambda a, b: subprocess.run(["cp", "-r", a, b], check=True)):  # noqa: S607 - the cp that users have first on their PATH
-        # Files of different moments: what a later watermark promises is not in segments that were copied before.
-        assert all(os.path.basename(one.path) == "watermark" and one.stop > one.first for one in found), found
-        before = messages(target)
-        assert check_repair(target) == before
-        assert before
+    for directory in rounds(tmp_path, times):
+        for target, found in copy_often(directory, _IN_A_ROUND, copy_as_users_do):
+            # Files of different moments: what a later watermark promises is not in segments that were copied before.
+            assert all(os.path.basename(one.path) == "watermark" and one.stop > one.first for one in found), found
+            before = messages(target)
+            assert check_repair(target) == before
+            assert before
     record("trials", times)
+
+
+def copy_as_users_do(source: Path, target: Path) -> None:
+    subprocess.run(["cp", "-r", source, target], check=True)  # noqa: S607 - the cp that users have first on their PATH
 
 
 def test_repair_of_a_copy_in_any_order_loses_nothing_of_what_it_holds(
