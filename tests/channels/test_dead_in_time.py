@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 import aiodq
+from aiodq.testing import Fault, FaultPlan
 from tests.channels.support import counts, soon, until
 
 if TYPE_CHECKING:
@@ -45,3 +49,58 @@ async def test_what_died_with_its_process_is_a_letter_at_the_next_opening(machin
         jobs = store.queue("jobs", DYING)
         assert (await soon(store.queue("dead").get())).body == b"x"
         await until(lambda: counts(jobs) == (1, 0, 0))
+
+
+@pytest.mark.parametrize("dead_letter", [None, "dead"])
+@pytest.mark.parametrize("memory_bytes", [1 << 26, 65_536])
+async def test_so_does_one_behind_others_that_may_be_delivered(
+    machine: Machine, memory_bytes: int, dead_letter: str | None
+) -> None:
+    """Also where that is many, and what was handed out is in memory no longer."""
+    options = aiodq.ChannelOptions(visibility_timeout=5, max_attempts=2, dead_letter=dead_letter)
+    async with machine.store(sync="os", memory_bytes=memory_bytes, max_messages=300, overflow="reject") as store:
+        jobs, dead = store.queue("jobs", options), store.queue("dead")
+        bodies = [b"%d" % number + bytes(2_000) for number in range(300)]
+        await jobs.put_many(bodies[:150])
+        await jobs.put_many(bodies[150:])
+        live, dying = (await jobs.get_many(150))[:20], await jobs.get_many(150)
+        for message in dying:
+            await message.nack()
+        dying = await jobs.get_many(150)
+        for message in live:
+            await message.nack()
+        del message, dying
+        machine.clock.advance(5)
+        await until(lambda: jobs.stats().dead == 150)
+        assert not jobs.full()
+        assert counts(jobs) == (150, 0, 0)
+        if dead_letter is not None:
+            assert sorted([(await soon(dead.get())).body for _ in range(150)]) == sorted(bodies[150:])
+        assert [message.body for message in await jobs.get_many(300)] == bodies[:150]
+
+
+@pytest.mark.parametrize("behind", [False, True])
+async def test_a_disk_that_cannot_be_read_is_asked_again_each_second_and_not_all_the_time(
+    machine: Machine, *, behind: bool
+) -> None:
+    options = aiodq.ChannelOptions(visibility_timeout=5, max_attempts=2, dead_letter="dead")
+    async with machine.store(sync="os", memory_bytes=65_536) as store:
+        jobs = store.queue("jobs", options)
+        await jobs.put_many([bytes(2_000)] * 300)
+        held = await jobs.get_many(10), await jobs.get_many(10)
+        dying, live = held[behind], held[not behind]
+        for message in dying:
+            await message.nack()
+        dying = await jobs.get_many(10)
+        for message in live:
+            await message.nack()
+        before = machine.fs.calls.get("read", 0)
+        plan, machine.fs.plan = machine.fs.plan, FaultPlan([Fault("read", 1, "EIO", lasting=True)])
+        machine.clock.advance(5)
+        await until(lambda: machine.fs.calls["read"] > before)
+        await asyncio.sleep(0.2)
+        assert machine.fs.calls["read"] < before + 20
+        assert jobs.stats().dead == 0
+        machine.fs.plan = plan
+        machine.clock.advance(1)
+        await until(lambda: jobs.stats().dead == 10)

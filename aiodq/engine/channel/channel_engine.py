@@ -11,6 +11,7 @@ from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.held_by_task import HeldByTask
 from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.channel.settlement import SECOND, Settlement
+from aiodq.engine.clock_timer import monotonic_ns
 from aiodq.engine.futures import settle
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.format.columns import Columns
@@ -217,7 +218,7 @@ class ChannelEngine(Settlement, Generic[M]):
         return self._make(lease, index, self.bodies[index], store_ref)
 
     def settle_ahead(self) -> None:
-        """Settle what is dead or expired in front of the next message that is to be delivered, nobody having asked.
+        """Settle what is expired in front of the next message that is to be delivered, and what is dead, unasked.
 
         So many in a turn, then others have theirs. What is not in memory is read by the prefetching reader, and looked
         at when it comes. Where nothing can be dead or expire, nothing is looked at.
@@ -225,6 +226,10 @@ class ChannelEngine(Settlement, Generic[M]):
         state = self.state
         self._looks_ahead = False
         if state is None or self._over is not None or not (self.options.max_attempts or self._host.mortal):
+            return
+        if self._spent and not self._settle_spent(state):
+            self._looks_ahead = True
+            asyncio.get_running_loop().call_soon(self.settle_ahead)
             return
         for _ in range(_MOST_AT_ONCE):
             if not state.ready:
@@ -239,6 +244,27 @@ class ChannelEngine(Settlement, Generic[M]):
                 return
         self._looks_ahead = True
         asyncio.get_running_loop().call_soon(self.settle_ahead)
+
+    def _settle_spent(self, state: ChannelState) -> bool:
+        """Give up what had its last attempt, though others that may be delivered are before it; return whether it is.
+
+        So many in a turn. What is not in memory is read first.
+        """
+        missing = []
+        for _ in range(min(len(self._spent), _MOST_AT_ONCE)):
+            offset = self._spent.popleft()
+            if state.is_ready(offset):
+                batch = self.source.at_hand(offset)
+                if batch is None:
+                    missing.append(offset)
+                else:
+                    self._wanted(state, batch, offset - batch.first)
+        done = not self._spent
+        if missing:
+            self._spent.extend(missing)
+            self._looks_ahead = True
+            self.source.bring(missing)
+        return done
 
     def _wanted(self, state: ChannelState, batch: Batch, number: int) -> bool:
         """Return whether the message is to be delivered now; what is not is settled, deferred or given up."""
@@ -312,8 +338,12 @@ class ChannelEngine(Settlement, Generic[M]):
         if error is not None and self._wait_queue.line:
             # With nobody waiting it is dropped: the next who asks has it read again.
             self._fetch_error = error
-        if error is None and self._looks_ahead:
+        if self._looks_ahead and error is None:
             self.settle_ahead()
+        elif self._looks_ahead:
+            # A disk that cannot be read is not asked again at once, and so all the time.
+            self._looks_ahead = False
+            self._alarm.set(monotonic_ns(self._clock) + SECOND)
         self.wake(everybody=error is not None)
 
     def pause(self, *, paused: bool | None = None) -> None:

@@ -121,6 +121,12 @@ class MessageSource:
         if len(self.requeue_cache.batches) < _AT_ONCE:
             self._want_missing(state)
 
+    def bring(self, offsets: list[int]) -> None:
+        """Have some of these read, unless others are; once that is done, `supplied` is called."""
+        if not self.missing:
+            self.missing = offsets[:_AT_ONCE]
+            self._reader.want(self)
+
     def _want_missing(self, state: ChannelState) -> None:
         if self.missing:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.delivery.leases import ACKED, MEASURED
@@ -165,6 +166,7 @@ class Settlement(ABC):
         self._joiners: list[asyncio.Future[None]] = []
         self._idlers: list[asyncio.Future[None]] = []
         self._renewed: dict[int, int] = {}
+        self._spent: deque[int] = deque()  # what had its last attempt, as far as it was not given up at once
 
     @property
     def place(self) -> str:
@@ -185,7 +187,7 @@ class Settlement(ABC):
 
     @abstractmethod
     def settle_ahead(self) -> None:
-        """Settle what is dead or expired in front of the next message that is to be delivered."""
+        """Settle what is dead, and what is expired in front of the next message that is to be delivered."""
 
     @abstractmethod
     def wake(self, *, everybody: bool = False) -> None:
@@ -231,6 +233,8 @@ class Settlement(ABC):
         late = [offset for offset in state.tick(monotonic_ns(self._clock)) if not self._kept_on(state, offset)]
         for offset in late:
             state.time_out(offset)
+            if self.counting and state.attempts(offset) >= (self.options.max_attempts or 0):
+                self._spent.append(offset)
         if late:
             self.noted()
             self._host.reporter.timed_out(self._host.name, self.name, late)
