@@ -280,7 +280,9 @@ def lives(pid: int) -> bool:
 
 
 def is_locked(directory: str) -> bool:
-    """Return whether somebody owns a store's directory. Whoever tries to own it in that moment is refused.
+    """Return whether somebody owns a store's directory, as far as that can be seen by the directory's own lock.
+
+    Whoever tries to own it in that moment is refused.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -288,9 +290,10 @@ def is_locked(directory: str) -> bool:
     with _os_errors(directory):
         fd = os.open(directory, os.O_RDONLY | _DIRECTORY)
         try:
-            free = lock_descriptor(fd, blocking=False)
+            free = _lock_directory(fd)
             if free:
-                unlock_descriptor(fd)
+                with suppress(OSError):  # where directories have no locks
+                    unlock_descriptor(fd)
             return not free
         finally:
             os.close(fd)

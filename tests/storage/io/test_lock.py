@@ -21,7 +21,7 @@ from filelock import lock_descriptor
 
 from aiodq.errors import NotAStoreError, ReadOnlyError, StorageError, StoreLockedError
 from aiodq.storage.io import lock as lock_module
-from aiodq.storage.io.lock import LOCK_NAME, StoreLock, lock_holder
+from aiodq.storage.io.lock import LOCK_NAME, StoreLock, is_locked, lock_holder
 from tests.processes import environment, killed_at_last
 
 if TYPE_CHECKING:
@@ -374,7 +374,17 @@ def test_file_lock_alone_refuses(store: Path, monkeypatch: pytest.MonkeyPatch) -
     with owned(store):
         assert refused(store).pid == os.getpid()
         assert owner_in(store)[0] == str(os.getpid())
+        assert not is_locked(str(store))  # which has to be tried then
     StoreLock.acquire(str(store)).release()
+
+
+def test_whether_it_is_owned_is_seen_without_owning_it(store: Path) -> None:
+    assert not is_locked(str(store))
+    with owned(store):
+        assert is_locked(str(store))
+    assert not is_locked(str(store))
+    with pytest.raises(StorageError):
+        is_locked(str(store / "missing"))
 
 
 @pytest.mark.parametrize("step", ["file", "directory"])
