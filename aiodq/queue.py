@@ -208,7 +208,8 @@ class Queue(Producer, Channel, AsyncBlock):
 
         Args:
             message: which; None acks the one that the calling task got last and that is neither settled nor taken
-                away, as asyncio's callers get and settle in one task.
+                away, as asyncio's callers get and settle in one task. Before Python 3.12 `asyncio.wait_for` gets in a
+                task of its own: write `get(timeout=...)` there.
 
         Raises:
             ValueError: None, and the calling task holds no message of this queue.
@@ -227,7 +228,7 @@ class Queue(Producer, Channel, AsyncBlock):
             self.check()
             raise ValueError(
                 "task_done() called too many times: this task holds no message of this queue. Where one task gets and "
-                "another settles, name the message: task_done(message)"
+                "another settles, as with asyncio.wait_for before Python 3.12, name the message: task_done(message)"
             )
         message.ack_nowait()
 

@@ -291,6 +291,21 @@ class TestTaskDone:
             assert (await soon(slow)).settled
             assert jobs.depth == 0
 
+    async def test_without_one_after_wait_for(self, path: Path) -> None:
+        """It gets in another task before Python 3.12, and who counts on it is told so; `timeout` is no such thing."""
+        async with queue(path) as jobs:
+            await fill(jobs, numbered(2))
+            await jobs.get(timeout=10)
+            jobs.task_done()
+            message = await asyncio.wait_for(jobs.get(), 10)
+            if sys.version_info >= (3, 12):
+                jobs.task_done()
+            else:
+                with pytest.raises(ValueError, match=r"as with asyncio\.wait_for .*name the message"):
+                    jobs.task_done()
+                jobs.task_done(message)
+            assert jobs.depth == 0
+
     async def test_without_one_through_another_handle(self, path: Path) -> None:
         async with aiodq.open(path) as store:
             await store.queue("jobs").put(b"a")
