@@ -99,6 +99,7 @@ class StoreEngine:
         transactions: those whose blocks tasks are in.
         deletions: of topics and channels.
         failure: why the store stopped, or None.
+        reclaiming: others may hold messages of an owner before; until it is known who does, nothing is settled.
     """
 
     def __init__(self, path: str, options: StoreOptions | None, seams: Seams) -> None:
@@ -122,6 +123,7 @@ class StoreEngine:
         self.failure: StoreFailedError | None = None
         self.closing: bool = False
         self.forked: bool = False
+        self.reclaiming: bool = False
         self._opening = threading.Lock()
         self._opened: OpenedStore | None = None
         self._committer: Committer | None = None
@@ -249,6 +251,8 @@ class StoreEngine:
             channel_engine = self.channel_engine(engine, channel, make)
             channel_engine.configure(meta.channel_options.get(channel, channel_engine.options))
             channel_engine.pause(paused=channel in paused)
+            if self.reclaiming:
+                channel_engine.reclaim(under_way=True)
             channel_engine.attach(journal, state)
             engine.attached(channel_engine)
         return engine

@@ -94,9 +94,12 @@ class Owner:
         self._place.settle()
         self._listening = listen(self.engine.path)
         self._expected = known or {}
-        if self._expected or (known is None and self._listening.after_crash):
-            # INVARIANT: in this step nothing was delivered yet: nobody but the opener has had a turn with the store.
-            self._hold_back(under_way=True)
+        waits = bool(self._expected) or (known is None and self._listening.after_crash)
+        # INVARIANT: until this step nothing was delivered: nobody but the opener has had a turn with the store. Nor was
+        # what had its last attempt given up: who holds it may live.
+        self._hold_back(under_way=waits)
+        self.engine.reclaiming = False
+        if waits:
             self._overdue = self.engine.loop.time() + _LONGEST_RECLAIM
             self._reclaiming = self.engine.loop.call_later(self._reclaim, self._look_for_late)
         self._note_clients()

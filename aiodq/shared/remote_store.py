@@ -165,6 +165,7 @@ class RemoteStore:
         if self._locked is not None and is_locked(self.path):
             return False  # to look costs a fiftieth of trying, and who looks often is there soon once the lock is free
         engine = StoreEngine(self.path, self._given, self._seams)
+        engine.reclaiming = True
         try:
             await engine.open(Message, create=self._create)
         except StoreLockedError as error:

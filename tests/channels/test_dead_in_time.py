@@ -104,3 +104,18 @@ async def test_a_disk_that_cannot_be_read_is_asked_again_each_second_and_not_all
         machine.fs.plan = plan
         machine.clock.advance(1)
         await until(lambda: jobs.stats().dead == 10)
+
+
+async def test_a_seek_meanwhile_passes_nothing_over(machine: Machine) -> None:
+    options = aiodq.ChannelOptions(visibility_timeout=5, max_attempts=1, dead_letter="dead")
+    async with machine.store(sync="os", memory_bytes=65_536) as store:
+        jobs = store.queue("jobs", options)
+        await jobs.put_many([aiodq.Draft(b"%d" % number + bytes(2_000), ttl=5) for number in range(300)])
+        await jobs.put_many([b"last"] * 3)
+        held = await jobs.get_many(10)
+        await held[0].nack()
+        held = held[1:]
+        machine.clock.advance(5)
+        await jobs.seek("earliest")
+        await until(lambda: jobs.depth == 3)
+        assert [message.body for message in await jobs.get_many(10)] == [b"last"] * 3

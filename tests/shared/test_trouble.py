@@ -35,6 +35,25 @@ if TYPE_CHECKING:
 QUICK = aiodq.StoreOptions(sync="os")
 
 
+async def test_a_last_attempt_is_not_given_up_while_its_holder_lives_though_its_owner_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.shared.child", str(tmp_path / "s"), "p", "2"]
+    last = aiodq.ChannelOptions(max_attempts=1, dead_letter="dead")
+    with killed_at_last(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        while not (await asyncio.to_thread(child.stdout.readline)).startswith("done"):
+            pass
+        async with aiodq.open(tmp_path / "s", mode="shared") as store:
+            queue, dead = store.queue(TOPIC, last), store.queue("dead")
+            messages = await queue.get_many(2, linger=PATIENCE)
+            child.kill()
+            for message in messages:
+                async with asyncio.timeout(PATIENCE):
+                    await message.ack()
+            await queue.refresh()
+            await dead.refresh()
+            assert (queue.depth, dead.depth, queue.topic.stats().channels["default"].dead) == (0, 0, 0)
+
+
 async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

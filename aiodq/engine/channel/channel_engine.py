@@ -227,6 +227,8 @@ class ChannelEngine(Settlement, Generic[M]):
         self._looks_ahead = False
         if state is None or self._over is not None or not (self.options.max_attempts or self._host.mortal):
             return
+        if self._reclaiming:
+            return
         if self._spent and not self._settle_spent(state):
             self._looks_ahead = True
             asyncio.get_running_loop().call_soon(self.settle_ahead)
@@ -253,7 +255,7 @@ class ChannelEngine(Settlement, Generic[M]):
         missing = []
         for _ in range(min(len(self._spent), _MOST_AT_ONCE)):
             offset = self._spent.popleft()
-            if state.is_ready(offset):
+            if state.is_ready(offset) and state.passed(offset):  # else there was a seek meanwhile
                 batch = self.source.at_hand(offset)
                 if batch is None:
                     missing.append(offset)
@@ -359,9 +361,10 @@ class ChannelEngine(Settlement, Generic[M]):
         return self._own_pause or self._host.paused
 
     def reclaim(self, *, under_way: bool) -> None:
-        """Deliver nothing while those who held messages of an owner before may claim them, or go on."""
+        """Deliver and settle nothing while those who held messages of an owner before may claim them, or go on."""
         self._reclaiming = under_way
         self.pause()
+        self.settle_ahead()
 
     def hold_back(self, *, held: bool) -> None:
         """Deliver nothing while options are written, or go on."""
