@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
+from aiodq.engine.channel.channel_engine import ChannelEngine
+from aiodq.storage.log.topic_log import TopicLog
 from aiodq.testing import Fault, FaultPlan
-from tests.channels.support import counts, soon, until
+from tests.channels.support import PATIENCE, counts, soon, until
 
 if TYPE_CHECKING:
     from tests.channels.support import Machine
@@ -119,3 +122,27 @@ async def test_a_seek_meanwhile_passes_nothing_over(machine: Machine) -> None:
         await jobs.seek("earliest")
         await until(lambda: jobs.depth == 3)
         assert [message.body for message in await jobs.get_many(10)] == [b"last"] * 3
+
+
+async def test_nothing_is_given_up_while_other_options_are_being_written(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with machine.jobs(max_attempts=1, dead_letter="dead") as jobs:
+        await jobs.put(b"a")
+        await jobs.get()  # its one attempt
+    looked, note, supplied = threading.Event(), TopicLog.choose_for_channel, ChannelEngine.supplied
+
+    def note_later(log: TopicLog, *args: Any) -> None:
+        assert looked.wait(PATIENCE)
+        note(log, *args)
+
+    def looked_at(channel_engine: ChannelEngine[Any], error: Exception | None) -> None:
+        supplied(channel_engine, error)
+        looked.set()
+
+    monkeypatch.setattr(TopicLog, "choose_for_channel", note_later)
+    monkeypatch.setattr(ChannelEngine, "supplied", looked_at)
+    async with machine.store() as store:
+        jobs = store.queue("jobs", aiodq.ChannelOptions(max_attempts=3))
+        assert (await soon(jobs.get())).attempts == 2
+        assert "dead" not in store.topics()

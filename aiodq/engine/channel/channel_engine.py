@@ -227,7 +227,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self._looks_ahead = False
         if state is None or self._over is not None or not (self.options.max_attempts or self._host.mortal):
             return
-        if self._reclaiming:
+        if self._reclaiming or self.held:
             return
         if self._spent and not self._settle_spent(state):
             self._looks_ahead = True
@@ -367,10 +367,11 @@ class ChannelEngine(Settlement, Generic[M]):
         self.settle_ahead()
 
     def hold_back(self, *, held: bool) -> None:
-        """Deliver nothing while options are written, or go on."""
+        """Deliver and settle nothing while options are written, or go on."""
         if held != self.held:
             self.held = held
             self.pause()
+            self.settle_ahead()
 
     def seek(self, offset: int) -> None:
         """Go on from another offset."""
