@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NOBODY: Final = 65534
 
 
-def script(source: str, *arguments: object, limit: tuple[str, int] | None = None) -> str:
+def script(source: str, *arguments: object, limit: tuple[str, int] | None = None, seconds: float = WATCHDOG) -> str:
     """Run a script, with one of the system's limits perhaps; return what it prints. A hang is a failure."""
     if limit is not None:
         name, most = limit
@@ -35,7 +35,7 @@ def script(source: str, *arguments: object, limit: tuple[str, int] | None = None
     command = [sys.executable, "-c", source, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=WATCHDOG, env=environment, cwd="/", check=False
+        command, capture_output=True, text=True, timeout=seconds, env=environment, cwd="/", check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -278,7 +278,8 @@ asyncio.run(main())
 
 
 def refused_descriptors(path: Path, seed: int, number: int) -> list[int]:
-    said = script(WITHOUT_DESCRIPTORS, path, seed, number, limit=("RLIMIT_NOFILE", 64))
+    seconds = max(number / 100, 1) * WATCHDOG
+    said = script(WITHOUT_DESCRIPTORS, path, seed, number, limit=("RLIMIT_NOFILE", 64), seconds=seconds)
     return [int(word) for word in said.split()]
 
 
