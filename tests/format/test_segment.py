@@ -390,3 +390,19 @@ def test_arbitrary_entries(rows: list[tuple[int, int, int, int, int]]) -> None:
     except CorruptionError:
         return
     assert all(START <= position < tail.data_end for position in index.positions)
+
+
+def test_one_wrong_bit_of_a_header_is_mended_and_no_more() -> None:
+    header = SegmentHeader(123, UUID(int=7), 5, 9)
+    data = header.encode()
+    assert SegmentHeader.mended(b"") is None
+    assert SegmentHeader.mended(data[:-1]) is None
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit >> 3] ^= 1 << (bit & 7)
+        assert SegmentHeader.mended(damaged) == header
+    for bit in range(0, 8 * len(data) - 8, 7):
+        damaged = bytearray(data)
+        damaged[bit >> 3] ^= 1 << (bit & 7)
+        damaged[(bit >> 3) + 1] ^= 1
+        assert SegmentHeader.mended(damaged) is None

@@ -272,6 +272,8 @@ def inspect(file: File, path: str, base: int, topic: UUID) -> Inspection:
         _check_identity(header, path, base, topic)
     except CorruptionError as error:
         header_error = error if any(head) else CorruptionError("the segment's header is all zeros", path, 0)
+        if not error.position:
+            header_error = _stray(head, path, base, topic) or header_error
         header = SegmentHeader(base, topic, 0, topic_salt(topic) if tail is None else tail.salt)
     if tail is not None and tail.salt != header.salt:
         tail, tail_error = None, CorruptionError("the footer is another segment's", path, size - FOOTER_TAIL.size)
@@ -314,6 +316,20 @@ def _check_identity(header: SegmentHeader, path: str, base: int, topic: UUID) ->
     if header.base != base:
         message = f"the segment says it begins at offset {header.base}, its name says {base}"
         raise CorruptionError(message, path, 16)
+
+
+def _stray(head: bytes, path: str, base: int, topic: UUID) -> CorruptionError | None:
+    """Return why a segment whose header is damaged is not the one that its name says, as far as can be known.
+
+    By its name alone, its messages would get the offsets of others.
+    """
+    was = SegmentHeader.mended(head, path)
+    try:
+        if was is not None:
+            _check_identity(was, path, base, topic)
+    except CorruptionError as error:
+        return error
+    return None
 
 
 def sealed_segment(path: str, found: Inspection, tail: FooterTail) -> Segment:

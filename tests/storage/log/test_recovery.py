@@ -627,6 +627,26 @@ def test_messages_put_one_by_one_are_counted_as_each_would_be(
                 assert look() == found
 
 
+@pytest.mark.parametrize("flipped", ["magic", "base", "topic", "checksum"])
+def test_a_segment_under_anothers_name_is_known_by_a_header_with_a_wrong_bit(tmp_path: Path, flipped: str) -> None:
+    """Else its messages would get the other's offsets: neither end of the file says by itself where it begins."""
+    log = open_log(tmp_path / "t")
+    for number in range(4):
+        put(log, [b"%d" % number] * 2)
+        log.roll()
+    log.close()
+    second, third = segments(tmp_path / "t")[1:3]
+    flip(second, {"magic": 3, "base": 16, "topic": 30, "checksum": 61}[flipped], 2)
+    at_rest = second.read_bytes()
+    second.write_bytes(third.read_bytes())
+    third.write_bytes(at_rest)
+    log = open_log(tmp_path / "t")
+    assert contents(log)[0] == {0: b"0", 1: b"0", 6: b"3", 7: b"3"}
+    assert [(damage.first, damage.stop) for damage in log.damages if damage.stop] == [(2, 6)]
+    assert len(set_aside(tmp_path / "t")) == 2
+    log.close()
+
+
 @pytest.mark.parametrize("size", [0, 1, SEGMENT_HEADER.size - 1, SEGMENT_HEADER.size])
 @pytest.mark.parametrize("junk", ["zeros", "random"])
 def test_a_new_segment_with_anything_for_a_header_is_an_empty_one(
