@@ -166,3 +166,10 @@ change(
     "Op(OpKind.FLOOR, self._floor + 1)",
     "puts and acks",
 )
+change(
+    "what had its last attempt is given up by options that are being replaced",
+    ChannelEngine.settle_ahead,
+    "if self._reclaiming or self.held:",
+    "if self._reclaiming:",
+    test="tests/channels/test_dead_in_time.py::test_nothing_is_given_up_while_other_options_are_being_written",
+)

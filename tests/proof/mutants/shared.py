@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unittest import mock
 
+from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.shared import inherited
 from aiodq.shared.client_transactions import ClientTransactions
@@ -206,4 +207,12 @@ change(
     "self._ended.set_result(error)",
     "None",
     test="tests/shared/test_rare.py::test_one_who_waits_is_told_of_it_and_the_others_get_what_there_is",
+)
+change(
+    "what had its last attempt is given up before those who hold it were heard",
+    ChannelEngine.settle_ahead,
+    "if self._reclaiming or self.held:",
+    "if self.held:",
+    test="tests/shared/test_trouble.py::"
+    "test_a_last_attempt_is_not_given_up_while_its_holder_lives_though_its_owner_is_killed",
 )
