@@ -150,7 +150,8 @@ change(
     Lease.turn,
     "self.turns.append((self.next, deadline))",
     "None",
-    test="tests/delivery/test_lease_machine.py::test_any_sequence",
+    test="tests/channels/test_time.py::TestTimeout::"
+    "test_many_in_flight_time_out_in_the_order_in_which_they_were_handed_out",
 )
 change(
     "what was delivered by another process counts as new",
