@@ -588,7 +588,8 @@ class _Wire(asyncio.Protocol):
         self._link.lost(self)
 
     def send(self, said: Said, request: int) -> None:
-        self._transport.write(encode_packet(said, request))
+        if not self._transport.is_closing():  # what is said to who is gone is said again, or answered by `lost`
+            self._transport.write(encode_packet(said, request))
 
     def close(self) -> None:
         if self._transport is not None:

@@ -21,7 +21,7 @@ from aiodq.shared.place import Place
 from aiodq.shared.rendezvous import connect
 from aiodq.storage.store_layout import CLIENTS, SOCKET
 from aiodq.testing import WatchedFileSystem
-from aiodq.wire.packets import Hello, Open, Want
+from aiodq.wire.packets import Hello, Open, Ping, Want
 from aiodq.wire.stream import encode_packet
 from tests.processes import killed_at_last
 from tests.shared.child import TOPIC
@@ -191,6 +191,26 @@ async def test_an_owner_whose_socket_was_deleted_is_found_again(
         ]
     assert not (path / SOCKET).exists()
     assert caplog.text.count("the socket of the store was deleted") == 3
+
+
+async def test_nothing_is_written_to_a_connection_that_has_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        asyncio.timeout(PATIENCE),
+        aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner,
+        aiodq.open(tmp_path / "s", QUICK, mode="client") as client,
+    ):
+        await client.queue("jobs").put(b"x")
+        wire = client._store_engine.link._wire  # type: ignore[attr-defined]  # it is connected
+        for session in owner._remote.owner.clients:  # type: ignore[attr-defined]  # it owns the store
+            session._wire.abort()
+        for number in range(100):
+            wire.send(Ping(0), 1_000_000 + number)
+            if not number % 10:
+                await asyncio.sleep(0)
+        await client.queue("jobs").put(b"y")
+    assert "socket.send()" not in caplog.text
 
 
 async def test_no_socket_is_made_in_another_store_that_has_the_name_now(
