@@ -110,12 +110,13 @@ def test_whoever_is_killed_each_is_done_once_or_not_at_all(
         children: list[Child] = []
         for _ in range(processes):
             begin(rng.randint(50, 400) if rng.random() < 0.5 else 0)
-        for _ in range(kills):
+        for left in reversed(range(kills)):
             wait_for(children, rng.randint(1, 80))
             owner = lock_holder(str(path))
             alive = [child for child in children if child.alive]
             victims = [child for child in alive if child.process.pid == owner] or alive
-            if victims and rng.random() < 0.8:
+            nobody_yet = len(alive) == len(children)
+            if victims and (rng.random() < 0.8 or (nobody_yet and not left)):
                 victim = rng.choice(victims if rng.random() < 0.7 else alive)
                 victim.process.kill()
                 victim.process.wait()
