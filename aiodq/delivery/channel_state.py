@@ -11,22 +11,22 @@ from __future__ import annotations
 
 import heapq
 import sys
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from aiodq.delivery.counters import Counters
-from aiodq.delivery.leases import LONGEST, Leases
+from aiodq.delivery.leases import LONGEST, Lease, Leases
 from aiodq.delivery.log_end import OwnEnd
-from aiodq.delivery.range_set import RangeSet
+from aiodq.delivery.range_set import RangeSet, among
 from aiodq.delivery.requeue_ops import deferrals, deliveries
 from aiodq.delivery.timers import Deadlines, Deferrals
-from aiodq.format.journal import ChannelImage, Op, OpKind, applied, due_time
+from aiodq.delivery.unnoted import Unnoted
+from aiodq.format.journal import ChannelImage, Op, applied, due_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aiodq.delivery.log_end import LogEnd
-
-from aiodq.delivery.leases import Lease
 
 __all__ = ["ChannelState"]
 
@@ -73,11 +73,7 @@ class ChannelState:
         # No message from here on was delivered before, in another process.
         self._unseen = floor
         self._deliveries = 0
-        self._fresh_acks: list[tuple[int, int]] = []
-        self._fresh_requeues: list[int] = []
-        self._fresh_deliveries: list[int] = []
-        self._fresh_seek: int | None = None
-        self._noted_floor = floor
+        self._unnoted = Unnoted(floor)
 
     @classmethod
     def restored(
@@ -109,7 +105,7 @@ class ChannelState:
         state._attempts = {o: n for o, n in noted.attempts.items() if state._is_open(o)}
         state.orphans = {offset: waited for offset, waited in noted.suspects.items() if state._is_open(offset)}
         state._unseen = max(state._attempts, default=-1) + 1
-        state._cursor = state._noted_floor = state._floor
+        state._cursor = state._unnoted.floor = state._floor
         for offset in sorted(o for o, due in dues.items() if due > wall and state._is_open(o)):
             state._attempts.setdefault(offset, 0)
             state.defer(offset, now + dues[offset] - wall)
@@ -189,9 +185,9 @@ class ChannelState:
 
     @property
     def credit(self) -> int:
-        """How many more may be in flight."""
+        """How many more may be in flight: none where more are, held by who makes letters of them."""
         self._look()
-        return self.max_in_flight - len(self._apart) - self._leases.in_flight
+        return max(self.max_in_flight - len(self._apart) - self._leases.in_flight, 0)
 
     @property
     def end(self) -> int:
@@ -263,9 +259,7 @@ class ChannelState:
 
     def reach(self, lease: Lease) -> None:
         """Let as many be handed out of the open lease as there are, and as may be in flight."""
-        self._look()
-        credit = self.max_in_flight - len(self._apart) - self._leases.in_flight
-        lease.limit = min(len(lease.marks), lease.next + max(credit, 0)) if lease.open else lease.next
+        lease.limit = min(len(lease.marks), lease.next + self.credit) if lease.open else lease.next
 
     def acked(self, lease: Lease) -> None:
         """A message of a lease was acked, for the first time since somebody looked."""
@@ -307,7 +301,7 @@ class ChannelState:
         self._apart[offset] = self._deliveries
         if self.counting:
             self._noted[offset] = attempts
-            self._fresh_deliveries.append(offset)
+            self._unnoted.deliveries.append(offset)
         if deadline is not None:
             self._deadlines.add(deadline, offset, self._deliveries)
         if offset >= self._cursor and not (self._passed.total and offset in self._passed):
@@ -348,10 +342,14 @@ class ChannelState:
         """Return how often a message was delivered that is not in flight."""
         return self._attempts.get(offset, 0)
 
+    def delivered_as_often(self, attempts: int) -> list[int]:
+        """Return what is not in flight, was delivered so often or more often, and is not settled."""
+        return [offset for offset, number in self._attempts.items() if number >= attempts]
+
     def count(self, offset: int, attempts: int) -> None:
         """Note how often a message was delivered, for whoever delivers it next."""
         self._attempts[offset] = attempts
-        self._fresh_requeues.append(offset)
+        self._unnoted.requeues.append(offset)
 
     def touch(self, offset: int, deadline: int) -> None:
         """Expect a message in flight back by then."""
@@ -364,8 +362,9 @@ class ChannelState:
         self._leases.pop(offset)
         self._deliveries += 1
         self._apart[offset] = self._deliveries
-        if offset >= self._cursor and offset not in self._passed:
-            self._cursor = offset + 1
+        if offset >= self._cursor:
+            # What is before it may not have been handed out yet.
+            self._passed.add(offset, offset + 1)
         return self._deliveries
 
     def unhold(self, offset: int, delivery: int) -> None:
@@ -378,13 +377,19 @@ class ChannelState:
         moments = self.deferred.next(), self._deadlines.next(), self._leases.next_deadline()
         return min((moment for moment in moments if moment is not None), default=None)
 
-    def tick(self, now: int) -> list[int]:
-        """Make ready what is due; return what was in flight for too long. The caller requeues that, one by one."""
+    def tick(self, now: int) -> tuple[list[int], list[int]]:
+        """Make ready what is due, and return it; and what was in flight for too long, which the caller requeues."""
         self._look()
-        for offset in self.deferred.take(now):
+        due = self.deferred.take(now)
+        for offset in due:
             self._come_again(offset)
         late = self._deadlines.next()
-        return self._leases.take_late(now) + ([] if late is None or late > now else self._deadlines.take(now))
+        return due, self._leases.take_late(now) + ([] if late is None or late > now else self._deadlines.take(now))
+
+    def recall(self, offset: int) -> None:
+        """Make a deferred message ready before it is due."""
+        self.deferred.discard(offset)
+        self._come_again(offset)
 
     def _come_again(self, offset: int) -> None:
         heapq.heappush(self._again, offset)
@@ -435,9 +440,17 @@ class ChannelState:
         self._counters.dead += 1
         self._settle(offset, offset + 1)
 
-    def expire(self, offset: int) -> None:
-        """Settle a ready message whose time is over."""
-        self._counters.expired += self._give_up(offset, offset + 1)
+    def expire(self, ranges: Iterable[tuple[int, int]]) -> list[int]:
+        """Settle what is ready or deferred of messages whose time is over; return what of them is in flight."""
+        flying = sorted(self.in_flight)
+        held: list[int] = []
+        for start, stop in ranges:
+            those = flying[bisect_left(flying, start) : bisect_left(flying, stop)]
+            for edge in (*those, stop):
+                self._counters.expired += self._give_up(start, edge)
+                start = edge + 1  # noqa: PLW2901 - on behind what is in flight
+            held += those
+        return held
 
     def cancel(self, offset: int) -> None:
         """Settle a deferred message that nobody is to get."""
@@ -450,14 +463,14 @@ class ChannelState:
     def seek(self, offset: int) -> None:
         """Begin anew at an offset: everything below it is settled, nothing else; what is in flight is forgotten."""
         self._look()
-        self._floor = self._cursor = self._noted_floor = offset
+        self._floor = self._cursor = offset
         self._settled, self._passed = RangeSet(), RangeSet()
         for forgotten in (
             self._apart, self._leases, self.deferred, self._deadlines, self._again, self._attempts, self._noted,
         ):  # fmt: skip
             forgotten.clear()
         self.all_noted()
-        self._fresh_seek = offset
+        self._unnoted.seek = offset
 
     def lose(self, start: int, stop: int) -> int:
         """Settle offsets that cannot be read any more; return how many were not settled."""
@@ -495,7 +508,7 @@ class ChannelState:
     def unnoted(self) -> int:
         """How much of what happened, besides the floor, `take_ops` has not told."""
         self._look()
-        return max(len(self._fresh_acks), len(self._fresh_requeues))
+        return max(len(self._unnoted.acks), len(self._unnoted.requeues))
 
     def take_ops(self, wall: int = 0, now: int = 0, most: int = sys.maxsize) -> list[Op]:
         """Return what happened since the last call, as short as it can be said, noted at this wall time and moment.
@@ -506,43 +519,33 @@ class ChannelState:
             most: only so many of the oldest acks and so many of the oldest requeues: the others come with later calls.
         """
         self._look()
-        ops: list[Op] = []
-        if self._fresh_seek is not None:
-            ops.append(Op(OpKind.SEEK, self._fresh_seek))
-            self._fresh_seek = None
-        if self._floor > self._noted_floor:
-            ops.append(Op(OpKind.FLOOR, self._floor))
-            self._noted_floor = self._floor
-        if self._fresh_acks:
-            joined = RangeSet()
-            for start, stop in self._fresh_acks[:most]:
-                joined.add(max(start, self._floor), stop)
-            ops += [Op(OpKind.ACK, start, stop - start) for start, stop in joined]
-            del self._fresh_acks[:most]
-        if self._fresh_requeues or self._fresh_deliveries:
-            requeued = {offset for offset in self._fresh_requeues[:most] if self._is_open(offset)}
+        unnoted = self._unnoted
+        ops = unnoted.take_settled(self._floor, most)
+        if unnoted.requeues or unnoted.deliveries:
+            requeued = {offset for offset in unnoted.requeues[:most] if self._is_open(offset)}
             # INVARIANT: each delivery is told now, as it is to be written before anybody has the message.
-            delivered = requeued | (self._noted.keys() & set(self._fresh_deliveries))
+            delivered = requeued | (self._noted.keys() & set(unnoted.deliveries))
             ops += deliveries(sorted(delivered), self._noted, self._attempts, self.orphans)
             # Behind the others: what is delivered or requeued counts as deferred no more.
             ops += deferrals(sorted(requeued), self.deferred, self.orphans, wall, now)
-            del self._fresh_requeues[:most]
-            self._fresh_deliveries.clear()
+            del unnoted.requeues[:most]
+            unnoted.deliveries.clear()
         return ops
 
     def all_noted(self) -> None:
         """Let `take_ops` tell nothing of what happened so far: an `image` of it is kept instead."""
-        self._fresh_seek, self._noted_floor = None, self.floor
-        for fresh in (self._fresh_acks, self._fresh_requeues, self._fresh_deliveries):
-            fresh.clear()
+        self._unnoted.clear(self.floor)
 
     def renote(self) -> None:
         """Have `take_ops` say everything again, as what it said last did not reach the disk."""
         # Of everything that was noted before, nothing counts any more.
-        self._fresh_seek = self._noted_floor = self.floor
-        self._fresh_acks = list(self._settled)
-        self._fresh_requeues = list(self._attempts)
-        self._fresh_deliveries = list(self._noted)
+        unnoted = self._unnoted
+        unnoted.seek = unnoted.floor = self.floor
+        unnoted.acks, unnoted.requeues, unnoted.deliveries = (
+            list(self._settled),
+            list(self._attempts),
+            list(self._noted),
+        )
 
     def _is_open(self, offset: int) -> bool:
         return self._floor <= offset < self.log.visible and offset not in self._settled
@@ -553,7 +556,7 @@ class ChannelState:
             return 0
         before = self.depth
         self._make_way(start, stop)
-        for offset in [o for o in self._apart if start <= o < stop]:
+        for offset in among(self._apart, start, stop):
             self._land(offset)
         self._leases.take_away(start, stop)
         if self.deferred:
@@ -570,10 +573,8 @@ class ChannelState:
             self._noted.pop(offset, None)
 
     def _settle(self, start: int, stop: int) -> None:
-        if stop - start == 1:
-            self._attempts.pop(start, None)
-        elif self._attempts:
-            self._attempts = {o: n for o, n in self._attempts.items() if not start <= o < stop}
+        for offset in among(self._attempts, start, stop):
+            del self._attempts[offset]
         self._settle_plain(start, stop)
 
     def _settle_plain(self, start: int, stop: int) -> None:
@@ -582,7 +583,7 @@ class ChannelState:
             self._floor = stop
             return
         self._settled.add(start, stop)
-        self._fresh_acks.append((start, stop))
+        self._unnoted.acks.append((start, stop))
         if start == self._floor:
             self._advance()
 
@@ -590,7 +591,7 @@ class ChannelState:
         """As `_settle_plain`, of several ranges of messages that were in flight: each start and its stop, in order."""
         # INVARIANT: what is in flight is not settled yet.
         self._settled.add_new(edges)
-        self._fresh_acks += zip(edges[0::2], edges[1::2], strict=True)
+        self._unnoted.acks += zip(edges[0::2], edges[1::2], strict=True)
         if edges[0] == self._floor:
             self._advance()
 

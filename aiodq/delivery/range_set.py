@@ -7,9 +7,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
-__all__ = ["RangeSet"]
+__all__ = ["RangeSet", "among"]
 
 
 class RangeSet:
@@ -103,3 +103,10 @@ class RangeSet:
         if self._stops and self._stops[-1] > number:
             self.total -= self._stops[-1] - number
             self._stops[-1] = number
+
+
+def among(numbers: Collection[int], start: int, stop: int) -> list[int]:
+    """Return those of some numbers, all different, that are from `start` on and below `stop`, by the shorter way."""
+    if stop - start <= len(numbers):
+        return [number for number in range(start, stop) if number in numbers]
+    return [number for number in numbers if start <= number < stop]

@@ -36,6 +36,7 @@ The life of a get:
           `ChannelState.begin`     a lease over the run of plain messages before it; what is special has an entry of its
                                    own, `ChannelState.deliver`
       `ChannelState.tick`          takes back what was in flight for too long: `ChannelState.time_out`, redelivered
+      `Expirations`                tells channels when times to live end; what nobody has in hand is settled then
 
 The life of an ack:
 

@@ -59,6 +59,22 @@ async def test_without_an_owner_it_waits_for_the_next(machine: Machine) -> None:
     assert read_commits(machine.fs, STORE).commits == []
 
 
+async def test_what_has_a_time_to_live_is_settled_when_that_ends(machine: Machine, store: aiodq.Store) -> None:
+    queue = store.queue("jobs")
+    await queue.put(b"head")
+    writer = StagingWriter(machine.fs, machine.clock, STORE, ONCE.name, segment_bytes=1000)
+    for number in range(40):
+        expiry = (machine.clock.now_ns() + 10_000_000_000) * (number % 2)
+        writer.put("jobs", Columns([bytes(100)], expiries=[expiry]))
+    files = tuple(writer.finish()["jobs"])
+    assert commit_staged(machine.fs, STORE, Commit(ONCE, {"jobs": files}, machine.clock.now_ns()))
+    await eventually(lambda: queue.depth == 41)
+    await adopted(machine)
+    machine.clock.advance(10)
+    await eventually(lambda: queue.depth == 21)
+    assert ready(queue) == [b"head", *[bytes(100)] * 20]
+
+
 async def test_a_store_may_begin_with_it(machine: Machine) -> None:
     machine.fs.make_directory(STORE)
     assert load(machine, ONCE, {"new": numbered(9)})

@@ -47,6 +47,7 @@ class ChannelMachine(RuleBasedStateMachine):
         self.deferred: dict[int, int] = {}
         self.deadlines: dict[int, int] = {}
         self.suspected: set[int] = set()
+        self.untaken: set[int] = set()
         self.dues: dict[int, int] = {}  # of what was put with a delay, as the log has them
         self.keep()
 
@@ -61,11 +62,17 @@ class ChannelMachine(RuleBasedStateMachine):
     @property
     def delivered(self) -> dict[int, int]:
         """How often each was, as far as it outlives the process."""
-        in_flight = {offset: attempts for offset, (attempts, _) in self.flight.items()}
+        in_flight = {offset: attempts for offset, (attempts, _) in self.flight.items() if offset not in self.untaken}
         return self.attempts | in_flight if self.counting else dict(self.attempts)
+
+    @property
+    def taken(self) -> list[int]:
+        """What somebody has in hand who may settle it."""
+        return sorted(self.flight.keys() - self.untaken)
 
     def settle(self, offsets: set[int]) -> None:
         self.settled |= offsets
+        self.untaken -= offsets
         for offset in offsets:
             self.flight.pop(offset, None)
             self.attempts.pop(offset, None)
@@ -103,35 +110,35 @@ class ChannelMachine(RuleBasedStateMachine):
             if timed:
                 self.deadlines[offset] = self.now + 10
 
-    @precondition(lambda self: self.flight)
+    @precondition(lambda self: self.taken)
     @rule(data=st.data())
     def ack(self, data: st.DataObject) -> None:
-        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        offset = data.draw(st.sampled_from(self.taken))
         self.state.ack(offset)
         self.settle({offset})
 
-    @precondition(lambda self: self.flight)
+    @precondition(lambda self: self.taken)
     @rule(data=st.data(), counted=st.booleans())
     def nack(self, data: st.DataObject, counted: bool) -> None:
-        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        offset = data.draw(st.sampled_from(self.taken))
         attempts, _ = self.flight.pop(offset)
         self.deadlines.pop(offset, None)
         self.attempts[offset] = attempts if counted else attempts - 1
         self.state.nack(offset, self.attempts[offset])
 
-    @precondition(lambda self: self.flight)
+    @precondition(lambda self: self.taken)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
-        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        offset = data.draw(st.sampled_from(self.taken))
         attempts, _ = self.flight.pop(offset)
         self.attempts[offset] = attempts - 1
         self.deadlines.pop(offset, None)
         self.state.release(offset, attempts)
 
-    @precondition(lambda self: self.flight)
+    @precondition(lambda self: self.taken)
     @rule(data=st.data(), wait=st.integers(1, 20), counted=st.booleans())
     def requeue_later(self, data: st.DataObject, wait: int, *, counted: bool) -> None:
-        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        offset = data.draw(st.sampled_from(self.taken))
         attempts, _ = self.flight.pop(offset)
         attempts -= not counted
         self.attempts[offset] = attempts
@@ -151,7 +158,8 @@ class ChannelMachine(RuleBasedStateMachine):
     @rule(passing=st.integers(0, 15))
     def time_goes_by(self, passing: int) -> None:
         self.now += 2 * passing
-        late = self.state.tick(self.now)
+        due, late = self.state.tick(self.now)
+        assert sorted(due) == sorted(o for o, moment in self.deferred.items() if moment <= self.now)
         assert sorted(late) == sorted(o for o, deadline in self.deadlines.items() if deadline <= self.now)
         for offset in late:
             self.state.time_out(offset)
@@ -159,40 +167,83 @@ class ChannelMachine(RuleBasedStateMachine):
             del self.deadlines[offset]
         self.deferred = {offset: due for offset, due in self.deferred.items() if due > self.now}
 
-    @precondition(lambda self: self.flight)
+    @precondition(lambda self: self.taken)
     @rule(data=st.data(), extend=st.integers(1, 20))
     def touch(self, data: st.DataObject, extend: int) -> None:
-        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        offset = data.draw(st.sampled_from(self.taken))
         self.deadlines[offset] = self.now + extend
         self.state.touch(offset, self.now + extend)
 
-    @precondition(lambda self: self.flight)
+    @precondition(lambda self: self.taken)
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:
-        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        offset = data.draw(st.sampled_from(self.taken))
         self.state.send_dead_letter(offset)
         self.settle({offset})
 
-    @precondition(lambda self: self.flight)
+    @precondition(lambda self: self.taken or self.ready)
     @rule(data=st.data())
     def hold(self, data: st.DataObject) -> None:
-        """Nobody but who gave it up has the message any more, and it has no deadline."""
-        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        """Nobody but who gives it up has the message any more, and it has no deadline; nobody else may have had it."""
+        offset = data.draw(st.sampled_from(sorted({*self.taken, *self.ready})))
         delivery = self.state.hold(offset)
         assert delivery not in self.numbers
         self.numbers.add(delivery)
-        self.flight[offset] = (self.flight[offset][0], delivery)
+        if offset in self.ready:
+            self.untaken.add(offset)
+        attempts, _ = self.flight.get(offset, (self.attempts.get(offset, 0), 0))
+        self.flight[offset] = attempts, delivery
         self.deadlines.pop(offset, None)
 
+    @precondition(lambda self: self.untaken)
+    @rule(data=st.data(), wait=st.integers(1, 20), sent=st.booleans())
+    def give_up_untaken(self, data: st.DataObject, wait: int, *, sent: bool) -> None:
+        """It is a letter now, or waits until that is tried again."""
+        offset = data.draw(st.sampled_from(sorted(self.untaken)))
+        if sent:
+            self.state.send_dead_letter(offset)
+            self.settle({offset})
+            return
+        self.untaken.discard(offset)
+        self.attempts[offset], _ = self.flight.pop(offset)
+        self.deferred[offset] = self.now + 2 * wait
+        self.state.nack(offset, self.attempts[offset], self.now + 2 * wait)
+
     @precondition(lambda self: self.ready)
-    @rule(data=st.data(), expired=st.booleans())
-    def pass_over(self, data: st.DataObject, *, expired: bool) -> None:
+    @rule(data=st.data())
+    def pass_over(self, data: st.DataObject) -> None:
         offset = data.draw(st.sampled_from(sorted(self.ready)))
-        if expired:
-            self.state.expire(offset)
-        else:
-            self.state.skip(offset, offset + 1)
+        self.state.skip(offset, offset + 1)
         self.settle({offset})
+
+    @rule(data=st.data())
+    def expire(self, data: st.DataObject) -> None:
+        """Whatever is in nobody's hands is settled, also where it was never handed out, or is deferred."""
+        edges = sorted(data.draw(st.sets(st.integers(0, self.end + 3), max_size=6)))
+        ranges = list(zip(edges[0::2], edges[1::2], strict=False))
+        over = {offset for start, stop in ranges for offset in range(start, stop)}
+        before = self.state.counters.expired
+        assert self.state.expire(ranges) == sorted(over & self.flight.keys())
+        gone = (over & self.ready) | (over & self.deferred.keys())
+        assert self.state.counters.expired == before + len(gone)
+        self.settle(gone)
+
+    @precondition(lambda self: self.deferred)
+    @rule(data=st.data(), sent=st.booleans(), wait=st.integers(1, 20))
+    def give_up_deferred(self, data: st.DataObject, wait: int, *, sent: bool) -> None:
+        """It is made ready, and a letter at once, or waits until that is tried again."""
+        offset = data.draw(st.sampled_from(sorted(self.deferred)))
+        del self.deferred[offset]
+        self.state.recall(offset)
+        assert self.state.is_ready(offset)
+        self.state.hold(offset)
+        if sent:
+            self.state.send_dead_letter(offset)
+            self.settle({offset})
+            return
+        attempts = self.attempts.setdefault(offset, 0)
+        self.deferred[offset] = self.now + 2 * wait
+        self.state.nack(offset, attempts, self.now + 2 * wait)
 
     @rule(data=st.data())
     def seek(self, data: st.DataObject) -> None:
@@ -200,6 +251,7 @@ class ChannelMachine(RuleBasedStateMachine):
         self.state.seek(offset)
         self.settled = set(range(self.start, offset))
         self.attempts, self.deferred, self.deadlines, self.flight = {}, {}, {}, {}
+        self.untaken.clear()
 
     @rule(start=st.integers(0, 40), length=st.integers(0, 5))
     def lose(self, start: int, length: int) -> None:
@@ -251,7 +303,7 @@ class ChannelMachine(RuleBasedStateMachine):
     def keep(self) -> None:
         self.pieces: list[Op] = []
         self.kept_settled, self.kept_attempts = set(self.settled), self.delivered
-        self.kept_hand = set(self.flight) if self.counting else set[int]()
+        self.kept_hand = self.flight.keys() - self.untaken if self.counting else set[int]()
         self.kept_back = self.attempts.keys() - self.flight.keys() - self.suspected
         self.kept_deferred = {offset: due for offset, due in self.deferred.items() if offset in self.attempts}
 
@@ -315,6 +367,7 @@ class ChannelMachine(RuleBasedStateMachine):
                     deferred.setdefault(offset, due)
         self.deferred, self.deadlines = deferred, {}
         self.flight, self.numbers = {}, set()
+        self.untaken.clear()
         suspected = self.state.orphans.keys()
         assert self.kept_hand & self.open <= suspected <= self.open - self.kept_back
         assert not any(self.state.orphans.values())
@@ -329,7 +382,7 @@ class ChannelMachine(RuleBasedStateMachine):
     def counts_are_exact(self) -> None:
         assert self.state.depth == len(self.open)
         assert self.state.ready == len(self.ready)
-        assert self.state.credit == self.state.max_in_flight - len(self.flight) >= 0
+        assert self.state.credit == max(self.state.max_in_flight - len(self.flight), 0)
         assert self.state.end == max(self.end, self.state.floor)
 
     @precondition(lambda self: self.looking)

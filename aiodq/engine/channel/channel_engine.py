@@ -19,7 +19,8 @@ from aiodq.format.frame import Batch
 from aiodq.options import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections import deque
+    from collections.abc import Callable, Iterable, Sequence
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
@@ -111,7 +112,7 @@ class ChannelEngine(Settlement, Generic[M]):
         if self.state is not None:
             self.state.counting = self.counting
             self.state.close_lease()
-            self.settle_ahead()
+            self._look_at_spent(self.state)
             self.state.max_in_flight = options.max_in_flight
             self.wake()
 
@@ -217,56 +218,65 @@ class ChannelEngine(Settlement, Generic[M]):
         lease.limit = min(lease.limit, self._measure_at - lease.number)
         return self._make(lease, index, self.bodies[index], store_ref)
 
-    def settle_ahead(self) -> None:
-        """Settle what is expired in front of the next message that is to be delivered, and what is dead, unasked.
+    def ended(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """The times to live of messages have ended, wherever they stand."""
+        state = self.state
+        if state is None or self._over is not None or ranges[-1][1] <= state.floor:
+            return
+        if self.options.dead_letter is not None or self._tags is not None or self._reclaiming or self.held:
+            self._out_of_turn.ranges.extend(ranges)
+            self.settle_ahead()
+            return
+        self._out_of_turn.outlived(state.expire(ranges), state)
+        self.source.requeue_cache.discard_settled(state.floor, state.settled)
+        self._changed()
 
-        So many in a turn, then others have theirs. What is not in memory is read by the prefetching reader, and looked
-        at when it comes. Where nothing can be dead or expire, nothing is looked at.
-        """
+    def settle_ahead(self) -> None:
+        """Settle what is dead or expired, unasked, so many in a turn; then others have theirs."""
         state = self.state
         self._looks_ahead = False
-        if state is None or self._over is not None or not (self.options.max_attempts or self._host.mortal):
+        if state is None or self._over is not None or self._reclaiming or self.held:
             return
-        if self._reclaiming or self.held:
-            return
-        if self._spent and not self._settle_spent(state):
+        if self._out_of_turn.ranges and not self._settle_out_of_turn(state, self._out_of_turn.ranges):
             self._looks_ahead = True
             asyncio.get_running_loop().call_soon(self.settle_ahead)
-            return
-        for _ in range(_MOST_AT_ONCE):
-            if not state.ready:
-                return
-            found = self.source.next(state, cold=False)
-            if found is None:
-                self._looks_ahead = True
-                return
-            batch, number = found
-            if self._wanted(state, batch, number):
-                self._watch(Batch(batch.first + number, batch.time_ns, batch.columns.slice(number, number + 1)))
-                return
-        self._looks_ahead = True
-        asyncio.get_running_loop().call_soon(self.settle_ahead)
 
-    def _settle_spent(self, state: ChannelState) -> bool:
-        """Give up what had its last attempt, though others that may be delivered are before it; return whether it is.
+    def _settle_out_of_turn(self, state: ChannelState, ranges: deque[tuple[int, int]]) -> bool:
+        """Give up what is to be looked at, as far as it is to be given up; return whether all was looked at.
 
-        So many in a turn. What is not in memory is read first.
+        What is not in memory is read first.
         """
-        missing = []
-        for _ in range(min(len(self._spent), _MOST_AT_ONCE)):
-            offset = self._spent.popleft()
-            if state.is_ready(offset) and state.passed(offset):  # else there was a seek meanwhile
-                batch = self.source.at_hand(offset)
-                if batch is None:
-                    missing.append(offset)
-                else:
-                    self._wanted(state, batch, offset - batch.first)
-        done = not self._spent
+        missing: list[int] = []
+        for _ in range(_MOST_AT_ONCE):
+            if not ranges:
+                break
+            start, stop = ranges.popleft()
+            offset = state.settled.next_missing(max(start, state.floor))
+            if offset + 1 < stop:
+                ranges.appendleft((offset + 1, stop))
+            if offset >= stop:
+                continue
+            if state.delivery(offset) is not None:
+                self._out_of_turn.outlived([offset], state)
+            elif (batch := self.source.at_hand(offset)) is None:
+                missing.append(offset)
+            else:
+                self._look_at(state, batch, offset - batch.first)
+        done = not ranges
         if missing:
-            self._spent.extend(missing)
+            ranges.extendleft((offset, offset + 1) for offset in reversed(missing))
             self._looks_ahead = True
             self.source.bring(missing)
         return done
+
+    def _look_at(self, state: ChannelState, batch: Batch, number: int) -> None:
+        offset = batch.first + number
+        if offset in state.deferred:
+            if not self._is_over(batch, number, monotonic_ns(self._clock)):
+                self._out_of_turn.unsent.add(offset)
+                return
+            state.recall(offset)
+        self._wanted(state, batch, number)
 
     def _wanted(self, state: ChannelState, batch: Batch, number: int) -> bool:
         """Return whether the message is to be delivered now; what is not is settled, deferred or given up."""
@@ -280,11 +290,11 @@ class ChannelEngine(Settlement, Generic[M]):
             state.skip(offset, offset + 1)
         elif self._is_over(batch, number, now):
             if self.options.dead_letter is None:
-                state.expire(offset)
+                state.expire([(offset, offset + 1)])
             else:
                 state.counters.expired += 1
                 self._give_up(state, batch, number, "expired")
-        elif self.options.max_attempts is not None and state.attempts(offset) >= self.options.max_attempts:
+        elif self._is_spent(state, offset):
             self._give_up(state, batch, number, f"delivered {state.attempts(offset)} times")
         else:
             return True
@@ -297,14 +307,6 @@ class ChannelEngine(Settlement, Generic[M]):
         if columns.headers is not None and columns.headers[number].get(FOR, self.name) != self.name:
             return True
         return self._tags is not None and (columns.tags is None or columns.tags[number] not in self._tags)
-
-    def _is_over(self, batch: Batch, number: int, now: int) -> bool:
-        """Return whether the message's time to live has ended."""
-        expiries = batch.columns.expiries
-        if expiries is None or not expiries[number]:
-            return False
-        put = batch.time_ns if batch.columns.times is None else batch.columns.times[number]
-        return self._host.lifetimes.end(batch.first + number, put, expiries[number]) <= now
 
     def _deliver(self, state: ChannelState, batch: Batch, number: int, now: float, store_ref: object) -> M:
         offset = batch.first + number
@@ -378,7 +380,7 @@ class ChannelEngine(Settlement, Generic[M]):
         state = self.state
         if state is not None:
             state.seek(offset)
-            self._host.moved()
+            self._host.moved(offset)
             self.reset()
             self._changed()
 
@@ -473,14 +475,10 @@ class ChannelEngine(Settlement, Generic[M]):
         """Whether somebody waits for a message."""
         return bool(self._wait_queue.line)
 
-    def note_times(self, batch: Batch) -> None:
-        """Messages came of which some are due later, or have a time to live."""
+    def note_dues(self, batch: Batch) -> None:
+        """Messages came of which some are due later."""
         state = self.state
-        if state is None:
-            return
-        if batch.columns.expiries is not None:
-            self._watch(batch)
-        if batch.columns.dues is not None:
+        if state is not None and batch.columns.dues is not None:
             wall, now = self.times()
             later = [(offset, due) for offset, due in enumerate(batch.columns.dues, batch.first) if due > wall]
             for offset, due in later:

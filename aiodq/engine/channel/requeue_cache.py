@@ -10,6 +10,8 @@ from aiodq.format.frame import Batch
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from aiodq.delivery.range_set import RangeSet
+
 __all__ = ["RequeueCache"]
 
 _OVERHEAD: Final = 500
@@ -60,6 +62,11 @@ class RequeueCache:
         batch = self.batches.pop(offset, None)
         if batch is not None:
             self._cost -= batch_cost(batch) + _OVERHEAD
+
+    def discard_settled(self, floor: int, settled: RangeSet) -> None:
+        """Let go of what is settled: below `floor`, and besides."""
+        for offset in [offset for offset in self.batches if offset < floor or offset in settled]:
+            self.discard(offset)
 
     def clear(self) -> None:
         """Let go of everything."""

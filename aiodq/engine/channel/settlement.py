@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.delivery.leases import ACKED, MEASURED
 from aiodq.engine.channel.dead_letters import DeadLetter, send_dead_letter
 from aiodq.engine.channel.failure_causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.channel.message_source import MessageSource
+from aiodq.engine.channel.out_of_turn import OutOfTurn
 from aiodq.engine.channel.wait_queue import WaitQueue
 from aiodq.engine.clock_timer import Alarm, monotonic_ns
 from aiodq.engine.monitoring.latency import LatencyMeter
@@ -76,11 +76,6 @@ class ChannelEngineHost(Protocol):
         """Messages accepted and not yet visible to channels."""
         ...
 
-    @property
-    def mortal(self) -> bool:
-        """Whether the log may hold messages with a time to live."""
-        ...
-
     def check(self) -> None:
         """Raise if the store has failed or is closed to this caller."""
         ...
@@ -101,8 +96,8 @@ class ChannelEngineHost(Protocol):
         """Something was settled or requeued that is not on disk yet."""
         ...
 
-    def moved(self) -> None:
-        """A channel delivers from now on, or goes on from another offset."""
+    def moved(self, offset: int) -> None:
+        """A channel delivers from now on, or goes on elsewhere: from this offset."""
         ...
 
     def write_now(self, channel_engine: Settlement) -> None:
@@ -166,7 +161,7 @@ class Settlement(ABC):
         self._joiners: list[asyncio.Future[None]] = []
         self._idlers: list[asyncio.Future[None]] = []
         self._renewed: dict[int, int] = {}
-        self._spent: deque[int] = deque()  # what had its last attempt, as far as it was not given up at once
+        self._out_of_turn = OutOfTurn()
 
     @property
     def place(self) -> str:
@@ -178,16 +173,23 @@ class Settlement(ABC):
         self.journal = journal
         self.state = state
         state.follow(self._host)
-        self._host.moved()
+        self._host.moved(state.floor)
         state.max_in_flight = self.options.max_in_flight
         state.counting = self.counting
         self._set_alarm(state)
-        self.settle_ahead()
+        self._look_at_spent(state)
         self.wake()
 
     @abstractmethod
     def settle_ahead(self) -> None:
-        """Settle what is dead, and what is expired in front of the next message that is to be delivered."""
+        """Settle what is dead or expired, unasked."""
+
+    def _look_at_spent(self, state: ChannelState) -> None:
+        """Look at what was delivered as often as it may be: in an earlier run, or by other options."""
+        most = self.options.max_attempts
+        for offset in () if most is None else state.delivered_as_often(most):
+            self._out_of_turn.add(offset)
+        self.settle_ahead()
 
     @abstractmethod
     def wake(self, *, everybody: bool = False) -> None:
@@ -230,11 +232,14 @@ class Settlement(ABC):
         state = self.state
         if state is None or self._over is not None:
             return None
-        late = [offset for offset in state.tick(monotonic_ns(self._clock)) if not self._kept_on(state, offset)]
+        due, over = state.tick(monotonic_ns(self._clock))
+        for offset in due:
+            self._out_of_turn.due(offset)
+        late = [offset for offset in over if not self._kept_on(state, offset)]
         for offset in late:
             state.time_out(offset)
-            if self.counting and state.attempts(offset) >= (self.options.max_attempts or 0):
-                self._spent.append(offset)
+            if not self._out_of_turn.back(offset) and self._is_spent(state, offset):
+                self._out_of_turn.add(offset)
         if late:
             self.noted()
             self._host.reporter.timed_out(self._host.name, self.name, late)
@@ -244,11 +249,18 @@ class Settlement(ABC):
         self.until = 0.0  # what is handed out from now on sets the alarm
         return state.next_moment()
 
-    def _watch(self, batch: Batch) -> None:
-        """Ring when the first of a batch's times to live ends."""
-        first = min((expiry for expiry in batch.columns.expiries or () if expiry), default=0)
-        if first and self._over is None:
-            self._alarm.set(self._host.lifetimes.end(batch.first, batch.time_ns, first))
+    def _is_spent(self, state: ChannelState, offset: int) -> bool:
+        """Return whether a message was delivered as often as it may be."""
+        most = self.options.max_attempts
+        return most is not None and state.attempts(offset) >= most
+
+    def _is_over(self, batch: Batch, number: int, now: int) -> bool:
+        """Return whether the message's time to live has ended."""
+        expiries = batch.columns.expiries
+        if expiries is None or not expiries[number]:
+            return False
+        put = batch.time_ns if batch.columns.times is None else batch.columns.times[number]
+        return self._host.lifetimes.end(batch.first + number, put, expiries[number]) <= now
 
     def note_deliveries(self) -> None:
         """Write down what was handed out, before it is in anybody's hands: it counts even if that kills the process."""
@@ -342,10 +354,11 @@ class Settlement(ABC):
         state.nack(offset, attempts, due)
         if due is None:
             self.source.keep(batch)
-            self._watch(batch)
         else:
             self._alarm.set(due)
         self._changed()
+        if self._out_of_turn.back(offset):
+            self.settle_ahead()
         return delay or 0
 
     def release(self, batch: Batch, delivery: int, attempts: int) -> None:
@@ -357,8 +370,9 @@ class Settlement(ABC):
         state = self._in_flight(batch.first, delivery)
         state.release(batch.first, attempts)
         self.source.keep(batch)
-        self._watch(batch)
         self._changed()
+        if self._out_of_turn.back(batch.first):
+            self.settle_ahead()
 
     def reject(
         self, batch: Batch, delivery: int, attempts: int, reason: str, cause: Cause = NO_CAUSE
@@ -484,6 +498,7 @@ class Settlement(ABC):
             if self._over is None:
                 due = monotonic_ns(self._clock) + int(_DEAD_LETTER_RETRY_SECONDS * SECOND)
                 state.nack(offset, delivered, due)
+                self._out_of_turn.unsent.add(offset)
                 self._alarm.set(due)
 
         letter = DeadLetter(target, self._host.name, self.name, alone, delivered, reason, error)

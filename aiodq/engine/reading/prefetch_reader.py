@@ -174,12 +174,13 @@ class PrefetchingReader:
         """Read messages that are redelivered, from wherever they are."""
         offsets = source.missing
         try:
-            results = await self._threads.call(self._ahead.use, partial(_read_each, view=self._view(), offsets=offsets))
+            read = partial(_read_each, view=self._view(), offsets=offsets)
+            results, bytes_read = await self._threads.call(self._ahead.use, read)
         except AiodqError as error:
             source.all_brought(error)
             return
+        self.bytes_read += bytes_read
         for offset, result in zip(offsets, results, strict=True):
-            self.bytes_read += result.bytes_read
             source.brought(offset, result)
         source.all_brought(None)
 
@@ -191,13 +192,19 @@ class PrefetchingReader:
 
     def fetch_index(self, segment: Segment, told: Callable[[Segment, SegmentIndex | None], None]) -> None:
         """Have a segment's index read off the loop; `told` gets it, or None where it cannot be read."""
+        self.start_look(lambda reader: reader.opened(segment).index, lambda index, _: told(segment, index))
 
-        def report(index: SegmentIndex | None, error: BaseException | None) -> None:
+    def start_look(
+        self, function: Callable[[LogReader], T], told: Callable[[T | None, AiodqError | None], None]
+    ) -> None:
+        """As `look`, for who does not wait: `told` gets what was looked up, or why it cannot be read."""
+
+        def report(found: T | None, error: BaseException | None) -> None:
             if error is not None and not isinstance(error, AiodqError):
                 raise error
-            told(segment, index)
+            told(found, error)
 
-        self._threads.start(partial(self._lookup.use, lambda reader: reader.opened(segment).index), report)
+        self._threads.start(partial(self._lookup.use, function), report)
 
     async def look(self, function: Callable[[LogReader], T]) -> T:
         """Have something looked up off the loop.
@@ -217,6 +224,14 @@ class PrefetchingReader:
             shared.release(LogReader.close)
 
 
-def _read_each(reader: LogReader, view: LogView, offsets: Sequence[int]) -> list[ReadResult]:
-    """Read one message at each of these offsets. Blocking."""
-    return [reader.read(view, offset, 1) for offset in offsets]
+def _read_each(reader: LogReader, view: LogView, offsets: Sequence[int]) -> tuple[list[ReadResult], int]:
+    """Read the messages at these offsets; return what holds each of them, and the bytes read. Blocking."""
+    results: list[ReadResult] = []
+    bytes_read = 0
+    for offset in offsets:
+        if not (results and any(batch.first <= offset < batch.stop for batch in results[-1].batches)):
+            results.append(reader.read(view, offset, 1))
+            bytes_read += results[-1].bytes_read
+        else:
+            results.append(results[-1])
+    return results, bytes_read

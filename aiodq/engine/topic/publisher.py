@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from aiodq.engine.monitoring.metrics import StoreMetrics
     from aiodq.engine.put_batch import Part
     from aiodq.engine.reading.tail_cache import TailCache
+    from aiodq.engine.topic.expirations import Expirations
     from aiodq.engine.topic.no_log import NoLog
     from aiodq.engine.topic.put_buffer import PutBuffer
     from aiodq.engine.topic.requests import Written
@@ -35,6 +36,7 @@ class ShownTopic(Protocol):
     waiting: dict[ChannelEngine[Any], None]
     tail: TailCache
     lifetimes: Lifetimes
+    expirations: Expirations
     metrics: StoreMetrics
     syncer: Syncer
     put_buffer: PutBuffer
@@ -125,9 +127,11 @@ class Publisher:
     def _tell(self, batch: Batch) -> None:
         """Tell channels of what a batch has besides bodies, and those who wait that there is something."""
         engine, columns = self._engine, batch.columns
-        if columns.dues is not None or columns.expiries is not None:
+        if columns.dues is not None:
             for channel_engine in engine.channel_engines.values():
-                channel_engine.note_times(batch)
+                channel_engine.note_dues(batch)
+        if columns.expiries is not None:
+            engine.expirations.note(batch)
         if columns.headers is not None and (addressed := addressed_in(batch)):
             for channel_engine in engine.channel_engines.values():
                 channel_engine.pass_over(addressed)
@@ -180,7 +184,9 @@ class Publisher:
         """Show what the log holds now that did not come through here: channels read it from disk."""
         engine = self._engine
         engine.lifetimes.note(engine.visible, engine.log.begin)
-        engine.visible = engine.log.end
+        before, engine.visible = engine.visible, engine.log.end
+        if engine.channel_engines:
+            engine.expirations.look_from(before)
         engine.tail.clear()  # it has no gap
         self._wake()
         engine.retain_soon()

@@ -19,6 +19,7 @@ from aiodq.engine.ticker import Ticker
 from aiodq.engine.topic.creation import Creation
 from aiodq.engine.topic.effective_options import EffectiveOptions
 from aiodq.engine.topic.exclusive_work import ExclusiveWork
+from aiodq.engine.topic.expirations import Expirations
 from aiodq.engine.topic.group_commit import GroupCommit
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.engine.topic.publisher import Publisher
@@ -29,7 +30,6 @@ from aiodq.engine.topic.retention import TopicRetention
 from aiodq.engine.topic.segment_writer import SegmentWriter
 from aiodq.engine.topic.syncer import Syncer
 from aiodq.errors import WrongContextError
-from aiodq.format.columns import Flags
 from aiodq.options import seconds
 from aiodq.storage.log.backlog_bytes import BacklogBytes
 
@@ -88,7 +88,7 @@ class TopicEngine:
         reporter: tells what happens.
         metrics: what is measured.
         backlog_bytes: tells how many bytes lie before a channel.
-        lifetimes: when times to live end.
+        lifetimes, expirations: when times to live end, and what settles messages then.
         unusable: why the topic cannot be used until the store is opened again, though it has files; else None.
     """
 
@@ -122,7 +122,6 @@ class TopicEngine:
         self.clock: Clock = host.clock
         self.loop: asyncio.AbstractEventLoop = host.loop
         self.lifetimes: Lifetimes = Lifetimes(host.clock)
-        self._mortal = any(segment.flags & Flags.EXPIRIES for segment in self.log.segments)
         self.reporter: Reporter = host.reporter
         self.metrics: StoreMetrics = host.metrics
         self.check_context: Callable[[], None] = host.check_context
@@ -147,6 +146,7 @@ class TopicEngine:
         self.put_buffer: PutBuffer = PutBuffer(self)
         self.retention: TopicRetention = TopicRetention(self, self.reader, self._persister, host)
         self.publisher: Publisher = Publisher(self)
+        self.expirations: Expirations = Expirations(self)
         self.backlog_bytes: BacklogBytes = BacklogBytes()
         self.syncer: Syncer = Syncer(
             options, host.threads, SyncTimer(host.metrics, name), self._requests.wake, self._sync_reported
@@ -237,6 +237,7 @@ class TopicEngine:
         self.log = log
         self.visible = log.end
         self.writer.log = log
+        self.expirations.opened()
         self.effective_options.created()
 
     def refuse(self, error: Exception) -> None:
@@ -293,11 +294,6 @@ class TopicEngine:
         """See `ChannelEngineHost.pending`."""
         return self.put_buffer.pending
 
-    @property
-    def mortal(self) -> bool:
-        """See `ChannelEngineHost.mortal`."""
-        return self._mortal or self.lifetimes.seen
-
     def configure(self, options: StoreOptions, log: LogOptions) -> None:
         """Go on with other options."""
         self.group_commit.hinder()
@@ -351,10 +347,12 @@ class TopicEngine:
         """See `ChannelEngineHost.awaited`."""
         self._persister.settled(channel_engine)
 
-    def moved(self) -> None:
-        """See `ChannelEngineHost.moved`."""
+    def moved(self, offset: int | None = None) -> None:
+        """See `ChannelEngineHost.moved`; without an offset, the channel is gone."""
         self.put_buffer.bound.forget()
         self.publisher.moved()
+        if offset is not None:
+            self.expirations.look_from(offset)
 
     def write_now(self, channel_engine: Settlement) -> None:
         """See `ChannelEngineHost.write_now`."""
@@ -451,6 +449,7 @@ class TopicEngine:
     def fail(self, error: Exception) -> None:
         """End: `error` goes to everybody who waits, and to everybody who wants something later."""
         self.stopped = True
+        self.expirations.stop()
         self.group_commit.hinder()
         self._ticker.end()
         parts = [part.fail for part in self.in_writer]

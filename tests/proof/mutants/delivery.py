@@ -8,9 +8,15 @@ from unittest import mock
 
 from aiodq import requeue
 from aiodq.delivery.channel_state import ChannelState
+from aiodq.delivery.end_times import EndTimes, _Slot
 from aiodq.delivery.leases import Lease, Leases
+from aiodq.delivery.unnoted import Unnoted
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.channel.dead_letters import DeadLetterOffice
+from aiodq.engine.channel.out_of_turn import OutOfTurn
+from aiodq.engine.channel.settlement import Settlement
+from aiodq.engine.topic.expirations import Expirations
+from aiodq.engine.topic.publisher import Publisher
 from aiodq.format.journal import OpKind
 from aiodq.transaction import Transaction
 from tests.proof.mutants.registry import Patch, change, mutant
@@ -54,7 +60,7 @@ def deliveries_are_counted_only_in_memory() -> Patch:
     taken = ChannelState.take_ops
 
     def forgetful(state: ChannelState, *times: int) -> list[Op]:
-        state._fresh_deliveries.clear()
+        state._unnoted.deliveries.clear()
         return taken(state, *times)
 
     return mock.patch.object(ChannelState, "take_ops", forgetful)
@@ -112,7 +118,7 @@ def a_seek_is_not_noted() -> Patch:
 
 change(
     "acks are not noted",
-    ChannelState.take_ops,
+    Unnoted.take_settled,
     "for start, stop in joined]",
     "for start, stop in ()]",
     "checkpoints",
@@ -162,15 +168,86 @@ change(
 )
 change(
     "the floor is noted one too high",
-    ChannelState.take_ops,
-    "Op(OpKind.FLOOR, self._floor)",
-    "Op(OpKind.FLOOR, self._floor + 1)",
+    Unnoted.take_settled,
+    "Op(OpKind.FLOOR, floor)",
+    "Op(OpKind.FLOOR, floor + 1)",
     "puts and acks",
 )
 change(
     "what had its last attempt is given up by options that are being replaced",
     ChannelEngine.settle_ahead,
-    "if self._reclaiming or self.held:",
-    "if self._reclaiming:",
+    "or self._reclaiming or self.held:",
+    "or self._reclaiming:",
     test="tests/channels/test_dead_in_time.py::test_nothing_is_given_up_while_other_options_are_being_written",
+)
+IN_TIME = "tests/channels/test_expired_in_time.py::"
+change(
+    "what ended while the store was closed is settled at its turn only",
+    Expirations.look_from,
+    "offset < self._engine.visible:",
+    "offset < 0:",
+    test=IN_TIME + "test_what_ended_while_nobody_had_the_store_open",
+)
+change(
+    "what other writers stored is not looked through for times to live",
+    Publisher.adopted,
+    "if engine.channel_engines:",
+    "if False:",
+    test="tests/bulk/test_adoption.py::test_what_has_a_time_to_live_is_settled_when_that_ends",
+)
+change(
+    "what was in hand when its time ended comes back",
+    OutOfTurn.back,
+    "self.add(offset)",
+    "pass",
+    test=IN_TIME + "test_what_was_in_hand_then_and_comes_back",
+)
+change(
+    "what is deferred when its time ends waits until it is due",
+    ChannelState.expire,
+    "self._give_up(start, edge)",
+    "sum(self._give_up(at, at + 1) for at in range(start, edge) if at not in self.deferred)",
+    test=IN_TIME + "test_what_is_deferred_then",
+)
+change(
+    "a letter that found no room is tried again at its turn only",
+    OutOfTurn.due,
+    "if offset in self.unsent:",
+    "if False:",
+    test=IN_TIME + "test_a_letter_that_finds_no_room_is_tried_again",
+)
+change(
+    "a last attempt of an earlier run is given up at its turn only",
+    Settlement._look_at_spent,
+    "if most is None else",
+    "if True else",
+    test=IN_TIME + "test_last_attempts_behind_a_live_message_are_letters_at_the_next_opening",
+)
+change(
+    "what ends later than the next hundred thousand is forgotten",
+    EndTimes.take_rest,
+    "rest, self._rest, self._horizon = self._rest, None, None",
+    "rest, self._rest, self._horizon = None, None, None",
+    test="tests/delivery/test_end_times.py::test_each_is_told_in_its_time",
+)
+change(
+    "what ends together ends when the first of it does",
+    _Slot.add,
+    "self.ends = max(self.ends, ends)",
+    "self.ends = min(self.ends or ends, ends)",
+    test="tests/delivery/test_end_times.py::test_each_is_told_in_its_time",
+)
+change(
+    "what is expired is settled before those who held messages were heard",
+    ChannelEngine.ended,
+    "or self._reclaiming or self.held:",
+    "or self.held:",
+    test=IN_TIME + "test_nothing_is_settled_before_those_who_held_messages_were_heard",
+)
+change(
+    "what is held passes over what was not handed out before it",
+    ChannelState.hold,
+    "self._passed.add(offset, offset + 1)",
+    "self._cursor = offset + 1",
+    test="tests/delivery/test_channel_machine.py::test_any_sequence",
 )

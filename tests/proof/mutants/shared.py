@@ -211,8 +211,8 @@ change(
 change(
     "what had its last attempt is given up before those who hold it were heard",
     ChannelEngine.settle_ahead,
-    "if self._reclaiming or self.held:",
-    "if self.held:",
+    "or self._reclaiming or self.held:",
+    "or self.held:",
     test="tests/shared/test_trouble.py::"
     "test_a_last_attempt_is_not_given_up_while_its_holder_lives_though_its_owner_is_killed",
 )

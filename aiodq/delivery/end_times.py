@@ -1,0 +1,120 @@
+"""When messages' times to live end, for a whole backlog of them, in bounded memory.
+
+A timing wheel with an overflow: what ends soon is kept by moment, what ends later only as one range of offsets, which
+is to be looked through again when its time comes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from typing import Final
+
+from aiodq.delivery.range_set import RangeSet
+
+__all__ = ["MOST_RANGES", "EndTimes"]
+
+MOST_RANGES: Final = 100_000
+"""Ranges of offsets that are kept by moment: some 25 MB at worst."""
+
+_PRECISION_BITS: Final = 10
+_FINEST_BITS: Final = 20
+_COARSEST_BITS: Final = 30
+"""What ends within the same 1/1024 of what is left is taken together: within 1 ms at least, and within 1.07 s at most.
+It counts as ended when the last of it has, so that alone, or all at one moment, it is exact."""
+
+
+class _Slot:
+    """What ends at about the same moment: when the last of it does, and its ranges' starts and stops in turn."""
+
+    __slots__ = ("ends", "ranges")
+
+    def __init__(self) -> None:
+        self.ends = 0
+        self.ranges = array("q")
+
+    def add(self, start: int, stop: int, ends: int) -> int:
+        """Add a range; return how many more there are by that."""
+        self.ends = max(self.ends, ends)
+        if self.ranges and self.ranges[-1] == start:
+            self.ranges[-1] = stop
+            return 0
+        self.ranges.extend((start, stop))
+        return 1
+
+
+class EndTimes:
+    """Offsets and when their messages end, in nanoseconds of a clock that never goes back.
+
+    An offset may be added more than once, and is told as often at most.
+    """
+
+    __slots__ = ("_ended", "_heap", "_horizon", "_most", "_rest", "_slots", "ranges")
+
+    def __init__(self, most: int = MOST_RANGES) -> None:
+        """Begin empty; `most`: so many ranges are kept by moment."""
+        self._most = most
+        self._ended = RangeSet()
+        self._slots: dict[int, _Slot] = {}
+        self._heap: list[int] = []
+        self._horizon: int | None = None
+        self._rest: tuple[int, int] | None = None
+        self.ranges: int = 0
+
+    def add(self, start: int, stop: int, ends: int, now: int) -> None:
+        """The messages from `start` to `stop` end at the moment `ends`; it is `now`."""
+        if ends <= now:
+            # Not among the others, which would have to make room for it: what is left for later is read again.
+            self._ended.add(start, stop)
+            return
+        if self._horizon is not None and ends >= self._horizon:
+            self._leave(start, stop)
+            return
+        bits = max((ends - now >> _PRECISION_BITS).bit_length(), _FINEST_BITS)
+        bits = min(bits, _COARSEST_BITS)
+        edge = (ends >> bits) + 1 << bits
+        slot = self._slots.get(edge)
+        if slot is None:
+            slot = self._slots[edge] = _Slot()
+            heapq.heappush(self._heap, edge)
+        self.ranges += slot.add(start, stop, ends)
+        if self.ranges > self._most:
+            self._leave_the_later_half()
+
+    def _leave(self, start: int, stop: int) -> None:
+        rest = self._rest
+        self._rest = (start, stop) if rest is None else (min(rest[0], start), max(rest[1], stop))
+
+    def _leave_the_later_half(self) -> None:
+        """Keep by moment only what ends first; of the rest, between which offsets it lies."""
+        self._heap.sort()
+        kept = len(self._heap)
+        while kept > 1 and self.ranges * 2 > self._most:
+            kept -= 1
+            slot = self._slots.pop(self._heap[kept])
+            self.ranges -= len(slot.ranges) // 2
+            self._leave(min(slot.ranges[0::2]), max(slot.ranges[1::2]))
+        if kept < len(self._heap):
+            self._horizon = self._heap[kept]
+            del self._heap[kept:]
+
+    def next(self) -> int | None:
+        """Return when `take` has something again, or None."""
+        return self._slots[self._heap[0]].ends if self._heap else None
+
+    def take(self, now: int) -> list[tuple[int, int]]:
+        """Remove and return the ranges of what has ended, disjoint and in order."""
+        ended, self._ended, edges = self._ended, RangeSet(), array("q")
+        while self._heap and self._slots[self._heap[0]].ends <= now:
+            edges.extend(self._slots.pop(heapq.heappop(self._heap)).ranges)
+        self.ranges -= len(edges) // 2
+        for start, stop in sorted(zip(edges[0::2], edges[1::2], strict=True)):
+            ended.add(start, stop)
+        return list(ended)
+
+    def take_rest(self) -> tuple[int, int] | None:
+        """Return between which offsets to look for what ends next, once all that was kept by moment is taken."""
+        if self._heap:
+            return None
+        rest, self._rest, self._horizon = self._rest, None, None
+        return rest

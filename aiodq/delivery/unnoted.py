@@ -1,0 +1,68 @@
+"""What happened to a channel's messages and is not on disk yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from aiodq.delivery.range_set import RangeSet
+from aiodq.format.journal import Op, OpKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Unnoted"]
+
+
+class Unnoted:
+    """One per channel.
+
+    Attributes:
+        floor: what was said last of it.
+        seek: where the channel goes on since; None where nobody sought.
+        acks: ranges that were settled.
+        requeues: offsets that were made ready again, or deferred.
+        deliveries: offsets that were handed out where that is noted.
+    """
+
+    __slots__ = ("acks", "deliveries", "floor", "requeues", "seek")
+
+    def __init__(self, floor: int) -> None:
+        """Begin with nothing to say but that."""
+        self.floor = floor
+        self.seek: int | None = None
+        self.acks: list[tuple[int, int]] = []
+        self.requeues: list[int] = []
+        self.deliveries: list[int] = []
+
+    @classmethod
+    def everything(
+        cls, floor: int, settled: RangeSet, requeues: Iterable[int], deliveries: Iterable[int]
+    ) -> Self:  # fmt: skip
+        """Return all that there is to say of a channel; of what was noted before, nothing counts any more."""
+        unnoted = cls(floor)
+        unnoted.seek = floor
+        unnoted.acks, unnoted.requeues, unnoted.deliveries = list(settled), list(requeues), list(deliveries)
+        return unnoted
+
+    def clear(self, floor: int) -> None:
+        """Have nothing to say: it is kept otherwise, and the floor is this one."""
+        self.seek, self.floor = None, floor
+        for fresh in (self.acks, self.requeues, self.deliveries):
+            fresh.clear()
+
+    def take_settled(self, floor: int, most: int) -> list[Op]:
+        """Return the seek, the floor, which is this one now, and up to so many of the oldest acks, joined."""
+        ops: list[Op] = []
+        if self.seek is not None:
+            ops.append(Op(OpKind.SEEK, self.seek))
+            self.seek = None
+        if floor > self.floor:
+            ops.append(Op(OpKind.FLOOR, floor))
+            self.floor = floor
+        if self.acks:
+            joined = RangeSet()
+            for start, stop in self.acks[:most]:
+                joined.add(max(start, floor), stop)
+            ops += [Op(OpKind.ACK, start, stop - start) for start, stop in joined]
+            del self.acks[:most]
+        return ops

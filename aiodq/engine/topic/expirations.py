@@ -1,0 +1,162 @@
+"""Settling what has a time to live when that ends, wherever it stands in the backlog and whoever asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol
+
+from aiodq.delivery.end_times import EndTimes
+from aiodq.delivery.range_set import RangeSet
+from aiodq.engine.clock_timer import Alarm, monotonic_ns
+from aiodq.format.columns import Flags
+from aiodq.storage.read.expiring import expiring_from, expiring_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from aiodq.clock import Clock
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.lifetimes import Lifetimes
+    from aiodq.engine.reading.prefetch_reader import PrefetchingReader
+    from aiodq.engine.topic.no_log import NoLog
+    from aiodq.format.frame import Batch
+    from aiodq.storage.log.topic_log import TopicLog
+    from aiodq.storage.read.expiring import Expiring
+    from aiodq.storage.read.log_reader import LogView
+
+__all__ = ["Expirations", "MortalTopic"]
+
+P = ParamSpec("P")
+
+_AT_ONCE: Final = 500
+"""So many parts of a batch are entered in a turn of the loop: about a millisecond's work."""
+
+_AGAIN: Final = 1_000_000_000
+"""Nanoseconds after which the disk is asked again that could not be read."""
+
+
+class MortalTopic(Protocol):
+    """What is needed of the topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+
+    log: TopicLog | NoLog
+    visible: int
+    stopped: bool
+    lifetimes: Lifetimes
+    reader: PrefetchingReader
+    clock: Clock
+
+    @property
+    def channel_engines(self) -> Mapping[str, ChannelEngine[Any]]:
+        """Its channels, by name."""
+        ...
+
+    def view(self) -> LogView:
+        """Return the log as far as channels may see it."""
+        ...
+
+    def guarded(self, function: Callable[P, object]) -> Callable[P, None]:
+        """Return `function` for a callback of the event loop's: what it raises stops the store."""
+        ...
+
+
+class Expirations:
+    """One per topic, for all its channels.
+
+    What is put is entered as it comes. What was there before is looked through in a thread, a piece after the other,
+    where segments say that they hold such messages: after opening, and again from where a channel begins or goes on, as
+    it may be to deliver what ended long ago.
+    """
+
+    def __init__(self, engine: MortalTopic) -> None:
+        """Begin with nothing entered."""
+        self._engine = engine
+        self._ends = EndTimes()
+        self._to_enter: deque[Iterator[Expiring]] = deque()
+        self._to_read = RangeSet()
+        self._reading = self._entering = self._stored = False
+        self._alarm = Alarm(engine.clock, engine.guarded(self._ring))
+        self.opened()
+
+    def opened(self) -> None:
+        """The topic has a log now."""
+        self._stored = any(segment.flags & Flags.EXPIRIES for segment in self._engine.log.segments)
+
+    def note(self, batch: Batch) -> None:
+        """Channels see messages from now on of which some have a time to live."""
+        self._to_enter.append(expiring_in(batch))
+        if not self._entering:
+            self._enter()
+
+    def look_from(self, offset: int) -> None:
+        """A channel delivers from this offset on: look through what is stored from there."""
+        if (self._stored or self._engine.lifetimes.seen) and offset < self._engine.visible:
+            self._to_read.add(offset, self._engine.visible)
+            self._read()
+
+    def stop(self) -> None:
+        """Settle nothing more."""
+        self._alarm.stop()
+        self._to_enter.clear()
+
+    def _enter(self) -> None:
+        """Enter some of what is to be entered, and give way where there is more."""
+        self._entering, left = False, _AT_ONCE
+        now, end = monotonic_ns(self._engine.clock), self._engine.lifetimes.end
+        while self._to_enter and left:
+            entered = 0
+            for first, number, put, expiry in islice(self._to_enter[0], left):
+                self._ends.add(first, first + number, end(first, put, expiry), now)
+                entered += 1
+            if entered < left:
+                self._to_enter.popleft()
+            left -= entered
+        if self._to_enter:
+            self._entering = True
+            asyncio.get_running_loop().call_soon(self._engine.guarded(self._enter))
+        else:
+            self._read()
+        self._ring()
+
+    def _ring(self) -> None:
+        """Tell the channels what has ended, and see to it that they are told of the rest."""
+        if self._engine.stopped:
+            return
+        ended = self._ends.take(monotonic_ns(self._engine.clock))
+        if ended:
+            for channel_engine in list(self._engine.channel_engines.values()):
+                channel_engine.ended(ended)
+        if (rest := self._ends.take_rest()) is not None:
+            self._to_read.add(*rest)
+        self._read()
+        if (moment := self._ends.next()) is not None:
+            self._alarm.set(moment)
+
+    def _read(self) -> None:
+        """Look through the next piece of what is to be looked through, once all that was read is entered."""
+        if self._reading or self._to_enter or not self._to_read or self._engine.stopped:
+            return
+        self._reading = True
+        start, stop = next(iter(self._to_read))
+        self._to_read.discard_below(stop)
+        piece = partial(expiring_from, view=self._engine.view(), offset=start)
+        self._engine.reader.start_look(piece, partial(self._have_read, start, stop))
+
+    def _have_read(
+        self, start: int, stop: int, found: tuple[list[Expiring], int] | None, _: Exception | None
+    ) -> None:  # fmt: skip
+        self._reading = False
+        if self._engine.stopped:
+            return
+        if found is None:
+            # Whoever is to get these messages is told what is wrong with the disk.
+            self._to_read.add(start, stop)
+            self._alarm.set(monotonic_ns(self._engine.clock) + _AGAIN)
+            return
+        parts, following = found
+        self._to_read.add(following, stop)
+        self._to_enter.append(iter(parts))
+        if not self._entering:
+            self._enter()
