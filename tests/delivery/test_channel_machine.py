@@ -431,7 +431,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
 
 def test_any_sequence() -> None:
-    run_state_machine_as_test(ChannelMachine, settings=settings(max_examples=120, stateful_step_count=40))
+    run_state_machine_as_test(ChannelMachine, settings=settings(max_examples=200, stateful_step_count=40))
 
 
 @pytest.mark.slow
