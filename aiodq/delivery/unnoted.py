@@ -28,7 +28,7 @@ class Unnoted:
 
     def __init__(self, floor: int) -> None:
         """Begin with nothing to say but that."""
-        self.floor = floor
+        self.floor: int = floor
         self.seek: int | None = None
         self.acks: list[tuple[int, int]] = []
         self.requeues: list[int] = []
