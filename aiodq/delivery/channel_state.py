@@ -440,7 +440,11 @@ class ChannelState:
         self._counters.dead += 1
         self._settle(offset, offset + 1)
 
-    def expire(self, ranges: Iterable[tuple[int, int]]) -> list[int]:
+    def expire(self, offset: int) -> None:
+        """Settle a ready message whose time is over."""
+        self._counters.expired += self._give_up(offset, offset + 1)
+
+    def expire_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[int]:
         """Settle what is ready or deferred of messages whose time is over; return what of them is in flight."""
         flying = sorted(self.in_flight)
         held: list[int] = []
@@ -538,14 +542,7 @@ class ChannelState:
 
     def renote(self) -> None:
         """Have `take_ops` say everything again, as what it said last did not reach the disk."""
-        # Of everything that was noted before, nothing counts any more.
-        unnoted = self._unnoted
-        unnoted.seek = unnoted.floor = self.floor
-        unnoted.acks, unnoted.requeues, unnoted.deliveries = (
-            list(self._settled),
-            list(self._attempts),
-            list(self._noted),
-        )
+        self._unnoted = Unnoted.everything(self.floor, self._settled, self._attempts, self._noted)
 
     def _is_open(self, offset: int) -> bool:
         return self._floor <= offset < self.log.visible and offset not in self._settled

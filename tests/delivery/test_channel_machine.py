@@ -210,10 +210,13 @@ class ChannelMachine(RuleBasedStateMachine):
         self.state.nack(offset, self.attempts[offset], self.now + 2 * wait)
 
     @precondition(lambda self: self.ready)
-    @rule(data=st.data())
-    def pass_over(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), expired=st.booleans())
+    def pass_over(self, data: st.DataObject, *, expired: bool) -> None:
         offset = data.draw(st.sampled_from(sorted(self.ready)))
-        self.state.skip(offset, offset + 1)
+        if expired:
+            self.state.expire(offset)
+        else:
+            self.state.skip(offset, offset + 1)
         self.settle({offset})
 
     @rule(data=st.data())
@@ -223,7 +226,7 @@ class ChannelMachine(RuleBasedStateMachine):
         ranges = list(zip(edges[0::2], edges[1::2], strict=False))
         over = {offset for start, stop in ranges for offset in range(start, stop)}
         before = self.state.counters.expired
-        assert self.state.expire(ranges) == sorted(over & self.flight.keys())
+        assert self.state.expire_ranges(ranges) == sorted(over & self.flight.keys())
         gone = (over & self.ready) | (over & self.deferred.keys())
         assert self.state.counters.expired == before + len(gone)
         self.settle(gone)

@@ -227,7 +227,7 @@ class ChannelEngine(Settlement, Generic[M]):
             self._out_of_turn.ranges.extend(ranges)
             self.settle_ahead()
             return
-        self._out_of_turn.outlived(state.expire(ranges), state)
+        self._out_of_turn.outlived(state.expire_ranges(ranges), state)
         self.source.requeue_cache.discard_settled(state.floor, state.settled)
         self._changed()
 
@@ -237,14 +237,13 @@ class ChannelEngine(Settlement, Generic[M]):
         self._looks_ahead = False
         if state is None or self._over is not None or self._reclaiming or self.held:
             return
-        if self._out_of_turn.ranges and not self._settle_out_of_turn(state, self._out_of_turn.ranges):
-            self._looks_ahead = True
+        if self._out_of_turn.ranges and self._settle_out_of_turn(state, self._out_of_turn.ranges):
             asyncio.get_running_loop().call_soon(self.settle_ahead)
 
     def _settle_out_of_turn(self, state: ChannelState, ranges: deque[tuple[int, int]]) -> bool:
-        """Give up what is to be looked at, as far as it is to be given up; return whether all was looked at.
+        """Give up what is to be looked at, as far as it is to be given up; return whether to go on in the next turn.
 
-        What is not in memory is read first.
+        What is not in memory is read first: then it goes on once that is done.
         """
         missing: list[int] = []
         for _ in range(_MOST_AT_ONCE):
@@ -262,12 +261,11 @@ class ChannelEngine(Settlement, Generic[M]):
                 missing.append(offset)
             else:
                 self._look_at(state, batch, offset - batch.first)
-        done = not ranges
         if missing:
             ranges.extendleft((offset, offset + 1) for offset in reversed(missing))
             self._looks_ahead = True
             self.source.bring(missing)
-        return done
+        return bool(ranges) and not missing
 
     def _look_at(self, state: ChannelState, batch: Batch, number: int) -> None:
         offset = batch.first + number
@@ -290,7 +288,7 @@ class ChannelEngine(Settlement, Generic[M]):
             state.skip(offset, offset + 1)
         elif self._is_over(batch, number, now):
             if self.options.dead_letter is None:
-                state.expire([(offset, offset + 1)])
+                state.expire(offset)
             else:
                 state.counters.expired += 1
                 self._give_up(state, batch, number, "expired")

@@ -204,7 +204,7 @@ change(
 )
 change(
     "what is deferred when its time ends waits until it is due",
-    ChannelState.expire,
+    ChannelState.expire_ranges,
     "self._give_up(start, edge)",
     "sum(self._give_up(at, at + 1) for at in range(start, edge) if at not in self.deferred)",
     test=IN_TIME + "test_what_is_deferred_then",
