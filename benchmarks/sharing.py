@@ -13,6 +13,7 @@ import selectors
 import signal
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -40,25 +41,31 @@ TOGETHER = 1000
 # --- the process
 
 
-class _Driver:
-    """A queue that several processes have open."""
+class _Driver(ABC):
+    """A queue that several processes have open.
+
+    Attributes:
+        together: tasks may put at once. Else a call blocks its process, and one puts after the other.
+        does: what only this kind of queue does, by name.
+    """
 
     together = True
-    """Tasks may put at once. Else a call blocks its process, and one puts after the other."""
 
+    def __init__(self) -> None:
+        self.does: dict[str, Callable[..., Awaitable[object]]] = {}
+
+    @abstractmethod
     async def open(self) -> None:
         """Open it."""
 
+    @abstractmethod
     async def close(self) -> None:
         """Leave it to the others."""
 
-    async def put(self, body: bytes) -> object:
-        """Put a message, as durable as it gets."""
-        raise NotImplementedError(f"{type(self).__name__} puts no {body!r:.20}")
-
-    async def ask(self, what: str, given: dict[str, Any]) -> object:
-        """Do what only this kind of queue does."""
-        raise NotImplementedError(f"{type(self).__name__} knows no {what} of {given}")
+    @property
+    @abstractmethod
+    def put(self) -> Callable[[bytes], Awaitable[object]]:
+        """What puts a message, as durable as it gets: the queue's own, as a coroutine in between would be measured."""
 
 
 Mode = Literal["exclusive", "shared", "client"]
@@ -66,27 +73,28 @@ Mode = Literal["exclusive", "shared", "client"]
 
 class _Aiodq(_Driver):
     def __init__(self, path: str, *, mode: Mode, sync: Literal["always", "os"]) -> None:
+        super().__init__()
         self._path, self._mode, self._options = path, mode, StoreOptions(sync=sync)
         self._store: aiodq.Store
         self._queue: aiodq.Queue
-
-    async def open(self) -> None:
-        self._store = await aiodq.open(self._path, self._options, mode=self._mode)
-        self._queue = self._store.queue("queue")
-        self.put = self._queue.put  # type: ignore[method-assign]  # a coroutine in between would be measured, too
-
-    async def close(self) -> None:
-        await self._store.aclose()
-
-    async def ask(self, what: str, given: dict[str, Any]) -> object:
-        does: dict[str, Callable[..., Awaitable[object]]] = {
+        self.does |= {
             "fill": self._fill,
             "batches": self._batches,
             "each": self._each,
             "owner": self._owner,
             "gap": self._gap,
         }
-        return await does[what](**given)
+
+    async def open(self) -> None:
+        self._store = await aiodq.open(self._path, self._options, mode=self._mode)
+        self._queue = self._store.queue("queue")
+
+    async def close(self) -> None:
+        await self._store.aclose()
+
+    @property
+    def put(self) -> Callable[[bytes], Awaitable[object]]:
+        return self._queue.put
 
     async def _fill(self, messages: int, size: int) -> None:
         for _ in range(0, messages, TOGETHER):
@@ -133,6 +141,7 @@ class _Aiodq(_Driver):
 
 class _Redis(_Driver):
     def __init__(self, path: str) -> None:
+        super().__init__()
         self._path = path
         self._client: Any = None
 
@@ -141,45 +150,60 @@ class _Redis(_Driver):
         self._client = client(unix_socket_path=self._path, protocol=2, max_connections=1000)
         await asyncio.gather(*(self._client.ping() for _ in range(100)))
 
-    async def put(self, body: bytes) -> object:
-        return await self._client.xadd("queue", {b"b": body})
+    @property
+    def put(self) -> Callable[[bytes], Awaitable[object]]:
+        add = self._client.xadd
+        return lambda body: add("queue", {b"b": body})
 
     async def close(self) -> None:
         await self._client.aclose()
 
 
-class _Huey(_Driver):
+class _Blocking(_Driver):
+    """One whose calls block, and which is open once it is made."""
+
     together = False
 
-    def __init__(self, path: str) -> None:
-        huey = importlib.import_module("huey").SqliteHuey
-        queue = huey("queue", filename=path, fsync=True, timeout=LOCKED, results=False)
-        self._task: Callable[[bytes], object] = queue.task()(_nothing)
+    def __init__(self, put: Callable[[bytes], object]) -> None:
+        super().__init__()
+        self._put = put
 
-    async def put(self, body: bytes) -> object:
-        return self._task(body)
+    async def open(self) -> None:
+        """Nothing is left to do."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    @property
+    def put(self) -> Callable[[bytes], Awaitable[object]]:
+        return self._put_at_once
+
+    async def _put_at_once(self, body: bytes) -> object:
+        return self._put(body)
+
+
+def _huey(path: str) -> _Driver:
+    huey = importlib.import_module("huey").SqliteHuey
+    queue = huey("queue", filename=path, fsync=True, timeout=LOCKED, results=False)
+    task: Callable[[bytes], object] = queue.task()(_nothing)
+    return _Blocking(task)
 
 
 def _nothing(_body: bytes) -> None:
     """Do nothing: this is only ever asked for."""
 
 
-class _Litequeue(_Driver):
-    together = False
-
-    def __init__(self, path: str, *, synchronous: str) -> None:
-        self._queue = importlib.import_module("litequeue").LiteQueue(path, timeout=LOCKED)
-        self._queue.conn.execute(f"PRAGMA synchronous = {synchronous}")
-
-    async def put(self, body: bytes) -> object:
-        return self._queue.put(body)
+def _litequeue(path: str, *, synchronous: str) -> _Driver:
+    queue = importlib.import_module("litequeue").LiteQueue(path, timeout=LOCKED)
+    queue.conn.execute(f"PRAGMA synchronous = {synchronous}")
+    return _Blocking(queue.put)
 
 
 DRIVERS: dict[str, Callable[..., _Driver]] = {
     "aiodq": _Aiodq,
     "redis": _Redis,
-    "huey": _Huey,
-    "litequeue": _Litequeue,
+    "huey": _huey,
+    "litequeue": _litequeue,
 }
 
 
@@ -202,7 +226,7 @@ async def _answers(driver: _Driver, lines: asyncio.StreamReader, say: Callable[[
     while line := await lines.readline():
         what, given = json.loads(line)
         try:
-            doing: Awaitable[object] = _put(driver, **given) if what == "put" else driver.ask(what, given)
+            doing: Awaitable[object] = _put(driver, **given) if what == "put" else driver.does[what](**given)
             say({"found": await doing})
         except Exception as error:  # noqa: BLE001 - whatever it is, who has asked is told
             say({"error": f"{type(error).__name__}: {error}"})
