@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
+from itertools import chain
 from typing import Final
 
 from aiodq.delivery.range_set import RangeSet
@@ -104,13 +105,17 @@ class EndTimes:
 
     def take(self, now: int) -> list[tuple[int, int]]:
         """Remove and return the ranges of what has ended, disjoint and in order."""
-        ended, self._ended, edges = self._ended, RangeSet(), array("q")
+        before, self._ended, edges = self._ended, RangeSet(), array("q")
         while self._heap and self._slots[self._heap[0]].ends <= now:
             edges.extend(self._slots.pop(heapq.heappop(self._heap)).ranges)
         self.ranges -= len(edges) // 2
-        for start, stop in sorted(zip(edges[0::2], edges[1::2], strict=True)):
-            ended.add(start, stop)
-        return list(ended)
+        ended: list[tuple[int, int]] = []
+        for start, stop in sorted(chain(before, zip(edges[0::2], edges[1::2], strict=True))):
+            if ended and start <= ended[-1][1]:
+                ended[-1] = ended[-1][0], max(stop, ended[-1][1])
+            else:
+                ended.append((start, stop))
+        return ended
 
     def take_rest(self) -> tuple[int, int] | None:
         """Return between which offsets to look for what ends next, once all that was kept by moment is taken."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.engine.channel.out_of_turn import MOST_LETTERS
 from aiodq.testing import Fault, FaultPlan
 from tests.channels.support import counts, ready, soon, until
 
@@ -189,10 +190,67 @@ async def test_a_letter_that_finds_no_room_is_tried_again(machine: Machine) -> N
         await jobs.put_many([b"head", aiodq.Draft(b"x", ttl=10)])
         machine.clock.advance(10)
         await until(lambda: counts(jobs) == (1, 0, 1))
+        for tries in range(2, 5):
+            machine.clock.advance(1)
+            await until(lambda: jobs.stats().requeued == tries)
         await (await dead.get()).ack()
         machine.clock.advance(1)
         assert (await soon(dead.get())).body == b"x"
         await until(lambda: counts(jobs) == (1, 0, 0))
+        assert (jobs.stats().expired, jobs.stats().dead) == (1, 1)
+
+
+async def test_so_many_letters_are_on_their_way_at_once(machine: Machine) -> None:
+    """Where the dead-letter topic has no room: what waits for it is not all in memory, and others are delivered."""
+    async with machine.store(sync="os") as store:
+        dead = store.queue("dead", options=aiodq.StoreOptions(max_messages=1))
+        await dead.put(b"in the way")
+        jobs = jobs_of(store, "dead")
+        await jobs.put(b"head")
+        await jobs.put_many([b"x"] * 1_000, ttl=10)
+        machine.clock.advance(10)
+        await until(lambda: jobs.in_flight() == MOST_LETTERS)
+        await jobs.sync()
+        assert counts(jobs) == (1_001 - MOST_LETTERS, MOST_LETTERS, 0)
+        assert jobs.get_nowait().body == b"head"
+        for _ in range(1_001):
+            await (await soon(dead.get())).ack()
+        await until(lambda: counts(jobs) == (0, 1, 0))
+
+
+async def test_letters_that_are_refused_hold_up_no_more_than_as_many_others(machine: Machine) -> None:
+    async with machine.store(sync="os") as store:
+        dead = store.queue("dead", options=aiodq.StoreOptions(max_messages=1, overflow="reject"))
+        await dead.put(b"in the way")
+        jobs = jobs_of(store, "dead")
+        await jobs.put(b"head")
+        await jobs.put_many([b"x"] * 1_000, ttl=10)
+        machine.clock.advance(10)
+        await until(lambda: jobs.deferred() == MOST_LETTERS)
+        await jobs.sync()
+        assert jobs.stats().requeued == MOST_LETTERS
+        await dead.topic.configure(aiodq.StoreOptions())
+        machine.clock.advance(1)
+        await until(lambda: counts(jobs) == (1, 0, 0))
+        assert jobs.stats().expired == jobs.stats().dead == dead.depth - 1 == 1_000
+
+
+@pytest.mark.parametrize(("tags", "most"), [(None, 500), (("red",), 100)])
+async def test_a_turn_of_the_loop_is_short_however_many_there_are(
+    machine: Machine, tags: tuple[str, ...] | None, most: int
+) -> None:
+    """However many channels, too: one of them is dealt with in each turn."""
+    async with machine.store(sync="os") as store:
+        topic = store.topic("jobs")
+        channels = [topic.channel(f"c{number}", aiodq.ChannelOptions(tags=tags)) for number in range(5)]
+        await topic.settle_in()
+        await topic.put_many([aiodq.Draft(b"x", tag="red", ttl=10 * (at % 2) or None) for at in range(3_000)])
+        machine.clock.advance(10)
+        depth = 5 * 3_000
+        while depth > 5 * 1_500:
+            await asyncio.sleep(0)
+            before, depth = depth, sum(channel.depth for channel in channels)
+            assert before - depth <= most
 
 
 async def test_a_disk_that_cannot_be_read_is_asked_again_each_second(machine: Machine) -> None:
@@ -208,6 +266,23 @@ async def test_a_disk_that_cannot_be_read_is_asked_again_each_second(machine: Ma
         await asyncio.sleep(0.1)
         assert machine.fs.calls["read"] < before + 10
         assert jobs.depth == 2
+        machine.fs.plan = FaultPlan()
+        machine.clock.advance(1)
+        await until(lambda: jobs.depth == 1)
+
+
+async def test_nor_is_it_for_more_letters_than_are_made_in_a_turn(machine: Machine) -> None:
+    async with machine.store(memory_bytes=65_536) as store:
+        jobs = jobs_of(store, "dead")
+        await jobs.put(b"head")
+        for _ in range(10):
+            await jobs.put_many([bytes(1_000)] * 100, ttl=10)
+        before = machine.fs.calls.get("read", 0)
+        machine.fs.plan = FaultPlan([Fault("read", 1, "EIO", lasting=True)])
+        machine.clock.advance(10)
+        await until(lambda: machine.fs.calls.get("read", 0) > before)
+        await asyncio.sleep(0.1)
+        assert machine.fs.calls["read"] < before + 10
         machine.fs.plan = FaultPlan()
         machine.clock.advance(1)
         await until(lambda: jobs.depth == 1)

@@ -10,7 +10,8 @@ from aiodq.delivery.leases import MEASURED
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.held_by_task import HeldByTask
 from aiodq.engine.channel.message_lease import MessageLease
-from aiodq.engine.channel.settlement import SECOND, Settlement
+from aiodq.engine.channel.out_of_turn import MOST_LETTERS
+from aiodq.engine.channel.settlement import EXPIRED, SECOND, Settlement
 from aiodq.engine.clock_timer import monotonic_ns
 from aiodq.engine.futures import settle
 from aiodq.engine.queue_errors import QueueShutDown
@@ -20,7 +21,7 @@ from aiodq.options import seconds
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
@@ -89,7 +90,6 @@ class ChannelEngine(Settlement, Generic[M]):
         self._fetch_error: Exception | None = None
         self._tags: frozenset[str] | None = None
         self._plain = True
-        self._looks_ahead = False
         self._loop = asyncio.get_running_loop()
         self.monotonic: Callable[[], float] = clock.monotonic
         self._turn_began = 0.0
@@ -218,36 +218,29 @@ class ChannelEngine(Settlement, Generic[M]):
         lease.limit = min(lease.limit, self._measure_at - lease.number)
         return self._make(lease, index, self.bodies[index], store_ref)
 
-    def ended(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """The times to live of messages have ended, wherever they stand."""
-        state = self.state
-        if state is None or self._over is not None or ranges[-1][1] <= state.floor:
-            return
-        if self.options.dead_letter is not None or self._tags is not None or self._reclaiming or self.held:
-            self._out_of_turn.ranges.extend(ranges)
-            self.settle_ahead()
-            return
-        self._out_of_turn.outlived(state.expire_ranges(ranges), state)
-        self.source.requeue_cache.discard_settled(state.floor, state.settled)
-        self._changed()
-
-    def settle_ahead(self) -> None:
-        """Settle what is dead or expired, unasked, so many in a turn; then others have theirs."""
-        state = self.state
-        self._looks_ahead = False
+    def _settle_some(self) -> None:
+        state, out_of_turn = self.state, self._out_of_turn
+        out_of_turn.asked = False
         if state is None or self._over is not None or self._reclaiming or self.held:
             return
-        if self._out_of_turn.ranges and self._settle_out_of_turn(state, self._out_of_turn.ranges):
-            asyncio.get_running_loop().call_soon(self.settle_ahead)
+        out_of_turn.sort(each=self.options.dead_letter is not None or self._tags is not None)
+        if ended := out_of_turn.take_ended():
+            out_of_turn.outlived(state.expire_ranges(ended), state)
+            self.source.requeue_cache.discard_settled(state.floor, state.settled)
+            self._changed()
+        now = monotonic_ns(self._clock)
+        if out_of_turn.may_go_on(now):
+            self._settle_out_of_turn(state, out_of_turn.ranges)
+        elif out_of_turn.until > now:
+            self._alarm.set(out_of_turn.until)
+        if out_of_turn.ended or (out_of_turn.ranges and out_of_turn.may_go_on(now)):
+            self.settle_ahead()
 
-    def _settle_out_of_turn(self, state: ChannelState, ranges: deque[tuple[int, int]]) -> bool:
-        """Give up what is to be looked at, as far as it is to be given up; return whether to go on in the next turn.
-
-        What is not in memory is read first: then it goes on once that is done.
-        """
+    def _settle_out_of_turn(self, state: ChannelState, ranges: deque[tuple[int, int]]) -> None:
+        """Give up some of what is to be looked at, as far as it is to be. What is not in memory is read first."""
         missing: list[int] = []
         for _ in range(_MOST_AT_ONCE):
-            if not ranges:
+            if not ranges or self._out_of_turn.letters >= MOST_LETTERS:
                 break
             start, stop = ranges.popleft()
             offset = state.settled.next_missing(max(start, state.floor))
@@ -263,9 +256,8 @@ class ChannelEngine(Settlement, Generic[M]):
                 self._look_at(state, batch, offset - batch.first)
         if missing:
             ranges.extendleft((offset, offset + 1) for offset in reversed(missing))
-            self._looks_ahead = True
+            self._out_of_turn.reading = True
             self.source.bring(missing)
-        return bool(ranges) and not missing
 
     def _look_at(self, state: ChannelState, batch: Batch, number: int) -> None:
         offset = batch.first + number
@@ -291,7 +283,7 @@ class ChannelEngine(Settlement, Generic[M]):
                 state.expire(offset)
             else:
                 state.counters.expired += 1
-                self._give_up(state, batch, number, "expired")
+                self._give_up(state, batch, number, EXPIRED)
         elif self._is_spent(state, offset):
             self._give_up(state, batch, number, f"delivered {state.attempts(offset)} times")
         else:
@@ -340,12 +332,12 @@ class ChannelEngine(Settlement, Generic[M]):
         if error is not None and self._wait_queue.line:
             # With nobody waiting it is dropped: the next who asks has it read again.
             self._fetch_error = error
-        if self._looks_ahead and error is None:
+        if self._out_of_turn.reading:
+            self._out_of_turn.reading = False
+            if error is not None:
+                # A disk that cannot be read is not asked again at once, and so all the time.
+                self._out_of_turn.hinder(monotonic_ns(self._clock) + SECOND, MOST_LETTERS)
             self.settle_ahead()
-        elif self._looks_ahead:
-            # A disk that cannot be read is not asked again at once, and so all the time.
-            self._looks_ahead = False
-            self._alarm.set(monotonic_ns(self._clock) + SECOND)
         self.wake(everybody=error is not None)
 
     def pause(self, *, paused: bool | None = None) -> None:

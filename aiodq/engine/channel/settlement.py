@@ -34,9 +34,12 @@ if TYPE_CHECKING:
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.storage.state.channel_journal import ChannelJournal
 
-__all__ = ["SECOND", "ChannelEngineHost", "Settlement"]
+__all__ = ["EXPIRED", "SECOND", "ChannelEngineHost", "Settlement"]
 
 SECOND: Final = 1_000_000_000
+EXPIRED: Final = "expired"
+"""Why a message was given up whose time to live had ended."""
+
 _DEAD_LETTER_RETRY_SECONDS: Final = 1.0
 """Seconds after which a message is given up again for which the dead-letter topic had no room."""
 
@@ -45,6 +48,12 @@ class _Creation(Protocol):
     """See `aiodq.engine.topic.creation.Creation`."""
 
     def again(self) -> None: ...
+
+
+class _Expirations(Protocol):
+    """See `aiodq.engine.topic.expirations.Expirations`."""
+
+    def in_turn(self, work: Callable[[], None]) -> None: ...
 
 
 class ChannelEngineHost(Protocol):
@@ -69,6 +78,11 @@ class ChannelEngineHost(Protocol):
     @property
     def creation(self) -> _Creation:
         """What makes the topic's files and channels."""
+        ...
+
+    @property
+    def expirations(self) -> _Expirations:
+        """What tells when times to live have ended."""
         ...
 
     @property
@@ -180,9 +194,22 @@ class Settlement(ABC):
         self._look_at_spent(state)
         self.wake()
 
-    @abstractmethod
+    def ended(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """The times to live of messages have ended, wherever they stand."""
+        state = self.state
+        if state is not None and self._over is None and ranges[-1][1] > state.floor:
+            self._out_of_turn.ended.append(ranges)
+            self.settle_ahead()
+
     def settle_ahead(self) -> None:
-        """Settle what is dead or expired, unasked."""
+        """Have what is dead or expired settled, unasked, some of it in a turn of the loop; then others have theirs."""
+        if not self._out_of_turn.asked and (self._out_of_turn.ranges or self._out_of_turn.ended):
+            self._out_of_turn.asked = True
+            self._host.expirations.in_turn(self._settle_some)
+
+    @abstractmethod
+    def _settle_some(self) -> None:
+        """Settle some of what is dead or expired."""
 
     def _look_at_spent(self, state: ChannelState) -> None:
         """Look at what was delivered as often as it may be: in an earlier run, or by other options."""
@@ -495,14 +522,25 @@ class Settlement(ABC):
             state.count(offset, attempts)
 
         def failed() -> None:
+            # It counts as expired once it is settled. With `attempts`, it is somebody's who had it in hand.
+            state.counters.expired -= attempts is None and reason == EXPIRED
             if self._over is None:
                 due = monotonic_ns(self._clock) + int(_DEAD_LETTER_RETRY_SECONDS * SECOND)
                 state.nack(offset, delivered, due)
+                self._out_of_turn.hinder(due, 1)
                 self._out_of_turn.unsent.add(offset)
                 self._alarm.set(due)
 
         letter = DeadLetter(target, self._host.name, self.name, alone, delivered, reason, error)
-        return send_dead_letter(state, letter, self._host.send_dead_letter, failed, self._changed)
+        self._out_of_turn.letters += 1
+        put = send_dead_letter(state, letter, self._host.send_dead_letter, failed, self._changed)
+        put.add_done_callback(self._posted)
+        return put
+
+    def _posted(self, _: asyncio.Future[None]) -> None:
+        """A letter is put, or is not; others may follow."""
+        self._out_of_turn.letters -= 1
+        self.settle_ahead()
 
     def _in_flight(self, offset: int, delivery: int) -> ChannelState:
         self.check_context()

@@ -76,6 +76,7 @@ class Expirations:
         self._ends = EndTimes()
         self._to_enter: deque[Iterator[Expiring]] = deque()
         self._to_read = RangeSet()
+        self._works: deque[Callable[[], None]] = deque()
         self._reading = self._entering = self._stored = False
         self._alarm = Alarm(engine.clock, engine.guarded(self._ring))
         self.opened()
@@ -95,6 +96,18 @@ class Expirations:
         if (self._stored or self._engine.lifetimes.seen) and offset < self._engine.visible:
             self._to_read.add(offset, self._engine.visible)
             self._read()
+
+    def in_turn(self, work: Callable[[], None]) -> None:
+        """Have a channel do some work in a turn of the loop: one channel in each, however many there are."""
+        self._works.append(work)
+        if len(self._works) == 1:
+            asyncio.get_running_loop().call_soon(self._engine.guarded(self._work))
+
+    def _work(self) -> None:
+        work = self._works.popleft()
+        if self._works:
+            asyncio.get_running_loop().call_soon(self._engine.guarded(self._work))
+        work()
 
     def stop(self) -> None:
         """Settle nothing more."""

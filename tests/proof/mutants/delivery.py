@@ -175,7 +175,7 @@ change(
 )
 change(
     "what had its last attempt is given up by options that are being replaced",
-    ChannelEngine.settle_ahead,
+    ChannelEngine._settle_some,
     "or self._reclaiming or self.held:",
     "or self._reclaiming:",
     test="tests/channels/test_dead_in_time.py::test_nothing_is_given_up_while_other_options_are_being_written",
@@ -239,7 +239,7 @@ change(
 )
 change(
     "what is expired is settled before those who held messages were heard",
-    ChannelEngine.ended,
+    ChannelEngine._settle_some,
     "or self._reclaiming or self.held:",
     "or self.held:",
     test=IN_TIME + "test_nothing_is_settled_before_those_who_held_messages_were_heard",

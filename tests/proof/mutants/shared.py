@@ -210,7 +210,7 @@ change(
 )
 change(
     "what had its last attempt is given up before those who hold it were heard",
-    ChannelEngine.settle_ahead,
+    ChannelEngine._settle_some,
     "or self._reclaiming or self.held:",
     "or self.held:",
     test="tests/shared/test_trouble.py::"
