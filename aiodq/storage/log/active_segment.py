@@ -50,6 +50,11 @@ _MOST_OF_OTHERS: Final = 20_000
 looks through the last segment, at some five microseconds for each of these, and everybody waits for that."""
 
 
+_MANY_OF_OTHERS: Final = 1_000
+"""With so many of them, whoever owns the store next has it sooner if the segment is sealed: its footer says what is in
+it."""
+
+
 class ActiveSegment:
     """The last segment of a log, open for its owner.
 
@@ -126,6 +131,11 @@ class ActiveSegment:
             make_ready(self._file)
         except OSError as cause:
             raise storage_error(cause, self.segment.path) from cause
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the segment has many puts of other processes, who wait for the next owner."""
+        return self._of_others >= _MANY_OF_OTHERS
 
     @property
     def position(self) -> int:

@@ -532,10 +532,23 @@ class TopicLog:
         try:
             self._active.flush()
             self._active.commit()
-            self.sync()
+            if self.producers.puts and self._active.crowded:
+                self._seal_or_sync()
+            else:
+                self.sync()
             self._slots.sync()
         finally:
             self.abandon()
+
+    def _seal_or_sync(self) -> None:
+        """Let the next owner, for whom others wait, find by a footer what it would have to look through otherwise."""
+        try:
+            self._active.seal()
+        except DiskFullError:
+            self.sync()
+        else:
+            self.durable = max(self.durable, self.end)
+            self._note()
 
     def abandon(self) -> None:
         """Close the files and nothing else; what a failed write left is cut off where that works."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -15,7 +17,7 @@ from aiodq.format.producers import Producer
 from aiodq.storage.bulk.commits import staging_directory
 from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.storage.io.filesystem import opened
-from aiodq.storage.log import active_segment, producer_table
+from aiodq.storage.log import active_segment, producer_table, recovery
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin, ProducerTable
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.segments.frame_scan import Window
@@ -252,6 +254,55 @@ def test_a_segment_holds_so_many_puts_of_others_and_any_number_of_its_owner(
     assert len(log.segments) == 3
     log.close()
     assert recalled(topic).rows() == log.producers.rows()
+
+
+def test_who_owns_the_log_next_finds_by_a_footer_what_others_put(topic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a clean end: others wait for that. Where few puts, or an owner's own, are to be found, no segment ends."""
+    monkeypatch.setattr(active_segment, "_MANY_OF_OTHERS", 10)
+    log = open_log(topic)
+    log.recall()
+    for number in range(30):
+        put(log, [b"%d" % number])
+    log.close()
+    sealed, producers = [], []
+    for numbers in (range(1, 10), range(10, 13), range(13, 30)):
+        log = open_log(topic)
+        log.recall()
+        sealed.append([segment.records for segment in log.segments if segment.sealed])
+        for number in numbers:
+            put_of(log, Origin(7, number), [b"other %d" % number])
+        producers.append(log.producers.rows())
+        log.close()
+    assert sealed == [[], [39], [39]]
+    with mock.patch.object(recovery, "examine_growing") as scan:
+        log = open_log(topic)
+    assert scan.call_count == 0
+    assert [segment.records for segment in log.segments] == [39, 20, 0]
+    log.recall()
+    assert log.producers.rows() == producers[-1]
+    log.close()
+    assert list(read_topic(topic).values()) == [b"%d" % n for n in range(30)] + [b"other %d" % n for n in range(1, 30)]
+    assert is_whole(topic)
+
+
+@pytest.mark.parametrize("taken", [0, 10, 60])
+def test_where_a_footer_finds_no_room_at_the_end_the_segment_goes_on(
+    topic: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    monkeypatch.setattr(active_segment, "_MANY_OF_OTHERS", 10)
+    fs = WatchedFileSystem()
+    log = open_log(topic, fs)
+    for number in range(1, 21):
+        put_of(log, Origin(7, number), [b"%d" % number])
+    fs.fail(errno.ENOSPC, "write", short=taken, times=1)
+    log.close()
+    log = open_log(topic)
+    assert [segment.sealed for segment in log.segments] == [False]
+    log.recall()
+    assert log.producers.last(7) == 20
+    put(log, [b"next"])
+    log.close()
+    assert list(read_topic(topic).values()) == [*(b"%d" % number for number in range(1, 21)), b"next"]
 
 
 def test_what_retention_deletes_meanwhile_is_not_asked(topic: Path) -> None:
