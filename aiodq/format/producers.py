@@ -17,10 +17,11 @@ A power cut may leave it without its put, and another put may then get its offse
 behind it has that very checksum, and the put is whole.
 
 PRODUCERS_FRAME: 40 bytes, its TRAILER included, and an entry for each producer before that: what was known of them
-before the segment it stands in, so that older segments can go
+before the record of its offset. A segment begins with one, so that older segments can go; one that an owner has sealed
+for the next one to find ends with one, and says all by that
 
     offset  size  name      meaning
-         0    28  prefix    FRAME_PREFIX, of kind KIND_PRODUCERS; `relative` is 0
+         0    28  prefix    FRAME_PREFIX, of kind KIND_PRODUCERS
         28     4  count     entries
         32     4  zero      reserved
 
@@ -127,11 +128,14 @@ def decode_put(view: memoryview, at: int, frame: Frame, context: FrameContext, *
     return PutOf(producer, sequence, frame.first, count, follows)
 
 
-def encode_producers(known: Sequence[Producer], context: FrameContext, watermark: int, time_ns: int) -> bytes:
-    """Return the frame with which a segment begins where producers are known."""
+def encode_producers(
+    known: Sequence[Producer], context: FrameContext, watermark: int, time_ns: int, *, first: int | None = None
+) -> bytes:
+    """Return the frame with which a segment begins where producers are known, or ends, which is before `first` then."""
     entries = [_ENTRY.pack(*each[:4], 0, each.time_ns) for each in known]
     body = b"".join((_COUNT.pack(len(known), 0), *entries))
-    return encode_control(KIND_PRODUCERS, body, context, context.base, watermark=watermark, time_ns=time_ns)
+    offset = context.base if first is None else first
+    return encode_control(KIND_PRODUCERS, body, context, offset, watermark=watermark, time_ns=time_ns)
 
 
 def decode_producers(

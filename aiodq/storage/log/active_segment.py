@@ -202,6 +202,17 @@ class ActiveSegment:
             self._known.append(Producer(origin.producer, origin.sequence, first, len(columns.bodies), time_ns))
         return first, self.next
 
+    def stage_end(self, producers: ProducerTable, limit: int, *, watermark: int, time_ns: int) -> None:
+        """Let the segment end with who is known, where its size allows that: nothing else is to be put into it."""
+        frame = encode_producers(producers.rows(), self.segment.context, watermark, time_ns, first=self.next)
+        position = self.position
+        if position + len(frame) + footer_bytes(self._indexed + 1) > limit:
+            return
+        entry = IndexEntry(position, self.next - self.segment.base, 0, 1, time_ns)
+        self._entries.append((entry, False, 0, 0))
+        self._staged.append(frame)
+        self._staged_bytes += len(frame)
+
     def _is_full(self, messages: int, *, of_other: bool) -> bool:
         """Return whether the segment has too many messages for so many more, or too many puts of other processes."""
         # A roll that failed half-way may have left it sealed: frames over the footer would be lost behind it.

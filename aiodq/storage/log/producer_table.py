@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.frame import read_prefix
-from aiodq.format.layout import ALIGNMENT, FRAME_PREFIX, SEGMENT_HEADER
+from aiodq.format.layout import ALIGNMENT, FRAME_PREFIX, SEGMENT_HEADER, TRAILER
 from aiodq.format.producers import (
     KIND_PRODUCERS,
     KIND_PUT,
@@ -133,12 +133,31 @@ def _recalled(fs: FileSystem, segment: Segment, end: int) -> tuple[list[Producer
     """Return what one segment says, and whether that is everything: it begins with what was known before."""
     with opened(fs, segment.path) as file:
         window = Window(file, segment.path, segment.data_end)
+        if segment.sealed and (rows := _told_at_the_end(window, segment)) is not None:
+            return rows, True
         places = list(_places(window, segment))
         latest = _latest(places)
         rows, whole, sure = _rows(window, segment, latest, end)
         if not sure and len(latest) < len(places):  # an earlier put is known in the place of one that is none
             rows, whole, _ = _rows(window, segment, places, end)
     return rows, whole
+
+
+def _told_at_the_end(window: Window, segment: Segment) -> list[Producer] | None:
+    """Return who was known where a segment ends, or None where it does not say so."""
+    try:
+        length = TRAILER.unpack(window.read(segment.data_end - TRAILER.size, TRAILER.size))[0]
+        position = segment.data_end - length
+        if not SEGMENT_HEADER.size <= position <= segment.data_end - _SHORTEST:
+            return None
+        prefix = window.read(position, FRAME_PREFIX.size)
+        frame = read_prefix(prefix, 0, segment.context, position=position, limit=segment.data_end, path=segment.path)
+        if frame.kind != KIND_PRODUCERS or frame.first != segment.end:
+            return None
+        at = window.at(position, frame.length)
+        return decode_producers(memoryview(window.data), at, frame, segment.context, path=segment.path)
+    except CorruptionError:
+        return None  # it is found by a look through the segment who can be
 
 
 def _rows(window: Window, segment: Segment, places: Iterable[_Place], end: int) -> tuple[list[Producer], bool, bool]:

@@ -541,10 +541,17 @@ class TopicLog:
             self.abandon()
 
     def _seal_or_sync(self) -> None:
-        """Let the next owner, for whom others wait, find by a footer what it would have to look through otherwise."""
+        """Let the next owner, for whom others wait, find at the end what it would have to look through otherwise."""
+        active = self._active
         try:
-            self._active.seal()
+            active.stage_end(
+                self.producers, self.options.segment_bytes, watermark=self.durable, time_ns=self._clock.now_ns()
+            )
+            active.flush()
+            active.commit()
+            active.seal()
         except DiskFullError:
+            active.rollback()
             self.sync()
         else:
             self.durable = max(self.durable, self.end)

@@ -278,11 +278,46 @@ def test_who_owns_the_log_next_finds_by_a_footer_what_others_put(topic: Path, mo
         log = open_log(topic)
     assert scan.call_count == 0
     assert [segment.records for segment in log.segments] == [39, 20, 0]
-    log.recall()
+    with mock.patch.object(producer_table, "_places") as search:
+        log.recall()
+    assert search.call_count == 0
     assert log.producers.rows() == producers[-1]
     log.close()
     assert list(read_topic(topic).values()) == [b"%d" % n for n in range(30)] + [b"other %d" % n for n in range(1, 30)]
     assert is_whole(topic)
+
+
+def test_with_any_byte_wrong_in_the_frame_at_the_end_who_put_is_known_all_the_same(
+    topic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(active_segment, "_MANY_OF_OTHERS", 10)
+    log = open_log(topic)
+    for number in range(1, 21):
+        put_of(log, Origin(number % 2, number), [b"%d" % number])
+    begin, rows = log.segments[-1].data_end, log.producers.rows()
+    log.close()
+    end = log.segments[-1].data_end
+    assert end - begin == 40 + 40 * 20
+    for position in range(begin, end):
+        other = tmp_path / str(position)
+        copy(topic.parent, other)
+        flip(segments(other / "t")[0], position, position % 8)
+        assert sorted(recalled(other / "t").rows()) == sorted(rows)
+
+
+def test_a_segment_ends_with_who_put_only_where_there_is_room(topic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(active_segment, "_MANY_OF_OTHERS", 10)
+    log = open_log(topic)
+    for number in range(1, 21):
+        put_of(log, Origin(7, number), [b"%d" % number])
+    rows, end = log.producers.rows(), log.segments[-1].data_end
+    log.abandon()
+    log = open_log(topic, segment_bytes=end + 400)
+    log.recall()
+    log.close()
+    assert (log.segments[-1].sealed, log.segments[-1].data_end) == (True, end)
+    assert segments(topic)[0].stat().st_size <= end + 400
+    assert recalled(topic).rows() == rows
 
 
 @pytest.mark.parametrize("taken", [0, 10, 60])
