@@ -216,3 +216,10 @@ change(
     test="tests/shared/test_trouble.py::"
     "test_a_last_attempt_is_not_given_up_while_its_holder_lives_though_its_owner_is_killed",
 )
+change(
+    "who put what is forgotten where a segment is sealed for the next owner",
+    ActiveSegment.stage_end,
+    "producers.rows()",
+    "[]",
+    test="tests/storage/log/test_producer_table.py::test_who_owns_the_log_next_finds_by_a_footer_what_others_put",
+)

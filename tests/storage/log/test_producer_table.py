@@ -21,8 +21,8 @@ from aiodq.storage.log import active_segment, producer_table, recovery
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin, ProducerTable
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.segments.frame_scan import Window
-from aiodq.testing import WatchedFileSystem
-from tests.storage.logs import START, copy, flip, messages, open_log, put, read_topic, segments
+from aiodq.testing import SimulatedFileSystem, WatchedFileSystem
+from tests.storage.logs import START, contents, copy, flip, messages, open_log, put, read_topic, segments
 
 if TYPE_CHECKING:
     from aiodq.storage.log.topic_log import TopicLog
@@ -318,6 +318,42 @@ def test_a_segment_ends_with_who_put_only_where_there_is_room(topic: Path, monke
     assert (log.segments[-1].sealed, log.segments[-1].data_end) == (True, end)
     assert segments(topic)[0].stat().st_size <= end + 400
     assert recalled(topic).rows() == rows
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_whenever_the_power_is_cut_at_the_end_every_put_is_there_and_known(
+    monkeypatch: pytest.MonkeyPatch, seed: int, *, killed: bool
+) -> None:
+    """Cut while a log is being closed, also after it was closed in a life that was killed before it said so."""
+    monkeypatch.setattr(active_segment, "_MANY_OF_OTHERS", 10)
+    fs = SimulatedFileSystem()
+    fs.make_directory("/s")
+    log = open_log(Path("/s/t"), fs)
+    for number in range(1, 21):
+        put_of(log, Origin(number % 2, number), [b"%d" % number])
+    rows = log.producers.rows()
+    log.abandon()
+    recorded = SimulatedFileSystem(fs.image(), record=True)
+    closing = open_log(Path("/s/t"), recorded)
+    closing.recall()
+    closing.close()
+    assert closing.segments[-1].sealed
+    if killed:
+        recorded = SimulatedFileSystem(recorded.image(), record=True)
+        after = open_log(Path("/s/t"), recorded)
+        after.recall()
+        put_of(after, Origin(7, 1), [b"last"])
+        after.close()
+    states = list(recorded.power_cuts(seed, 4))
+    for _, image in random.Random(seed).sample(states, min(len(states), 60)):
+        log = open_log(Path("/s/t"), SimulatedFileSystem(image))
+        log.recall()
+        assert [row for row in log.producers.rows() if row.producer < 7] == rows
+        found, damages = contents(log, log.fs)
+        assert [found[offset] for offset in range(20)] == [b"%d" % number for number in range(1, 21)]
+        assert damages == log.damages == []
+        put_of(log, Origin(8, 1), [b"next"])
+        log.close()
 
 
 @pytest.mark.parametrize("taken", [0, 10, 60])
