@@ -232,6 +232,7 @@ class ChannelState:
             while before != self._cursor:
                 before = self._cursor
                 self._cursor = self._passed.next_missing(self._settled.next_missing(before))
+            self._passed.discard_below(self._cursor)
         return min(self.log.visible, self._cursor)
 
     # --- leases
@@ -306,8 +307,6 @@ class ChannelState:
             self._deadlines.add(deadline, offset, self._deliveries)
         if offset >= self._cursor and not (self._passed.total and offset in self._passed):
             self._cursor = offset + 1
-            if self._passed.total:
-                self._passed.discard_below(self._cursor)
         return attempts, self._deliveries
 
     def _make_way(self, start: int, stop: int) -> None:

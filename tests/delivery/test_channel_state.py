@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiodq.delivery.channel_state import ChannelState
+from aiodq.delivery.leases import Lease
 from aiodq.format.journal import ChannelImage, Op, OpKind, decode_checkpoint, encode_checkpoint
 
 
@@ -73,6 +74,19 @@ class TestOrder:
         assert take(state) == 0
         state.nack(0, 2)
         assert take_all(state, 3) == [0, 1, 2]
+
+    def test_what_was_given_up_before_its_turn_is_remembered_no_longer_than_until_then(self) -> None:
+        state = ChannelState(0, 3_000, 3_000)
+        for offset in range(1, 3_000, 3):
+            state.hold(offset)
+            state.send_dead_letter(offset)
+        while (offset := state.fresh()) < 3_000:
+            lease = Lease(offset, state.plain_run(offset, 3_000), None)
+            state.begin(lease)
+            state.reach(lease)
+            lease.next = lease.limit
+        assert state.flying == 2_000
+        assert list(state._passed) == []
 
 
 class TestAttempts:
