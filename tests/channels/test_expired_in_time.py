@@ -11,10 +11,12 @@ import pytest
 
 import aiodq
 from aiodq.engine.channel.out_of_turn import MOST_LETTERS
-from aiodq.testing import Fault, FaultPlan
+from aiodq.testing import Fault, FaultPlan, WatchedFileSystem
 from tests.channels.support import counts, ready, soon, until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.channels.support import Machine
 
 LETTERS = pytest.mark.parametrize("dead_letter", [None, "dead"])
@@ -264,11 +266,37 @@ async def test_a_disk_that_cannot_be_read_is_asked_again_each_second(machine: Ma
         await jobs.seek("earliest")
         await until(lambda: machine.fs.calls.get("read", 0) > before)
         await asyncio.sleep(0.1)
+        for _ in range(20):
+            await jobs.put(b"y", ttl=5)
         assert machine.fs.calls["read"] < before + 10
-        assert jobs.depth == 2
+        assert jobs.depth == 22
         machine.fs.plan = FaultPlan()
         machine.clock.advance(1)
-        await until(lambda: jobs.depth == 1)
+        await until(lambda: jobs.depth == 21)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_no_file_is_left_open_where_the_log_is_looked_through_at_the_end(
+    tmp_path: Path, *, deleted: bool
+) -> None:
+    fs = WatchedFileSystem()
+    names = [f"t{number}" for number in range(3)]
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(segment_bytes=65_536, sync="os"), fs=fs) as store:
+        for name in names:
+            topic = store.topic(name)
+            for _ in range(20):
+                await topic.put_many([bytes(4_000)] * 20, ttl=1_000)
+    for turns in range(0, 20, 4):
+        async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="os"), fs=fs) as store:
+            for name in names:
+                store.queue(name, aiodq.ChannelOptions(start="earliest"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if deleted:
+                await store.delete_topic(names.pop())
+                if not names:
+                    break
+        await until(lambda: fs.open_files == 0)
 
 
 async def test_nor_is_it_for_more_letters_than_are_made_in_a_turn(machine: Machine) -> None:

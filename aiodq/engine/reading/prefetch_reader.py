@@ -35,7 +35,7 @@ class SharedReader:
         self._fs = fs
         self._reader = LogReader(fs)
         self._mutex = threading.Lock()
-        self._busy = False
+        self._busy = self._closed = False
         self._put_off: list[Callable[[LogReader], None]] = []
 
     def use(self, function: Callable[[LogReader], T]) -> T:
@@ -59,9 +59,14 @@ class SharedReader:
             finally:
                 self._give_back()
 
+    def close(self) -> None:
+        """Close the files, once whoever reads is through. Who comes after that reads through files of its own."""
+        self._closed = True
+        self.release(LogReader.close)
+
     def _take(self, otherwise: Callable[[LogReader], None] | None = None) -> bool:
         with self._mutex:
-            if self._busy:
+            if self._busy or (self._closed and otherwise is None):
                 if otherwise is not None:
                     self._put_off.append(otherwise)
                 return False
@@ -221,7 +226,7 @@ class PrefetchingReader:
     def close(self) -> None:
         """Close the files, each once whoever reads it is through."""
         for shared in (self._ahead, self._at_once, self._lookup):
-            shared.release(LogReader.close)
+            shared.close()
 
 
 def _read_each(reader: LogReader, view: LogView, offsets: Sequence[int]) -> tuple[list[ReadResult], int]:

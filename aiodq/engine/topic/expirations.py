@@ -76,6 +76,7 @@ class Expirations:
         self._ends = EndTimes()
         self._to_enter: deque[Iterator[Expiring]] = deque()
         self._to_read = RangeSet()
+        self._not_before = 0
         self._works: deque[Callable[[], None]] = deque()
         self._reading = self._entering = self._stored = False
         self._alarm = Alarm(engine.clock, engine.guarded(self._ring))
@@ -151,6 +152,9 @@ class Expirations:
         """Look through the next piece of what is to be looked through, once all that was read is entered."""
         if self._reading or self._to_enter or not self._to_read or self._engine.stopped:
             return
+        if monotonic_ns(self._engine.clock) < self._not_before:
+            self._alarm.set(self._not_before)
+            return
         self._reading = True
         start, stop = next(iter(self._to_read))
         self._to_read.discard_below(stop)
@@ -166,7 +170,8 @@ class Expirations:
         if found is None:
             # Whoever is to get these messages is told what is wrong with the disk.
             self._to_read.add(start, stop)
-            self._alarm.set(monotonic_ns(self._engine.clock) + _AGAIN)
+            self._not_before = monotonic_ns(self._engine.clock) + _AGAIN
+            self._alarm.set(self._not_before)
             return
         parts, following = found
         self._to_read.add(following, stop)
