@@ -376,3 +376,16 @@ async def test_nothing_is_settled_before_those_who_held_messages_were_heard(
             channel_engine.reclaim(under_way=False)
         await until(lambda: jobs.depth == 1)
         assert await letters(store, dead_letter, 2) == ([] if dead_letter is None else [b"a", b"b"])
+
+
+async def test_letters_that_nobody_waits_for_any_more_are_forgotten(machine: Machine) -> None:
+    async with machine.store() as store:
+        dead = store.queue("dead", options=aiodq.StoreOptions(max_messages=1, overflow="reject"))
+        await dead.put(b"in the way")
+        jobs = jobs_of(store, "dead")
+        for number in range(30):
+            await jobs.put_many([aiodq.Draft(b"x", ttl=10)] * 10)
+            machine.clock.advance(10)
+            await until(lambda: jobs.deferred() == 10)
+            assert await jobs.purge() == 10
+            assert len(jobs._channel_engine._out_of_turn.unsent) < 100, number

@@ -263,7 +263,7 @@ class ChannelEngine(Settlement, Generic[M]):
         offset = batch.first + number
         if offset in state.deferred:
             if not self._is_over(batch, number, monotonic_ns(self._clock)):
-                self._out_of_turn.unsent.add(offset)
+                self._out_of_turn.wait(offset, state)
                 return
             state.recall(offset)
         self._wanted(state, batch, number)

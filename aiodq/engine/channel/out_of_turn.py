@@ -107,6 +107,12 @@ class OutOfTurn:
         self.add(offset)
         return True
 
+    def wait(self, offset: int, state: ChannelState) -> None:
+        """Look at a deferred message once it is due."""
+        self.unsent.add(offset)
+        if len(self.unsent) > 2 * len(state.deferred) + _SLACK:
+            self.unsent = {offset for offset in self.unsent if offset in state.deferred}
+
     def due(self, offset: int) -> None:
         """A message was deferred until now."""
         if offset in self.unsent:

@@ -528,7 +528,7 @@ class Settlement(ABC):
                 due = monotonic_ns(self._clock) + int(_DEAD_LETTER_RETRY_SECONDS * SECOND)
                 state.nack(offset, delivered, due)
                 self._out_of_turn.hinder(due, 1)
-                self._out_of_turn.unsent.add(offset)
+                self._out_of_turn.wait(offset, state)
                 self._alarm.set(due)
 
         letter = DeadLetter(target, self._host.name, self.name, alone, delivered, reason, error)
