@@ -56,7 +56,8 @@ class Producer:
             key: bytes that name what the message is about, up to 1 MiB; None for none.
             headers: text by text, up to 1 MiB in all; None for none.
             delay: seconds, or a `timedelta`, before which it is not delivered; the due time is kept on disk.
-            ttl: seconds, or a `timedelta`, counted from now, after which it is not delivered any more.
+            ttl: seconds, or a `timedelta`, counted from now, after which nobody gets it any more: it is settled then,
+                wherever it is in the backlog, or a dead letter. What is in hand by then stays so.
 
         Returns:
             The message's offset: its number in the queue, from 0.
