@@ -175,6 +175,16 @@ def test_what_is_settled_in_the_middle_of_a_lease_is_not_handed_out() -> None:
     assert (lease.limit, state.fresh(), state.plain_run(2, 10), state.flying) == (2, 2, 3, 2)
 
 
+def test_what_comes_again_is_looked_for_before_more_is_handed_out() -> None:
+    state = ChannelState(0, 10, 100)
+    lease = Lease(0, state.plain_run(0, 10), None)
+    state.begin(lease)
+    state.reach(lease)
+    lease.next = 3
+    state.nack(1, 1)
+    assert (lease.limit, state.again()) == (3, 1)
+
+
 def test_any_sequence() -> None:
     run_state_machine_as_test(LeaseMachine, settings=settings(max_examples=200, stateful_step_count=25))
 

@@ -103,6 +103,16 @@ class Topic:
         begun = self.begun[channel].get(name, 0)
         return self.counted[channel].get(name, (begun, begun))
 
+    def released(self) -> set[str]:
+        """Return what retention may have deleted: what every channel has settled, and what was purged."""
+        if self.keeps:
+            return (self.loose or set()) | self.purging
+        unsure = self.closing | self.creation.keys()
+        everywhere = [may | unseen for may, _, unseen in self.channels.values()]
+        surely = [may | unseen for name, (may, _, unseen) in self.channels.items() if name not in unsure]
+        # A channel that may be there or not may have been asked or not.
+        return self.purging.union(*(set.intersection(*of) for of in (everywhere, surely) if of))
+
 
 @dataclass(frozen=True, slots=True)
 class OfTopic(ABC):
@@ -139,7 +149,9 @@ class Created(OfTopic):
     earliest: bool
 
     def post(self, of: Topic) -> None:
-        of.channels[self.channel] = (set(), set(), set() if self.earliest else set(of.possible))
+        # What may be deleted by then need not be seen by one that begins with what is there.
+        may = of.released() if self.earliest else set[str]()
+        of.channels[self.channel] = (may, set(), set() if self.earliest else set(of.possible))
         of.creation[self.channel] = frozenset(of.possible)
 
 

@@ -156,7 +156,7 @@ def _transactions(ledger: Ledger, found: dict[str, TopicFound]) -> Iterator[str]
             if topic not in ledger.topics or ledger.topics[topic].deleting:
                 continue
             there = topic in found and name in found[topic].log.values()
-            if there or name not in _released(ledger.topics[topic]):
+            if there or name not in ledger.topics[topic].released():
                 (done if there else undone).add(f"{name} in {topic}")
         for topic, channel, name in transaction.acks:
             seen = found.get(topic)
@@ -212,7 +212,7 @@ def _log(topic: Topic, seen: TopicFound) -> Iterator[str]:
         excused = name in topic.arriving or offset in topic.gone
         if topic.promised.get(name, offset) not in {offset, SOMEWHERE} and not excused:
             yield f"moved: {name} from {topic.promised[name]} to {offset}"
-    released = _released(topic)
+    released = topic.released()
     yield from _holes(topic, offsets, released)
     for group in topic.groups:
         missing = [name for name in group if name not in names]
@@ -237,17 +237,6 @@ def _holes(topic: Topic, offsets: list[int], released: set[str]) -> Iterator[str
         ]
         if not set(missing) <= released:
             yield f"hole: {missing} between {before} and {after}"
-
-
-def _released(topic: Topic) -> set[str]:
-    """Return what retention may have deleted: what every channel has settled, and what was purged."""
-    if topic.keeps:
-        return (topic.loose or set()) | topic.purging
-    unsure = topic.closing | topic.creation.keys()
-    everywhere = [may | unseen for may, _, unseen in topic.channels.values()]
-    surely = [may | unseen for name, (may, _, unseen) in topic.channels.items() if name not in unsure]
-    # A channel that may be there or not may have been asked or not.
-    return topic.purging.union(*(set.intersection(*of) for of in (everywhere, surely) if of))
 
 
 def _channels(topic: Topic, seen: TopicFound) -> Iterator[str]:

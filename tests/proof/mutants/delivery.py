@@ -142,7 +142,7 @@ change(
     ChannelState._come_again,
     "self._leases.halt()",
     "None",
-    test="tests/delivery/test_lease_machine.py::test_any_sequence",
+    test="tests/delivery/test_lease_machine.py::test_what_comes_again_is_looked_for_before_more_is_handed_out",
 )
 change(
     "what is given up is handed out all the same",
