@@ -260,7 +260,9 @@ class ChannelState:
 
     def reach(self, lease: Lease) -> None:
         """Let as many be handed out of the open lease as there are, and as may be in flight."""
-        lease.limit = min(len(lease.marks), lease.next + self.credit) if lease.open else lease.next
+        self._look()
+        credit = max(self.max_in_flight - len(self._apart) - self._leases.in_flight, 0)
+        lease.limit = min(len(lease.marks), lease.next + credit) if lease.open else lease.next
 
     def acked(self, lease: Lease) -> None:
         """A message of a lease was acked, for the first time since somebody looked."""
