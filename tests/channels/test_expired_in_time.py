@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 LETTERS = pytest.mark.parametrize("dead_letter", [None, "dead"])
 
 
-def jobs_of(store: aiodq.Store, dead_letter: str | None, **options: object) -> aiodq.Queue:
-    return store.queue("jobs", aiodq.ChannelOptions(dead_letter=dead_letter, **options))  # type: ignore[arg-type]
+def jobs_of(store: aiodq.Store, dead_letter: str | None, **options: Any) -> aiodq.Queue:
+    return store.queue("jobs", aiodq.ChannelOptions(dead_letter=dead_letter, **options))
 
 
 async def letters(store: aiodq.Store, dead_letter: str | None, number: int) -> list[bytes]:
