@@ -173,8 +173,8 @@ OPENING = [
         "two opens in one process",
         lambda desk: desk.open(desk.path),
         aiodq.StoreLockedError,
-        "the store is open in process {pid} on {host}, which is this one: use that object, or close it first "
-        "(await store.aclose()) [{store}]",
+        "the store is open in process {pid} on {host}, which is this one: use that object, close it first "
+        "(await store.aclose()), or name mode='shared' each time it is opened [{store}]",
     ),
     Mistake(
         "a misspelt path that must be there",

@@ -201,7 +201,7 @@ class TestMessages:
                 await aiodq.open(path)
             assert caught.value.pid == os.getpid()
             assert f"open in process {os.getpid()} on " in str(caught.value)
-            assert "which is this one: use that object" in str(caught.value)
+            assert "which is this one: use that object, close it first" in str(caught.value)
             assert "await store.aclose()" in str(caught.value)
 
     @pytest.mark.parametrize("given", ["~", "~/jobs", "~nobody/jobs"])

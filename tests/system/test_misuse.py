@@ -209,7 +209,7 @@ async def test_cell_of_a_notebook_run_twice(tmp_path: Path) -> None:
     )
     with nothing_left():
         await eval(cell, names)  # noqa: S307 - as a notebook does it
-        with pytest.raises(aiodq.StoreLockedError, match=r"which is this one: .*close it first"):
+        with pytest.raises(aiodq.StoreLockedError, match=r"which is this one: .*close it first .* mode='shared'"):
             await eval(cell, names)  # noqa: S307 - likewise
         with pytest.warns(ResourceWarning, match="never closed"):
             del names["queue"]
@@ -217,6 +217,40 @@ async def test_cell_of_a_notebook_run_twice(tmp_path: Path) -> None:
         await eval(cell, names)  # noqa: S307 - likewise
         assert names["queue"].qsize() == 2
         await names["queue"].aclose()
+
+
+async def test_cell_of_a_notebook_run_twice_with_a_shared_store(tmp_path: Path) -> None:
+    names: dict[str, Any] = {"aiodq": aiodq, "path": tmp_path}
+    cell = compile(
+        "queue = await aiodq.open_queue(path, mode='shared')\nawait queue.put(b'a')",
+        "cell",
+        "exec",
+        ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+    )
+    tasks = asyncio.all_tasks()
+    with nothing_left():
+        await eval(cell, names)  # noqa: S307 - as a notebook does it
+        first = names["queue"]
+        await eval(cell, names)  # noqa: S307 - likewise
+        assert names["queue"] is not first
+        await first.put(b"b")
+        async with asyncio.timeout(WATCHDOG):
+            for body in (b"a", b"a", b"b"):
+                async with await names["queue"].get() as message:
+                    assert message.body == body
+        assert [message.body async for message in first.scan()] == [b"a", b"a", b"b"]
+        del message
+        with pytest.warns(ResourceWarning, match="never closed"):
+            del first
+            gc.collect()
+        # Whoever is left serves the store from now on, and a cell that binds the name anew drops it.
+        with pytest.warns(ResourceWarning, match="never closed"):
+            await eval(cell, names)  # noqa: S307 - likewise
+            gc.collect()
+        assert [message.body async for message in names["queue"].scan()] == [b"a", b"a", b"b", b"a"]
+        await names["queue"].aclose()
+        # The dropped ones are still taking leave.
+        await until(lambda: not asyncio.all_tasks() - tasks)
 
 
 async def test_collected_store_that_failed_lets_go(tmp_path: Path) -> None:

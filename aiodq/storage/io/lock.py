@@ -32,7 +32,10 @@ __all__ = ["LOCK_NAME", "StoreLock", "is_locked", "lives", "lock_holder"]
 
 LOCK_NAME: Final = "LOCK"
 
-_HERE: Final = "which is this one: use that object, or close it first (await store.aclose())"
+_HERE: Final = (
+    "which is this one: use that object, close it first (await store.aclose()), or name mode='shared' each time it is "
+    "opened"
+)
 _ELSEWHERE: Final = (
     'which has it for itself: write aiodq.open(path, mode="shared") in each process to share it, '
     "wait for that one with aiodq.open(path, wait=seconds), or stop it"
