@@ -70,18 +70,15 @@ class Arrived:
         self._count -= len(taken)
         return taken
 
-    def take_last(self) -> tuple[int, int]:
-        """Let the last one go; return its offset and its number."""
-        run = self._runs[-1]
-        run.stop -= 1
-        self._count -= 1
-        if run.next == run.stop:
-            self._runs.pop()
-        return run.lease.first + run.stop, run.lease.number + run.stop
-
-    def clear(self) -> list[int]:
-        """Let all of them go; return their numbers."""
-        numbers = [run.lease.number + place for run in self._runs for place in range(run.next, run.stop)]
-        self._runs.clear()
-        self._count = 0
-        return numbers
+    def take_back(self, kept: int = 0) -> list[range]:
+        """Let all go but the first so many; return the numbers of the others."""
+        numbers: list[range] = []
+        while self._count > kept:
+            run = self._runs[-1]
+            first = max(run.stop - (self._count - kept), run.next)
+            numbers.append(range(run.lease.number + first, run.lease.number + run.stop))
+            self._count -= run.stop - first
+            run.stop = first
+            if run.next == run.stop:
+                self._runs.pop()
+        return numbers[::-1]

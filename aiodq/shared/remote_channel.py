@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiodq.engine.channel.message_lease import MessageLease
@@ -22,7 +22,6 @@ from aiodq.shared.remote_errors import error_in, error_of, is_lost
 from aiodq.shared.remote_settlement import RemoteSettlement
 from aiodq.wire.frames import decode_messages
 from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Resume, Want
-from aiodq.wire.payload import Held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -174,7 +173,8 @@ class RemoteChannel(RemoteSettlement):
                 self._topic.name, batch, number=number, attempts=said.attempts, channel_engine=settles,
             )  # fmt: skip
             self._ready.add(lease, batch.columns.bodies)
-            self.hold(number, batch.first, said.delivery + batch.first - said.first, count, said.attempts)
+            delivery = said.delivery + batch.first - said.first
+            self._holdings.add(number, batch.first, delivery, count, said.attempts)
             self._got += count
             self.counts.delivered(count)
         self.wake()
@@ -183,11 +183,11 @@ class RemoteChannel(RemoteSettlement):
     def reopened(self, epoch: int) -> None:
         """An owner knows nothing of what was wanted and held here: what nobody has taken is its own to deliver anew."""
         before, self._epoch, self._got, self._wanted = self._epoch, epoch, 0, 0
-        for number in self._ready.clear():
-            self.forget(number)
+        for numbers in self._ready.take_back():
+            self.forget(numbers)
         self.counts.reset()
         self._want()
-        if held := tuple(Held(one.offset, one.delivery, 1, one.attempts) for one in self.to_resume()):
+        if held := self.to_resume():
             answer = self._request(lambda handle: Resume(handle, before, held))
             answer.add_done_callback(lambda done: self._claimed(done.result(), epoch))
 
@@ -351,10 +351,8 @@ class RemoteChannel(RemoteSettlement):
         if self._wanted > wanted:
             self._wanted = wanted
             self._tell_owner(lambda handle: Want(handle, self._wanted))
-        while len(self._ready) > kept:
-            offset, number = self._ready.take_last()
-            with suppress(AiodqError):  # it is not this process's any more
-                self.give_back(offset, number)
+        if (numbers := self._ready.take_back(kept)) and self.error is None:
+            self.give_back(numbers)
 
     # --- the end
 

@@ -6,8 +6,7 @@ import asyncio
 import random
 from contextlib import contextmanager
 from copy import copy
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.delivery.leases import ACKED
 from aiodq.engine.channel.crash_suspects import CrashSuspects
@@ -16,10 +15,12 @@ from aiodq.engine.channel.held_by_task import HeldByTask
 from aiodq.errors import AiodqError, NotInFlightError
 from aiodq.options import ChannelOptions, seconds
 from aiodq.shared.counts import Counts
+from aiodq.shared.holdings import COMMITTING, SETTLING, Holdings, Mine, ranges_of
+from aiodq.shared.number_runs import neighbours
 from aiodq.shared.remote_errors import error_of, is_lost
 from aiodq.wire.layout import UNSAID
 from aiodq.wire.packets import Ack, Fail, Nack, Reject, Release, Touch
-from aiodq.wire.payload import Item, Range
+from aiodq.wire.payload import Item
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from aiodq.shared.link import Link
     from aiodq.shared.remote_puts import RemotePuts
     from aiodq.wire.packets import Message as Said
+    from aiodq.wire.payload import Held
 
-__all__ = ["Mine", "RemoteSettlement", "SettledTopic"]
+__all__ = ["RemoteSettlement", "SettledTopic"]
 
 _SECOND: Final = 1_000_000_000
 _NOBODY: Final = 0
@@ -59,19 +61,11 @@ class SettledTopic(Protocol):
         ...
 
 
-class Mine(NamedTuple):
-    """A message in this process's hands: its offset, the owner's delivery number, and how often it was delivered."""
-
-    offset: int
-    delivery: int
-    attempts: int
-
-
 class _Settling:
     """Messages that are to be settled, until an owner has said that they are.
 
     Attributes:
-        numbers: by which they are known here.
+        numbers: by which they are known here, as ranges.
         say: what is said of them; None for acks, which are said together.
         back: they are ready again then.
         lost: the owner has said that some were not in flight any more.
@@ -81,7 +75,7 @@ class _Settling:
 
     __slots__ = ("back", "heard_of", "lost", "numbers", "over", "refusal", "say", "waiters")
 
-    def __init__(self, numbers: Sequence[int], say: Callable[[int, list[Mine]], Said] | None, *, back: bool) -> None:
+    def __init__(self, numbers: Sequence[range], say: Callable[[int], Said] | None, *, back: bool) -> None:
         self.numbers = numbers
         self.say = say
         self.lost = False
@@ -171,11 +165,10 @@ class RemoteSettlement:
         self._topic = topic
         self._epoch = 0
         self._number = 0
-        self._mine: dict[int, Mine] = {}
+        self._holdings = Holdings()
         self._resumed = True
-        self._asked: list[int] = []
-        self._settling: dict[int, _Settling] = {}
-        self._committing: set[int] = set()
+        self._asked = 0
+        self._settling: dict[_Settling, None] = {}
         self._claimers: list[asyncio.Future[None]] = []
         self._unsaid: list[_Settling] = []
         self._last: _Settling | None = None
@@ -207,57 +200,39 @@ class RemoteSettlement:
     @property
     def in_hand(self) -> int:
         """How many messages are in this process's hands, and not about to leave them."""
-        return len(self._mine) - len(self._settling) - len(self._committing)
+        return self._holdings.free
 
-    def hold(self, number: int, offset: int, delivery: int, count: int, attempts: int) -> None:
-        """Messages were delivered that follow each other."""
-        offsets, deliveries = range(offset, offset + count), range(delivery, delivery + count)
-        # No statement of Python's is executed for each of them.
-        rows = map(tuple.__new__, repeat(Mine), zip(offsets, deliveries, repeat(attempts)))
-        self._mine.update(zip(range(number, number + count), rows, strict=True))
-
-    def forget(self, number: int) -> None:
-        """A message is the owner's again, which knows that."""
-        self._mine.pop(number, None)
+    def forget(self, numbers: range) -> None:
+        """Messages are the owner's again, which knows that."""
+        self._holdings.drop(numbers)
 
     def lose(self, deliveries: range) -> None:
         """Messages were taken away, known by their delivery numbers; of what is being settled the owner says that."""
-        for number, one in list(self._mine.items()):
-            if one.delivery not in deliveries:
-                continue
-            settling = self._settling.get(number)
-            if settling is None:
-                self._lost(number)
-            else:
-                settling.lost = True
+        # Until it has said what it left here, it has delivered nothing of what was asked for.
+        staying = self._holdings.lose(deliveries, 0 if self._resumed else self._asked)
+        if staying:
+            lost = set().union(*staying)
+            for settling in self._settling:
+                settling.lost = settling.lost or not all(map(lost.isdisjoint, settling.numbers))
         self._dropped()
-
-    def _lost(self, number: int) -> None:
-        self._mine.pop(number, None)
-        self._committing.discard(number)
 
     def _dropped(self) -> None:
         """Something is in hand no more."""
 
-    def to_resume(self) -> list[Mine]:
+    def to_resume(self) -> tuple[Held, ...]:
         """Return what is in hand, which another owner is to leave there; `resumed` tells what it has."""
-        self._resumed = not self._mine
-        self._asked = list(self._mine)
-        return list(self._mine.values())
+        self._resumed = not self._holdings
+        self._asked = self._number
+        return self._holdings.held()
 
     def resumed(self, given: Mapping[int, int]) -> None:
         """What an owner has left here, by offset, has these delivery numbers now; the rest is settled, or others'."""
         # INVARIANT: only what was asked for. The owner may have delivered something since then, before it answered.
-        for number in self._asked:
-            one = self._mine.get(number)
-            if one is not None and one.offset in given:
-                self._mine[number] = one._replace(delivery=given[one.offset])
-            else:
-                self._lost(number)
+        self._holdings.renumber(given, self._asked)
         self._resumed = True
         self._let_claimers_go()
         self._unsaid.clear()
-        for settling in dict.fromkeys(self._settling.values()):
+        for settling in list(self._settling):
             settling.lost = False
             self._send(settling)
         self._dropped()
@@ -281,21 +256,19 @@ class RemoteSettlement:
 
     def holds(self, offset: int, held: int) -> bool:
         """Return whether a message is still held by that number."""
-        mine = self._mine.get(held)
-        theirs = held in self._settling or held in self._committing
-        return mine is not None and mine.offset == offset and not theirs
+        return self._holdings.is_free(offset, held)
 
     def ack(self, offset: int, delivery: int) -> None:
         """Settle a message; `commit` waits until the owner says that it is durable."""
         self.check(offset, delivery)
-        self._settle([delivery], None)
+        self._settle([_one(delivery)], None)
 
     def ack_many(self, deliveries: Sequence[tuple[int, int]]) -> None:
         """Settle messages: all of them, or, where one cannot be, none."""
         for offset, delivery in deliveries:
             self.check(offset, delivery)
         if deliveries:
-            self._settle([delivery for _, delivery in deliveries], None)
+            self._settle(neighbours(delivery for _, delivery in deliveries), None)
 
     @contextmanager
     def together(self) -> Iterator[Together]:
@@ -309,11 +282,10 @@ class RemoteSettlement:
     def ack_run(self, lease: Lease, first: int, count: int) -> None:
         """Settle so many messages of a lease."""
         numbers = range(lease.number + first, lease.number + first + count)
-        free = self._settling.keys().isdisjoint(numbers) and self._committing.isdisjoint(numbers)
-        if self.error is not None or not free or not all(map(self._mine.__contains__, numbers)):
+        if self.error is not None or not self._holdings.all_free(numbers):
             for index in range(first, first + count):
                 self.check(lease.first + index, lease.number + index)
-        self._settle(numbers, None)
+        self._settle([numbers], None)
         lease.marks[first : first + count] = bytes([ACKED]) * count
 
     def nack(
@@ -330,22 +302,30 @@ class RemoteSettlement:
         span = delay or 0
         self.check(batch.first, delivery)
 
-        def say(handle: int, those: list[Mine]) -> Said:
+        numbers = [_one(delivery)]
+
+        def say(handle: int) -> Said:
+            those = self._holdings.rows(numbers)
             items = tuple(Item(one.offset, one.delivery, span, max(attempts, 0)) for one in those)
             return Nack(handle, self._epoch, items)
 
-        self._settle([delivery], say, back=not span)
+        self._settle(numbers, say, back=not span)
         return span
 
     def release(self, batch: Batch, delivery: int, attempts: int) -> None:
         """Make a message ready again as if it had never been handed out."""
         del attempts
-        self.give_back(batch.first, delivery)
+        self.check(batch.first, delivery)
+        self._give_back([_one(delivery)])
 
-    def give_back(self, offset: int, delivery: int) -> None:
-        """Likewise, by its number."""
-        self.check(offset, delivery)
-        self._settle([delivery], lambda handle, those: Release(handle, self._epoch, _ranges(those)), back=True)
+    def give_back(self, numbers: Iterable[range]) -> None:
+        """Likewise messages, by their numbers; what is in hand no more is not this process's."""
+        free = [part for each in numbers for part in self._holdings.free_of(each)]
+        if free:
+            self._give_back(free)
+
+    def _give_back(self, numbers: Sequence[range]) -> None:
+        self._settle(numbers, lambda handle: Release(handle, self._epoch, self._holdings.ranges(numbers)), back=True)
 
     def reject(
         self, batch: Batch, delivery: int, attempts: int, reason: str, cause: Cause = NO_CAUSE
@@ -353,11 +333,13 @@ class RemoteSettlement:
         """Give a message up; the future ends once that is durable."""
         self.check(batch.first, delivery)
 
-        def say(handle: int, those: list[Mine]) -> Said:
-            one = those[0]
+        numbers = [_one(delivery)]
+
+        def say(handle: int) -> Said:
+            one = self._holdings.rows(numbers)[0]
             return Reject(handle, attempts, self._epoch, one.offset, one.delivery, reason, cause.error or "")
 
-        rejected = asyncio.ensure_future(self._settle([delivery], say).wait())
+        rejected = asyncio.ensure_future(self._settle(numbers, say).wait())
         rejected.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be that nobody waits
         return rejected
 
@@ -367,7 +349,7 @@ class RemoteSettlement:
         self._touch([delivery], UNSAID if extend is None else extend)
 
     def _touch(self, numbers: Iterable[int], span: int) -> None:
-        those = [self._mine[number] for number in numbers if number in self._mine]
+        those = self._holdings.rows(map(_one, numbers))
         items = tuple(Item(one.offset, one.delivery, span, one.attempts) for one in those)
         if items and self._resumed:
             self._tell_owner(lambda handle: Touch(handle, self._epoch, items))
@@ -387,8 +369,7 @@ class RemoteSettlement:
 
     def _renew_all(self) -> None:
         self._renewing = None
-        theirs = self._settling.keys() | self._committing
-        self._touch([number for number in self._renewed if number not in theirs], UNSAID)
+        self._touch([number for number in self._renewed if self._holdings.free_of(_one(number))], UNSAID)
         self._renew_later()
 
     def renew_no_more(self, delivery: int) -> bool:
@@ -420,36 +401,43 @@ class RemoteSettlement:
 
     def begin_commit(self, numbers: Iterable[int]) -> dict[int, Mine]:
         """Let nobody but a transaction settle messages that are in hand; return what they are, by number."""
-        held = {number: self._mine[number] for number in numbers}
-        self._committing |= held.keys()
+        held: dict[int, Mine] = {}
+        for number in numbers:
+            if (mine := self._holdings.get(number)) is not None:
+                held[number] = mine
+                self._holdings.take(_one(number), COMMITTING)
         return held
 
     def end_commit(self, numbers: Iterable[int], *, settled: bool) -> None:
         """The transaction has settled them; or they are in hand as before, unless they were taken away."""
         for number in numbers:
-            self._committing.discard(number)
             if settled:
-                self._mine.pop(number, None)
+                self._holdings.drop(_one(number))
+            else:
+                self._holdings.leave(number)
         self._dropped()
 
     def acks(self, handle: Callable[[str, str], int], numbers: Mapping[int, Mine]) -> list[Ack]:
         """Return how these messages are named to the owner; those it does not know, so that it says so."""
-        here = sorted(self._mine[number] for number in numbers if number in self._mine)
-        gone = sorted(one for number, one in numbers.items() if number not in self._mine)
+        now = {number: self._holdings.get(number) for number in numbers}
+        here = sorted(one for one in now.values() if one is not None)
+        gone = sorted(one for number, one in numbers.items() if now[number] is None)
         by_epoch = [(epoch, those) for epoch, those in ((self._epoch, here), (_NOBODY, gone)) if those]
-        return [Ack(handle(self._topic.name, self.name), epoch, _ranges(those)) for epoch, those in by_epoch]
+        return [Ack(handle(self._topic.name, self.name), epoch, ranges_of(those)) for epoch, those in by_epoch]
 
     # --- asking the owner
 
     def _settle(
-        self, numbers: Sequence[int], say: Callable[[int, list[Mine]], Said] | None, *, back: bool = False
+        self, numbers: Sequence[range], say: Callable[[int], Said] | None, *, back: bool = False
     ) -> _Settling:  # fmt: skip
         """Have the owner settle messages: this one, or the next, until one says that it is done."""
         self.check_context()
         settling = self._last = _Settling(numbers, say, back=back)
         if self._together is not None:
             self._together.those.append(settling)
-        self._settling.update(dict.fromkeys(numbers, settling))
+        for each in numbers:
+            self._holdings.take(each, SETTLING)
+        self._settling[settling] = None
         if self._resumed:
             self._send(settling)
         return settling
@@ -460,18 +448,16 @@ class RemoteSettlement:
             if not self._unsaid:
                 self._topic.link.soon(self._say_acks)
             self._unsaid.append(settling)
-        elif those := self._those(settling):
+        elif self._holdings.any_of(settling.numbers):
             settling.heard_of = self.counts.heard_of
-            answer = self._request(lambda handle: say(handle, those))
+            answer = self._request(say)
             answer.add_done_callback(lambda done: self._answered([settling], done.result()))
+        else:
+            self._settled_before(settling)
 
-    def _those(self, settling: _Settling) -> list[Mine]:
-        """Return what is to be settled that is in hand still."""
-        those = [self._mine[number] for number in settling.numbers if number in self._mine]
-        if not those:
-            # An owner before has settled them, though nobody has heard that; or they were taken away.
-            self._end(settling, None)
-        return those
+    def _settled_before(self, settling: _Settling) -> None:
+        """An owner before has settled them, though nobody has heard that; or they were taken away."""
+        self._end(settling, None)
 
     def _say_acks(self) -> None:
         """Say all that was acked in this turn of the loop, in one packet."""
@@ -479,14 +465,16 @@ class RemoteSettlement:
         if not self._resumed:
             return  # it is said once the next owner has left them here
         said: list[_Settling] = []
-        those: list[Mine] = []
         for settling in unsaid:
-            if not settling.over and (found := self._those(settling)):
+            if settling.over:
+                continue
+            if self._holdings.any_of(settling.numbers):
                 settling.heard_of = self.counts.heard_of
                 said.append(settling)
-                those += found
-        if those:
-            ranges = _ranges(those)
+            else:
+                self._settled_before(settling)
+        if said:
+            ranges = self._holdings.ranges(each for settling in said for each in settling.numbers)
             answer = self._request(lambda handle: Ack(handle, self._epoch, ranges))
             answer.add_done_callback(lambda done: self._answered(said, done.result()))
 
@@ -502,18 +490,18 @@ class RemoteSettlement:
     def _end(self, settling: _Settling, refusal: Exception | None) -> None:
         if settling.over:
             return
-        for number in settling.numbers:
-            self._mine.pop(number, None)
-            self._settling.pop(number, None)
+        self._settling.pop(settling, None)
+        for each in settling.numbers:
+            self._holdings.drop(each)
         # What the owner has said since then may know of it; if not, it says so next, as what it counts has changed.
         if refusal is None and self.counts.heard_of == settling.heard_of:
-            self.counts.settled(len(settling.numbers), back=settling.back)
+            self.counts.settled(sum(map(len, settling.numbers)), back=settling.back)
         settling.end(refusal)
         self._dropped()
 
     def tell(self, error: Exception) -> None:
         """Tell those who wait for something to be settled that nobody answers; it is settled all the same, if any."""
-        for settling in dict.fromkeys(self._settling.values()):
+        for settling in list(self._settling):
             settling.tell(error)
         self._let_claimers_go()
 
@@ -536,7 +524,7 @@ class RemoteSettlement:
         Raises:
             OwnerLostError: there is none.
         """
-        for settling in dict.fromkeys(self._settling.values()):
+        for settling in list(self._settling):
             try:
                 await settling.wait()
             except AiodqError:
@@ -544,15 +532,5 @@ class RemoteSettlement:
                     raise
 
 
-def _ranges(those: list[Mine]) -> tuple[Range, ...]:
-    """Return messages as ranges of such as follow each other."""
-    ranges: list[Range] = []
-    first = delivery = count = 0
-    for offset, number, _ in those:
-        if count and offset == first + count and number == delivery + count:
-            count += 1
-            continue
-        if count:
-            ranges.append(Range(first, delivery, count))
-        first, delivery, count = offset, number, 1
-    return (*ranges, Range(first, delivery, count)) if count else ()
+def _one(number: int) -> range:
+    return range(number, number + 1)

@@ -1,0 +1,216 @@
+"""What a process that does not own the store has in its hands of a channel's messages. A state machine.
+
+Messages are known by numbers of the process's own, as two owners may give the same delivery number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.shared.number_runs import GONE, HERE, NumberRun, NumberRuns, stretches
+from aiodq.wire.payload import Held, Range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["COMMITTING", "SETTLING", "Holdings", "Mine", "ranges_of"]
+
+SETTLING: Final = 2
+"""In hand, and an owner is asked to settle it."""
+COMMITTING: Final = 3
+"""In hand, and a transaction is to settle it."""
+
+_FREE: Final = bytes(mark == HERE for mark in range(256))
+_SETTLING: Final = bytes(mark == SETTLING for mark in range(256))
+_NOT_SETTLING: Final = bytes(mark not in {GONE, SETTLING} for mark in range(256))
+
+
+class Mine(NamedTuple):
+    """A message in this process's hands: its offset, the owner's delivery number, and how often it was delivered."""
+
+    offset: int
+    delivery: int
+    attempts: int
+
+
+class _Run(NumberRun):
+    """Messages whose offsets and delivery numbers are neighbours, too."""
+
+    __slots__ = ("attempts", "delivery", "offset")
+
+    def __init__(self, number: int, offset: int, delivery: int, count: int, attempts: int) -> None:
+        super().__init__(number, count)
+        self.offset = offset
+        self.delivery = delivery
+        self.attempts = attempts
+
+    def mine(self, place: int) -> Mine:
+        return Mine(self.offset + place, self.delivery + place, self.attempts)
+
+
+class Holdings:
+    """Messages in hand: free to be settled, or about to be.
+
+    Attributes:
+        free: how many nobody is about to settle.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._runs: NumberRuns[_Run] = NumberRuns()
+        self.free: int = 0
+
+    def __len__(self) -> int:
+        """Return how many they are."""
+        return len(self._runs)
+
+    def add(self, number: int, offset: int, delivery: int, count: int, attempts: int) -> None:
+        """So many were delivered that follow each other."""
+        self._runs.add(_Run(number, offset, delivery, count, attempts))
+        self.free += count
+
+    def get(self, number: int) -> Mine | None:
+        """Return what is in hand by a number, or None."""
+        found = self._runs.find(number)
+        return None if found is None else found[0].mine(found[1])
+
+    def is_free(self, offset: int, number: int) -> bool:
+        """Return whether a message is in hand by that number, and nobody is about to settle it."""
+        found = self._runs.find(number)
+        return found is not None and found[0].marks[found[1]] == HERE and found[0].offset + found[1] == offset
+
+    def all_free(self, numbers: range) -> bool:
+        """Return whether that goes for all of these numbers."""
+        parts = self._runs.parts(numbers)
+        return sum(run.marks.count(HERE, start, stop) for run, start, stop in parts) == len(numbers)
+
+    def free_of(self, numbers: range) -> list[range]:
+        """Return of which of these numbers it does."""
+        return [
+            range(run.number + first, run.number + last)
+            for run, start, stop in self._runs.parts(numbers)
+            for first, last in stretches(run.marks, start, stop, _FREE)
+        ]
+
+    def any_of(self, numbers: Iterable[range]) -> bool:
+        """Return whether any of these numbers is in hand."""
+        return any(
+            run.marks.count(GONE, start, stop) < stop - start
+            for each in numbers
+            for run, start, stop in self._runs.parts(each)
+        )
+
+    def rows(self, numbers: Iterable[range]) -> list[Mine]:
+        """Return what is in hand by these numbers."""
+        return [
+            run.mine(place)
+            for each in numbers
+            for run, start, stop in self._runs.parts(each)
+            for place in range(start, stop)
+            if run.marks[place] != GONE
+        ]
+
+    def ranges(self, numbers: Iterable[range]) -> tuple[Range, ...]:
+        """Return how an owner knows what is in hand by these numbers."""
+        found: list[Range] = []
+        for each in numbers:
+            for run, start, stop in self._runs.parts(each):
+                for first, last in stretches(run.marks, start, stop):
+                    _append(found, Range(run.offset + first, run.delivery + first, last - first))
+        return tuple(found)
+
+    # --- what becomes of them
+
+    def take(self, numbers: range, mark: int) -> None:
+        """Somebody is about to settle those that are free: `SETTLING` or `COMMITTING`."""
+        for run, start, stop in self._runs.parts(numbers):
+            for first, last in stretches(run.marks, start, stop, _FREE):
+                run.marks[first:last] = bytes([mark]) * (last - first)
+                self.free -= last - first
+
+    def leave(self, number: int) -> None:
+        """A transaction does not settle it after all."""
+        found = self._runs.find(number)
+        if found is not None and found[0].marks[found[1]] == COMMITTING:
+            found[0].marks[found[1]] = HERE
+            self.free += 1
+
+    def drop(self, numbers: range) -> None:
+        """They are in hand no more."""
+        for run, start, stop in self._runs.parts(numbers):
+            self.free -= run.marks.count(HERE, start, stop)
+            self._runs.drop(run, start, stop)
+
+    def lose(self, deliveries: range, since: int = 0) -> list[range]:
+        """What an owner delivered by these numbers was taken away; what it is asked to settle stays until it answers.
+
+        Args:
+            deliveries: the owner's numbers.
+            since: what is known by a number below this one is another owner's.
+
+        Returns:
+            The numbers of what stays.
+        """
+        staying: list[range] = []
+        for run in self._runs:
+            start = max(deliveries.start - run.delivery, 0)
+            stop = min(deliveries.stop - run.delivery, len(run.marks))
+            if start >= stop or run.number < since:
+                continue
+            staying += [
+                range(run.number + first, run.number + last)
+                for first, last in stretches(run.marks, start, stop, _SETTLING)
+            ]
+            for first, last in stretches(run.marks, start, stop, _NOT_SETTLING):
+                self.drop(range(run.number + first, run.number + last))
+        return staying
+
+    # --- another owner
+
+    def held(self) -> tuple[Held, ...]:
+        """Return all that is in hand."""
+        return tuple(
+            Held(run.offset + first, run.delivery + first, last - first, run.attempts)
+            for run in self._runs
+            for first, last in stretches(run.marks, 0, len(run.marks))
+        )
+
+    def renumber(self, given: Mapping[int, int], before: int) -> None:
+        """What is known by a number below `before` has these delivery numbers now, by offset; others are lost."""
+        for run in self._runs:
+            if run.number >= before:
+                continue
+            marks = bytes(run.marks)
+            self.drop(range(run.number, run.number + len(marks)))
+            news: list[_Run] = []
+            for place, mark in enumerate(marks):
+                delivery = given.get(run.offset + place) if mark != GONE else None
+                if delivery is None:
+                    continue
+                number, last = run.number + place, news[-1] if news else None
+                if last is None or (last.number + last.left, last.delivery + last.left) != (number, delivery):
+                    last = _Run(number, run.offset + place, delivery, 0, run.attempts)
+                    news.append(last)
+                last.marks.append(mark)
+                last.left += 1
+            for new in news:
+                self._runs.add(new)
+                self.free += new.marks.count(HERE)
+
+
+def ranges_of(those: Iterable[Mine]) -> tuple[Range, ...]:
+    """Return messages as ranges of such as follow each other."""
+    found: list[Range] = []
+    for offset, delivery, _ in those:
+        _append(found, Range(offset, delivery, 1))
+    return tuple(found)
+
+
+def _append(ranges: list[Range], more: Range) -> None:
+    """Append a range, or make the last one longer."""
+    if ranges:
+        first, delivery, count = ranges[-1]
+        if more.first == first + count and more.delivery == delivery + count:
+            ranges[-1] = Range(first, delivery, count + more.messages)
+            return
+    ranges.append(more)

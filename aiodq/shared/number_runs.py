@@ -1,0 +1,125 @@
+"""Messages that are known by numbers, by runs of neighbouring ones: a run costs about as much as a single message."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["GONE", "HERE", "THERE", "NumberRun", "NumberRuns", "neighbours", "stretches"]
+
+GONE: Final = 0
+HERE: Final = 1
+
+THERE: Final = bytes(mark != GONE for mark in range(256))
+"""Translates marks into 1 for what is not gone."""
+
+
+class NumberRun:
+    """Messages with neighbouring numbers, of which some may be gone.
+
+    Attributes:
+        number: the first one's.
+        marks: a byte each: `GONE`, `HERE`, or what else whoever has the run tells apart.
+        left: how many are not gone.
+    """
+
+    __slots__ = ("left", "marks", "number")
+
+    def __init__(self, number: int, count: int) -> None:
+        """Begin with all of them here."""
+        self.number: int = number
+        self.marks: bytearray = bytearray([HERE]) * count
+        self.left: int = count
+
+
+R = TypeVar("R", bound=NumberRun)
+
+
+class NumberRuns(Generic[R]):
+    """Runs that have no number in common, by their numbers."""
+
+    __slots__ = ("_count", "_numbers", "_runs")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._numbers: list[int] = []
+        self._runs: list[R] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return how many messages they are."""
+        return self._count
+
+    def __iter__(self) -> Iterator[R]:
+        """Yield the runs as they are now."""
+        return iter(list(self._runs))
+
+    def add(self, run: R) -> None:
+        """Take one in."""
+        at = bisect_left(self._numbers, run.number)
+        self._numbers.insert(at, run.number)
+        self._runs.insert(at, run)
+        self._count += run.left
+
+    def find(self, number: int) -> tuple[R, int] | None:
+        """Return the run that a message is in, and its place there; None where it is not, or gone."""
+        at = bisect_right(self._numbers, number) - 1
+        if at < 0:
+            return None
+        run = self._runs[at]
+        place = number - run.number
+        return (run, place) if place < len(run.marks) and run.marks[place] != GONE else None
+
+    def parts(self, numbers: range) -> list[tuple[R, int, int]]:
+        """Return the runs that have some of these numbers, and from which place to before which."""
+        found: list[tuple[R, int, int]] = []
+        at = max(bisect_right(self._numbers, numbers.start) - 1, 0)
+        while at < len(self._runs) and self._numbers[at] < numbers.stop:
+            run = self._runs[at]
+            start = max(numbers.start - run.number, 0)
+            stop = min(numbers.stop - run.number, len(run.marks))
+            if start < stop:
+                found.append((run, start, stop))
+            at += 1
+        return found
+
+    def drop(self, run: R, start: int, stop: int) -> None:
+        """Let the messages at these places of a run be gone, and the run with the last of them."""
+        there = stop - start - run.marks.count(GONE, start, stop)
+        run.marks[start:stop] = bytes(stop - start)
+        run.left -= there
+        self._count -= there
+        if there and not run.left:
+            at = bisect_left(self._numbers, run.number)
+            del self._numbers[at], self._runs[at]
+
+    def clear(self) -> None:
+        """Let all of them be gone."""
+        self._numbers.clear()
+        self._runs.clear()
+        self._count = 0
+
+
+def stretches(marks: bytearray, start: int, stop: int, table: bytes = THERE) -> Iterator[tuple[int, int]]:
+    """Yield the places, from one to before another, whose marks `table` translates into 1."""
+    flags = marks[start:stop].translate(table)
+    at = flags.find(1)
+    while at >= 0:
+        end = flags.find(0, at)
+        end = len(flags) if end < 0 else end
+        yield start + at, start + end
+        at = flags.find(1, end)
+
+
+def neighbours(numbers: Iterable[int]) -> list[range]:
+    """Return numbers, in their order, as ranges of such as follow each other."""
+    found: list[range] = []
+    for number in numbers:
+        if found and found[-1].stop == number:
+            found[-1] = range(found[-1].start, number + 1)
+        else:
+            found.append(range(number, number + 1))
+    return found
