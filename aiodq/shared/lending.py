@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from itertools import groupby, pairwise
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from aiodq.acking import ack_all
 from aiodq.engine.channel.failure_causes import Cause
 from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.transactions.group_committer import HeldAck
 from aiodq.errors import AiodqError, NotInFlightError
-from aiodq.format.columns import Columns
-from aiodq.message import Message
 from aiodq.shared.calls import call_channel
+from aiodq.shared.lent import LentRun, as_sent, columns_of, extended
+from aiodq.shared.number_runs import NumberRuns
 from aiodq.shared.options_json import channel_options
 from aiodq.shared.remote_errors import error_facts
 from aiodq.wire.frames import encode_messages
@@ -28,6 +25,7 @@ if TYPE_CHECKING:
 
     from aiodq.channel import Channel
     from aiodq.engine.store_engine import StoreEngine
+    from aiodq.message import Message
     from aiodq.shared.visitors import Visitor
     from aiodq.storage.log.producer_table import Origin
     from aiodq.store import Store
@@ -40,14 +38,11 @@ __all__ = ["Lending", "Owning", "Wire", "answer"]
 
 _LOG: Final = logging.getLogger("aiodq.delivery")
 
-_AT_ONCE: Final = 100
-"""Messages that one client is given of a channel before it is another's turn."""
+_AT_ONCE: Final = 1000
+"""Messages that one client is given of a channel before it is another's turn: only one that is quick wants so many."""
 
 _PACKET_BYTES: Final = 256 * 1024
 """Bytes of bodies after which a delivery is sent, though there is more."""
-
-_LEASE: Final[Callable[[Message], object]] = attrgetter("_run")
-_BODY: Final[Callable[[Message], bytes]] = attrgetter("body")
 
 _AGAIN: Final = 1.0
 """Seconds after which a message that could not be read is read again, unless the client wants one anew before."""
@@ -127,7 +122,7 @@ class Lending:
         self._wire = wire
         self._handle = handle
         self._channel = channel
-        self._held: dict[int, Message] = {}
+        self._lent: NumberRuns[LentRun] = NumberRuns()
         self._wanted = 0
         self._given = 0
         self._place = channel._channel_engine.place  # noqa: SLF001 - a session is a channel's other half
@@ -154,7 +149,7 @@ class Lending:
     @property
     def holding(self) -> int:
         """How many messages are in the client's hands."""
-        return len(self._held)
+        return len(self._lent)
 
     def stop(self) -> asyncio.Task[Any]:
         """Give nothing more; return the task that ends."""
@@ -170,7 +165,7 @@ class Lending:
         if self._idle and not self._wire.clogged:
             # What is there is given at once. It is another's turn before there is more, and errors are for `_run`.
             with suppress(AiodqError):
-                self._deliver(self._take_more([]))
+                self._deliver(self._take_more())
         if total > self._given:
             self._changed.set()
 
@@ -205,48 +200,51 @@ class Lending:
 
     async def _give(self) -> bool:
         """Wait for a message, and deliver what there is; return whether there was any before it was withdrawn."""
-        messages = self._take_more([])
-        if not messages:
+        runs = self._take_more()
+        if not runs:
             first = await self._wait(self._owner.engine.store_ref())
             if first is None:
                 return False
-            messages = self._take_more([first])
-        self._deliver(messages)
+            runs = self._take_more(LentRun.of(first))
+        self._deliver(runs)
         return True
 
-    def _take_more(self, messages: list[Message]) -> list[Message]:
-        """Return these and what else there is, as much as the client wants and a packet holds."""
+    def _take_more(self, first: LentRun | None = None) -> list[LentRun]:
+        """Return this and what else there is, as much as the client wants and a packet holds."""
         engine = self._channel._channel_engine  # noqa: SLF001 - a session is a channel's other half
         store_ref = self._owner.engine.store_ref()
-        size = sum(map(len, map(_BODY, messages)))
+        runs = [] if first is None else [first]
+        taken = len(runs)
+        size = 0 if first is None else len(first.bodies[0])
         most = min(self._wanted - self._given, _AT_ONCE)
-        while len(messages) < most and size < _PACKET_BYTES:
-            found = self._take_run(most - len(messages), _PACKET_BYTES - size, store_ref)
-            if not found:
-                try:
-                    message = engine.take(store_ref)
-                except AiodqError:
-                    if not messages:
-                        raise
-                    break  # the next call raises it
-                if message is None:
-                    break
-                found = [message]
-            messages += found
-            size += sum(map(len, map(_BODY, found)))
-        if messages and engine.counting:
+        while taken < most and size < _PACKET_BYTES:
+            try:
+                run = self._take_run(most - taken, _PACKET_BYTES - size, store_ref)
+            except AiodqError:
+                if not runs:
+                    raise
+                break  # the next call raises it
+            if run is None:
+                break
+            taken += run.left
+            size += sum(map(len, run.bodies))
+            if not extended(runs, run):
+                runs.append(run)
+        if runs and engine.counting:
             engine.note_deliveries()
-        self._given += len(messages)
-        return messages
+        self._given += taken
+        return runs
 
-    def _take_run(self, most: int, size: int, store_ref: object) -> list[Message]:
-        """Return what follows in the lease that is open, as far as it is no more bytes than that."""
+    def _take_run(self, most: int, size: int, store_ref: object) -> LentRun | None:
+        """Return what follows in one lease, of no more bytes than that if it is several; None for nothing."""
         engine = self._channel._channel_engine  # noqa: SLF001 - as above
-        first = engine.lease.next
-        if sum(map(len, engine.bodies[first : first + most])) > size:
-            message = engine.take_next(store_ref)
-            return [] if message is None else [message]
-        return list(engine.take_run(most, store_ref))
+        lease, bodies = engine.lease, engine.bodies
+        fitting = _fitting(bodies[lease.next : min(lease.next + most, lease.limit)], size)
+        first, stop = engine.lend(fitting)
+        if first < stop:
+            return LentRun(lease, first, bodies[first:stop], store_ref)
+        message = engine.take(store_ref)
+        return None if message is None else LentRun.of(message)
 
     async def _wait(self, store_ref: object) -> Message | None:
         """Wait for a message; None where it was withdrawn."""
@@ -264,13 +262,20 @@ class Lending:
             self._getting = None
         return message
 
-    def _deliver(self, messages: list[Message]) -> None:
-        for run in _runs(messages) if messages else ():
-            first = run[0]
-            delivery = first._delivery  # noqa: SLF001 - as above
-            self._held.update(zip(range(delivery, delivery + len(run)), run, strict=True))
-            frames = encode_messages(_columns(run), first.timestamp_ns)
-            self._wire.send(Deliver(self._handle, first.attempts, first.offset, delivery, frames))
+    def _deliver(self, runs: list[LentRun]) -> None:
+        for packet in as_sent(runs):
+            first = packet[0]
+            for run in packet:
+                self._lent.add(run)
+            columns, put = columns_of(packet)
+            frames = encode_messages(columns, put)
+            self._wire.send(Deliver(self._handle, first.lease.attempts, first.offset, first.number, frames))
+
+    def _find(self, epoch: int, offset: int, delivery: int) -> tuple[LentRun, int]:
+        found = self._lent.find(delivery) if epoch == self._owner.epoch else None
+        if found is None or found[0].offset + found[1] != offset:
+            raise NotInFlightError(f"message {offset} of {self._channel.name!r} is not in this client's hands")
+        return found
 
     def find(self, epoch: int, offset: int, delivery: int) -> Message:
         """Return a message that the client holds.
@@ -278,16 +283,21 @@ class Lending:
         Raises:
             NotInFlightError: it does not.
         """
-        message = self._held.get(delivery) if epoch == self._owner.epoch else None
-        if message is None or message.offset != offset:
-            raise NotInFlightError(f"message {offset} of {self._channel.name!r} is not in this client's hands")
-        return message
+        run, place = self._find(epoch, offset, delivery)
+        return run.message(place)
 
     def take(self, epoch: int, offset: int, delivery: int) -> Message:
         """As `find`, of a message that is about to be settled."""
-        message = self.find(epoch, offset, delivery)
-        del self._held[delivery]
+        run, place = self._find(epoch, offset, delivery)
+        message = run.message(place)
+        self._drop(run, place, place + 1)
         return message
+
+    def _drop(self, run: LentRun, start: int, stop: int) -> None:
+        """Messages are the client's no more."""
+        if run.left > stop - start:
+            run.forget(start, stop)
+        self._lent.drop(run, start, stop)
 
     def each(self, epoch: int, ranges: Iterable[Range], settle: Callable[[Message], None]) -> None:
         """Settle ranges of messages: as many as can be.
@@ -297,7 +307,7 @@ class Lending:
         """
         failure: NotInFlightError | None = None
         for first, delivery, count in ranges:
-            if count > len(self._held):
+            if count > len(self._lent):
                 failure = NotInFlightError(f"{count} messages from offset {first} on are not in this client's hands")
                 continue
             for place in range(count):
@@ -310,72 +320,46 @@ class Lending:
 
     def ack(self, epoch: int, ranges: Iterable[Range]) -> NotInFlightError | None:
         """Settle ranges of messages, as many as can be, and tell the client which cannot; return why, if any."""
-        failure: NotInFlightError | None = None
-        found: list[Message] = []
         lost: list[Range] = []
         for each in ranges:
-            messages, missing = self._take_range(epoch, each)
-            found += messages
-            lost += missing
-        if lost:
-            what = f"message {lost[0].first} of {self._channel.name!r}"
-            failure = NotInFlightError(f"{what} is not in this client's hands")
-        for message in self._not_acked(found):
-            failure = NotInFlightError(f"message {message.offset} of {self._channel.name!r} was taken away before")
-            lost.append(Range(message.offset, message._delivery, 1))  # noqa: SLF001 - as above
-        if lost and epoch == self._owner.epoch:
+            lost += self._ack_range(each) if epoch == self._owner.epoch else [each]
+        if not lost:
+            return None
+        if epoch == self._owner.epoch:
             self._wire.send(Gone(self._handle, epoch, tuple(lost)))
-        return failure
+        return NotInFlightError(f"message {lost[0].first} of {self._channel.name!r} is not in this client's hands")
 
-    def _take_range(self, epoch: int, each: Range) -> tuple[list[Message], list[Range]]:
-        """Take what the client holds of a range; return that, and what it does not hold."""
-        first, delivery, count = each
-        found = self._take_whole(epoch, each)
-        if found:
-            return found, []
+    def _ack_range(self, each: Range) -> list[Range]:
+        """Settle what can be of a range; return what cannot."""
+        offset, delivery, count = each
         lost: list[Range] = []
+        at = delivery
         # No count is believed: what is looked at is never more than what is held.
-        numbers: Iterable[int] = range(delivery, delivery + count) if count <= len(self._held) else sorted(self._held)
-        before = delivery
-        for number in numbers:
-            if not delivery <= number < delivery + count:
+        for run, start, stop in self._lent.parts(range(delivery, delivery + count)):
+            if run.offset - run.number != offset - delivery:
                 continue
-            with suppress(NotInFlightError):
-                found.append(self.take(epoch, first + number - delivery, number))
-                if number > before:
-                    lost.append(Range(first + before - delivery, before, number - before))
-                before = number + 1
-        if before < delivery + count:
-            lost.append(Range(first + before - delivery, before, delivery + count - before))
-        return found, lost
+            for first, last in run.parts(start, stop):
+                if run.number + first > at:
+                    lost.append(Range(offset + at - delivery, at, run.number + first - at))
+                lost += self._ack_part(run, first, last)
+                at = run.number + last
+        if at < delivery + count:
+            lost.append(Range(offset + at - delivery, at, delivery + count - at))
+        return lost
 
-    def _take_whole(self, epoch: int, each: Range) -> list[Message]:
-        """Take a range that consists of runs of leases, all of which the client holds; else nothing."""
-        first, delivery, count = each
-        held, numbers = self._held, range(delivery, delivery + count)
-        if epoch != self._owner.epoch or count > len(held) or not all(map(held.__contains__, numbers)):
-            return []
-        found = [held[number] for number in numbers]
-        for _, members in groupby(found, _LEASE):
-            run = list(members)
-            if run[0].offset != first or not _is_run(run):
-                return []
-            first += len(run)
-        for number in numbers:
-            del held[number]
-        return found
-
-    def _not_acked(self, messages: list[Message]) -> Iterable[Message]:
-        """Settle messages; yield those that are not in flight any more."""
-        if len(messages) > 1:
-            with suppress(NotInFlightError):
-                ack_all(self._channel._channel_engine, messages)  # noqa: SLF001 - as above
-                return
-        for message in messages:
-            try:
-                message.ack_nowait()
-            except NotInFlightError:
-                yield message
+    def _ack_part(self, run: LentRun, start: int, stop: int) -> list[Range]:
+        """Settle what the client holds; return what is not in flight any more."""
+        lost: list[Range] = []
+        if run.in_flight(start, stop):
+            self._channel._channel_engine.ack_run(run.lease, run.first + start, stop - start)  # noqa: SLF001 - as above
+        else:
+            for place in range(start, stop):
+                try:
+                    run.message(place).ack_nowait()
+                except NotInFlightError:
+                    lost.append(Range(run.offset + place, run.number + place, 1))
+        self._drop(run, start, stop)
+        return lost
 
     # --- for transactions
 
@@ -405,7 +389,11 @@ class Lending:
             with suppress(AiodqError, QueueShutDown):
                 message.release()
         elif state is not None and state.delivery(message.offset) == number:
-            self._held[number] = message
+            found = self._lent.restore(number)
+            if found is None:
+                self._lent.add(LentRun.of(message))
+            else:
+                found[0].bodies[found[1]] = message.body
         else:
             self._wire.send(Gone(self._handle, self._owner.epoch, (Range(message.offset, number, 1),)))
 
@@ -442,16 +430,19 @@ class Lending:
             self._ended.set_exception(engine.error)
             self._ended.exception()  # it may be that nobody asks
         state = engine.state
-        if state is None or not self._held:
+        if state is None or not self._lent:
             return
         # Looking at all that is held costs more than to see that nothing was taken away from anybody.
         timed_out, self._timed_out = self._timed_out, state.counters.timed_out
-        if timed_out == self._timed_out and state.flying >= len(self._held):
+        if timed_out == self._timed_out and state.flying >= len(self._lent):
             return
-        lost = [number for number, message in self._held.items() if state.delivery(message.offset) != number]
-        for number in lost:
-            message = self._held.pop(number)
-            self._wire.send(Gone(self._handle, self._owner.epoch, (Range(message.offset, number, 1),)))
+        for run in self._lent:
+            for first, last in run.parts(0, len(run.marks)):
+                for place in range(first, last) if not run.in_flight(first, last) else ():
+                    offset, number = run.offset + place, run.number + place
+                    if state.delivery(offset) != number:
+                        self._drop(run, place, place + 1)
+                        self._wire.send(Gone(self._handle, self._owner.epoch, (Range(offset, number, 1),)))
 
     async def resume(self, held: Iterable[Held]) -> Done:
         """Give a client what it held of an owner before, as far as it is nobody else's; say by which numbers."""
@@ -484,7 +475,7 @@ class Lending:
         _, number = state.pick(seen.offset)
         batch = seen._batch()  # noqa: SLF001 - as above
         lease = MessageLease.of_one(seen.topic, batch, 0, number=number, attempts=attempts, channel_engine=engine)
-        self._held[number] = Message(lease, 0, seen.body, self._owner.engine.store_ref())
+        self._lent.add(LentRun(lease, 0, [seen.body], self._owner.engine.store_ref()))
         engine.touch(seen.offset, number, None)
         return number
 
@@ -514,53 +505,17 @@ class Lending:
     def give_back(self) -> None:
         """Let everything that the client holds be ready again."""
         self._over = True
-        for message in self._held.values():
-            with suppress(AiodqError, QueueShutDown):
-                message.release()
-        self._held.clear()
+        for run in self._lent:
+            for first, last in run.parts(0, len(run.marks)):
+                for place in range(first, last):
+                    with suppress(AiodqError, QueueShutDown):
+                        run.message(place).release()
+        self._lent.clear()
 
 
-def _runs(messages: list[Message]) -> Iterable[list[Message]]:
-    """Yield messages that follow each other, were delivered as often, and have neighbouring delivery numbers."""
-    if _is_run(messages):
-        yield messages
-        return
-    first = 0
-    for at, (one, other) in enumerate(pairwise(messages), 1):
-        if not _follows(one, other):
-            yield messages[first:at]
-            first = at
-    yield messages[first:]
-
-
-def _is_run(messages: list[Message]) -> bool:
-    """Return whether messages, whose delivery numbers grow, are neighbours in one lease."""
-    one, other = messages[0], messages[-1]
-    near = other._index - one._index == len(messages) - 1  # noqa: SLF001 - as above
-    return near and len(set(map(_LEASE, messages))) == 1
-
-
-def _follows(one: Message, other: Message) -> bool:
-    if one._run is other._run:  # noqa: SLF001 - as above
-        return other._index == one._index + 1  # noqa: SLF001 - as above
-    return (
-        other.offset == one.offset + 1 and other.attempts == one.attempts and other._delivery == one._delivery + 1  # noqa: SLF001 - as above
-    )
-
-
-def _columns(run: list[Message]) -> Columns:
-    """Return messages column by column."""
-    bodies, lease = [message.body for message in run], run[0]._run  # noqa: SLF001 - as above
-    plain = lease.times is None and lease.tags is None and lease.keys is None and lease.headers is None
-    if plain and lease is run[-1]._run:  # noqa: SLF001 - as above
-        return Columns(bodies)
-    times = [message.timestamp_ns for message in run]
-    tags, keys = [message.tag for message in run], [message.key for message in run]
-    headers = [message.headers for message in run]
-    return Columns(
-        bodies,
-        None if len(set(times)) == 1 else times,
-        tags=tags if any(tag is not None for tag in tags) else None,
-        keys=keys if any(key is not None for key in keys) else None,
-        headers=headers if any(headers) else None,
-    )
+def _fitting(bodies: list[bytes], size: int) -> int:
+    """Return how many of the first bodies are no more bytes than that together."""
+    count = len(bodies)
+    while count and sum(map(len, bodies[:count])) > size:
+        count //= 2
+    return count

@@ -96,6 +96,15 @@ class NumberRuns(Generic[R]):
             at = bisect_left(self._numbers, run.number)
             del self._numbers[at], self._runs[at]
 
+    def restore(self, number: int) -> tuple[R, int] | None:
+        """Let a message be here again that is gone; return its run and place, None where its run is gone, too."""
+        for run, place, _ in self.parts(range(number, number + 1)):
+            run.marks[place] = HERE
+            run.left += 1
+            self._count += 1
+            return run, place
+        return None
+
     def clear(self) -> None:
         """Let all of them be gone."""
         self._numbers.clear()

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from aiodq.engine.put_batch import Accepted
     from aiodq.engine.transactions.group_committer import HeldAck
     from aiodq.engine.transactions.participants import Topic
-    from aiodq.shared.link import Link
     from aiodq.shared.holdings import Mine
+    from aiodq.shared.link import Link
     from aiodq.shared.remote_settlement import RemoteSettlement
     from aiodq.wire.packets import Ack
     from aiodq.wire.packets import Message as Said

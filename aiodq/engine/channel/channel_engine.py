@@ -139,12 +139,17 @@ class ChannelEngine(Settlement, Generic[M]):
 
     def take_run(self, most: int, store_ref: object) -> Iterable[M]:
         """Hand out up to so many of the lease that is open, likewise. The caller's context is known to be right."""
+        lease, (first, stop) = self.lease, self.lend(most)
+        return map(self._make, repeat(lease), range(first, stop), self.bodies[first:stop], repeat(store_ref))
+
+    def lend(self, most: int) -> tuple[int, int]:
+        """Likewise, without making messages: return from which place of the lease to before which they are."""
         lease = self.lease
         first, stop = lease.next, min(lease.next + most, lease.limit)
         if first >= stop or (now := self.monotonic()) >= self.until:
-            return ()
+            return 0, 0
         lease.next, lease.last = stop, now
-        return map(self._make, repeat(lease), range(first, stop), self.bodies[first:stop], repeat(store_ref))
+        return first, stop
 
     def take(self, store_ref: object, *, cold: bool = False, now: float | None = None) -> M | None:
         """Hand out the next message, or None when nothing may be or nothing is in memory.

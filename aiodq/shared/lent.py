@@ -1,0 +1,125 @@
+"""Messages of a channel that are in a client's hands, by runs of leases: one costs little where many are lent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from aiodq.delivery.leases import HELD, MEASURED
+from aiodq.format.columns import Columns
+from aiodq.message import Message
+from aiodq.shared.number_runs import HERE, NumberRun, stretches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from aiodq.engine.channel.message_lease import MessageLease
+
+T = TypeVar("T")
+
+__all__ = ["LentRun", "as_sent", "columns_of", "extended"]
+
+
+class LentRun(NumberRun):
+    """Neighbouring messages of one lease, from the place `first` on; their numbers are their delivery numbers.
+
+    Attributes:
+        lease: theirs.
+        bodies: theirs; empty ones where they are in the client's hands no more, so that they take no memory.
+        store_ref: keeps the store open.
+    """
+
+    __slots__ = ("bodies", "first", "lease", "store_ref")
+
+    def __init__(self, lease: MessageLease, first: int, bodies: list[bytes], store_ref: object) -> None:
+        """Lend all of them."""
+        super().__init__(lease.number + first, len(bodies))
+        self.lease = lease
+        self.first = first
+        self.bodies = bodies
+        self.store_ref = store_ref
+
+    @classmethod
+    def of(cls, message: Message) -> LentRun:
+        """Lend one message."""
+        return cls(message._run, message._index, [message.body], message._store_ref)  # noqa: SLF001 - its other half
+
+    @property
+    def offset(self) -> int:
+        """The first message's."""
+        return self.lease.first + self.first
+
+    def extend(self, bodies: list[bytes]) -> None:
+        """Lend those, too, that follow in the lease."""
+        self.bodies += bodies
+        self.marks += bytes([HERE]) * len(bodies)
+        self.left += len(bodies)
+
+    def columns(self) -> Columns:
+        """Return them column by column; `times` only where the lease has such."""
+        lease, first, stop = self.lease, self.first, self.first + len(self.bodies)
+        return Columns(
+            self.bodies,
+            _part(lease.times, first, stop),
+            tags=_part(lease.tags, first, stop),
+            keys=_part(lease.keys, first, stop),
+            headers=_part(lease.headers, first, stop),
+        )
+
+    def message(self, place: int) -> Message:
+        """Return one of them as a message."""
+        return Message(self.lease, self.first + place, self.bodies[place], self.store_ref)
+
+    def parts(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield from which place to before which those are that are in the client's hands."""
+        return stretches(self.marks, start, stop)
+
+    def forget(self, start: int, stop: int) -> None:
+        """Let what is in the client's hands no more take no memory."""
+        self.bodies[start:stop] = [b""] * (stop - start)
+
+    def in_flight(self, start: int, stop: int) -> bool:
+        """Return whether those at these places are all the client's, and can be settled in one go."""
+        marks, first, count = self.lease.marks, self.first, stop - start
+        there = marks.count(HELD, first + start, first + stop) + marks.count(MEASURED, first + start, first + stop)
+        return there == count and self.marks.count(HERE, start, stop) == count
+
+
+def extended(runs: Sequence[LentRun], more: LentRun) -> bool:
+    """Have the last run go on with another one, if that follows it in its lease; return whether it does."""
+    last = runs[-1] if runs else None
+    if last is None or last.lease is not more.lease or last.first + len(last.bodies) != more.first:
+        return False
+    last.extend(more.bodies)
+    return True
+
+
+def as_sent(runs: Sequence[LentRun]) -> list[list[LentRun]]:
+    """Return runs by packets: those of one follow each other, and were delivered as often."""
+    packets: list[list[LentRun]] = []
+    for run in runs:
+        last = packets[-1][-1] if packets else None
+        if (
+            last is not None
+            and run.offset == last.offset + len(last.bodies)
+            and run.number == last.number + len(last.bodies)
+            and run.lease.attempts == last.lease.attempts
+        ):
+            packets[-1].append(run)
+        else:
+            packets.append([run])
+    return packets
+
+
+def columns_of(runs: Sequence[LentRun]) -> tuple[Columns, int]:
+    """Return the messages of a packet column by column, and when the first of them was put, nanoseconds."""
+    parts = [run.columns() for run in runs]
+    times = {run.lease.time_ns for run in runs}
+    if len(times) > 1 or any(part.times is not None for part in parts):
+        for part, run in zip(parts, runs, strict=True):
+            part.times = part.times or [run.lease.time_ns] * len(part.bodies)
+    columns = Columns.joined(parts)
+    return columns, runs[0].lease.time_ns if columns.times is None else columns.times[0]
+
+
+def _part(column: Sequence[T] | None, first: int, stop: int) -> list[T] | None:
+    return None if column is None else list(column[first:stop])
