@@ -181,6 +181,7 @@ async def test_what_a_client_does_not_hold_it_cannot_settle(tmp_path: Path) -> N
             Ack(2, owner.epoch, (Range(offset, delivery + 1, 1),)),
             Ack(2, owner.epoch, (Range(0, 0, 2**32 - 1),)),
             Nack(2, owner.epoch, (Item(offset + 1, delivery, 0, 1),)),
+            Nack(2, owner.epoch + 1, (Item(offset, delivery, 0, 1),)),
         ]
         for said in wrong:
             assert isinstance(fail := await client.ask(said), Fail)

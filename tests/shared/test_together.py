@@ -61,7 +61,7 @@ async def test_of_what_is_acked_together_only_what_was_taken_away_is_refused(tmp
         messages = await queue.get_many(3)
         sessions = owner._store_engine.owner.clients  # type: ignore[attr-defined]  # it stands in its place
         [lending] = [one for each in sessions for one in each._lendings.values() if one.holding]
-        taken = next(message for message in lending._held.values() if message.offset == 1)
+        taken = next(iter(lending._lent)).message(1)
         taken._take().release(taken._batch(), taken._delivery, taken.attempts)
         acked = await asyncio.gather(*(message.ack() for message in messages), return_exceptions=True)
         assert len(kinds(said, Ack)) == 1

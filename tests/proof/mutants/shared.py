@@ -8,8 +8,11 @@ from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.shared import inherited
 from aiodq.shared.client_transactions import ClientTransactions
+from aiodq.shared.holdings import Holdings
 from aiodq.shared.lending import Lending
+from aiodq.shared.lent import LentRun
 from aiodq.shared.link import Link
+from aiodq.shared.number_runs import NumberRuns
 from aiodq.shared.owner import Owner
 from aiodq.shared.place import Place
 from aiodq.shared.remote_channel import RemoteChannel
@@ -22,6 +25,7 @@ from aiodq.storage.state.transaction_origins import TransactionOrigins
 from tests.proof.mutants.registry import Patch, change, mutant
 
 _OWNER = "tests/shared/test_owner.py"
+_LENDING = "tests/shared/test_lending.py"
 _ORDER = "tests/shared/test_order.py"
 _TRANSACTIONS = "tests/shared/test_transactions.py"
 
@@ -62,8 +66,15 @@ change(
 )
 change(
     "a message is settled by what an owner before has delivered",
-    Lending.find,
+    Lending._find,
     "if epoch == self._owner.epoch else None",
+    "",
+    test=f"{_OWNER}::test_what_a_client_does_not_hold_it_cannot_settle",
+)
+change(
+    "a message is acked by what an owner before has delivered",
+    Lending.ack,
+    "if epoch == self._owner.epoch else [each]",
     "",
     test=f"{_OWNER}::test_what_a_client_does_not_hold_it_cannot_settle",
 )
@@ -119,22 +130,43 @@ change(
 change(
     "a transaction does without a message that was taken away",
     RemoteSettlement.acks,
-    "for number, one in numbers.items() if number not in self._mine",
+    "for number, one in numbers.items() if now[number] is None",
     "for one in ()",
     test=f"{_TRANSACTIONS}::test_one_whose_message_an_owner_in_between_has_given_to_somebody_else_fails",
 )
 change(
     "the messages of a transaction that failed are in nobody's hands",
     Lending.keep,
-    "self._held[number] = message",
+    "self._lent.add(LentRun.of(message))",
     "None",
     test=f"{_TRANSACTIONS}::test_a_full_topic_refuses_it_and_nothing_is_done",
 )
 change(
+    "what a transaction left is not in hand again where its neighbours are",
+    NumberRuns.restore,
+    "run.marks[place] = HERE",
+    "None",
+    test=f"{_LENDING}::test_what_a_transaction_leaves_is_in_hand_again_amid_its_neighbours",
+)
+change(
+    "a run is acked whole though some of it was taken away",
+    LentRun.in_flight,
+    "there == count and",
+    "",
+    test="tests/shared/test_together.py::test_of_what_is_acked_together_only_what_was_taken_away_is_refused",
+)
+change(
+    "what is being settled is settled a second time",
+    Holdings.take,
+    "in stretches(run.marks, start, stop, _FREE):",
+    "in stretches(run.marks, start, stop):",
+    test="tests/shared/test_holdings.py::test_what_somebody_is_about_to_settle_is_taken_by_nobody_else",
+)
+change(
     "what is delivered before an owner says what is held is taken for what it did not leave",
     RemoteSettlement.resumed,
-    "for number in self._asked:",
-    "for number in list(self._mine):",
+    "self._holdings.renumber(given, self._asked)",
+    "self._holdings.renumber(given, self._number)",
     test="tests/shared/test_resume.py::test_what_comes_before_an_owner_has_said_what_is_held_stays_in_hand",
 )
 change(

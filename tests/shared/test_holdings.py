@@ -1,0 +1,170 @@
+"""What a client has in hand, by runs, against a plain dictionary of messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from aiodq.shared.holdings import COMMITTING, SETTLING, Holdings, Mine, ranges_of
+from aiodq.shared.number_runs import HERE, NumberRun, NumberRuns, neighbours
+from aiodq.wire.payload import Held, Range
+
+COUNTS = st.integers(1, 6)
+NUMBERS = st.integers(0, 60)
+
+
+def numbers_in(start: int, count: int) -> range:
+    return range(start, start + count)
+
+
+def near(start: int, before: int) -> int:
+    """Return a number that mostly is that of something: of the first ones, which run into each other."""
+    return start % min(before + 1, 12)
+
+
+@dataclass
+class Known:
+    """What the model knows of a message."""
+
+    mine: Mine
+    mark: int = HERE
+
+
+class InHand(RuleBasedStateMachine):
+    """Deliveries, settlements, losses and new owners in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holdings = Holdings()
+        self.model: dict[int, Known] = {}
+        self.next = 0
+        self.offset = 0
+        self.delivery = 100
+
+    @rule(count=COUNTS, attempts=st.integers(1, 2), gap=st.integers(0, 2), jump=st.integers(0, 2))
+    def deliver(self, count: int, attempts: int, gap: int, jump: int) -> None:
+        self.offset += gap
+        self.delivery += jump
+        self.holdings.add(self.next, self.offset, self.delivery, count, attempts)
+        for place in range(count):
+            self.model[self.next + place] = Known(Mine(self.offset + place, self.delivery + place, attempts))
+        self.next, self.offset, self.delivery = self.next + count, self.offset + count, self.delivery + count
+
+    @rule(start=NUMBERS, count=COUNTS, mark=st.sampled_from([SETTLING, COMMITTING]))
+    def take(self, start: int, count: int, mark: int) -> None:
+        numbers = numbers_in(near(start, self.next), count)
+        free = [number for number in numbers if number in self.model and self.model[number].mark == HERE]
+        assert self.holdings.free_of(numbers) == [] or self.holdings.any_of([numbers])
+        assert [number for each in self.holdings.free_of(numbers) for number in each] == free
+        assert self.holdings.all_free(numbers) == (len(free) == count)
+        self.holdings.take(numbers, mark)
+        for number in free:
+            self.model[number].mark = mark
+
+    @rule(number=NUMBERS)
+    def leave(self, number: int) -> None:
+        number = near(number, self.next)
+        self.holdings.leave(number)
+        if number in self.model and self.model[number].mark == COMMITTING:
+            self.model[number].mark = HERE
+
+    @rule(start=NUMBERS, count=COUNTS)
+    def drop(self, start: int, count: int) -> None:
+        numbers = numbers_in(near(start, self.next), count)
+        self.holdings.drop(numbers)
+        for number in numbers:
+            self.model.pop(number, None)
+
+    @rule(start=st.integers(99, 115), count=COUNTS)
+    def lose(self, start: int, count: int) -> None:
+        deliveries = numbers_in(start, count)
+        hit = [number for number, known in self.model.items() if known.mine.delivery in deliveries]
+        staying = {number for number in hit if self.model[number].mark == SETTLING}
+        assert {number for each in self.holdings.lose(deliveries) for number in each} == staying
+        for number in hit:
+            if number not in staying:
+                del self.model[number]
+
+    @rule(kept=st.sets(st.integers(0, 20)), jump=st.integers(1, 3))
+    def another_owner(self, kept: set[int], jump: int) -> None:
+        given = {offset: 2 * offset + jump if offset % 3 else offset + jump for offset in kept}
+        self.holdings.renumber(given, self.next)
+        for number, known in list(self.model.items()):
+            if known.mine.offset in given:
+                known.mine = known.mine._replace(delivery=given[known.mine.offset])
+            else:
+                del self.model[number]
+
+    @invariant()
+    def it_is_as_the_dictionary_says(self) -> None:
+        assert len(self.holdings) == len(self.model)
+        assert self.holdings.free == sum(known.mark == HERE for known in self.model.values())
+        for number in range(self.next + 2):
+            known = self.model.get(number)
+            assert self.holdings.get(number) == (known and known.mine)
+            free = known is not None and known.mark == HERE
+            assert self.holdings.is_free(known.mine.offset if known else 0, number) == free
+            assert not self.holdings.is_free(-1, number)
+            assert self.holdings.any_of([range(number, number + 1)]) == (known is not None)
+        everything = [range(self.next)]
+        rows = [known.mine for _, known in sorted(self.model.items())]
+        assert self.holdings.rows(everything) == rows
+        assert self.holdings.ranges(everything) == ranges_of(rows)
+        assert [
+            Mine(one.first + place, one.delivery + place, one.attempts)
+            for one in self.holdings.held()
+            for place in range(one.messages)
+        ] == rows
+
+
+def test_in_any_order() -> None:
+    run_state_machine_as_test(InHand, settings=settings(max_examples=200, stateful_step_count=25))
+
+
+def test_what_another_owner_delivered_is_not_lost_by_this_ones_numbers() -> None:
+    holdings = Holdings()
+    holdings.add(0, 10, 100, 3, 1)
+    holdings.add(3, 20, 100, 3, 1)
+    assert holdings.lose(range(100, 103), 3) == []
+    assert holdings.held() == (Held(10, 100, 3, 1),)
+
+
+def test_neighbours_in_offset_and_delivery_are_one_range() -> None:
+    holdings = Holdings()
+    holdings.add(0, 10, 100, 3, 1)
+    holdings.add(3, 13, 103, 3, 2)
+    holdings.add(6, 16, 200, 3, 1)
+    assert holdings.ranges([range(9)]) == (Range(10, 100, 6), Range(16, 200, 3))
+    assert neighbours([4, 5, 6, 1, 2, 9]) == [range(4, 7), range(1, 3), range(9, 10)]
+
+
+def test_a_run_ends_with_its_last_message_and_one_may_come_back_before() -> None:
+    runs: NumberRuns[NumberRun] = NumberRuns()
+    later, run = NumberRun(10, 2), NumberRun(5, 3)
+    runs.add(later)
+    runs.add(run)
+    assert [each.number for each in runs] == [5, 10]
+    runs.drop(run, 0, 2)
+    assert runs.find(6) is None
+    assert runs.restore(6) == (run, 1)
+    assert runs.find(6) == (run, 1)
+    runs.drop(run, 0, 3)
+    assert runs.restore(6) is None
+    assert (len(runs), [each.number for each in runs]) == (2, [10])
+    assert runs.parts(range(11, 1 << 64)) == [(later, 1, 2)]
+    assert runs.parts(range(12, 1 << 64)) == []
+    assert (runs.find(9), runs.find(12)) == (None, None)
+
+
+def test_what_somebody_is_about_to_settle_is_taken_by_nobody_else() -> None:
+    holdings = Holdings()
+    holdings.add(0, 10, 100, 3, 1)
+    holdings.take(range(1, 2), SETTLING)
+    holdings.take(range(3), COMMITTING)
+    for number in range(3):
+        holdings.leave(number)
+    assert holdings.free_of(range(3)) == [range(1), range(2, 3)]
+    assert holdings.free == 2

@@ -1,0 +1,200 @@
+"""What an owner lends by runs and a client settles one by one, in any order."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from tests.shared.support import QUICK, counts, two, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aiodq.shared.lending import Lending
+
+
+def lending_of(owner: aiodq.Store) -> Lending:
+    """Return the one that has lent something."""
+    sessions: list[Any] = owner._store_engine.owner.clients  # type: ignore[attr-defined]  # it stands in its place
+    lendings: list[Lending] = [one for each in sessions for one in each._lendings.values() if one.holding]
+    assert len(lendings) == 1
+    return lendings[0]
+
+
+def draft(rng: random.Random, number: int) -> aiodq.Draft:
+    return aiodq.Draft(
+        b"%d" % number * rng.randint(1, 30),
+        tag=rng.choice([None, None, "a", "b"]),
+        key=rng.choice([None, None, b"k"]),
+        headers={"h": str(number)} if rng.random() < 0.3 else None,
+    )
+
+
+async def fill(topic: aiodq.Topic, rng: random.Random, most: int) -> int:
+    """Put batches of all sorts, and messages alone; return how many."""
+    number = 0
+    while number < most:
+        count = rng.choice([1, 1, 2, 40, 300])
+        plain = rng.random() < 0.5
+        drafts = [draft(rng, number + place) for place in range(count)]
+        if count == 1:
+            await topic.put(drafts[0].body, tag=drafts[0].tag, key=drafts[0].key, headers=drafts[0].headers)
+        else:
+            await topic.put_many([each.body for each in drafts] if plain else drafts)
+        number += count
+    return number
+
+
+async def test_all_that_a_message_is_comes_with_it(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        count = await fill(owner.topic("jobs"), rng, 900)
+        stored = [message async for message in owner.topic("jobs").scan()]
+        channel, got = client.topic("jobs").channel("c"), list[aiodq.Message]()
+        while len(got) < count:
+            messages = await channel.get_many(rng.choice([1, 7, 300]))
+            got += messages
+            await channel.ack_many(messages)
+
+        def shown(message: aiodq.Message | aiodq.StoredMessage) -> tuple[object, ...]:
+            return message.offset, message.body, message.tag, message.key, dict(message.headers), message.timestamp_ns
+
+        assert list(map(shown, got)) == list(map(shown, stored))
+
+
+class Worker:
+    """Settles what it gets from a channel at random; knows which offsets are to come again."""
+
+    def __init__(self, store: aiodq.Store, channel: aiodq.Channel, rng: random.Random) -> None:
+        self.store = store
+        self.channel = channel
+        self.rng = rng
+        self.hand: list[aiodq.Message] = []
+        self.acked: set[int] = set()
+
+    async def step(self) -> None:
+        await self.rng.choice(
+            [self.take, self.ack, self.ack_many, self.give_back, self.renew, self.fail, self.commit]
+        )()
+
+    def some(self) -> list[aiodq.Message]:
+        """Return neighbours in hand, or others, which are in hand no more."""
+        count = min(len(self.hand), self.rng.choice([1, 3, 50]))
+        if self.rng.random() < 0.5:
+            start = self.rng.randint(0, len(self.hand) - count)
+            chosen = self.hand[start : start + count]
+        else:
+            chosen = self.rng.sample(self.hand, count)
+        self.hand = [message for message in self.hand if message not in chosen]
+        return chosen
+
+    async def take(self) -> None:
+        if self.channel.qsize():
+            self.hand += await self.channel.get_many(self.rng.choice([1, 10, 200]))
+
+    async def ack(self) -> None:
+        for message in self.some():
+            message.ack_nowait()
+            self.acked.add(message.offset)
+
+    async def ack_many(self) -> None:
+        messages = self.some()
+        await self.channel.ack_many(messages)
+        self.acked |= {message.offset for message in messages}
+
+    async def give_back(self) -> None:
+        for message in self.some()[:20]:
+            if self.rng.random() < 0.5:
+                await message.nack()
+            else:
+                message.release()
+        # The others of them stay in nobody's list, and in this process's hands, to its end.
+
+    async def renew(self) -> None:
+        for message in self.hand[:5]:
+            await message.touch(100)
+
+    async def fail(self) -> None:
+        messages = self.some()
+        with pytest.raises(ZeroDivisionError):
+            async with self.store.transaction() as tx:
+                tx.ack_many(messages)
+                raise ZeroDivisionError
+        self.hand = [*self.hand, *(message for message in messages if message.held)]
+
+    async def commit(self) -> None:
+        messages = self.some()[:30]
+        full = self.rng.random() < 0.5
+        try:
+            async with self.store.transaction() as tx:
+                tx.ack_many(messages)
+                tx.put("full" if full else "made", b"x")
+        except aiodq.QueueFull:
+            assert full
+            self.hand += [message for message in messages if message.held]
+        else:
+            self.acked |= {message.offset for message in messages}
+
+
+async def test_settled_at_random_all_others_come_again(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        full = owner.topic("full", aiodq.StoreOptions(sync="os", max_messages=1, overflow="reject"))
+        full.channel("c")
+        await full.put(b"x")
+        count = await fill(owner.topic("jobs"), rng, 1_500)
+        worker = Worker(client, client.topic("jobs").channel("c"), rng)
+        await client.topic("jobs").settle_in()
+        for _ in range(120):
+            await worker.take() if not worker.hand else await worker.step()
+        left = set(range(count)) - worker.acked
+        assert sum(await counts(worker.channel)) == len(left)
+        await client.aclose()
+        channel, again = owner.topic("jobs").channel("c"), set[int]()
+        await until(lambda: channel.qsize() == len(left))
+        while channel.qsize():
+            messages = await channel.get_many(500)
+            again |= {message.offset for message in messages}
+            await channel.ack_many(messages)
+        assert again == left
+        assert await counts(channel) == (0, 0, 0)
+
+
+async def test_of_what_is_settled_in_part_the_owner_keeps_the_rest_alone(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue = client.queue("jobs")
+        await queue.put_many([b"%d" % n for n in range(20)])
+        messages = await queue.get_many(20)
+        await queue.ack_many(messages[3:17])
+        [run] = lending_of(owner)._lent
+        assert [body for body in run.bodies if body] == [b"0", b"1", b"2", b"17", b"18", b"19"]
+        await messages[0].nack()
+        messages[19].release()
+        await queue.refresh()
+        assert [body for body in run.bodies if body] == [b"1", b"2", b"17", b"18"]
+        await queue.ack_many([messages[18], messages[1], messages[2], messages[17]])
+        assert (await queue.get()).body == b"0"
+        assert await counts(queue) == (1, 1, 0)
+
+
+async def test_what_a_transaction_leaves_is_in_hand_again_amid_its_neighbours(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue = client.queue("jobs")
+        await queue.put_many([b"%d" % n for n in range(9)])
+        full = owner.topic("full", aiodq.StoreOptions(sync="os", max_messages=1, overflow="reject"))
+        full.channel("c")
+        await full.put(b"x")
+        messages = await queue.get_many(9)
+        with pytest.raises(aiodq.QueueFull):
+            async with client.transaction() as tx:
+                tx.ack_many(messages[3:5])
+                tx.put("full", b"b")
+        assert lending_of(owner).holding == 9
+        await messages[3].nack()
+        assert (await queue.get()).body == b"3"
+        await queue.ack_many(messages[4:])
+        await queue.ack_many(messages[:3])
+        assert await counts(queue) == (0, 1, 0)
