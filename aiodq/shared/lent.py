@@ -33,10 +33,10 @@ class LentRun(NumberRun):
     def __init__(self, lease: MessageLease, first: int, bodies: list[bytes], store_ref: object) -> None:
         """Lend all of them."""
         super().__init__(lease.number + first, len(bodies))
-        self.lease = lease
-        self.first = first
-        self.bodies = bodies
-        self.store_ref = store_ref
+        self.lease: MessageLease = lease
+        self.first: int = first
+        self.bodies: list[bytes] = bodies
+        self.store_ref: object = store_ref
 
     @classmethod
     def of(cls, message: Message) -> LentRun:
@@ -50,9 +50,8 @@ class LentRun(NumberRun):
 
     def extend(self, bodies: list[bytes]) -> None:
         """Lend those, too, that follow in the lease."""
-        self.bodies += bodies
-        self.marks += bytes([HERE]) * len(bodies)
-        self.left += len(bodies)
+        self.bodies.extend(bodies)
+        self.lengthen(len(bodies))
 
     def columns(self) -> Columns:
         """Return them column by column; `times` only where the lease has such."""

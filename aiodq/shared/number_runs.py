@@ -34,6 +34,11 @@ class NumberRun:
         self.marks: bytearray = bytearray([HERE]) * count
         self.left: int = count
 
+    def lengthen(self, count: int) -> None:
+        """Begin with so many more, unless the run is in `NumberRuns` already."""
+        self.marks += bytes([HERE]) * count
+        self.left += count
+
 
 R = TypeVar("R", bound=NumberRun)
 
