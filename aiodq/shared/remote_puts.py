@@ -174,13 +174,23 @@ class RemotePuts:
 
     def accept_plain(self, body: object) -> asyncio.Future[int] | None:
         """As `accept`, of a message that is nothing but a body; None where that has to wait, if only for its error."""
-        options = self._topic.options
+        options, pending = self._topic.options, self.pending
         if type(body) is not bytes or not options.min_message_bytes <= len(body) <= options.max_message_bytes:
             return None
-        if self.shut or self._gate.locked() or not self._has_room():
+        if self.shut or self._gate.locked() or (pending and not self._has_room()):
             return None
         self._topic.check()
-        return self.accept(PLAIN, body)
+        if self._lone and not pending:
+            return self.accept(PLAIN, body)
+        # What `accept` does, but for the calls: a crowd of tasks comes here for each of its puts.
+        loop, batch, cost = asyncio.get_running_loop(), self._batch, len(body) + OVERHEAD
+        if not batch.count:
+            loop.call_soon(self._send)
+        waiter: asyncio.Future[int] = loop.create_future()
+        batch.add_plain(body, waiter, cost)
+        self.pending = pending + 1
+        self._cost += cost
+        return waiter
 
     def accept_nowait(self, message: Accepted, body: bytes) -> PutResult:
         """As `accept`, for who need not wait.

@@ -1,4 +1,9 @@
-"""`topic.json`: what is known of a topic besides its messages."""
+"""`topic.json`: what is known of a topic besides its messages.
+
+The options that were named for a channel stand here, too, beside where it began, and not with its journal: one rename
+makes both durable, so that there is no moment, and no power cut, after which a channel is there and settles messages by
+other rules than its own.
+"""
 
 from __future__ import annotations
 
