@@ -113,13 +113,36 @@ class Holdings:
     def ranges(self, numbers: Iterable[range]) -> tuple[Range, ...]:
         """Return how an owner knows what is in hand by these numbers."""
         found: list[Range] = []
-        for each in numbers:
-            for run, start, stop in self._runs.parts(each):
-                for first, last in stretches(run.marks, start, stop):
-                    _append(found, Range(run.offset + first, run.delivery + first, last - first))
+        self.gather(numbers, found)
         return tuple(found)
 
+    def gather(self, numbers: Iterable[range], found: list[Range]) -> bool:
+        """Append that to what was found before; return whether there is anything."""
+        any_there = False
+        for each in numbers:
+            for run, start, stop in self._runs.parts(each):
+                if stop - start == 1 and run.marks[start] != GONE:
+                    any_there = True
+                    _append(found, run.offset + start, run.delivery + start, 1)
+                    continue
+                for first, last in stretches(run.marks, start, stop):
+                    any_there = True
+                    _append(found, run.offset + first, run.delivery + first, last - first)
+        return any_there
+
     # --- what becomes of them
+
+    def take_one(self, offset: int, number: int) -> bool:
+        """An owner is to be asked to settle a message, if `is_free`; return whether it is."""
+        found = self._runs.find(number)
+        if found is None:
+            return False
+        run, place = found
+        if run.marks[place] != HERE or run.offset + place != offset:
+            return False
+        run.marks[place] = SETTLING
+        self.free -= 1
+        return True
 
     def take(self, numbers: range, mark: int) -> None:
         """Somebody is about to settle those that are free: `SETTLING` or `COMMITTING`."""
@@ -202,15 +225,15 @@ def ranges_of(those: Iterable[Mine]) -> tuple[Range, ...]:
     """Return messages as ranges of such as follow each other."""
     found: list[Range] = []
     for offset, delivery, _ in those:
-        _append(found, Range(offset, delivery, 1))
+        _append(found, offset, delivery, 1)
     return tuple(found)
 
 
-def _append(ranges: list[Range], more: Range) -> None:
+def _append(ranges: list[Range], offset: int, delivery: int, count: int) -> None:
     """Append a range, or make the last one longer."""
     if ranges:
-        first, delivery, count = ranges[-1]
-        if more.first == first + count and more.delivery == delivery + count:
-            ranges[-1] = Range(first, delivery, count + more.messages)
+        first, number, before = ranges[-1]
+        if offset == first + before and delivery == number + before:
+            ranges[-1] = Range(first, number, before + count)
             return
-    ranges.append(more)
+    ranges.append(Range(offset, delivery, count))

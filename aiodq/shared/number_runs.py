@@ -80,8 +80,15 @@ class NumberRuns(Generic[R]):
 
     def parts(self, numbers: range) -> list[tuple[R, int, int]]:
         """Return the runs that have some of these numbers, and from which place to before which."""
+        at = bisect_right(self._numbers, numbers.start) - 1
+        if at < 0:
+            at = 0
+        else:
+            run = self._runs[at]
+            first, last = numbers.start - run.number, numbers.stop - run.number
+            if first < last <= len(run.marks):
+                return [(run, first, last)]  # nearly always
         found: list[tuple[R, int, int]] = []
-        at = max(bisect_right(self._numbers, numbers.start) - 1, 0)
         while at < len(self._runs) and self._numbers[at] < numbers.stop:
             run = self._runs[at]
             start = max(numbers.start - run.number, 0)
@@ -94,7 +101,10 @@ class NumberRuns(Generic[R]):
     def drop(self, run: R, start: int, stop: int) -> None:
         """Let the messages at these places of a run be gone, and the run with the last of them."""
         there = stop - start - run.marks.count(GONE, start, stop)
-        run.marks[start:stop] = bytes(stop - start)
+        if stop - start == 1:
+            run.marks[start] = GONE
+        else:
+            run.marks[start:stop] = bytes(stop - start)
         run.left -= there
         self._count -= there
         if there and not run.left:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aiodq.shared.link import Link
     from aiodq.shared.remote_puts import RemotePuts
     from aiodq.wire.packets import Message as Said
-    from aiodq.wire.payload import Held
+    from aiodq.wire.payload import Held, Range
 
 __all__ = ["RemoteSettlement", "SettledTopic"]
 
@@ -260,8 +260,9 @@ class RemoteSettlement:
 
     def ack(self, offset: int, delivery: int) -> None:
         """Settle a message; `commit` waits until the owner says that it is durable."""
-        self.check(offset, delivery)
-        self._settle([_one(delivery)], None)
+        if self.error is not None or not self._holdings.take_one(offset, delivery):
+            self.check(offset, delivery)
+        self._begin(_Settling([_one(delivery)], None, back=False))
 
     def ack_many(self, deliveries: Sequence[tuple[int, int]]) -> None:
         """Settle messages: all of them, or, where one cannot be, none."""
@@ -432,11 +433,14 @@ class RemoteSettlement:
     ) -> _Settling:  # fmt: skip
         """Have the owner settle messages: this one, or the next, until one says that it is done."""
         self.check_context()
-        settling = self._last = _Settling(numbers, say, back=back)
-        if self._together is not None:
-            self._together.those.append(settling)
         for each in numbers:
             self._holdings.take(each, SETTLING)
+        return self._begin(_Settling(numbers, say, back=back))
+
+    def _begin(self, settling: _Settling) -> _Settling:
+        self._last = settling
+        if self._together is not None:
+            self._together.those.append(settling)
         self._settling[settling] = None
         if self._resumed:
             self._send(settling)
@@ -465,17 +469,17 @@ class RemoteSettlement:
         if not self._resumed:
             return  # it is said once the next owner has left them here
         said: list[_Settling] = []
+        ranges: list[Range] = []
         for settling in unsaid:
             if settling.over:
                 continue
-            if self._holdings.any_of(settling.numbers):
+            if self._holdings.gather(settling.numbers, ranges):
                 settling.heard_of = self.counts.heard_of
                 said.append(settling)
             else:
                 self._settled_before(settling)
         if said:
-            ranges = self._holdings.ranges(each for settling in said for each in settling.numbers)
-            answer = self._request(lambda handle: Ack(handle, self._epoch, ranges))
+            answer = self._request(lambda handle: Ack(handle, self._epoch, tuple(ranges)))
             answer.add_done_callback(lambda done: self._answered(said, done.result()))
 
     def _answered(self, said: list[_Settling], answer: Said) -> None:
