@@ -299,22 +299,24 @@ class Lending:
             run.forget(start, stop)
         self._lent.drop(run, start, stop)
 
-    def each(self, epoch: int, ranges: Iterable[Range], settle: Callable[[Message], None]) -> None:
-        """Settle ranges of messages: as many as can be.
+    def release(self, epoch: int, ranges: Iterable[Range]) -> None:
+        """Let ranges of messages be ready again, as if they had never been lent: as many as can be.
 
         Raises:
             NotInFlightError: some could not be.
         """
         failure: NotInFlightError | None = None
-        for first, delivery, count in ranges:
-            if count > len(self._lent):
-                failure = NotInFlightError(f"{count} messages from offset {first} on are not in this client's hands")
-                continue
-            for place in range(count):
-                try:
-                    settle(self.take(epoch, first + place, delivery + place))
-                except NotInFlightError as error:
-                    failure = error
+        for each in ranges:
+            parts, lost = self._held(epoch, each)
+            for run, start, stop in parts:
+                for place in range(start, stop):
+                    message = run.message(place)
+                    self._drop(run, place, place + 1)
+                    try:
+                        message.release()
+                    except NotInFlightError as error:
+                        failure = error
+            failure = self._not_held(lost[0]) if lost else failure
         if failure is not None:
             raise failure
 
@@ -322,16 +324,25 @@ class Lending:
         """Settle ranges of messages, as many as can be, and tell the client which cannot; return why, if any."""
         lost: list[Range] = []
         for each in ranges:
-            lost += self._ack_range(each) if epoch == self._owner.epoch else [each]
+            parts, missing = self._held(epoch, each)
+            lost += missing
+            for run, start, stop in parts:
+                lost += self._ack_part(run, start, stop)
         if not lost:
             return None
         if epoch == self._owner.epoch:
             self._wire.send(Gone(self._handle, epoch, tuple(lost)))
-        return NotInFlightError(f"message {lost[0].first} of {self._channel.name!r} is not in this client's hands")
+        return self._not_held(lost[0])
 
-    def _ack_range(self, each: Range) -> list[Range]:
-        """Settle what can be of a range; return what cannot."""
+    def _not_held(self, those: Range) -> NotInFlightError:
+        return NotInFlightError(f"message {those.first} of {self._channel.name!r} is not in this client's hands")
+
+    def _held(self, epoch: int, each: Range) -> tuple[list[tuple[LentRun, int, int]], list[Range]]:
+        """Return what of a range the client holds, as places of runs, from one to before another; and what it does not."""
+        if epoch != self._owner.epoch:
+            return [], [each]
         offset, delivery, count = each
+        found: list[tuple[LentRun, int, int]] = []
         lost: list[Range] = []
         at = delivery
         # No count is believed: what is looked at is never more than what is held.
@@ -341,11 +352,11 @@ class Lending:
             for first, last in run.parts(start, stop):
                 if run.number + first > at:
                     lost.append(Range(offset + at - delivery, at, run.number + first - at))
-                lost += self._ack_part(run, first, last)
+                found.append((run, first, last))
                 at = run.number + last
         if at < delivery + count:
             lost.append(Range(offset + at - delivery, at, delivery + count - at))
-        return lost
+        return found, lost
 
     def _ack_part(self, run: LentRun, start: int, stop: int) -> list[Range]:
         """Settle what the client holds; return what is not in flight any more."""

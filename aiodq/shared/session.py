@@ -343,7 +343,7 @@ class Session:
 
     def _release(self, said: Release, request: int) -> None:
         lending = self._lending(said.handle)
-        lending.each(said.epoch, said.ranges, lambda message: message.release())
+        lending.release(said.epoch, said.ranges)
         if request:
             self._start(lending.committed(), request)
 

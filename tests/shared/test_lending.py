@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from tests.shared.support import QUICK, counts, two, until
+from aiodq.wire.packets import Ack, Done, Fail, Release
+from aiodq.wire.payload import Range
+from tests.shared.support import QUICK, RawClient, counts, owned, two, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -198,3 +200,18 @@ async def test_what_a_transaction_leaves_is_in_hand_again_amid_its_neighbours(tm
         await queue.ack_many(messages[4:])
         await queue.ack_many(messages[:3])
         assert await counts(queue) == (0, 1, 0)
+
+
+async def test_of_what_is_given_back_together_the_rest_is_ready_though_some_was_taken_away(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        queue = store.queue("jobs")
+        await queue.put_many([b"%d" % n for n in range(10)])
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs", "default")
+        number = (await client.take(1, 10, 10))[0][1]
+        assert await client.ask(Ack(1, owner.epoch, (Range(4, number + 4, 1),))) == Done()
+        assert isinstance(await client.ask(Release(1, owner.epoch, (Range(0, number, 10),))), Fail)
+        assert (queue.qsize(), queue.in_flight()) == (9, 0)
+        assert [message.body for message in await queue.get_many(10)] == [b"%d" % n for n in range(10) if n != 4]
+        await client.close()

@@ -73,9 +73,9 @@ change(
 )
 change(
     "a message is acked by what an owner before has delivered",
-    Lending.ack,
-    "if epoch == self._owner.epoch else [each]",
-    "",
+    Lending._held,
+    "if epoch != self._owner.epoch:",
+    "if epoch < 0:",
     test=f"{_OWNER}::test_what_a_client_does_not_hold_it_cannot_settle",
 )
 change(
@@ -154,6 +154,13 @@ change(
     "there == count and",
     "",
     test="tests/shared/test_together.py::test_of_what_is_acked_together_only_what_was_taken_away_is_refused",
+)
+change(
+    "of what is given back together nothing is ready where some was taken away",
+    Lending._held,
+    "for run, start, stop in self._lent.parts(range(delivery, delivery + count)):",
+    "for run, start, stop in self._lent.parts(range(delivery, delivery + count)) if count <= len(self._lent) else ():",
+    test=f"{_LENDING}::test_of_what_is_given_back_together_the_rest_is_ready_though_some_was_taken_away",
 )
 change(
     "what is being settled is settled a second time",
