@@ -338,7 +338,7 @@ class Lending:
         return NotInFlightError(f"message {those.first} of {self._channel.name!r} is not in this client's hands")
 
     def _held(self, epoch: int, each: Range) -> tuple[list[tuple[LentRun, int, int]], list[Range]]:
-        """Return what of a range the client holds, as places of runs, from one to before another; and what it does not."""
+        """Return what of a range the client holds, as runs and places from one to before another; and what not."""
         if epoch != self._owner.epoch:
             return [], [each]
         offset, delivery, count = each
