@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.engine.channel_management import delete_channel
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import DiskFullError
 from aiodq.storage.state.parked_transactions import drop_owed, read_owed
-from aiodq.storage.store_layout import delete_topic
+from aiodq.storage.store_layout import delete_topic, has_topics
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from aiodq.engine.transactions.group_committer import Committer
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.state.store_identity import StoreIdentity
 
 __all__ = ["Deletions"]
 
@@ -46,6 +48,10 @@ class DeletionHost(Protocol):
 
     def fs_of(self, *names: str) -> FileSystem:
         """See `TopicEngineHost.fs_of`."""
+        ...
+
+    def identity_for(self, topic: str) -> StoreIdentity | None:
+        """Return what a topic's coming or going makes or drops; None for one in memory."""
         ...
 
 
@@ -110,7 +116,8 @@ class Deletions:
         async with host.without_transactions():
             await engine.close(_deleted(engine.name))
             self.ending.discard(engine)
-            await host.threads.call(_delete_files, host.fs_of(engine.name), host.path, engine.name)
+            identity = host.identity_for(engine.name)
+            await host.threads.call(_delete_files, host.fs_of(engine.name), host.path, engine.name, identity)
         host.reporter.topic_deleted(engine.name)
 
     async def channel(self, engine: TopicEngine, name: str) -> None:
@@ -132,11 +139,13 @@ class Deletions:
         await asyncio.gather(*self._topics.values(), *self._channels, return_exceptions=True)
 
 
-def _delete_files(fs: FileSystem, store: str, name: str) -> None:
-    """Delete a topic's files, and what it is owed, which would bring it back. Blocking."""
+def _delete_files(fs: FileSystem, store: str, name: str, identity: StoreIdentity | None) -> None:
+    """Delete a topic's files, what it is owed, which would bring it back, and with the last the store's. Blocking."""
     # What it was owed goes first: it would bring the topic back.
     drop_owed(fs, read_owed(fs, store).get(name, []))
     delete_topic(fs, store, name)
+    if identity is not None:
+        identity.drop(partial(has_topics, fs, store))
 
 
 def _deleted(name: str) -> QueueShutDown:

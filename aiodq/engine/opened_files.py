@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.state.channel_journal import ChannelJournal
     from aiodq.storage.state.parked_transactions import Owed
+    from aiodq.storage.state.store_identity import StoreIdentity
     from aiodq.storage.state.transaction_log import TransactionFile
 
 __all__ = ["Brought", "OpenedStore", "OpenedTopic"]
@@ -71,6 +72,7 @@ class OpenedStore(NamedTuple):
         unusable: why a topic cannot be used, by its name, until the store is opened again; what it is owed is kept.
         owing: likewise, those that could not be made; that may be tried again at any time.
         blocked: commits that are to be left as they are.
+        identity: which store it is.
     """
 
     lock: Lock
@@ -81,6 +83,7 @@ class OpenedStore(NamedTuple):
     unusable: dict[str, StorageError]
     owing: dict[str, StorageError]
     blocked: set[CommitKey]
+    identity: StoreIdentity
 
     def abandon(self) -> None:
         """Close everything."""

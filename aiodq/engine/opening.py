@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -27,10 +28,17 @@ from aiodq.storage.read.delayed_index import delayed
 from aiodq.storage.read.log_reader import transactions_in
 from aiodq.storage.state.channel_journal import ChannelJournal
 from aiodq.storage.state.parked_transactions import drop_owed, keep_owed, owed_to, read_owed
+from aiodq.storage.state.store_identity import StoreIdentity
 from aiodq.storage.state.stored_options import StoredOptions, holding, kept
 from aiodq.storage.state.transaction_log import TransactionFile
 from aiodq.storage.state.watermark import WATERMARK
-from aiodq.storage.store_layout import check_store_directory, list_topics, require_store, sweep_deleted
+from aiodq.storage.store_layout import (
+    check_store_directory,
+    has_topics,
+    list_topics,
+    require_store,
+    sweep_deleted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -82,7 +90,7 @@ def open_store(
         # that, is as durable from here on as it looks. That is also the lock's own name: without it the directory of a
         # topic that is half made is not known for what it is.
         sync_directory(fs, path)
-        owed = read_owed(fs, path)
+        owed, identity = read_owed(fs, path), StoreIdentity(fs, path)
         sweep_deleted(fs, path)
         unusable, blocked = finish_adoptions(fs, path)
         transactions = TransactionFile(fs, path)
@@ -102,8 +110,14 @@ def open_store(
                 keep_owed(fs, path, name, blocks)
             del brought[name]
         taken = [one for name, files in owed.items() if name in brought for one in files]
+        if topics.there:
+            identity.make()
+        else:
+            identity.drop(partial(has_topics, fs, path))
         undo.pop_all()
-    return OpenedStore(lock, transactions, topics.there, brought, taken, topics.unusable, topics.owing, blocked)
+    return OpenedStore(
+        lock, transactions, topics.there, brought, taken, topics.unusable, topics.owing, blocked, identity
+    )
 
 
 class _Topics:
@@ -301,8 +315,10 @@ def _missing(fs: FileSystem, log: TopicLog, puts: Sequence[tuple[int, Puts]], si
     return [put.columns for number, put in puts if number not in there]
 
 
-def make_log(fs: FileSystem, clock: Clock, store: str, name: str, record: StoredOptions) -> TopicLog:
-    """Make a topic's files, and put into them what the topic is owed. Blocking.
+def make_log(  # noqa: PLR0917 - as `open_channel`
+    fs: FileSystem, clock: Clock, store: str, name: str, record: StoredOptions, identity: StoreIdentity | None
+) -> TopicLog:
+    """Make a topic's files, and put into them what the topic is owed; with the first one the store's. Blocking.
 
     Raises:
         InvalidNameError: the file system takes the name for another topic's.
@@ -315,7 +331,17 @@ def make_log(fs: FileSystem, clock: Clock, store: str, name: str, record: Stored
     if not topic.left:
         # They are synced there, and nothing can have been deleted yet.
         drop_owed(fs, owed)
+    if identity is not None:
+        _make_identity(identity, topic)
     return topic.log
+
+
+def _make_identity(identity: StoreIdentity, topic: OpenedTopic) -> None:
+    try:
+        identity.make()
+    except BaseException:
+        topic.abandon()
+        raise
 
 
 def _require_own_directory(fs: FileSystem, store: str, name: str) -> None:

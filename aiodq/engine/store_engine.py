@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from aiodq.engine.opened_files import OpenedStore, OpenedTopic
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.log.topic_log import TopicLog
+    from aiodq.storage.state.store_identity import StoreIdentity
     from aiodq.storage.state.stored_options import StoredOptions
 
     MakeMessage = Callable[[MessageLease, int, bytes, object], Any]
@@ -167,7 +168,7 @@ class StoreEngine:
             if going := [task for other in list(_LIVE) if (task := other.going(self.path)) is not None]:
                 await asyncio.wait(going)
             opened = await when_unlocked(partial(self.threads.call, self._open_unless_given_up, create=create), wait)
-            self.reporter.opened(self.clock.monotonic() - began, opened.topics)
+            self.reporter.opened(self.clock.monotonic() - began, opened.topics, opened.identity.damages)
             self._start(opened, make)
         except BaseException:
             self._give_up_opening()
@@ -296,6 +297,10 @@ class StoreEngine:
         """See `TopicEngineHost.fs_of`."""
         return self._memory if any(map(is_ephemeral, names)) else self.fs
 
+    def identity_for(self, topic: str) -> StoreIdentity | None:
+        """Return what a topic's coming or going makes or drops; None for one in memory."""
+        return None if self._opened is None or is_ephemeral(topic) else self._opened.identity
+
     async def delete_topic(self, name: str) -> None:
         """See `Deletions.topic`.
 
@@ -305,7 +310,7 @@ class StoreEngine:
 
     def make_log(self, name: str, record: StoredOptions) -> TopicLog:
         """See `TopicEngineHost.make_log`."""
-        return make_log(self.fs_of(name), self.clock, self.path, name, record)
+        return make_log(self.fs_of(name), self.clock, self.path, name, record, self.identity_for(name))
 
     def channel_engine(self, engine: TopicEngine, channel: str, make: MakeMessage) -> ChannelEngine[Any]:
         """Return a topic's channel, made without a state if it is new."""

@@ -39,6 +39,9 @@ commit points, in the order in which an owner passes them:
    is not zeros is told as cut off here, and all of it is. (`Preallocation.top_up`, `Preallocation.give_back`, `_cut`)
 16. *Whose the committed transactions are is kept*: in `#origins` (as 6), before the file of transactions, whose blocks
    say it, forgets them. Before: the blocks say it; between: both do. (`TransactionOrigins.keep`)
+17. *A store says which it is*: in `#store` (as 6), once the first topic's `topic.json` is durable; the file goes when
+   the last topic has gone. Before: it says so when it is next opened, by a uuid that nobody has seen yet, or when there
+   is a topic again. (`StoreIdentity.make`)
 
 Whether bytes that do not check are an unfinished write or damage is decided by what was promised: the watermark noted
 in 3, the watermark each later frame carries, and, for any but the last segment, the existence of the next one, which
@@ -47,8 +50,8 @@ Below it, the bytes are quarantined and reported, and what follows is still deli
 
 The rooms, from the disk upward: `io` (the seam to the operating system, durable replacement, locks, quarantine),
 `segments` (a segment's file: its ends, its frames, looked through), `state` (what else a topic and a store keep:
-journals, transactions, `topic.json`, watermark, holds), `read` (a log by offset, while the owner runs too), `log` (a
-topic's segments for their owner: appended to, recovered, given up), `bulk` (segments written by others, and their
-adoption), `store_layout` (what lies in a store's directory), `offline` (a store looked at, verified, repaired without
-an engine). Each knows only those before it.
+journals, transactions, `topic.json`, `#store`, watermark, holds), `read` (a log by offset, while the owner runs too),
+`log` (a topic's segments for their owner: appended to, recovered, given up), `bulk` (segments written by others, and
+their adoption), `store_layout` (what lies in a store's directory), `offline` (a store looked at, verified, repaired
+without an engine). Each knows only those before it.
 """

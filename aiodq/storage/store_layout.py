@@ -18,6 +18,7 @@ from aiodq.storage.state.format_versions import refuse_newer, refuse_newer_trans
 from aiodq.storage.state.holds import HOLDS
 from aiodq.storage.state.owner_stats import FIGURES
 from aiodq.storage.state.parked_transactions import ASIDE, may_be_topic, read_owed
+from aiodq.storage.state.store_identity import STORE_FILE
 from aiodq.storage.state.topic_meta import TOPIC_FILE
 from aiodq.storage.state.transaction_log import TRANSACTIONS, read_transactions
 from aiodq.storage.state.transaction_origins import ORIGINS
@@ -33,6 +34,7 @@ __all__ = [
     "check_store_directory",
     "delete_topic",
     "has_topic",
+    "has_topics",
     "in_the_way",
     "list_topics",
     "owed_topics",
@@ -53,7 +55,7 @@ CLIENTS: Final = "#clients"
 """Whom it serves, for the next owner to know who may hold messages."""
 
 OWN: Final = frozenset({
-    LOCK_NAME, TRANSACTIONS, ORIGINS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS, SOCKET, CLIENTS,
+    LOCK_NAME, TRANSACTIONS, ORIGINS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS, SOCKET, CLIENTS, STORE_FILE,
 })  # fmt: skip
 """What a store keeps beside its topics. No topic may be called so (`aiodq.names`)."""
 
@@ -129,6 +131,18 @@ def has_topic(fs: FileSystem, path: str, name: str) -> bool:
     """
     try:
         return _is_topic(fs, path, name, unreadable=True)
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+
+
+def has_topics(fs: FileSystem, path: str) -> bool:
+    """Return whether `list_topics` would name any, without a look at the others.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        return any(_is_topic(fs, path, name, unreadable=True) for name in fs.listdir(path))
     except OSError as cause:
         raise storage_error(cause, path) from cause
 
@@ -231,7 +245,7 @@ def _remove_tree(fs: FileSystem, path: str) -> None:
 
 
 def _is_harmless(name: str) -> bool:
-    kept = name.startswith((TRANSACTIONS, ORIGINS)) and is_quarantined(name)
+    kept = name.startswith((TRANSACTIONS, ORIGINS, STORE_FILE)) and is_quarantined(name)
     return name in _HARMLESS or name.endswith(TEMPORARY) or kept
 
 

@@ -138,6 +138,7 @@ def mend_slots(data: bytes) -> bytes:
 _BY_NAME: Final[tuple[tuple[str, Callable[[bytes], bytes]], ...]] = (
     (".seg", mend_segment),
     (".json", mend_checked),
+    ("#store", mend_checked),
     ("watermark", mend_slots),
     ("journal", mend_journal),
     ("checkpoint", mend_checkpoint),

@@ -24,6 +24,7 @@ from aiodq.format.transactions import Acks, Header, Origin, Puts, encode_commit,
 from aiodq.format.transactions import Commit as Transaction
 from aiodq.storage.bulk.commits import COMMITS, Commit, CommitKey, Staged, write_commit
 from aiodq.storage.state.holds import HOLDS, Hold, write_hold
+from aiodq.storage.state.store_identity import encode_identity
 from aiodq.storage.state.topic_meta import TopicMeta, save_meta
 from aiodq.storage.state.transaction_origins import ORIGINS, TransactionOrigins
 from aiodq.storage.state.watermark import WatermarkFile
@@ -216,6 +217,7 @@ def seeds(name: str) -> list[bytes]:
         "commit": _commits(),
         "hold": _holds(),
         "origins": _origins(),
+        "identity": [encode_identity(UUID(int=7))],
         "slots": _slots(),
         "transactions": _transactions(),
         "diskqueue": _diskqueues(),

@@ -9,6 +9,7 @@ from aiodq.format.producers import Origin
 from aiodq.storage.bulk import commits
 from aiodq.storage.bulk.commits import COMMITS
 from aiodq.storage.state import holds
+from aiodq.storage.state.store_identity import STORE_FILE, StoreIdentity, encode_identity, read_identity
 from aiodq.storage.state.topic_meta import read_meta, save_meta
 from aiodq.storage.state.transaction_origins import ORIGINS, TransactionOrigins, read_origins
 from aiodq.storage.state.watermark import WATERMARK, WatermarkFile, check_slots, read_slots
@@ -76,6 +77,26 @@ def origins(data: bytes) -> bool:
     known.keep(_TIME)
     assert Origin(1, 1).producer in {origin.producer for origin, _ in read_origins(fs, "/s")}
     return True
+
+
+def identity(data: bytes) -> bool:
+    """Which store it is."""
+    fs = SimulatedFileSystem({"/s": None, f"/s/{STORE_FILE}": data})
+    try:
+        found = read_identity(fs, "/s")
+    except FormatVersionError:
+        return False
+    except CorruptionError:
+        found = None
+    StoreIdentity(fs, "/s").make()
+    made = read_identity(fs, "/s")
+    assert made is not None
+    if found is None:
+        assert data in fs.image().values()
+        return False
+    assert made == found
+    fs = SimulatedFileSystem({"/s": None, f"/s/{STORE_FILE}": encode_identity(found)})
+    return read_identity(fs, "/s") == found
 
 
 def slots(data: bytes) -> bool:

@@ -35,6 +35,7 @@ NAMES: Final = (
     "t#deleted/topic.json",
     "notes.txt",
     "LOCK",
+    "#store",
 )
 """What a file of a store in a row may be called: by its number, as a fuzzer that invents names finds nothing."""
 

@@ -47,7 +47,7 @@ from aiodq.testing import FakeClock, SimulatedFileSystem
 from tests.format.arrows import rows_expected, rows_of
 from tests.format.support import first_frame
 from tests.fuzz import mend
-from tests.fuzz.small_targets import commit_record, hold, origins, slots, topic
+from tests.fuzz.small_targets import commit_record, hold, identity, origins, slots, topic
 from tests.fuzz.stores import STORE, TOPICS, from_row, image_of
 from tests.fuzz.wire_targets import mend_packets, packets
 
@@ -332,6 +332,7 @@ TARGETS: Final = {
     "commit": Target(commit_record, mend.mend_checked),
     "hold": Target(hold, mend.mend_checked),
     "origins": Target(origins, mend.mend_checked),
+    "identity": Target(identity, mend.mend_checked),
     "slots": Target(slots, mend.mend_slots),
     "transactions": Target(transactions, mend.mend_transactions),
     "diskqueue": Target(diskqueue, bytes),

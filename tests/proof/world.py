@@ -469,6 +469,7 @@ def run_world(world: World, program: Program) -> None:
 
     with (
         mock.patch("aiodq.storage.state.topic_meta.uuid4", made_up),
+        mock.patch("aiodq.storage.state.store_identity.uuid4", made_up),
         mock.patch("aiodq.storage.bulk.staging.uuid4", made_up),
         asyncio.Runner(loop_factory=SimulatedLoop) as runner,
     ):

@@ -210,7 +210,7 @@ class TestDeleting:
             await channel.get()
             await opened.delete_topic("a")
             assert opened.topics() == ["b"]
-            assert sorted(os.listdir(path)) == ["LOCK", "b"]
+            assert sorted(os.listdir(path)) == ["#store", "LOCK", "b"]
             await opened.delete_topic("a")
             await opened.delete_topic("never-was")
         async with store(path) as opened:

@@ -111,6 +111,7 @@ BREAKS: dict[str, Callable[[Path], object]] = {
     "another topic's description": _swap("topic.json"),
     "a watermark of junk": lambda store: (store / "t" / "watermark").write_bytes(random.Random(1).randbytes(8192)),
     "another topic's watermark": _swap("watermark"),
+    "junk in place of what says which store it is": lambda store: (store / "#store").write_bytes(b"junk"),
     "a checkpoint of junk": lambda store: (store / "t/channels/one/checkpoint").write_bytes(b"junk"),
     "a checkpoint that is gone": lambda store: (store / "t/channels/one/checkpoint").unlink(),
     "a journal that is gone": lambda store: (store / "t/channels/one/journal").unlink(),

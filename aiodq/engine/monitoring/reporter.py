@@ -113,8 +113,10 @@ class Reporter:
 
     # --- the store
 
-    def opened(self, seconds: float, topics: Mapping[str, OpenedTopic]) -> None:
-        """The store is open; what was found wrong is told, and what was recovered."""
+    def opened(self, seconds: float, topics: Mapping[str, OpenedTopic], damages: Sequence[Damage] = ()) -> None:
+        """The store is open; what was found wrong is told, in the store's own files too, and what was recovered."""
+        for damage in damages:
+            self._store_damaged(damage)
         for name, topic in topics.items():
             for damage in topic.log.damages:
                 self.damaged(name, damage)
@@ -130,13 +132,19 @@ class Reporter:
         }
         mended = {
             "recovered byte": sum(topic.log.cut_bytes for topic in topics.values()),
-            "damage": sum(len(topic.log.damages) for topic in topics.values()),
+            "damage": len(damages) + sum(len(topic.log.damages) for topic in topics.values()),
         }
         counts = [*found.items(), *(item for item in mended.items() if item[1])]
         text = f"opened {self._path} in {seconds:.3f} s: {', '.join(_counted(count, what) for what, count in counts)}"
         extra = {f"{what.replace(' ', '_')}s": count for what, count in (found | mended).items()}
         self.note(STORE, text, None, None, seconds=seconds, **extra)
         self.listeners.opened()
+
+    def _store_damaged(self, damage: Damage) -> None:
+        """As `damaged`, of a file that is no topic's."""
+        text = f"{damage.path} at byte {damage.position}: {damage.reason}"
+        self.warn(STORE, f"the store is damaged: {text}", path=damage.path)
+        self.tell(Event("damage", text=text))
 
     def failed(self, error: Exception) -> None:
         """The store has stopped."""

@@ -29,6 +29,7 @@ from aiodq.storage.state.assessment import CHANNELS, channel_directory, missing,
 from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL, ChannelJournal, read_channel, topic_of
 from aiodq.storage.state.holds import hold_path, read_hold, read_holds
 from aiodq.storage.state.parked_transactions import keep_owed, may_be_topic, read_owed
+from aiodq.storage.state.store_identity import STORE_FILE, read_identity
 from aiodq.storage.state.topic_meta import TOPIC_FILE, TopicMeta, describe, save_meta
 from aiodq.storage.state.transaction_log import TRANSACTIONS, mended, read_transactions
 from aiodq.storage.state.transaction_origins import ORIGINS, read_origins
@@ -85,7 +86,7 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
         # Every file is looked at before any is touched: one of them may be of a newer version.
         verify_store(path, fs)
         actions = [*_in_the_way(fs, path), *_sweep(fs, path), *_transactions(fs, path), *_owed(fs, path)]
-        actions += _origins(fs, path)
+        actions += [*_identity(fs, path), *_origins(fs, path)]
         actions += [*_commits(fs, path), *_holds(fs, path)]
         for topic in list_topics(fs, path):
             with suppress(ReadOnlyError):
@@ -93,6 +94,15 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
     finally:
         lock.release()
     return actions
+
+
+def _identity(fs: FileSystem, store: str) -> Iterator[RepairAction]:
+    """Leave no file that should say which store this is and cannot be read; the next owner makes another one."""
+    path = os.path.join(store, STORE_FILE)
+    try:
+        read_identity(fs, store)
+    except CorruptionError as error:
+        yield RepairAction(path, f"quarantined the file: {error.message}", quarantine_file(fs, path))
 
 
 def _transactions(fs: FileSystem, store: str) -> Iterator[RepairAction]:

@@ -23,6 +23,7 @@ from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL, read_channe
 from aiodq.storage.state.holds import HOLDS, decode_hold
 from aiodq.storage.state.owner_stats import FIGURES
 from aiodq.storage.state.parked_transactions import ASIDE, may_be_topic, read_owed
+from aiodq.storage.state.store_identity import STORE_FILE, read_identity
 from aiodq.storage.state.topic_meta import TOPIC_FILE, TopicMeta, describe
 from aiodq.storage.state.transaction_log import TRANSACTIONS, read_transactions
 from aiodq.storage.state.transaction_origins import ORIGINS, read_origins
@@ -44,6 +45,7 @@ Severity: TypeAlias = Literal["damage", "loss", "note"]
 `note`: nothing wrong, as an unfinished write or a file left over from one."""
 
 Kind: TypeAlias = Literal[
+    "store",
     "segment",
     "topic",
     "watermark",
@@ -60,7 +62,7 @@ Kind: TypeAlias = Literal[
 ]
 
 _LARGEST_NOTED: Final = 1 << 24
-_OWN: Final = frozenset({TRANSACTIONS, ORIGINS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS})
+_OWN: Final = frozenset({TRANSACTIONS, ORIGINS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS, STORE_FILE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,8 @@ def verify_store(path: str, fs: FileSystem) -> StoreReport:
         topics, blocked = list_topics(fs, path), in_the_way(fs, path)
         files = [_other(fs, f"{path}/{name}", "") for name in names if name not in {*topics, *_OWN, *blocked}]
         files += [_in_the_way(fs, blocked[topic], topic) for topic in sorted(blocked)]
+        if STORE_FILE in names:
+            files.append(_identity(fs, path))
         if TRANSACTIONS in names:
             files.append(_transactions(fs, path))
         if ORIGINS in names:
@@ -304,6 +308,17 @@ class _TopicCheck:
 
 def _missing(path: str, gap: Missing, what: str) -> Finding:
     return Finding("damage", path, 0, f"the messages {gap.first} to {gap.stop - 1} {what}", gap.first, gap.stop)
+
+
+def _identity(fs: FileSystem, store: str) -> FileReport:
+    """Report the file that says which store this is."""
+    path = os.path.join(store, STORE_FILE)
+    size = len(read_file(fs, path) or b"")
+    try:
+        read_identity(fs, store)
+    except CorruptionError as error:
+        return FileReport(path, "store", "", size, 0, (Finding("damage", path, 0, error.message),))
+    return FileReport(path, "store", "", size)
 
 
 def _transactions(fs: FileSystem, store: str) -> FileReport:

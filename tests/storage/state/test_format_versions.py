@@ -9,6 +9,8 @@ import pytest
 import aiodq
 from aiodq.errors import FormatVersionError
 from aiodq.format.segment import SegmentHeader
+from aiodq.storage.state.json_file import encode_checked
+from aiodq.storage.state.store_identity import STORE_FILE
 from tests.storage.logs import overwrite, segments, tree
 from tests.storage.stores import BREAKS, LEFTOVERS, a_store
 from tests.storage.test_damage import newer
@@ -25,7 +27,12 @@ def _newer_segment(store: Path) -> None:
     overwrite(path, 0, changed.encode())
 
 
+def _newer_store(store: Path) -> None:
+    (store / STORE_FILE).write_bytes(encode_checked("store", 2, {"uuid": "of another form"}))
+
+
 NEWER: dict[str, Callable[[Path], None]] = {
+    "store": _newer_store,
     "description": lambda store: newer(store / "u" / "topic.json"),
     "segment": _newer_segment,
     "journal": lambda store: newer(store / "t/channels/two/journal"),
