@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError, StoreNotFoundError
 from aiodq.names import check_name
+from aiodq.spark.visible import Place, store_uuid
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.read.log_reader import LogReader, LogView
 from aiodq.storage.read.snapshot import LogSnapshot
@@ -61,14 +62,14 @@ class Split:
 
     Attributes:
         topic: the topic's name.
-        place: its directory, and its uuid, by which a task makes sure that it sees what planning saw.
+        place: where it is, by which a task makes sure that it sees what planning saw.
         view: its segments.
         start, stop: the offsets from which and up to which.
         unseen: from this offset on nobody has looked yet whether messages are missing; the task does.
     """
 
     topic: str
-    place: tuple[str, UUID]
+    place: Place
     view: LogView
     start: int
     stop: int
@@ -87,9 +88,10 @@ def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
     """
     topics = [(store, topic) for store in options.stores for topic in read_topics(fs, store, options)]
     check_bounds(options, {topic for _, topic in topics})
+    uuids = {store: store_uuid(fs, store) for store in options.stores}
 
     def planned(options: ReadOptions) -> list[Split]:
-        looks = [partial(_plan_topic, fs, store, topic, options) for store, topic in topics]
+        looks = [partial(_plan_topic, fs, store, topic, uuids[store], options) for store, topic in topics]
         return [split for look in looks for split in beside_its_owner(look)]
 
     return cut_for_all(planned, options)
@@ -131,7 +133,7 @@ def check_bounds(options: ReadOptions, topics: Iterable[str]) -> None:
             raise InvalidOptionError(f"{option} names the topic {unknown[0]!r}, which is not read; these are: {read}")
 
 
-def _plan_topic(fs: FileSystem, store: str, topic: str, options: ReadOptions) -> list[Split]:
+def _plan_topic(fs: FileSystem, store: str, topic: str, uuid: UUID | None, options: ReadOptions) -> list[Split]:
     timed = options.starting_ns is not None or options.ending_ns is not None
     log = snapshot(fs, store, topic, walk=timed)
     start, stop = _range(fs, log, topic, options)
@@ -140,7 +142,7 @@ def _plan_topic(fs: FileSystem, store: str, topic: str, options: ReadOptions) ->
         log.refresh()
         start, stop = _range(fs, log, topic, options)
     unseen = _BEYOND if log.unwalked is None else log.unwalked.base
-    whole = Split(topic, (log.directory, log.meta.uuid), log.view, start, stop, unseen)
+    whole = Split(topic, Place(log.directory, log.meta.uuid, uuid), log.view, start, stop, unseen)
     return list(splits_of(fs, log, whole, options))
 
 

@@ -58,7 +58,7 @@ def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterat
     """Yield `pyarrow.RecordBatch` objects with the columns that were asked for. Blocking.
 
     Raises:
-        StoreNotFoundError: this machine does not see the topic that the read was planned from, whatever the options.
+        StoreNotFoundError: this machine does not see the topic and the store that the read was planned from.
         CorruptionError: messages are damaged, missing, or deleted since the read was planned, and `options.strict`.
         StorageError: as mapped from the system's error.
     """
@@ -76,14 +76,14 @@ def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterat
 
 def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str, ...]) -> Iterator[ArrowRows]:
     reader, at = arrow_reader(fs, columns, verify=options.verify), split.start
-    require_seen(fs, *split.place)
+    require_seen(fs, split.place)
     left_out, chunk = 0, min(_CHUNK, bytes_of(split) + _MORE)
     try:
         while at < split.stop:
             result = reader.read(split.view, at, chunk)
             if result.damages:
                 # A file that is missing is a loss only where the topic is still seen: a mount may go under the read.
-                require_seen(fs, *split.place)
+                require_seen(fs, split.place)
             for damage in result.damages:
                 # Without bytes it is offsets that no message has any more, which planning has judged where it looked.
                 if damage.end <= damage.position and damage.stop <= split.unseen:

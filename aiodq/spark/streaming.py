@@ -34,6 +34,7 @@ from aiodq.spark.planning import (
     splits_of,
 )
 from aiodq.spark.reading import Partition, read_partition
+from aiodq.spark.visible import Place, store_uuid
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.segments.segment_files import list_segments
@@ -41,6 +42,7 @@ from aiodq.storage.state.holds import Hold, read_hold, write_hold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from uuid import UUID
 
     from pyspark.sql.datasource import InputPartition
 
@@ -146,9 +148,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_offsets(start)
         begin, stops = start["topics"], end["topics"]
         new = [topic for topic, stop in stops.items() if begin.get(topic) != stop]
+        stores = {self._place(topic)[0] for topic in new}
+        uuids = {store: store_uuid(AnyFileSystem(), store) for store in stores}
 
         def planned(options: ReadOptions) -> list[Split]:
-            looks = [partial(self._splits, topic, begin.get(topic), stops[topic], options) for topic in new]
+            looks = [partial(self._splits, topic, begin.get(topic), stops[topic], uuids, options) for topic in new]
             return [split for look in looks for split in beside_its_owner(look)]
 
         return [Partition(splits) for splits in pack_splits(cut_for_all(planned, self._options), self._options)]
@@ -164,7 +168,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---
 
-    def _splits(self, topic: str, start: int | None, stop: int, options: ReadOptions) -> list[Split]:
+    def _splits(
+        self, topic: str, start: int | None, stop: int, uuids: Mapping[str, UUID | None], options: ReadOptions
+    ) -> list[Split]:
         log = self._log(topic, stop)
         first = log.begin if start is None else start
         if self._options.strict and not log.begin <= first <= stop <= log.view.stop:
@@ -172,8 +178,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the query is to read the messages {first} to {stop - 1} of topic {topic!r}, which has "
                 f"{log.begin} to {log.view.stop - 1}: let its retention keep them, or set failOnDataLoss=false"
             )
-        place = log.directory, log.meta.uuid
-        whole = Split(self._place(topic)[1], place, log.view, max(first, log.begin), min(stop, log.view.stop))
+        store, name = self._place(topic)
+        place = Place(log.directory, log.meta.uuid, uuids[store])
+        whole = Split(name, place, log.view, max(first, log.begin), min(stop, log.view.stop))
         return list(splits_of(AnyFileSystem(), log, whole, options))
 
     def _within(self, topic: str, start: int, end: int, size: int) -> int:

@@ -1,7 +1,8 @@
 """Whether a task sees the store that the driver planned its work from.
 
 A worker whose machine does not have the store's directory, or has an empty one where it would be mounted, looks to a
-reader just as a topic whose segments were all deleted. That must never pass for messages that are gone.
+reader just as a topic whose segments were all deleted. That must never pass for messages that are gone. Nor must a
+machine's own copy of the directory pass for the store: in it, all is as it was when it was copied.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import os
 import socket
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
+from aiodq.spark.objects import is_url
 from aiodq.storage.io.durable_io import read_file
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.segments.segment_files import list_segments
+from aiodq.storage.state.store_identity import STORE_FILE, decode_identity, read_identity
 from aiodq.storage.state.topic_meta import TOPIC_FILE, decode_meta, describe
 
 if TYPE_CHECKING:
@@ -23,36 +26,85 @@ if TYPE_CHECKING:
 
     from aiodq.storage.io.filesystem import FileSystem
 
-__all__ = ["require_seen"]
+__all__ = ["Place", "require_seen", "store_uuid"]
 
 
-def require_seen(fs: FileSystem, directory: str, uuid: UUID) -> None:
-    """Make sure that a topic's directory is here, and is that topic's. Blocking.
+class Place(NamedTuple):
+    """Where a topic is, and whose it is: by that a task makes sure that it sees what planning saw.
+
+    Attributes:
+        directory: the topic's, as the driver named it.
+        topic: its uuid.
+        store: the store's, as `store_uuid` found it; None where that is not to be looked at.
+    """
+
+    directory: str
+    topic: UUID
+    store: UUID | None = None
+
+
+def store_uuid(fs: FileSystem, store: str) -> UUID | None:
+    """Return which store a read is planned from; None where nobody can say, or no task could see another. Blocking.
+
+    An owner says it since there is such a file, and anew where that was damaged. A place in object storage is the same
+    from every machine.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    if is_url(store):
+        return None
+    with suppress(CorruptionError):
+        return read_identity(fs, store)
+    return None
+
+
+def require_seen(fs: FileSystem, place: Place) -> None:
+    """Make sure that a topic's directory is here, is that topic's, and lies in that store. Blocking.
 
     Args:
         fs: this machine's files.
-        directory: the topic's, as the driver named it.
-        uuid: the topic's, as the driver found it.
+        place: the topic's, as the driver found it.
 
     Raises:
-        StoreNotFoundError: it is not here, or is another topic's; the message names this machine and the path.
+        StoreNotFoundError: it is not here, or is another's; the message names this machine, the path and the uuids.
         StorageError: as mapped from the system's error.
     """
-    found = _uuid(fs, directory, uuid)
-    if found == uuid:
+    found = _uuid(fs, place.directory, place.topic)
+    if found == place.topic:
+        _require_store(fs, place)
         return
     here = f"the task on {socket.gethostname()}"
     if found is None:
         raise StoreNotFoundError(
             f"{here} does not see the topic that the read was planned from, or it was deleted since then: every worker "
             f"needs the store's directory, under the same path as the driver",
-            directory,
+            place.directory,
         )
     raise StoreNotFoundError(
-        f"{here} sees another topic there than the one that the read was planned from (uuid {found}, not {uuid}): it "
-        f"is another store's, or the topic was deleted and made anew",
-        directory,
+        f"{here} sees another topic there than the one that the read was planned from (uuid {found}, not "
+        f"{place.topic}): it is another store's, or the topic was deleted and made anew",
+        place.directory,
     )
+
+
+def _require_store(fs: FileSystem, place: Place) -> None:
+    """Make sure of the store, where planning found out which it is. Damage does not say that it is another."""
+    if place.store is None:
+        return
+    store = os.path.dirname(place.directory)
+    path = os.path.join(store, STORE_FILE)
+    data = read_file(fs, path)
+    with suppress(CorruptionError):
+        found = None if data is None else _named(data, path)
+        if found != place.store:
+            raise StoreNotFoundError(
+                f"the task on {socket.gethostname()} sees another store there than the one that the read was planned "
+                f"from (uuid {found or 'unknown'}, not {place.store}), though with the same topic: a copy of it, made "
+                f"by hand or from a backup; every worker needs the store's own directory",
+                store,
+            )
 
 
 def _uuid(fs: FileSystem, directory: str, expected: UUID) -> UUID | None:
@@ -77,3 +129,9 @@ def _uuid(fs: FileSystem, directory: str, expected: UUID) -> UUID | None:
 def _said(data: bytes, path: str) -> UUID:
     """Return whose description this is. A worker is asked for the same topics by every batch of a stream."""
     return decode_meta(data, path).uuid
+
+
+@lru_cache(maxsize=4096)
+def _named(data: bytes, path: str) -> UUID:
+    """Return which store this is, likewise."""
+    return decode_identity(data, path)

@@ -15,8 +15,10 @@ from aiodq.spark.objects import AnyFileSystem, find_objects
 from aiodq.spark.options import stream_options, write_options
 from aiodq.spark.pipelines.ship import MANIFEST, ship
 from aiodq.spark.streaming import StreamReader
+from aiodq.spark.visible import store_uuid
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import Hold, read_hold
+from aiodq.storage.state.store_identity import STORE_FILE
 from tests.cli.support import aiodq as run
 from tests.cli.support import ok
 from tests.spark.support import fill, read, scanned
@@ -68,6 +70,22 @@ async def test_only_what_is_new_is_shipped(store: Path, bucket: str) -> None:
     fs, path = find_objects(f"{bucket}/orders/{MANIFEST}")
     manifest = json.loads(fs.cat_file(path))["manifest"]
     assert len(manifest["segments"]) == len(segments(store / "orders")) - 1
+    assert manifest["store"] == str(store_uuid(OsFileSystem(), str(store)))
+
+
+async def test_an_archive_from_before_stores_said_which_they_are_goes_on(store: Path, bucket: str) -> None:
+    def manifest() -> dict[str, Any]:
+        fs, path = find_objects(f"{bucket}/orders/{MANIFEST}")
+        return dict(json.loads(fs.cat_file(path))["manifest"])
+
+    (store / STORE_FILE).unlink()
+    assert ship(store, bucket).segments
+    assert "store" not in manifest()
+    await fill(store, rounds=20, segment_bytes=2000)
+    assert ship(store, bucket, topics=["orders"]).segments
+    assert manifest()["store"] == str(store_uuid(OsFileSystem(), str(store)))
+    assert read(bucket, topic="orders") == sealed(store)
+    assert store_uuid(AnyFileSystem(), bucket) is None
 
 
 def test_cut_short_it_goes_on(store: Path, bucket: str) -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import aiodq
-from aiodq.spark.options import read_options
+from aiodq.spark.options import read_options, stream_options
 from aiodq.spark.pipelines.audit import _check_all, _Piece
 from aiodq.spark.pipelines.tally import Tally
 from aiodq.spark.planning import plan
-from aiodq.spark.reading import _rows, record_batches
+from aiodq.spark.reading import Partition, _rows, record_batches
+from aiodq.spark.streaming import StreamReader
+from aiodq.spark.visible import Place, _named, require_seen, store_uuid
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import Hold, read_hold, write_hold
+from aiodq.storage.state.store_identity import STORE_FILE, encode_identity
 from tests.spark.support import fill, read
 from tests.storage.logs import flip, segments
 
@@ -99,11 +105,99 @@ async def test_a_directory_without_anything_in_it_is_no_store(tmp_path: Path) ->
 
 async def test_an_audit_does_not_pass_by_what_it_does_not_see(store: Path) -> None:
     path = segments(store / "orders")[0]
-    uuid = planned(store)[0][0].place[1]
-    work = [_Piece(str(store), "orders", uuid, str(path), 0, 0, path.stat().st_size, last=False)]
+    place = planned(store)[0][0].place
+    work = [_Piece(str(store), "orders", place, str(path), 0, 0, path.stat().st_size, last=False)]
+    assert list(_check_all(work))
+    another(store)
+    with pytest.raises(aiodq.StoreNotFoundError, match="sees another store there"):
+        list(_check_all(work))
     store.rename(store.with_name("elsewhere"))
     with refused():
         list(_check_all(work))
+
+
+# --- the store
+
+
+def another(store: Path) -> str:
+    """Leave in a store's place one with the same topics, as if it had been copied before it said which it is."""
+    shutil.copytree(store, store.with_name("original"))
+    uuid = uuid4()
+    (store / STORE_FILE).write_bytes(encode_identity(uuid))
+    return str(uuid)
+
+
+async def test_another_store_with_the_same_topic_is_not_read(store: Path) -> None:
+    splits, task = planned(store)
+    uuid = store_uuid(OsFileSystem(), str(store))
+    assert {split.place.store for split in splits} == {uuid}
+    assert list(task(splits[0]))
+    found = another(store)
+    for split in splits:
+        with pytest.raises(aiodq.StoreNotFoundError, match=f"the task on {socket.gethostname()}") as caught:
+            list(task(split))
+        assert caught.value.path == str(store)
+        assert f"sees another store there than the one that the read was planned from (uuid {found}, not {uuid}" in str(
+            caught.value
+        )
+
+
+async def test_a_stream_does_not_read_another_store_either(store: Path) -> None:
+    options = stream_options({"path": str(store)})
+    reader = StreamReader(options)
+    start = reader.initialOffset()
+    partitions = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    places = {split.place for one in partitions if isinstance(one, Partition) for split in one.splits}
+    assert {place.store for place in places} == {store_uuid(OsFileSystem(), str(store))} != {None}
+    another(store)
+    with pytest.raises(aiodq.StoreNotFoundError, match="sees another store there"):
+        list(reader.read(partitions[0]))
+
+
+async def test_a_store_that_does_not_say_which_it_is_where_planning_was_told_is_another(store: Path) -> None:
+    splits, task = planned(store)
+    (store / STORE_FILE).unlink()
+    with pytest.raises(aiodq.StoreNotFoundError, match=f"uuid unknown, not {splits[0].place.store}"):
+        list(task(splits[0]))
+
+
+async def test_planned_without_it_the_store_is_not_looked_at(store: Path) -> None:
+    (store / STORE_FILE).unlink()
+    splits, task = planned(store)
+    assert {split.place.store for split in splits} == {None}
+    another(store)
+    assert sum(batch.num_rows for split in splits for batch in task(split)) == 100
+
+
+@pytest.mark.parametrize("when", ["planning", "reading"])
+async def test_damage_does_not_make_it_another_store(store: Path, when: str) -> None:
+    splits, task = planned(store)
+    flip(store / STORE_FILE, 30, 1)
+    if when == "planning":
+        splits, task = planned(store)
+    assert all((split.place.store is None) == (when == "planning") for split in splits)
+    assert sum(batch.num_rows for split in splits for batch in task(split)) == 100
+
+
+async def test_the_store_is_read_once_for_a_plan_and_known_by_its_bytes_to_a_worker(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(store, "more", rounds=2)
+    looks: list[str] = []
+
+    def watched(fs: Any, path: str) -> Any:
+        looks.append(path)
+        return store_uuid(fs, path)
+
+    monkeypatch.setattr("aiodq.spark.planning.store_uuid", watched)
+    splits, _ = planned(store)
+    assert (looks, len({split.topic for split in splits})) == ([str(store)], 2)
+    _named.cache_clear()
+    for split in splits:
+        require_seen(OsFileSystem(), split.place)
+    assert _named.cache_info()[:2] == (len(splits) - 1, 1)
+    require_seen(OsFileSystem(), Place(*splits[0].place[:2]))
+    assert _named.cache_info().hits == len(splits) - 1
 
 
 def held(store: Path) -> int:

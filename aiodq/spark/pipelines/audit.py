@@ -14,7 +14,7 @@ from aiodq.spark.options import read_options
 from aiodq.spark.packing import OPENING_BYTES, pack, tasks_for
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import snapshot, topics_of
-from aiodq.spark.visible import require_seen
+from aiodq.spark.visible import Place, require_seen, store_uuid
 from aiodq.storage.offline.verify_segment import check_segment
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class _Piece(NamedTuple):
 
     store: str
     topic: str
-    uuid: UUID
+    place: Place
     path: str
     base: int
     promised: int
@@ -116,13 +116,14 @@ def audit(spark: SparkSession, stores: str | os.PathLike[str], *, topics: Sequen
     findings: list[AuditFinding] = []
     work: list[_Piece] = []
     for store in wanted.stores:
+        uuid = store_uuid(fs, store)
         for topic in topics_of(fs, store, wanted.topics):
             log = snapshot(fs, store, topic)
             findings += [
                 AuditFinding(store, topic, damage.path, damage.position, damage.reason, damage.first, damage.stop)
                 for damage in log.damages
             ]
-            work += _pieces(store, topic, log)
+            work += _pieces(store, topic, uuid, log)
     tasks = _tasks(work)
     records = size = 0
     for row in spread(spark, tasks, _check_all, _FOUND).collect() if tasks else ():
@@ -136,12 +137,12 @@ def audit(spark: SparkSession, stores: str | os.PathLike[str], *, topics: Sequen
     return AuditSummary(tuple(ordered), len(work), records, size, time.monotonic() - began)
 
 
-def _pieces(store: str, topic: str, log: LogSnapshot) -> Iterator[_Piece]:
-    segments = log.view.segments
+def _pieces(store: str, topic: str, uuid: UUID | None, log: LogSnapshot) -> Iterator[_Piece]:
+    segments, place = log.view.segments, Place(log.directory, log.meta.uuid, uuid)
     for number, segment in enumerate(segments):
         last = number + 1 == len(segments)
         promised = log.promised if last else segments[number + 1].base
-        yield _Piece(store, topic, log.meta.uuid, segment.path, segment.base, promised, segment.size, last)
+        yield _Piece(store, topic, place, segment.path, segment.base, promised, segment.size, last)
 
 
 def _tasks(work: Sequence[_Piece]) -> list[tuple[_Piece, ...]]:
@@ -154,8 +155,14 @@ def _weight(piece: _Piece) -> int:
 
 
 def _check_all(pieces: Sequence[_Piece]) -> Iterator[pa.RecordBatch]:
-    """Check the segments that a task is given."""
+    """Check the segments that a task is given.
+
+    Raises:
+        StoreNotFoundError: this machine does not see the topic and the store that they were planned from.
+    """
     fs = AnyFileSystem()
+    for place in dict.fromkeys(piece.place for piece in pieces):
+        require_seen(fs, place)
     for piece in pieces:
         if rows := list(_check(fs, piece)):
             yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
@@ -166,9 +173,9 @@ def _check(fs: FileSystem, piece: _Piece) -> Iterator[dict[str, Any]]:
     place = {"store": piece.store, "topic": piece.topic, "path": piece.path}
     blank = {**place, "position": 0, "severity": "", "reason": "", "first": 0, "stop": 0, "bytes": 0}
     if not fs.exists(piece.path):
-        require_seen(fs, os.path.dirname(piece.path), piece.uuid)
+        require_seen(fs, piece.place)
         return  # its owner deleted it meanwhile
-    check = check_segment(fs, piece.path, piece.base, piece.uuid, piece.promised, last=piece.last)
+    check = check_segment(fs, piece.path, piece.base, piece.place.topic, piece.promised, last=piece.last)
     yield {**blank, "records": check.records, "bytes": check.size}
     for severity, position, reason, first, stop in check.findings:
         told = {"severity": severity, "position": position, "reason": reason, "first": first, "stop": stop}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError
 from aiodq.spark.objects import AnyFileSystem, find_objects, numbered
 from aiodq.spark.planning import snapshot, topics_of
+from aiodq.spark.visible import store_uuid
 from aiodq.storage.io.durable_io import read_file
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.os_errors import storage_error
@@ -20,6 +21,7 @@ from aiodq.storage.state.topic_meta import TOPIC_FILE, encode_meta, read_meta
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from uuid import UUID
 
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.read.snapshot import LogSnapshot
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["MANIFEST", "ShipSummary", "ship"]
 
 MANIFEST: Final = "manifest.json"
-"""Of a topic: which segments were shipped, with their sizes and checksums."""
+"""Of a topic: which segments were shipped, with their sizes and checksums, and from which store where it says so."""
 _VERSION: Final = 1
 
 
@@ -84,12 +86,12 @@ def ship(
     find_objects(target)
     if hold is not None and read_hold(fs, path, hold) is None:
         write_hold(OsFileSystem(), path, hold, Hold({}, None if topics is None else tuple(topics)))
-    names = topics_of(fs, path, topics)
+    names, uuid = topics_of(fs, path, topics), store_uuid(fs, path)
     ends: dict[str, int] = {}
     shipped: list[Segment] = []
     for topic in names:
         log = snapshot(fs, path, topic)
-        found, ends[topic] = _ship_topic(fs, log, f"{target.rstrip('/')}/{topic}")
+        found, ends[topic] = _ship_topic(fs, log, f"{target.rstrip('/')}/{topic}", uuid)
         shipped += found
         if hold is not None:
             held = read_hold(fs, path, hold) or Hold({}, None if topics is None else tuple(topics))
@@ -98,7 +100,7 @@ def ship(
     return ShipSummary(target, len(shipped), rows, size, time.monotonic() - began)
 
 
-def _ship_topic(fs: FileSystem, log: LogSnapshot, place: str) -> tuple[list[Segment], int]:
+def _ship_topic(fs: FileSystem, log: LogSnapshot, place: str, store: UUID | None) -> tuple[list[Segment], int]:
     """Ship what is new of a topic; return its segments, and the offset behind all that was shipped ever."""
     before = read_meta(fs, place)
     if before is not None and before.uuid != log.meta.uuid:
@@ -129,6 +131,7 @@ def _ship_topic(fs: FileSystem, log: LogSnapshot, place: str) -> tuple[list[Segm
     _replace(f"{place}/{TOPIC_FILE}", encode_meta(meta))
     # CRASH: the manifest last: what it does not name yet is found to be the same by the next run.
     content = {"topic": str(log.meta.uuid), "segments": {name: list(entry) for name, entry in segments.items()}}
+    content |= {} if store is None else {"store": str(store)}
     _replace(f"{place}/{MANIFEST}", encode_checked("manifest", _VERSION, content))
     return new, stop
 

@@ -5,7 +5,7 @@ A module for each layer. A safeguard that is new gets a mutant in the module of 
 
 from __future__ import annotations
 
-from tests.proof.mutants import channels, commits, delivery, disk, log, options, pool, shared, transactions
+from tests.proof.mutants import channels, commits, delivery, disk, identity, log, options, pool, shared, transactions
 from tests.proof.mutants.registry import MUTANTS, Mutant, mutant
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "commits",
     "delivery",
     "disk",
+    "identity",
     "log",
     "mutant",
     "options",
