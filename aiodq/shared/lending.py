@@ -253,7 +253,8 @@ class Lending:
         try:
             message: Message = await getting
         except asyncio.CancelledError:
-            if getting.cancelled() and self._wanted <= self._given:
+            # It may be wanted again by now: who is told to end is told by a cancellation of its own.
+            if getting.cancelled() and not self._task.cancelling():
                 return None
             if getting.done() and not getting.cancelled() and getting.exception() is None:
                 getting.result().release()  # it came in the moment in which the client went

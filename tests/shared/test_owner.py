@@ -150,6 +150,19 @@ async def test_no_more_is_given_than_is_wanted_and_a_want_can_be_withdrawn(tmp_p
         await until(lambda: not owner.clients)
 
 
+async def test_what_is_withdrawn_and_wanted_again_at_once_is_given(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, _):
+        client = await joined(tmp_path / "s")
+        client.send(Want(2, 1))
+        await client.ask(Ping(1))
+        client.send(Want(2, 0))
+        client.send(Want(2, 2))
+        await client.ask(Ping(2))
+        await store.queue("jobs").put_many([b"a", b"b"])
+        assert [body for *_, body in await client.take(2, 2, 2)] == [b"a", b"b"]
+        await client.close()
+
+
 async def test_every_way_to_settle(tmp_path: Path) -> None:
     async with owned(tmp_path / "s") as (store, owner):
         queue, client = store.queue("jobs"), None

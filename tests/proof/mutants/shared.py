@@ -86,6 +86,13 @@ change(
     test=f"{_OWNER}::test_no_more_is_given_than_is_wanted_and_a_want_can_be_withdrawn",
 )
 change(
+    "who withdraws what it wants is given nothing any more",
+    Lending._wait,
+    "not self._task.cancelling()",
+    "self._wanted <= self._given",
+    test=f"{_OWNER}::test_what_is_withdrawn_and_wanted_again_at_once_is_given",
+)
+change(
     "a client goes on wanting what nobody waits for",
     RemoteChannel._withdraw,
     "if self._wanted > wanted:",
