@@ -192,10 +192,10 @@ class Crowd:
     def _fork(self, name: str, loop: str, doing: Coroutine[Any, Any, None], *, waits: bool = False) -> None:
         pid = os.fork()
         if not pid:
+            say(f"{name} is {os.getpid()}")  # before anything else of it: its parent might be later than it
             self._be(loop, doing, waits=waits)
         doing.close()
         self._names[pid] = name
-        say(f"{name} is {pid}")
 
     def _be(self, loop: str, doing: Coroutine[Any, Any, None], *, waits: bool) -> NoReturn:
         """Be a child, to its end."""
