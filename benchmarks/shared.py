@@ -377,7 +377,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--part", action="append", choices=list(PARTS), default=[], help="what is measured; may be repeated")
     add("--rounds", type=int, default=5, help="over all that take part (default: %(default)s)")
     add("--seconds", type=float, default=0.5, help="length of one measurement of puts (default: %(default)s)")
-    add("--messages", type=int, default=20_000, help="of a backlog, by the thousand (default: %(default)s)")
+    add("--messages", type=int, default=200_000, help="of a backlog, by the thousand (default: %(default)s)")
     add("--kills", type=int, default=15, help="owners that are killed, and told to end (default: %(default)s)")
     add("--quick", action="store_true", help="one short round of everything: does it run? Its figures mean nothing")
     add("--loop", choices=("uvloop", "asyncio"), default="uvloop", help="event loop (default: %(default)s)")

@@ -14,7 +14,7 @@ from aiodq.engine.transactions.group_committer import HeldAck
 from aiodq.errors import AiodqError, NotInFlightError
 from aiodq.shared.calls import call_channel
 from aiodq.shared.lent import LentRun, as_sent, columns_of, extended
-from aiodq.shared.number_runs import NumberRuns
+from aiodq.shared.number_runs import GONE, NumberRuns
 from aiodq.shared.options_json import channel_options
 from aiodq.shared.remote_errors import error_facts
 from aiodq.wire.frames import encode_messages
@@ -43,6 +43,9 @@ _AT_ONCE: Final = 1000
 
 _PACKET_BYTES: Final = 256 * 1024
 """Bytes of bodies after which a delivery is sent, though there is more."""
+
+_BACK_AT_ONCE: Final = 250
+"""Messages of a client that is gone that are made ready again in one turn of the loop."""
 
 _AGAIN: Final = 1.0
 """Seconds after which a message that could not be read is read again, unless the client wants one anew before."""
@@ -514,15 +517,19 @@ class Lending:
         numbers = channel.qsize(), channel.in_flight(), channel.deferred()
         return Figures(self._handle, *numbers, engine.log.begin, engine.log.end, engine.log.durable)
 
-    def give_back(self) -> None:
-        """Let everything that the client holds be ready again."""
+    async def give_back(self) -> None:
+        """Let all that the client holds be ready again, the first ones first; others have their turns meanwhile."""
         self._over = True
+        count = 0
         for run in self._lent:
-            for first, last in run.parts(0, len(run.marks)):
-                for place in range(first, last):
+            for place in range(len(run.marks)):
+                if run.marks[place] != GONE:
                     with suppress(AiodqError, QueueShutDown):
                         run.message(place).release()
-        self._lent.clear()
+                    self._drop(run, place, place + 1)
+                    count += 1
+                    if not count % _BACK_AT_ONCE:
+                        await asyncio.sleep(0)
 
 
 def _fitting(bodies: list[bytes], size: int) -> int:

@@ -138,7 +138,7 @@ class Session:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for lending in self._lendings.values():
-            lending.give_back()
+            await lending.give_back()
 
     def holds(self) -> dict[str, int]:
         """Return how many messages the client has in its hands, by `topic/channel`."""

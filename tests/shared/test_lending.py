@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
+from aiodq.shared.link import _Wire
 from aiodq.wire.packets import Ack, Done, Fail, Release
 from aiodq.wire.payload import Range
-from tests.shared.support import QUICK, RawClient, counts, owned, two, until
+from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq.shared.lending import Lending
+    from aiodq.wire.packets import Message as Said
 
 
 def lending_of(owner: aiodq.Store) -> Lending:
@@ -215,3 +218,42 @@ async def test_of_what_is_given_back_together_the_rest_is_ready_though_some_was_
         assert (queue.qsize(), queue.in_flight()) == (9, 0)
         assert [message.body for message in await queue.get_many(10)] == [b"%d" % n for n in range(10) if n != 4]
         await client.close()
+
+
+async def test_what_nobody_wants_any_more_goes_back_a_little_at_a_time_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[int] = []
+    send = _Wire.send
+
+    def noting(self: _Wire, said: Said, request: int) -> None:
+        released.extend([sum(each.messages for each in said.ranges)] if isinstance(said, Release) else [])
+        send(self, said, request)
+
+    monkeypatch.setattr(_Wire, "send", noting)
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        await owner.queue("jobs").put_many([b"%d" % n for n in range(900)])
+        queue: Any = client.queue("jobs")
+        with queue._remote.wanting(899):
+            first = await queue.get()
+        second = await queue.get()
+        await until(lambda: owner.queue("jobs").qsize() == 898)
+        assert (first.body, second.body) == (b"0", b"1")
+        assert released == [250, 250, 250, 148]
+        assert [message.body for message in await queue.get_many(898)] == [b"%d" % n for n in range(2, 900)]
+
+
+async def test_what_a_client_held_that_is_gone_comes_back_with_turns_for_others_in_between(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue, seen = owner.queue("jobs"), set[int]()
+        await queue.put_many([b"%d" % n for n in range(1_000)])
+        assert len(await client.queue("jobs").get_many(1_000)) == 1_000
+        lending = lending_of(owner)
+        closing = asyncio.create_task(client.aclose())
+        async with asyncio.timeout(PATIENCE):
+            while lending.holding:
+                seen.add(lending.holding)
+                await asyncio.sleep(0)
+        assert seen == {1_000, 750, 500, 250}
+        await closing
+        assert [message.body for message in await queue.get_many(1_000)] == [b"%d" % n for n in range(1_000)]
