@@ -13,7 +13,7 @@ from aiodq.wire.payload import Held, Range
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["COMMITTING", "SETTLING", "Holdings", "Mine", "ranges_of"]
+__all__ = ["COMMITTING", "SETTLING", "Holdings", "Mine", "portions", "ranges_of"]
 
 SETTLING: Final = 2
 """In hand, and an owner is asked to settle it."""
@@ -227,6 +227,22 @@ def ranges_of(those: Iterable[Mine]) -> tuple[Range, ...]:
     for offset, delivery, _ in those:
         _append(found, offset, delivery, 1)
     return tuple(found)
+
+
+def portions(held: Iterable[Held], most: int) -> list[tuple[Held, ...]]:
+    """Return what is held in portions of so many messages."""
+    found: list[list[Held]] = []
+    left = 0
+    for each in held:
+        first, delivery, count, attempts = each
+        while count:
+            if not left:
+                found.append([])
+                left = most
+            taken = min(count, left)
+            found[-1].append(Held(first, delivery, taken, attempts))
+            first, delivery, count, left = first + taken, delivery + taken, count - taken, left - taken
+    return [tuple(rows) for rows in found]
 
 
 def _append(ranges: list[Range], offset: int, delivery: int, count: int) -> None:

@@ -47,6 +47,9 @@ _PACKET_BYTES: Final = 256 * 1024
 _BACK_AT_ONCE: Final = 250
 """Messages of a client that is gone that are made ready again in one turn of the loop."""
 
+_NEAR: Final = 100
+"""Messages that are rather read over, between two that a client holds, than that each of these is looked for."""
+
 _AGAIN: Final = 1.0
 """Seconds after which a message that could not be read is read again, unless the client wants one anew before."""
 
@@ -134,6 +137,7 @@ class Lending:
         self._ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._timed_out = 0
         self._over = False
+        self._resuming = 0
         self.resumed: asyncio.Event = asyncio.Event()
         self.resumed.set()
         self._getting: asyncio.Task[Any] | None = None
@@ -459,19 +463,30 @@ class Lending:
                         self._drop(run, place, place + 1)
                         self._wire.send(Gone(self._handle, self._owner.epoch, (Range(offset, number, 1),)))
 
+    def begin_resume(self) -> None:
+        """A client is about to say what it held of an owner before, or a part of it: `resume` is called for each."""
+        self._resuming += 1
+        self.resumed.clear()
+
     async def resume(self, held: Iterable[Held]) -> Done:
         """Give a client what it held of an owner before, as far as it is nobody else's; say by which numbers."""
         try:
             return await self._resume(held)
         finally:
-            self.resumed.set()
+            self._resuming -= 1
+            if not self._resuming:
+                self.resumed.set()
 
     async def _resume(self, held: Iterable[Held]) -> Done:
         await self._channel._engine.settle_in(self._channel.name)  # noqa: SLF001 - as above
         given: list[tuple[int, int, int]] = []
-        for one in held:
-            async for message in self._topic.scan(one.first, one.first + one.messages):
-                number = self._claim(message, one.attempts)
+        for near in _near(held):
+            rows = iter(near)
+            one = next(rows)
+            async for message in self._topic.scan(one.first, near[-1].first + near[-1].messages):
+                while message.offset >= one.first + one.messages:
+                    one = next(rows)
+                number = None if message.offset < one.first else self._claim(message, one.attempts)
                 if number is None:
                     continue
                 if given and given[-1][0] + given[-1][2] == message.offset and given[-1][1] + given[-1][2] == number:
@@ -538,3 +553,15 @@ def _fitting(bodies: list[bytes], size: int) -> int:
     while count and sum(map(len, bodies[:count])) > size:
         count //= 2
     return count
+
+
+def _near(held: Iterable[Held]) -> list[list[Held]]:
+    """Return rows by such as are to be read in one go: each is behind the one before, and not far."""
+    found: list[list[Held]] = []
+    for one in held:
+        gap = one.first - (found[-1][-1].first + found[-1][-1].messages) if found else -1
+        if 0 <= gap <= _NEAR:
+            found[-1].append(one)
+        else:
+            found.append([one])
+    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiodq.engine.channel.message_lease import MessageLease
@@ -17,6 +18,7 @@ from aiodq.errors import AiodqError
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 from aiodq.shared.arrived import Arrived
+from aiodq.shared.holdings import portions
 from aiodq.shared.options_json import read_channel_options
 from aiodq.shared.remote_errors import error_in, error_of, is_lost
 from aiodq.shared.remote_settlement import RemoteSettlement
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from aiodq.shared.link import Heard
     from aiodq.shared.remote_settlement import SettledTopic
     from aiodq.wire.packets import Message as Said
+    from aiodq.wire.payload import Held
 
 __all__ = ["RemoteChannel"]
 
@@ -53,6 +56,9 @@ _MOST_AHEAD: Final = 3000
 
 _BACK_AT_ONCE: Final = 250
 """Messages that are given back in one turn of the loop: to take them costs the owner some 6 microseconds each."""
+
+_RESUMED: Final = 1000
+"""Messages of one RESUME: the answer may say of each alone what has become of it, and holds `JSON` bytes at most."""
 
 
 class RemoteChannel(RemoteSettlement):
@@ -191,13 +197,14 @@ class RemoteChannel(RemoteSettlement):
         self.counts.reset()
         self._want()
         if held := self.to_resume():
-            answer = self._request(lambda handle: Resume(handle, before, held))
-            answer.add_done_callback(lambda done: self._claimed(done.result(), epoch))
+            answers = [self._request(partial(_resume, before, part)) for part in portions(held, _RESUMED)]
+            asyncio.gather(*answers).add_done_callback(lambda done: self._claimed(done.result(), epoch))
 
-    def _claimed(self, said: Said, epoch: int) -> None:
+    def _claimed(self, answers: list[Said], epoch: int) -> None:
         """An owner has said what of it is still this process's."""
-        if epoch == self._epoch and isinstance(said, Done):  # else the next owner is asked anew
-            rows = (said.facts or {}).get("held", [])
+        facts = [said.facts or {} for said in answers if isinstance(said, Done)]
+        if epoch == self._epoch and len(facts) == len(answers):  # else the next owner is asked anew
+            rows = [row for each in facts for row in each.get("held", [])]
             self.resumed({first + at: number + at for first, number, count in rows for at in range(count)})
 
     def _want(self, more: int = 0) -> None:
@@ -425,3 +432,7 @@ class RemoteChannel(RemoteSettlement):
         """
         await self.known()
         await self._topic.link.call("refresh", topic=self._topic.name, channel=self.name)
+
+
+def _resume(epoch: int, held: tuple[Held, ...], handle: int) -> Resume:
+    return Resume(handle, epoch, held)

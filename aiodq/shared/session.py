@@ -372,7 +372,7 @@ class Session:
 
     def _resume(self, said: Resume, request: int) -> None:
         lending = self._lending(said.handle)
-        lending.resumed.clear()
+        lending.begin_resume()
         self._start(self._resumed(lending, said.held), request)
 
     async def _resumed(self, lending: Lending, held: tuple[Held, ...]) -> Done:

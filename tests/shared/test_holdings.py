@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from aiodq.shared.holdings import COMMITTING, SETTLING, Holdings, Mine, ranges_of
+from aiodq.shared.holdings import COMMITTING, SETTLING, Holdings, Mine, portions, ranges_of
 from aiodq.shared.number_runs import HERE, NumberRun, NumberRuns, neighbours
 from aiodq.wire.payload import Held, Range
 
@@ -168,3 +168,10 @@ def test_what_somebody_is_about_to_settle_is_taken_by_nobody_else() -> None:
         holdings.leave(number)
     assert holdings.free_of(range(3)) == [range(1), range(2, 3)]
     assert holdings.free == 2
+
+
+def test_what_is_held_is_said_in_portions() -> None:
+    held = (Held(10, 100, 3, 1), Held(20, 110, 1, 2), Held(30, 120, 5, 1))
+    assert portions(held, 4) == [held[:2], (Held(30, 120, 4, 1),), (Held(34, 124, 1, 1),)]
+    assert portions(held, 2)[0] == (Held(10, 100, 2, 1),)
+    assert portions((), 4) == []

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from aiodq.shared.lending import Lending
     from aiodq.wire.packets import Message as Said
 
+MANY = aiodq.ChannelOptions(max_in_flight=20_000)
+
 
 def lending_of(owner: aiodq.Store) -> Lending:
     """Return the one that has lent something."""
@@ -257,3 +259,19 @@ async def test_what_a_client_held_that_is_gone_comes_back_with_turns_for_others_
         assert seen == {1_000, 750, 500, 250}
         await closing
         assert [message.body for message in await queue.get_many(1_000)] == [b"%d" % n for n in range(1_000)]
+
+
+async def test_what_is_in_hand_stays_there_however_scattered_it_is(tmp_path: Path) -> None:
+    async with (
+        aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner,
+        aiodq.open(tmp_path / "s", QUICK, mode="shared") as client,
+    ):
+        channel, messages = client.topic("jobs").channel("c", MANY), list[aiodq.Message]()
+        await client.topic("jobs").put_many([b"%d" % n for n in range(12_000)])
+        while len(messages) < 12_000:
+            messages += await channel.get_many(1_000)
+        await asyncio.gather(*(message.ack() for message in messages[::2]))
+        await owner.aclose()
+        async with asyncio.timeout(PATIENCE):
+            await channel.ack_many(messages[1::2])
+        assert await counts(channel) == (0, 0, 0)

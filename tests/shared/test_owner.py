@@ -320,6 +320,24 @@ async def test_after_a_crash_nothing_is_delivered_before_those_who_hold_it_were_
         await client.close()
 
 
+async def test_who_is_back_has_said_all_that_it_holds(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        await store.queue("jobs").put_many([b"%d" % n for n in range(2_000)])
+    listen(str(tmp_path / "s")).sock.close()  # as a kill leaves it
+    async with owned(tmp_path / "s", reclaim=PATIENCE) as (store, _):
+        client = await joined(tmp_path / "s")
+        few = client.send(Resume(2, 99, (Held(0, 5, 1, 1),)))
+        # Each of these is looked for alone: it takes far longer.
+        many = client.send(Resume(2, 99, tuple(Held(first, 5, 1, 1) for first in range(1_999, 0, -1))))
+        back = client.send(Call("back", {}))
+        assert await client.answer(few) == Done(None, {"held": [[0, 1, 1]]})
+        assert back not in client.answers
+        await client.answer(back)
+        assert many in client.answers
+        assert (store.queue("jobs").qsize(), store.queue("jobs").in_flight()) == (0, 2_000)
+        await client.close()
+
+
 @pytest.mark.parametrize("alive", [True, False], ids=["alive", "dead"])
 async def test_who_is_late_is_waited_for_as_long_as_it_lives(tmp_path: Path, *, alive: bool) -> None:
     async with aiodq.open(tmp_path / "s") as store:

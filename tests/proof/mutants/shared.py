@@ -79,6 +79,13 @@ change(
     test=f"{_OWNER}::test_what_a_client_does_not_hold_it_cannot_settle",
 )
 change(
+    "who is back is not heard to the end",
+    Lending.resume,
+    "if not self._resuming:",
+    "if self is not None:",
+    test=f"{_OWNER}::test_who_is_back_has_said_all_that_it_holds",
+)
+change(
     "an owner goes on giving what is not wanted any more",
     Lending.want,
     "self._getting.cancel()",
