@@ -352,7 +352,11 @@ class Session:
         for item in said.items:
             message = lending.take(said.epoch, item.offset, item.delivery)
             delay = None if item.span == UNSAID else item.span / _SECOND
-            message.nack_nowait(delay, count_attempt=item.attempts >= message.attempts)
+            try:
+                message.nack_nowait(delay, count_attempt=item.attempts >= message.attempts)
+            except AiodqError:
+                lending.keep(message)
+                raise
         if request:
             self._start(lending.committed(), request)
 

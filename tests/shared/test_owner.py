@@ -163,6 +163,18 @@ async def test_what_is_withdrawn_and_wanted_again_at_once_is_given(tmp_path: Pat
         await client.close()
 
 
+async def test_what_cannot_be_requeued_as_said_stays_in_hand(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        queue = store.queue("jobs")
+        await queue.put(b"a")
+        client = await joined(tmp_path / "s")
+        [(offset, delivery, _)] = await client.take(2, 1, 1)
+        assert isinstance(await client.ask(Nack(2, owner.epoch, (Item(offset, delivery, (1 << 63) - 1, 1),))), Fail)
+        assert [session.holds() for session in owner.clients] == [{"jobs/default": 1}]
+        await client.close()
+        assert (await queue.get(timeout=PATIENCE)).attempts == 1
+
+
 async def test_every_way_to_settle(tmp_path: Path) -> None:
     async with owned(tmp_path / "s") as (store, owner):
         queue, client = store.queue("jobs"), None
