@@ -28,6 +28,7 @@ from aiodq.options import (
 )
 from aiodq.queue import Queue
 from aiodq.requeue import AT_ONCE
+from aiodq.shared.answers import read_flag, read_letters, read_number
 from aiodq.shared.history import History
 from aiodq.shared.options_json import channel_options, moment, moment_ns, topic_options
 from aiodq.shared.stats_json import read_channel_stats, read_health, read_topic_stats
@@ -390,17 +391,15 @@ class SharedStore(Store):
             raise WrongContextError("this task is in a transaction of this store, and requeue_dead has its own")
         if where is not None:
             return await self._requeue_chosen(topic, where, limit)
-        asking = self._remote.link.call("requeue_dead", {"topic": topic, "limit": limit}, once=True)
-        count: int = (await asking)["result"]
-        return count
+        asked = {"topic": topic, "limit": limit}
+        return await self._remote.link.result("requeue_dead", read_number, asked, once=True)
 
     async def _requeue_chosen(self, topic: str, where: Callable[[Message], bool], limit: int | None) -> int:
         """Look at the letters here, and have the owner put back those that were chosen."""
         moved = 0
         first: int | None = 0
         while first is not None:
-            page = (await self._remote.link.call("letters", {"topic": topic, "from": first}))["result"]
-            offsets, first = page["offsets"], page["next"]
+            offsets, first = await self._remote.link.result("letters", read_letters, {"topic": topic, "from": first})
             chosen: list[int] = []
             for letter in await self._letters(topic, offsets):
                 if limit is not None and moved + len(chosen) >= limit:
@@ -423,9 +422,8 @@ class SharedStore(Store):
     async def _put_back(self, topic: str, offsets: Sequence[int]) -> int:
         if not offsets:
             return 0
-        asking = self._remote.link.call("requeue_these", {"topic": topic, "offsets": offsets}, once=True)
-        count: int = (await asking)["result"]
-        return count
+        asked = {"topic": topic, "offsets": offsets}
+        return await self._remote.link.result("requeue_these", read_number, asked, once=True)
 
     def events(self) -> Events:
         """See `Store.events`. While one owner follows another, some may be told twice, or by nobody."""
@@ -440,7 +438,7 @@ class SharedStore(Store):
     def stats(self) -> StoreStats:
         """See `Store.stats`; up to about a second old."""
         seen = self._remote.seen
-        topics = {name: read_topic_stats(each["result"]) for name, each in sorted(seen.items()) if name}
+        topics = {name: read_topic_stats(each) for name, each in sorted(seen.items()) if name}
         topics |= {name: topic.stats() for name, topic in self._remote.topics.items() if name in self.topics()}
         own = seen[""]
         return StoreStats(self.path, own["failed"], topics, own["transactions"], BACKEND)
@@ -452,8 +450,7 @@ class SharedStore(Store):
         try:
             async with asyncio.timeout(wait):
                 await self._remote.shut_puts()
-                done: bool = (await self._remote.link.call("drain", {"timeout": wait}))["result"]
-                return done
+                return await self._remote.link.result("drain", read_flag, {"timeout": wait})
         except TimeoutError:
             return False
 

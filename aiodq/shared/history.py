@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.message import look_at
 from aiodq.names import is_ephemeral
+from aiodq.shared.answers import read_span
 from aiodq.shared.exclusive_only import only_exclusive
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.read.snapshot import LogSnapshot
@@ -62,8 +63,7 @@ class History:
         """Return the first offset kept, and the one behind the last that channels may see; nothing older is read."""
         topic = self._topic
         await topic.known()
-        begin, end = (await topic.link.call("view", topic=topic.name))["result"]
-        return begin, end
+        return await topic.link.result("view", read_span, topic=topic.name)
 
     async def _look(self) -> LogView:
         # INVARIANT: it is looked at the files after the owner has said how far they go: all of that is in them.

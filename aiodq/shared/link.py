@@ -14,10 +14,11 @@ import secrets
 from collections import deque
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, MessageSizeError, OwnerLostError, OwnerStalledError, ProtocolError
+from aiodq.shared.answers import understood
 from aiodq.shared.place import Place
 from aiodq.shared.remote_errors import error_of, gone, is_lost, stalled
 from aiodq.shared.rendezvous import connect
@@ -29,12 +30,12 @@ from aiodq.wire.stream import PacketReader, encode_packet
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from aiodq.shared.listener import Listener
     from aiodq.wire.packets import Message as Said
 
-__all__ = ["Heard", "Link", "Listener", "Putting"]
+T = TypeVar("T")
 
-Heard: TypeAlias = Deliver | Gone | Figures
-"""What an owner says of a topic or a channel without being asked."""
+__all__ = ["Link", "Putting"]
 
 _FIRST_WAIT: Final = 0.002
 _LONGEST_WAIT: Final = 0.1
@@ -60,30 +61,6 @@ _LONGEST_END: Final = 1.0
 _STALL: Final = 10.0
 _TICKS: Final = 5
 """An owner is stalled that is not heard of for so many fifths of that many seconds, though it was asked."""
-
-
-class Listener(Protocol):
-    """Who hears what an owner says of a topic or a channel."""
-
-    def reopened(self, epoch: int) -> None:
-        """It is asked of another owner, which knows nothing of what was wanted and held before."""
-        ...
-
-    def opened(self, facts: Mapping[str, Any]) -> None:
-        """The owner has opened it, and says what it is like."""
-        ...
-
-    def refused(self, error: Exception) -> None:
-        """The owner will not open it, or it is no more."""
-        ...
-
-    def heard(self, said: Heard, epoch: int) -> None:
-        """The owner has said something of it."""
-        ...
-
-    def told(self, error: Exception) -> None:
-        """There is no owner, or it does not answer: who waits is to be told, and may try again."""
-        ...
 
 
 class _Opened(NamedTuple):
@@ -308,6 +285,18 @@ class Link:
                 raise error_of(answer)
             await asyncio.sleep(_AGAIN)
 
+    async def result(
+        self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, topic: str = "",
+        channel: str = "", once: bool = False,
+    ) -> T:  # fmt: skip
+        """As `call`; return what `read` makes of the result.
+
+        Raises:
+            ProtocolError: it makes nothing of it.
+        """
+        said = await self.call(name, arguments, topic=topic, channel=channel, once=once)
+        return understood(read, said.get("result"), name)
+
     def request(self, said: Callable[[int], Said], topic: str, channel: str) -> asyncio.Future[Said]:
         """Ask something by a handle, however long the answer takes; `Fail` of an `OwnerLostError` where none comes."""
         if self._ready:
@@ -370,10 +359,12 @@ class Link:
             answer.add_done_callback(lambda done: self._told_of(listener, done.result()))
         return handle
 
-    @staticmethod
-    def _told_of(listener: Listener, said: Said) -> None:
+    def _told_of(self, listener: Listener, said: Said) -> None:
         if isinstance(said, Done):
-            listener.opened(said.facts or {})
+            try:
+                understood(listener.opened, said.facts or {}, "OPEN")
+            except ProtocolError as error:
+                self.misunderstood(error)
         elif isinstance(said, Fail) and not is_lost(said):
             listener.refused(error_of(said))
 
@@ -538,6 +529,12 @@ class Link:
             for then, _ in answers.values():
                 then(said)
             self._tell(error_of(said))
+
+    def misunderstood(self, error: ProtocolError) -> None:
+        """What the owner has said is no answer: there is nothing more to be asked of it by this connection."""
+        self._tell(error)
+        if self._wire is not None:
+            self._wire.close()
 
     def _tell(self, error: Exception) -> None:
         """Tell everybody who waits; who comes later is told the same, until there is an owner again."""

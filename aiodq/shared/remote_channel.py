@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.channel.wait_queue import WaitQueue
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.errors import AiodqError
+from aiodq.errors import AiodqError, ProtocolError
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
+from aiodq.shared.answers import read_held, understood
 from aiodq.shared.arrived import Arrived
 from aiodq.shared.holdings import portions
 from aiodq.shared.options_json import read_channel_options
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from aiodq.engine.graceful_stop import Stoppable
     from aiodq.message import Message
     from aiodq.options import ChannelOptions
-    from aiodq.shared.link import Heard
+    from aiodq.shared.listener import Heard
     from aiodq.shared.remote_settlement import SettledTopic
     from aiodq.wire.packets import Message as Said
     from aiodq.wire.payload import Held
@@ -203,9 +204,14 @@ class RemoteChannel(RemoteSettlement):
     def _claimed(self, answers: list[Said], epoch: int) -> None:
         """An owner has said what of it is still this process's."""
         facts = [said.facts or {} for said in answers if isinstance(said, Done)]
-        if epoch == self._epoch and len(facts) == len(answers):  # else the next owner is asked anew
-            rows = [row for each in facts for row in each.get("held", [])]
-            self.resumed({first + at: number + at for first, number, count in rows for at in range(count)})
+        if epoch != self._epoch or len(facts) != len(answers):
+            return  # the next owner is asked anew
+        try:
+            held = understood(partial(read_held, most=len(self._holdings)), facts, "RESUME")
+        except ProtocolError as error:
+            self._topic.link.misunderstood(error)
+        else:
+            self.resumed(held)
 
     def _want(self, more: int = 0) -> None:
         wanted = self._got - len(self._ready) + self._waiting + self._ahead + more

@@ -31,6 +31,7 @@ from aiodq.errors import (
 )
 from aiodq.message import Message
 from aiodq.options import ChannelOptions, StoreOptions
+from aiodq.shared.answers import read_store, read_topic
 from aiodq.shared.link import Link
 from aiodq.shared.options_json import topic_options
 from aiodq.shared.owner import Owner
@@ -230,12 +231,14 @@ class RemoteStore:
         seen: dict[str, Mapping[str, Any]] = {}
         after, more = "", True
         while more:
-            seen[""] = found = (await self.link.call("store", {"after": after}))["result"]
+            seen[""] = found = await self.link.result("store", read_store, {"after": after})
             for name in found["topics"]:
-                seen[name] = await self.link.call("stats", {"topic": name})
+                facts = await self.link.result("stats", read_topic, {"topic": name})
+                if facts is not None:
+                    seen[name] = facts
                 after = name
             more = found["more"]
-        self.seen = {name: facts for name, facts in seen.items() if not name or facts["result"] is not None}
+        self.seen = seen
 
     def topic_names(self) -> list[str]:
         """Return the names of the topics that are there, as far as is known here."""
@@ -244,7 +247,7 @@ class RemoteStore:
 
     def forget_channel(self, topic: str, channel: str) -> None:
         """A channel was deleted."""
-        facts = self.seen.get(topic, {}).get("result")
+        facts = self.seen.get(topic)
         if facts is not None:
             facts["channels"].pop(channel, None)
 

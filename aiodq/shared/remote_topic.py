@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.options import ChannelOptions, StoreOptions
-    from aiodq.shared.link import Heard, Link
+    from aiodq.shared.link import Link
+    from aiodq.shared.listener import Heard
     from aiodq.stats import TopicStats
     from aiodq.storage.io.filesystem import FileSystem
 

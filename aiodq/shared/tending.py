@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from aiodq.shared.answers import read_visitors
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -33,5 +35,4 @@ async def visitors_of(store: SharedStore) -> Mapping[str, Any]:
     Cancellation: nothing changes.
     """
     store._remote.check()  # noqa: SLF001 - as above
-    found: Mapping[str, Any] = (await store._remote.link.call("who"))["result"]  # noqa: SLF001 - as above
-    return found
+    return await store._remote.link.result("who", read_visitors)  # noqa: SLF001 - as above

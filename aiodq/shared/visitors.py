@@ -6,6 +6,7 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from aiodq.shared.answers import read_visitors
 from aiodq.shared.link import Link
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ async def ask_visitors(path: str) -> Mapping[str, Any]:
     link = Link(path, _never, failover=_FAILOVER, stall=_STALL)
     try:
         await link.start()
-        found: Mapping[str, Any] = (await link.call("who", {"asking": link.producer}))["result"]
+        found = await link.result("who", read_visitors, {"asking": link.producer})
     finally:
         await link.close()
     return found

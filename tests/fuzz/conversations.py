@@ -22,6 +22,7 @@ from unittest import mock
 import aiodq
 from aiodq.format.columns import Columns
 from aiodq.shared import link
+from aiodq.shared.options_json import topic_options
 from aiodq.shared.owner import Owner
 from aiodq.shared.remote_errors import error_facts
 from aiodq.shared.rendezvous import listen
@@ -283,10 +284,29 @@ class _NoOwner:
         writer.close()
 
 
+_HEALTH: Final = {
+    "ok": True, "reasons": [], "failed": None, "oldest_age": None, "depth": 0, "disk_free": None, "sync_latency": 0.0,
+}  # fmt: skip
+_STORE: Final = {"topics": ["theirs"], "more": False, "failed": None, "transactions": 0, "health": _HEALTH}
+_OTHERWISE: Final[tuple[Any, ...]] = (None, 5, -1, "x", [], {}, [1], {"x": 1}, 1 << 70, True, [[1, 2, 3]])
+
+
 def _answer(rng: Random, said: Message, request: int) -> bytes:
+    """Return an answer as an owner gives it, or one of which something is otherwise."""
+    if isinstance(said, Put):
+        return encode_packet(Done((rng.randrange(9), 1)), request)
     if isinstance(said, Open):
-        return encode_packet(Done(None, {"window": 10, "options": {}} if rng.random() < 0.8 else {"x": 1}), request)
-    return encode_packet(Done((rng.randrange(9), 1)) if isinstance(said, Put) else Done(None, {"result": {}}), request)
+        facts: dict[str, Any] = {"window": 10, "options": topic_options(_OPTIONS) if rng.random() < 0.5 else {}}
+        return encode_packet(Done(None, _otherwise(rng, facts)), request)
+    if isinstance(said, Call):
+        result = _otherwise(rng, _STORE) if said.name == "store" else rng.choice(_OTHERWISE)
+        return encode_packet(Done(None, {"result": result}), request)
+    return encode_packet(Done(None, _otherwise(rng, {"held": [[0, 1, 1]]})), request)
+
+
+def _otherwise(rng: Random, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return facts of which one is otherwise, mostly."""
+    return facts if rng.random() < 0.4 else {**facts, rng.choice(list(facts)): rng.choice(_OTHERWISE)}
 
 
 async def _use(path: Path) -> None:

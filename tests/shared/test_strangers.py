@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
 from aiodq.shared import link
+from aiodq.shared.answers import read_held, understood
+from aiodq.shared.options_json import topic_options
 from aiodq.shared.rendezvous import connect, listen
+from aiodq.shared.tending import visitors_of
 from aiodq.wire.layout import VERSION
-from aiodq.wire.packets import Fail, Hello, Ping, Pong, Welcome
+from aiodq.wire.packets import Call, Done, Fail, Hello, Open, Ping, Pong, Welcome
 from aiodq.wire.stream import PacketReader, encode_packet
 from tests.shared.support import PATIENCE, RawClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
+
+    from aiodq.wire.packets import Message
 
     Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -153,3 +159,116 @@ async def test_strangers_that_connect_disturb_nobody(store: Path) -> None:
                     assert b"ProtocolError" in await reader.read()
             writer.close()
         await good.close()
+
+
+HEALTH = {
+    "ok": True, "reasons": [], "failed": None, "oldest_age": None, "depth": 0, "disk_free": None, "sync_latency": 0.0,
+}  # fmt: skip
+STORE: dict[str, Any] = {"topics": [], "more": False, "failed": None, "transactions": 0, "health": HEALTH}
+TOPIC: dict[str, Any] = {"window": 10, "options": topic_options(QUICK)}
+
+
+async def answer(said: Message, wrong: dict[str, Any]) -> Message:
+    """Answer as an owner does, but for what is said to be wrong."""
+    if isinstance(said, Hello):
+        return Welcome(VERSION, 1, 7, 1 << 26, 0)
+    if isinstance(said, Open):
+        key = "channel" if said.channel else "topic"
+        return Done(None, wrong.get(key, {"options": {}, "paused": False} if said.channel else TOPIC))
+    if isinstance(said, Call):
+        return Done(None, {"result": wrong.get(said.name, STORE if said.name == "store" else None)})
+    return Done(None, wrong.get(type(said).__name__, {}))
+
+
+@asynccontextmanager
+async def wrongly_answered(store: Path, wrong: dict[str, Any]) -> AsyncIterator[None]:
+    """Have an owner there that gives such answers."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        packets = PacketReader()
+        packets.largest = 1 << 26
+        while data := await reader.read(1 << 16):
+            for said, request in packets.feed(data):
+                if request:
+                    writer.write(encode_packet(await answer(said, wrong), request))
+
+    async with served(store, talk):
+        yield
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {}, [], None, 5, {**STORE, "topics": 5}, {**STORE, "topics": [5]}, {**STORE, "topics": [], "more": True},
+        {**STORE, "more": 1}, {**STORE, "health": {}}, {**STORE, "health": None}, {**STORE, "transactions": "x"},
+        {key: STORE[key] for key in STORE if key != "failed"},
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_a_store_described_wrongly_is_refused_in_words(said: object, store: Path) -> None:
+    async with wrongly_answered(store, {"store": said}), asyncio.timeout(PATIENCE):
+        with pytest.raises(aiodq.ProtocolError, match="this is no answer to store"):
+            await aiodq.open(store, mode="client", failover=5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"store": {**STORE, "topics": ["t"]}, "stats": 5}, "stats"),
+        ({"store": {**STORE, "topics": ["t"]}, "stats": {"held": [[1]]}}, "stats"),
+    ],
+    ids=["a number", "half of it"],
+)
+async def test_a_topic_described_wrongly_is_refused_in_words(wrong: dict[str, Any], what: str, store: Path) -> None:
+    async with wrongly_answered(store, wrong), asyncio.timeout(PATIENCE):
+        with pytest.raises(aiodq.ProtocolError, match=f"this is no answer to {what}"):
+            await aiodq.open(store, mode="client", failover=5)
+
+
+@pytest.mark.parametrize("said", [{"options": 5}, {"options": {"sync": 5}}, {"options": []}], ids=str)
+async def test_who_waits_for_a_topic_opened_wrongly_is_told(said: object, store: Path) -> None:
+    async with (
+        wrongly_answered(store, {"topic": said, "channel": said}),
+        asyncio.timeout(PATIENCE),
+        aiodq.open(store, mode="client", failover=5) as client,
+    ):
+        with pytest.raises(aiodq.ProtocolError, match="this is no answer to OPEN"):
+            await client.queue("jobs").get()
+        with pytest.raises(aiodq.ProtocolError, match="this is no answer to OPEN"):
+            await client.topic("jobs").settle_in()
+
+
+@pytest.mark.parametrize(
+    ("name", "ask"),
+    [
+        ("view", lambda store: store.topic("jobs").read(0)),
+        ("requeue_dead", lambda store: store.requeue_dead("jobs")),
+        ("letters", lambda store: store.requeue_dead("jobs", where=bool)),
+        ("drain", lambda store: store.drain()),
+        ("who", visitors_of),
+    ],
+    ids=["view", "requeue_dead", "letters", "drain", "who"],
+)  # fmt: skip
+@pytest.mark.parametrize("said", [{}, "x", [1], [1.5, 2], {"owner": {"pid": 1}, "clients": [{}]}], ids=str)
+async def test_what_is_answered_wrongly_is_told_in_words(
+    name: str, ask: Callable[[Any], Awaitable[object]], said: object, store: Path
+) -> None:
+    async with (
+        wrongly_answered(store, {name: said}),
+        asyncio.timeout(PATIENCE),
+        aiodq.open(store, mode="client", failover=5) as client,
+    ):
+        with pytest.raises(aiodq.ProtocolError, match=f"this is no answer to {name}"):
+            await ask(client)
+
+
+@pytest.mark.parametrize(
+    "said", [{"held": 5}, {"held": [[1]]}, {"held": [[0, 1, 2]]}, {"held": [[0, 1, 1 << 62]]}, {"held": [["a", 1, 1]]}],
+    ids=str,
+)  # fmt: skip
+def test_no_owner_leaves_more_with_a_client_than_that_asked_for(said: object) -> None:
+    with pytest.raises(aiodq.ProtocolError, match="this is no answer to RESUME"):
+        understood(partial(read_held, most=1), [said], "RESUME")
+    assert understood(partial(read_held, most=3), [{"held": [[0, 7, 2]]}, {"held": [[5, 9, 1]]}, {}], "RESUME") == {
+        0: 7, 1: 8, 5: 9,
+    }  # fmt: skip

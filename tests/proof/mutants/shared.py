@@ -163,6 +163,13 @@ change(
     test=f"{_LENDING}::test_what_a_transaction_leaves_is_in_hand_again_amid_its_neighbours",
 )
 change(
+    "what an owner answers is taken for what it should be",
+    Link.result,
+    'return understood(read, said.get("result"), name)',
+    'return read(said.get("result"))',
+    test="tests/shared/test_strangers.py::test_a_store_described_wrongly_is_refused_in_words",
+)
+change(
     "a run is acked whole though some of it was taken away",
     LentRun.in_flight,
     "there == count and",

@@ -1,0 +1,109 @@
+"""What an owner answers, taken apart: whatever is not as was agreed is a `ProtocolError`, and no accident here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from aiodq.errors import InvalidOptionError, ProtocolError
+from aiodq.shared.stats_json import read_health, read_topic_stats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = [
+    "read_flag",
+    "read_held",
+    "read_letters",
+    "read_number",
+    "read_span",
+    "read_store",
+    "read_topic",
+    "read_visitors",
+    "understood",
+]
+
+T = TypeVar("T")
+
+_WRONG: Final = (AttributeError, IndexError, InvalidOptionError, KeyError, OverflowError, TypeError, ValueError)
+
+
+def understood(read: Callable[[Any], T], said: object, what: str) -> T:
+    """Return what `read` makes of something that an owner has said in answer to `what`.
+
+    Raises:
+        ProtocolError: it makes nothing of it.
+    """
+    try:
+        return read(said)
+    except _WRONG as cause:
+        raise ProtocolError(f"this is no answer to {what}: {said!r:.100}") from cause
+
+
+def read_number(said: object) -> int:
+    """Return a whole number."""
+    if type(said) is not int:
+        raise TypeError(said)
+    return said
+
+
+def read_flag(said: object) -> bool:
+    """Return whether it is so."""
+    if not isinstance(said, bool):
+        raise TypeError(said)
+    return said
+
+
+def read_span(said: Any) -> tuple[int, int]:  # noqa: ANN401 - JSON
+    """Return from which offset to before which something goes."""
+    first, stop = map(read_number, said)
+    return first, stop
+
+
+def read_store(said: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON
+    """Return what a store is like, with a page of its topics."""
+    names, more = said["topics"], read_flag(said["more"])
+    read_health(said["health"])
+    read_number(said["transactions"])
+    if not all(isinstance(name, str) for name in names) or (more and not names) or "failed" not in said:
+        raise ValueError(said)
+    found: Mapping[str, Any] = said
+    return found
+
+
+def read_topic(said: Any) -> Mapping[str, Any] | None:  # noqa: ANN401 - JSON
+    """Return what a topic is like, None where there is none."""
+    if said is not None:
+        read_topic_stats(said)
+    found: Mapping[str, Any] | None = said
+    return found
+
+
+def read_letters(said: Any) -> tuple[list[int], int | None]:  # noqa: ANN401 - JSON
+    """Return the offsets of dead letters, and from where on there are more, None where there are none."""
+    offsets = list(map(read_number, said["offsets"]))
+    return offsets, None if said["next"] is None else read_number(said["next"])
+
+
+def read_held(said: Any, most: int) -> dict[int, int]:  # noqa: ANN401 - JSON
+    """Return the delivery numbers of what an owner has left here, which is not more than that, by offset."""
+    rows = [tuple(map(read_number, row)) for facts in said for row in facts.get("held", ())]
+    if sum(count for _, _, count in rows) > most:
+        raise ValueError(most)
+    return {first + at: number + at for first, number, count in rows for at in range(count)}
+
+
+def read_visitors(said: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON
+    """Return who has a store open."""
+    owner = said["owner"]
+    read_number(owner["pid"])
+    if not isinstance(owner["host"], str) or not isinstance(owner["lag"], (int, float)):
+        raise TypeError(owner)
+    for client in said["clients"]:
+        read_number(client["pid"])
+        read_flag(client["owner"])
+        for held in client["holds"].values():
+            read_number(held)
+        if not isinstance(client["program"], str):
+            raise TypeError(client)
+    found: Mapping[str, Any] = said
+    return found
