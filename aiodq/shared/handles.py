@@ -28,7 +28,7 @@ from aiodq.options import (
 )
 from aiodq.queue import Queue
 from aiodq.requeue import AT_ONCE
-from aiodq.shared.answers import read_flag, read_letters, read_number
+from aiodq.shared.answers import read_flag, read_letters, read_number, understood
 from aiodq.shared.history import History
 from aiodq.shared.options_json import channel_options, moment, moment_ns, topic_options
 from aiodq.shared.stats_json import read_channel_stats, read_health, read_topic_stats
@@ -433,15 +433,15 @@ class SharedStore(Store):
     def health(self) -> Health:
         """See `Store.health`; up to about a second old."""
         self._remote.check_context()
-        return read_health(self._remote.seen[""]["health"])
+        return understood(lambda seen: read_health(seen["health"]), self._remote.seen[""], "store")
 
     def stats(self) -> StoreStats:
         """See `Store.stats`; up to about a second old."""
         seen = self._remote.seen
         topics = {name: read_topic_stats(each) for name, each in sorted(seen.items()) if name}
         topics |= {name: topic.stats() for name, topic in self._remote.topics.items() if name in self.topics()}
-        own = seen[""]
-        return StoreStats(self.path, own["failed"], topics, own["transactions"], BACKEND)
+        failed, committed = understood(lambda own: (own["failed"], read_number(own["transactions"])), seen[""], "store")
+        return StoreStats(self.path, failed, topics, committed, BACKEND)
 
     async def drain(self, timeout: float | timedelta | None = None) -> bool:
         """See `Store.drain`. Puts of all processes are refused, for as long as the store has the owner that it has."""

@@ -200,8 +200,7 @@ async def wrongly_answered(store: Path, wrong: dict[str, Any]) -> AsyncIterator[
     "said",
     [
         {}, [], None, 5, {**STORE, "topics": 5}, {**STORE, "topics": [5]}, {**STORE, "topics": [], "more": True},
-        {**STORE, "more": 1}, {**STORE, "health": {}}, {**STORE, "health": None}, {**STORE, "transactions": "x"},
-        {key: STORE[key] for key in STORE if key != "failed"},
+        {**STORE, "more": 1}, {"more": False},
     ],
     ids=str,
 )  # fmt: skip
@@ -209,6 +208,28 @@ async def test_a_store_described_wrongly_is_refused_in_words(said: object, store
     async with wrongly_answered(store, {"store": said}), asyncio.timeout(PATIENCE):
         with pytest.raises(aiodq.ProtocolError, match="this is no answer to store"):
             await aiodq.open(store, mode="client", failover=5)
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "ask"),
+    [
+        ({"health": {}}, aiodq.Store.health),
+        ({"health": None}, aiodq.Store.health),
+        ({"transactions": "x"}, aiodq.Store.stats),
+        ({"transactions": None}, aiodq.Store.stats),
+    ],
+    ids=["no health", "none at all", "transactions in words", "no number"],
+)
+async def test_what_is_seldom_asked_is_looked_at_then(
+    otherwise: dict[str, Any], ask: Callable[[aiodq.Store], object], store: Path
+) -> None:
+    async with (
+        wrongly_answered(store, {"store": {**STORE, **otherwise}}),
+        asyncio.timeout(PATIENCE),
+        aiodq.open(store, mode="client", failover=5) as client,
+    ):
+        with pytest.raises(aiodq.ProtocolError, match="this is no answer to store"):
+            getattr(client, ask.__name__)()
 
 
 @pytest.mark.parametrize(
