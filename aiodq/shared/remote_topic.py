@@ -110,8 +110,9 @@ class RemoteTopic:
 
     def opened(self, facts: Mapping[str, Any]) -> None:
         """The topic is there, and this is what it is like."""
+        if "options" in facts:
+            self.options = read_topic_options(facts["options"])
         self._is_known = True
-        self.options = read_topic_options(facts.get("options", {}))
         if not self._known.done():
             self._known.set_result(None)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+
+import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
@@ -15,6 +18,7 @@ from aiodq.wire.stream import PacketReader, encode_packet
 from tests.shared.support import PATIENCE
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 
@@ -43,6 +47,9 @@ class Owner:
     def _deliver(self, offset: int) -> tuple[Message, int]:
         return Deliver(self._channel, 1, offset, 100 + offset, encode_messages(Columns([b"%d" % offset]), 1)), 0
 
+    def _left(self) -> object:
+        return [[0, 7, 1]]
+
     def _answers(self, said: Message, request: int, epoch: int) -> list[tuple[Message, int]]:
         answer: Message | None = Done() if request else None
         match said:
@@ -53,7 +60,7 @@ class Owner:
             case Ping():
                 answer = Pong(said.token)
             case Resume():
-                return [self._deliver(1), (Done(None, {"held": [[0, 7, 1]]}), request)]
+                return [self._deliver(1), (Done(None, {"held": self._left()}), request)]
             case Ack():
                 self.acked += [(each.first, each.delivery) for each in said.ranges]
             case Call():
@@ -64,12 +71,34 @@ class Owner:
         return [] if answer is None else [(answer, request)]
 
 
-async def test_what_comes_before_an_owner_has_said_what_is_held_stays_in_hand(tmp_path: Path) -> None:
-    async with aiodq.open(tmp_path / "s") as store:
+class Confused(Owner):
+    """Answers RESUME with what is no answer."""
+
+    def _left(self) -> object:
+        return 5
+
+
+@asynccontextmanager
+async def served(path: Path, owner: Owner) -> AsyncIterator[None]:
+    """Have an owner at a store that nobody has open."""
+    async with aiodq.open(path) as store:
         await store.queue("jobs").put(b"x")
-    owner, listening = Owner(), listen(str(tmp_path / "s"))
+    listening = listen(str(path))
     server = await asyncio.start_unix_server(owner.talk, sock=listening.sock)
-    async with asyncio.timeout(PATIENCE), aiodq.open(tmp_path / "s", mode="client") as client:
+    try:
+        yield
+    finally:
+        server.close()
+        listening.close()
+
+
+async def test_what_comes_before_an_owner_has_said_what_is_held_stays_in_hand(tmp_path: Path) -> None:
+    owner = Owner()
+    async with (
+        served(tmp_path / "s", owner),
+        asyncio.timeout(PATIENCE),
+        aiodq.open(tmp_path / "s", mode="client") as client,
+    ):
         queue = client.queue("jobs")
         first = await queue.get()
         second = await queue.get()
@@ -77,5 +106,13 @@ async def test_what_comes_before_an_owner_has_said_what_is_held_stays_in_hand(tm
         await first.ack()
         await second.ack()
     assert sorted(owner.acked) == [(0, 7), (1, 101)]
-    server.close()
-    listening.close()
+
+
+async def test_who_settles_what_an_owner_says_nothing_of_is_told_in_words(tmp_path: Path) -> None:
+    async with served(tmp_path / "s", Confused()), asyncio.timeout(PATIENCE):
+        client = await aiodq.open(tmp_path / "s", mode="client", failover=5)
+        first = await client.queue("jobs").get()
+        with pytest.raises(aiodq.ProtocolError, match="this is no answer to RESUME"):
+            await first.ack()
+        with pytest.raises(aiodq.ProtocolError, match="this is no answer to RESUME"):
+            await client.aclose()
