@@ -14,7 +14,10 @@ __all__ = [
     "read_flag",
     "read_held",
     "read_letters",
+    "read_nothing",
     "read_number",
+    "read_offset",
+    "read_rows",
     "read_span",
     "read_store",
     "read_topic",
@@ -57,6 +60,23 @@ def read_span(said: Any) -> tuple[int, int]:  # noqa: ANN401 - JSON
     """Return from which offset to before which something goes."""
     first, stop = map(read_number, said)
     return first, stop
+
+
+def read_offset(said: object) -> int | None:
+    """Return a message's offset, None where there is no message."""
+    return None if said is None else read_number(said)
+
+
+def read_rows(said: Any) -> list[tuple[int, int, int]]:  # noqa: ANN401 - JSON
+    """Return deferred messages: their offsets, when they are due, how often they were delivered."""
+    if not isinstance(said, list):
+        raise TypeError(said)
+    rows = [tuple(map(read_number, row)) for row in said]
+    return [(offset, due, attempts) for offset, due, attempts in rows]
+
+
+def read_nothing(_said: object) -> None:
+    """Something was done, of which there is nothing to be said."""
 
 
 def read_store(said: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON

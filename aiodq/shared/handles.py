@@ -7,7 +7,7 @@ an engine is done otherwise here.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from aiodq.acking import ack_all
 from aiodq.channel import Channel
@@ -28,7 +28,15 @@ from aiodq.options import (
 )
 from aiodq.queue import Queue
 from aiodq.requeue import AT_ONCE
-from aiodq.shared.answers import read_flag, read_letters, read_number, understood
+from aiodq.shared.answers import (
+    read_flag,
+    read_letters,
+    read_nothing,
+    read_number,
+    read_offset,
+    read_rows,
+    understood,
+)
 from aiodq.shared.history import History
 from aiodq.shared.options_json import channel_options, moment, moment_ns, topic_options
 from aiodq.shared.stats_json import read_channel_stats, read_health, read_topic_stats
@@ -51,6 +59,8 @@ if TYPE_CHECKING:
     from aiodq.shared.remote_store import RemoteStore
     from aiodq.shared.remote_topic import RemoteTopic
 
+T = TypeVar("T")
+
 __all__ = ["SharedChannel", "SharedQueue", "SharedStore", "SharedTopic"]
 
 
@@ -64,15 +74,17 @@ class SharedChannel(Channel):
         self._remote_topic = topic
         self._remote = channel
 
-    async def _call(self, name: str, arguments: Mapping[str, Any] | None = None, *, once: bool = False) -> Any:  # noqa: ANN401 - JSON
+    async def _call(
+        self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, once: bool = False
+    ) -> T:  # fmt: skip
         """Have the owner do something with the channel, behind what was accepted here before."""
         self.check()
         await self._remote_topic.put_buffer.settled()
         await self._remote.known()
-        asking = self._remote_topic.link.call(
-            name, arguments, topic=self._remote_topic.name, channel=self.name, once=once
+        asking = self._remote_topic.link.result(
+            name, read, arguments, topic=self._remote_topic.name, channel=self.name, once=once
         )
-        return (await asyncio.shield(asyncio.ensure_future(asking))).get("result")
+        return await asyncio.shield(asyncio.ensure_future(asking))
 
     async def refresh(self) -> None:
         """See `Channel.refresh`."""
@@ -145,7 +157,7 @@ class SharedChannel(Channel):
     async def _deferred_messages(self) -> AsyncIterator[DeferredMessage]:
         history = History(self._remote_topic)
         first = 0
-        while page := await self._call("deferred", {"from": first}):
+        while page := await self._call("deferred", read_rows, {"from": first}):
             first += len(page)
             for offset, due, attempts in page:
                 batch = await history.batch_at(offset)
@@ -156,11 +168,11 @@ class SharedChannel(Channel):
     async def cancel(self, offset: int) -> None:
         """See `Channel.cancel`."""
         check_offset("offset", offset)
-        await self._call("cancel", {"offset": offset})
+        await self._call("cancel", read_nothing, {"offset": offset})
 
     async def peek(self) -> Message | None:
         """See `Channel.peek`."""
-        offset = await self._call("peek")
+        offset = await self._call("peek", read_offset)
         if offset is None:
             return None
         batch = await History(self._remote_topic).batch_at(offset)
@@ -168,24 +180,23 @@ class SharedChannel(Channel):
 
     async def join(self) -> None:
         """See `Channel.join`."""
-        await self._call("join")
+        await self._call("join", read_nothing)
 
     async def purge(self) -> int:
         """See `Channel.purge`."""
-        count: int = await self._call("purge", once=True)
-        return count
+        return await self._call("purge", read_number, once=True)
 
     async def seek(self, position: Position) -> None:
         """See `Channel.seek`."""
         self.check()
         check_position("position", position)
-        await self._call("seek", {"position": moment_ns(position)})
+        await self._call("seek", read_nothing, {"position": moment_ns(position)})
 
     async def configure(self, options: ChannelOptions) -> None:
         """See `Channel.configure`."""
         check_channel_options(options, "await channel.configure({})", optional=False)
         check_dead_letter(self._remote_topic.name, options)
-        await self._call("configure", {"options": channel_options(options)})
+        await self._call("configure", read_nothing, {"options": channel_options(options)})
         self._remote.named = options
         self._remote.go_by(options)
         self._remote_topic.link.name(self._remote_topic.name, self.name, channel_options(options))
@@ -201,7 +212,7 @@ class SharedChannel(Channel):
     def _pause(self, *, paused: bool) -> Awaitable[None]:
         self.check()
         self._remote.paused = paused
-        return asyncio.ensure_future(self._call("pause", {"paused": paused}))
+        return asyncio.ensure_future(self._call("pause", read_nothing, {"paused": paused}))
 
 
 class SharedTopic(Topic):
@@ -213,24 +224,26 @@ class SharedTopic(Topic):
         self._store = store
         self._remote = topic
 
-    async def _call(self, name: str, arguments: Mapping[str, Any] | None = None, *, once: bool = False) -> Any:  # noqa: ANN401 - JSON
+    async def _call(
+        self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, once: bool = False
+    ) -> T:  # fmt: skip
         """Have the owner do something with the topic, behind what was accepted here before."""
         self._remote.check()
         await self._remote.put_buffer.settled()
         await self._remote.known()
-        asking = self._remote.link.call(name, arguments, topic=self.name, once=once)
-        return (await asyncio.shield(asyncio.ensure_future(asking))).get("result")
+        asking = self._remote.link.result(name, read, arguments, topic=self.name, once=once)
+        return await asyncio.shield(asyncio.ensure_future(asking))
 
     async def sync(self) -> None:
         """See `Topic.sync`."""
         for channel in list(self._remote.channel_engines.values()):
             await channel.all_settled()
-        await self._call("sync")
+        await self._call("sync", read_nothing)
 
     async def configure(self, options: StoreOptions) -> None:
         """See `Topic.configure`."""
         check_store_options(options, "await topic.configure({})", optional=False)
-        await self._call("configure", {"options": topic_options(options)})
+        await self._call("configure", read_nothing, {"options": topic_options(options)})
         self._remote.named = options
         self._remote.go_by(options)
         self._remote.link.name(self.name, "", topic_options(options))
@@ -251,7 +264,7 @@ class SharedTopic(Topic):
     async def delete_channel(self, name: str) -> None:
         """See `Topic.delete_channel`."""
         check_name(name, "channel")
-        await self._call("delete_channel", {"channel": name})
+        await self._call("delete_channel", read_nothing, {"channel": name})
         self._remote.link.forget(self.name, name)
         channel = self._remote.channel_engines.pop(name, None)
         if channel is not None:
@@ -284,8 +297,7 @@ class SharedTopic(Topic):
 
     async def offset_at(self, moment: datetime) -> int:
         """See `Topic.offset_at`."""
-        offset: int = await self._call("offset_at", {"ns": time_ns(moment)})
-        return offset
+        return await self._call("offset_at", read_number, {"ns": time_ns(moment)})
 
     async def settle_in(self) -> None:
         """See `Topic.settle_in`."""
@@ -294,18 +306,17 @@ class SharedTopic(Topic):
 
     async def purge(self) -> int:
         """See `Topic.purge`."""
-        count: int = await self._call("purge", once=True)
-        return count
+        return await self._call("purge", read_number, once=True)
 
     def pause(self) -> Awaitable[None]:
         """See `Topic.pause`."""
         self._remote.check()
-        return asyncio.ensure_future(self._call("pause", {"paused": True}))
+        return asyncio.ensure_future(self._call("pause", read_nothing, {"paused": True}))
 
     def resume(self) -> Awaitable[None]:
         """See `Topic.resume`."""
         self._remote.check()
-        return asyncio.ensure_future(self._call("pause", {"paused": False}))
+        return asyncio.ensure_future(self._call("pause", read_nothing, {"paused": False}))
 
     def stats(self) -> TopicStats:
         """See `Topic.stats`."""

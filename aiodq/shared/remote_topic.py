@@ -203,7 +203,7 @@ class RemoteTopic:
 
     def stats(self) -> TopicStats:
         """Return the topic's numbers as the owner has said them last, with the counts that are known better here."""
-        found = self._host.seen.get(self.name, {}).get("result")
+        found = self._host.seen.get(self.name)
         stats = blank_topic(self.name) if found is None else read_topic_stats(found)
         begin, end, durable = self.log
         channels = dict(stats.channels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -267,8 +268,12 @@ async def test_who_waits_for_a_topic_opened_wrongly_is_told(said: object, store:
         ("letters", lambda store: store.requeue_dead("jobs", where=bool)),
         ("drain", lambda store: store.drain()),
         ("who", visitors_of),
+        ("purge", lambda store: store.topic("jobs").purge()),
+        ("offset_at", lambda store: store.topic("jobs").offset_at(datetime.now(UTC))),
+        ("peek", lambda store: store.queue("jobs").peek()),
+        ("deferred", lambda store: anext(store.queue("jobs").deferred_messages())),
     ],
-    ids=["view", "requeue_dead", "letters", "drain", "who"],
+    ids=["view", "requeue_dead", "letters", "drain", "who", "purge", "offset_at", "peek", "deferred"],
 )  # fmt: skip
 @pytest.mark.parametrize("said", [{}, "x", [1], [1.5, 2], {"owner": {"pid": 1}, "clients": [{}]}], ids=str)
 async def test_what_is_answered_wrongly_is_told_in_words(
