@@ -1,8 +1,9 @@
 """Whether a task sees the store that the driver planned its work from.
 
 A worker whose machine does not have the store's directory, or has an empty one where it would be mounted, looks to a
-reader just as a topic whose segments were all deleted. That must never pass for messages that are gone. Nor must a
-machine's own copy of the directory pass for the store: in it, all is as it was when it was copied.
+reader just as a topic whose segments were all deleted. That must never pass for messages that are gone. Nor must
+another store, in which a topic of this one may lie that was copied there. A copy of the whole directory, with all that
+it says of itself, cannot be told from it.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ def _require_store(fs: FileSystem, place: Place) -> None:
         if found != place.store:
             raise StoreNotFoundError(
                 f"the task on {socket.gethostname()} sees another store there than the one that the read was planned "
-                f"from (uuid {found or 'unknown'}, not {place.store}), though with the same topic: a copy of it, made "
-                f"by hand or from a backup; every worker needs the store's own directory",
+                f"from (uuid {found or 'unknown'}, not {place.store}), though with the same topic, as if that "
+                f"was copied there; every worker needs the store's own directory",
                 store,
             )
 

@@ -1,4 +1,4 @@
-"""`#store`: which store this is, beside its topics, so that a reader elsewhere can tell it from a copy or another one.
+"""`#store`: which store this is, beside its topics, so that a reader elsewhere can tell it from another one.
 
 A store has one as long as it has a topic: an older aiodq takes a directory for no store that holds this file and
 nothing else but `LOCK`. One that was written before there was such a file gets it when it is next opened.
