@@ -14,6 +14,7 @@ from aiodq.onlyasync import AsyncBlock
 from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, check_store_options
 from aiodq.queue import Queue
 from aiodq.storage.io.filesystem import FileSystem, OsFileSystem
+from aiodq.storage.io.kernel_aio import KernelAio
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.store import Store
 from aiodq.values import check_choice, check_flag, refuse, span_seconds
@@ -216,8 +217,13 @@ def open(  # noqa: PLR0913 - each by its name
     """
     check_store_options(options, "aiodq.open(path, {})")
     manner = _manner("aiodq.open", wait, mode, failover, create=create)
-    seams = Seams(fs or OsFileSystem(), clock or SystemClock(), executor)
+    seams = _seams(fs, clock, executor)
     return StoreOpening(_absolute(path), options, seams, manner)
+
+
+def _seams(fs: FileSystem | None, clock: Clock | None, executor: Executor | None) -> Seams:
+    kernel = KernelAio if executor is None else getattr(executor, "kernel", None)
+    return Seams(fs or OsFileSystem(), clock or SystemClock(), executor, kernel)
 
 
 def open_to_tend(
@@ -257,7 +263,7 @@ def open_queue(  # noqa: PLR0913 - likewise
     check_store_options(options, "aiodq.open_queue(path, {})")
     check_channel_options(channel, "aiodq.open_queue(path, channel={})")
     manner = _manner("aiodq.open_queue", wait, mode, failover, create=create)
-    seams = Seams(fs or OsFileSystem(), clock or SystemClock(), executor)
+    seams = _seams(fs, clock, executor)
     opening = StoreOpening(_absolute(path), options, seams, manner)
     return QueueOpening(opening, options, channel)
 

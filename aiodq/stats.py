@@ -140,7 +140,7 @@ class StoreStats:
         failed: why it stopped, or None.
         topics: by name.
         transactions: committed since the store was opened.
-        sync_backend: what `StoreOptions.sync_backend` came to: `"thread"`.
+        sync_backend: what `StoreOptions.sync_backend` came to: `"thread"` or `"aio"`.
     """
 
     path: str

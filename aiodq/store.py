@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, Self
 
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.stats.health import health
-from aiodq.engine.worker_threads import BACKEND
 from aiodq.errors import InvalidOptionTypeError
 from aiodq.names import check_name, check_topic_name
 from aiodq.onlyasync import AsyncBlock
@@ -212,7 +211,7 @@ class Store(AsyncBlock):
             None if failure is None else str(failure),
             topics,
             self._store_engine.committer.committed,
-            BACKEND,
+            self._store_engine.syncs.name,
         )
 
     async def drain(self, timeout: float | timedelta | None = None) -> bool:

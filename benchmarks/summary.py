@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "Work", "draw", "full_table", "insert", "losses", "main", "read", "short_table", "tables"]
 
-OURS, COMPILED = "aiodq", "aiodq compiled"
+OURS, COMPILED, BY_KERNEL = "aiodq", "aiodq compiled", "aiodq aio"
+OWN = frozenset({OURS, COMPILED, BY_KERNEL})
 DEFAULT = "always"
 """The policy that aiodq is shown with where a work does not ask for another one: it promises most."""
 
 LIBRARIES = {
     OURS: "aiodq",
     COMPILED: "compiled",
+    BY_KERNEL: "`aio`",
     "sqlite": "SQLite inline",
     "aiosqlite": "aiosqlite",
     "persistqueue": "persist-queue",
@@ -77,8 +79,15 @@ class Work:
     entries: Sequence[Entry]
 
     def ours(self, package: str, durability: str | None = None) -> Entry | None:
-        """Return aiodq, pure or compiled, under the policy that promises this, or under the one to show."""
+        """Return aiodq under the policy that promises this, or the one to show: pure, compiled, or without threads.
+
+        What syncs by `sync_backend="aio"` is measured under the policy to show only.
+        """
+        if package == BY_KERNEL and self.against not in {None, f"aiodq {DEFAULT}"}:
+            return None
         for entry in self.entries:
+            if entry.package == package == BY_KERNEL:
+                return entry
             wanted = self.against or (None if durability else f"aiodq {DEFAULT}")
             if entry.package == package and (entry.known_as == wanted if wanted else entry.durability == durability):
                 return entry
@@ -86,11 +95,11 @@ class Work:
 
     def peers(self) -> Iterator[Entry]:
         """Yield all that is a queue and not aiodq."""
-        return (entry for entry in self.entries if entry.package not in {OURS, COMPILED} and entry.package in LIBRARIES)
+        return (entry for entry in self.entries if entry.package not in OWN and entry.package in LIBRARIES)
 
     def best(self, package: str) -> Entry | None:
         """Return a library's fastest setting, aiodq in the one to show."""
-        if package in {OURS, COMPILED}:
+        if package in OWN:
             return self.ours(package)
         return max((each for each in self.entries if each.package == package), key=lambda e: e.speed, default=None)
 
@@ -236,7 +245,7 @@ text { font: 12px system-ui, sans-serif; fill: #24292f }
 def _bars(work: Work) -> list[tuple[str, str, float]]:
     """Return the label, the style and the length of each bar: aiodq first, then its peers from the fastest on."""
     entries = [best for package in LIBRARIES if (best := work.best(package)) is not None]
-    styles = {OURS: "ours", COMPILED: "compiled"}
+    styles = {OURS: "ours", COMPILED: "compiled", BY_KERNEL: "ours"}
     bars = [(each.subject, styles.get(each.package, "peer"), each.speed) for each in entries]
     if (derived := work.derived()) is not None:
         bars.append(("go-diskqueue, derived", "derived", derived))

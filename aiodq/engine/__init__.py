@@ -2,8 +2,9 @@
 
 Each topic has one *ioLoop*, the only thing that changes the log's positions: a turn of it, `TopicEngine._turn`, takes
 what has happened meanwhile and starts what may start now. It decides, others do: the *segment writer* encodes and
-writes, the *syncer* has the device synced in a thread, the *prefetching reader* reads ahead for channels that are
-behind, the *ack persister* keeps journals and checkpoints and deletes files. Data flows one way:
+writes, the *syncer* has the device synced (by a thread or the kernel: `SyncBackend`), the *prefetching reader* reads
+ahead for channels that are behind, the *ack persister* keeps journals and checkpoints and deletes files. Data flows one
+way:
 
     caller -> open batch -> ioLoop -> segment writer -> disk
                                        disk -> prefetching reader -> lease -> caller
@@ -16,13 +17,13 @@ The life of a put:
         `Publisher.show`           into the tail cache, and wakes who waits. Channels are told nothing: they look at
                                    the topic's end themselves, `ChannelState.follow`
       `GroupCommit.put_lone`       nothing under way, and a sync is asked for: written in the caller's own step
-        `Syncer.start`             `TopicLog.sync` in a thread; its end comes to `GroupCommit.synced_lone`
+        `Syncer.start`             `SyncBackend.start` has the log synced; its end comes to `GroupCommit.synced_lone`
       `GroupCommit.accept`         otherwise: into the open batch, with a future. `PutBuffer.enter` waits for room first
         `TopicEngine._advance`     takes the batch once the one before it is written, under "always" once it is durable:
                                    what came in meanwhile shares one write and one sync. This is the group commit
         `GroupCommit.write`        `SegmentWriter.write_at_once`, or `SegmentWriter.write` where it is long or rolls
         `GroupCommit.written`      `Publisher.written`: shown now, or under "always" behind `Publisher.unsynced`
-        `Syncer.start`             `TopicLog.sync` in a thread; its end comes to `GroupCommit.synced`
+        `Syncer.start`             `SyncBackend.start` has the log synced; its end comes to `GroupCommit.synced`
         `Publisher.synced`         shows what is durable and resolves the futures, `Part.resolve`
 
 The life of a get:

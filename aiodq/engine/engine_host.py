@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from aiodq.engine.loop_turns import LoopTurns
     from aiodq.engine.monitoring.metrics import StoreMetrics
     from aiodq.engine.monitoring.reporter import Reporter
+    from aiodq.engine.sync_backend import SyncBackend
     from aiodq.engine.ticker import Ticks
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.engine.worker_threads import WorkerThreads
@@ -30,7 +31,7 @@ class TopicEngineHost(Protocol):
     """What an ioLoop needs of its store.
 
     Attributes:
-        clock, threads, reporter: the store's.
+        clock, threads, syncs, reporter: the store's.
         loop, turns, ticks: the event loop, when who works without waiting gives way on it, and who ticks when.
         usable: the store has not failed, is not closing, and is not a forked child's.
         given: the options that `open` was given, or None.
@@ -39,6 +40,7 @@ class TopicEngineHost(Protocol):
 
     clock: Clock
     threads: WorkerThreads
+    syncs: SyncBackend
     loop: asyncio.AbstractEventLoop
     turns: LoopTurns
     ticks: Ticks

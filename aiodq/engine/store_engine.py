@@ -31,6 +31,7 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.stats.alarms import Thresholds
 from aiodq.engine.stats.stats_publisher import StatsPublisher
 from aiodq.engine.store_refs import StoreRef
+from aiodq.engine.sync_backend import SyncBackend, SystemSyncs
 from aiodq.engine.ticker import Ticks
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.engine.transactions.group_committer import Committer
@@ -41,6 +42,7 @@ from aiodq.format.codecs import codec_number
 from aiodq.names import check_topic_name, is_ephemeral
 from aiodq.options import StoreOptions, ephemeral
 from aiodq.storage.io.file_pool import PooledFileSystem
+from aiodq.storage.io.kernel_aio import KernelAio
 from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.io.memory import MemoryFileSystem
 from aiodq.storage.state.parked_transactions import drop_owed
@@ -74,12 +76,14 @@ class Seams(NamedTuple):
     Attributes:
         fs, clock: the file system, and the clocks.
         executor: the threads; None: the store's own.
+        kernel: makes what syncs without a thread.
         keeps: nothing is deleted from a topic that has no options on disk, whatever is done with it.
     """
 
     fs: FileSystem
     clock: Clock
     executor: Executor | None = None
+    kernel: Callable[[], SystemSyncs] | None = KernelAio
     keeps: bool = False
 
 
@@ -91,7 +95,7 @@ class StoreEngine:
         given: the options that the store was opened with, or None.
         options: those, or the library's: for what is not a topic's.
         keeps: see `Seams`.
-        fs, clock, threads: the seams, and the threads.
+        fs, clock, threads, syncs: the seams, the threads, and what waits for syncs.
         loop, turns, ticks: see `TopicEngineHost`.
         reporter: tells what happens.
         metrics: what is measured of the store.
@@ -116,6 +120,7 @@ class StoreEngine:
         self.turns: LoopTurns = LoopTurns(self.loop)
         self.ticks: Ticks = Ticks(self.loop)
         self.threads: WorkerThreads = WorkerThreads(self.loop, seams.executor, self.fail)
+        self.syncs: SyncBackend = SyncBackend(self.loop, self.threads, self.fail, self.options, seams.kernel)
         self.reporter: Reporter = Reporter(path)
         self.metrics: StoreMetrics = StoreMetrics(self.clock, self.reporter)
         self.topics: dict[str, TopicEngine] = {}
@@ -240,6 +245,7 @@ class StoreEngine:
             self._given_up = True
             if self._opened is not None:
                 self._opened.abandon()
+        self.syncs.close()
         self.threads.shutdown(wait=False)
 
     def start_topic(self, name: str, topic: OpenedTopic, make: MakeMessage) -> TopicEngine:
@@ -417,6 +423,7 @@ class StoreEngine:
             return  # the files and the lock are the parent's
         self._begin_closing()
         self.ticks.end()
+        self.syncs.close()
         self.threads.shutdown()
         with ExitStack() as ending:
             ending.callback(_LIVE.discard, self)

@@ -20,13 +20,10 @@ if TYPE_CHECKING:
 
     Report: TypeAlias = "tuple[Callable[[Any, BaseException | None], None], object, BaseException | None]"
 
-__all__ = ["BACKEND", "WorkerThreads"]
+__all__ = ["WorkerThreads"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-BACKEND: Final = "thread"
-"""What waits for a sync, as `StoreOptions.sync_backend` names it; `"auto"` comes to it: see `thread_pool`."""
 
 _WORKERS: Final = 8
 _NUDGE_SECONDS: Final = 0.002
@@ -75,13 +72,17 @@ class WorkerThreads:
         self._nudging = False
         self._spent = 0.0
 
+    @property
+    def own(self) -> bool:
+        """Whether the threads are the store's own, not an executor's that it was given."""
+        return isinstance(self._executor, ThreadPool)
+
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what `function` returns, run in a thread.
 
         Cancellation: the function goes on to its end.
         """
         done: asyncio.Future[T] = self._loop.create_future()
-
         self.start(lambda: function(*args, **kwargs), partial(settle, done))
         return await done
 
@@ -140,8 +141,7 @@ class WorkerThreads:
         Only for what somebody wants at once who cannot wait otherwise. With an executor of somebody else's, which may
         need the loop, nothing is waited for.
         """
-        own = isinstance(self._executor, ThreadPool)
-        return bool(own and self._outstanding) and self._tell_next(max(seconds, 0.0))
+        return bool(self.own and self._outstanding) and self._tell_next(max(seconds, 0.0))
 
     def _nudge(self) -> None:
         if not self._outstanding:

@@ -14,6 +14,7 @@ __all__ = [
     "read_flag",
     "read_held",
     "read_letters",
+    "read_name",
     "read_nothing",
     "read_number",
     "read_offset",
@@ -45,6 +46,13 @@ def understood(read: Callable[[Any], T], said: object, what: str) -> T:
 def read_number(said: object) -> int:
     """Return a whole number."""
     if type(said) is not int:
+        raise TypeError(said)
+    return said
+
+
+def read_name(said: object) -> str:
+    """Return a name."""
+    if not isinstance(said, str):
         raise TypeError(said)
     return said
 

@@ -106,6 +106,7 @@ async def _look(owner: Called, arguments: Arguments) -> dict[str, Any]:
         "more": len(names) > _PAGE,
         "failed": None if engine.failure is None else str(engine.failure),
         "transactions": engine.committer.committed,
+        "sync_backend": engine.syncs.name,
         "health": health_facts(owner.store.health()),
     }
 

@@ -14,7 +14,6 @@ from aiodq.channel import Channel
 from aiodq.deferred import DeferredMessage
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
-from aiodq.engine.worker_threads import BACKEND
 from aiodq.errors import InvalidOptionTypeError, OffsetError, WrongContextError
 from aiodq.message import look_at
 from aiodq.names import check_name, check_topic_name
@@ -31,6 +30,7 @@ from aiodq.requeue import AT_ONCE
 from aiodq.shared.answers import (
     read_flag,
     read_letters,
+    read_name,
     read_nothing,
     read_number,
     read_offset,
@@ -451,8 +451,13 @@ class SharedStore(Store):
         seen = self._remote.seen
         topics = {name: read_topic_stats(each) for name, each in sorted(seen.items()) if name}
         topics |= {name: topic.stats() for name, topic in self._remote.topics.items() if name in self.topics()}
-        failed, committed = understood(lambda own: (own["failed"], read_number(own["transactions"])), seen[""], "store")
-        return StoreStats(self.path, failed, topics, committed, BACKEND)
+        failed, committed, syncs = understood(
+            # An owner of before syncs by threads, and does not say so.
+            lambda own: (own["failed"], read_number(own["transactions"]), read_name(own.get("sync_backend", "thread"))),
+            seen[""],
+            "store",
+        )
+        return StoreStats(self.path, failed, topics, committed, syncs)
 
     async def drain(self, timeout: float | timedelta | None = None) -> bool:
         """See `Store.drain`. Puts of all processes are refused, for as long as the store has the owner that it has."""

@@ -73,6 +73,10 @@ class SimulatedFile:
         """See `aiodq.storage.io.filesystem.File.sync`."""
         self._fs._sync(self._opened(), self._path, "sync")  # noqa: SLF001 - see above
 
+    def held(self) -> SimulatedFile:
+        """Return the same file, open for itself, as the system holds one that it syncs."""
+        return SimulatedFile(self._fs, self._opened(), self._path, writable=self._writable)
+
     def close(self) -> None:
         """See `aiodq.storage.io.filesystem.File.close`."""
         if self._node is not None:

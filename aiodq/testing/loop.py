@@ -9,19 +9,25 @@ happen while a sync is under way does happen under some seed, and happens again 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import selectors
 import threading
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from aiodq.testing.handles import SimulatedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from aiodq.storage.io.filesystem import File
     from aiodq.testing.faults import Call
     from aiodq.testing.filesystem import SimulatedFileSystem
 
-__all__ = ["SimulatedExecutor", "SimulatedLoop", "StalledError", "run"]
+__all__ = ["SimulatedExecutor", "SimulatedKernel", "SimulatedLoop", "StalledError", "run"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -154,6 +160,14 @@ class SimulatedExecutor(Executor):
         while wait and self._jobs:
             self._move(self._jobs[0])
 
+    def kernel(self) -> SimulatedKernel:
+        """Return what syncs by itself, in one of these threads.
+
+        Raises:
+            OSError: the machine has no eventfd.
+        """
+        return SimulatedKernel(self)
+
     def _later(self, job: _Job) -> None:
         if self._longest and self._random.random() < _SLOW:
             self._loop.call_later(self._random.random() * _LONGEST_CALL, self._turn, job, 0)
@@ -231,6 +245,64 @@ class SimulatedExecutor(Executor):
         if job is not None:
             job.here.release()
             job.there.acquire()
+
+
+class SimulatedKernel:
+    """Syncs of simulated files that go on beside the loop, as `aiodq.storage.io.kernel_aio.KernelAio` has them.
+
+    Attributes:
+        eventfd: a descriptor that can be read once a sync has ended.
+        number: of the last sync that was begun.
+    """
+
+    def __init__(self, executor: SimulatedExecutor) -> None:
+        """Use these threads.
+
+        Raises:
+            OSError: the machine has no eventfd.
+        """
+        if not hasattr(os, "eventfd"):
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        self._executor = executor
+        self.eventfd: int = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.number: int = 0
+        self._ended: list[tuple[int, int]] = []
+        self._closed = False
+
+    def submit(self, file: File) -> None:
+        """Begin a sync, which has `number` then.
+
+        Raises:
+            OSError: none was begun: the file is not a simulated one, say.
+        """
+        if not isinstance(file, SimulatedFile):
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+        number = self.number + 1
+        self._executor.submit(self._sync, number, file.held())
+        self.number = number
+
+    def _sync(self, number: int, file: SimulatedFile) -> None:
+        code = 0
+        try:
+            file.sync()
+        except OSError as error:
+            code = error.errno or errno.EIO
+        self._ended.append((number, code))
+        if not self._closed:
+            os.eventfd_write(self.eventfd, 1)
+
+    def ended(self) -> list[tuple[int, int]]:
+        """Return the numbers of the syncs that have ended since the last call, each with its errno, 0 for none."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.eventfd)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def close(self) -> None:
+        """Tell nobody any more. Repeating it does nothing."""
+        if not self._closed:
+            self._closed = True
+            os.close(self.eventfd)
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:

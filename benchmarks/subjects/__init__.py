@@ -83,4 +83,5 @@ def compiled(interpreter: Path) -> list[Subject]:
             known_as=subject.name,
         )
         for subject in load(["aiodq"])[0]
+        if subject.package == "aiodq"
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["SUBJECTS"]
 
 Sync = Literal["always", "interval", "os"]
+SyncBackend = Literal["auto", "aio"]
 
 
 class _Session(MovingSession):
@@ -84,8 +86,8 @@ class _Session(MovingSession):
 
 
 @asynccontextmanager
-async def _open(path: Path, sync: Sync) -> AsyncIterator[MovingSession]:
-    async with aiodq.open(path, StoreOptions(sync=sync)) as store:
+async def _open(path: Path, sync: Sync, sync_backend: SyncBackend = "auto") -> AsyncIterator[MovingSession]:
+    async with aiodq.open(path, StoreOptions(sync=sync, sync_backend=sync_backend)) as store:
         yield _Session(store)
 
 
@@ -104,8 +106,17 @@ def _subject(sync: Sync, durability: Durability, promise: str, put: Guarantee, a
     )
 
 
+_ALWAYS = _subject("always", Durability.SYNCED, "fdatasync, shared by puts that wait together", KEPT, KEPT)
+
 SUBJECTS = [
-    _subject("always", Durability.SYNCED, "fdatasync, shared by puts that wait together", KEPT, KEPT),
+    _ALWAYS,
+    replace(
+        _ALWAYS,
+        name="aiodq always, aio",
+        package="aiodq aio",
+        promise="the same, by io_submit instead of a thread",
+        open=partial(_open, sync="always", sync_backend="aio"),
+    ),
     _subject(
         "interval",
         Durability.DEFERRED,

@@ -140,6 +140,16 @@ def test_the_compiled_one_stands_beside_the_pure_one() -> None:
     assert "| 50 | 100 | 2 x | 400 | 8 x |" in summary.full_table([replace(work, against="aiodq os")])
 
 
+def test_what_syncs_without_threads_is_shown_under_the_policy_to_show() -> None:
+    slow, fast = entry("aiodq always", "aiodq", [100_000.0]), entry("aiodq always, aio", "aiodq aio", [300_000.0])
+    (work,) = summary.read({"results": [fast, slow, entry("litequeue", "litequeue", [5000.0])]})
+    assert "| 100 | 300 | 5 |" in summary.short_table([work])
+    written = entry("aiodq os", "aiodq", [200_000.0])
+    (other,) = summary.read({"results": [fast, slow, written]})
+    assert summary.short_table([replace(other, against="aiodq os")]).splitlines()[-1].endswith("| 200 |")
+    assert "aiodq always, aio" not in summary.full_table([work]) + summary.losses([work])
+
+
 @pytest.mark.parametrize(("kind", "speed"), [("put", "~ 0.5"), ("take", "~ 1.8")])
 def test_go_diskqueue_is_derived_from_queuelib_only_where_it_was_not_measured(kind: str, speed: str) -> None:
     ours = entry("aiodq os", "aiodq", [9000.0], kind=kind)
@@ -230,7 +240,7 @@ def test_an_interpreter_whose_aiodq_is_pure_is_no_compiled_one(scratch: Path) ->
     assert main([*words, "--subject", "aiodq", "--compiled", sys.executable]) == 0
     report = json.loads(kept.read_text())
     assert "is not compiled" in report["missing"]["aiodq compiled"]
-    assert [entry["subject"] for entry in report["results"]] == ["aiodq always"]
+    assert [entry["subject"] for entry in report["results"]] == ["aiodq always", "aiodq always, aio"]
 
 
 def test_an_interpreter_whose_aiodq_is_compiled_runs_each_policy_once_more(program: Callable[[str], Path]) -> None:

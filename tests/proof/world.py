@@ -6,11 +6,12 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 from unittest import mock
 from uuid import UUID
 
 import aiodq
+from aiodq.engine import sync_backend
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.format.columns import Columns
 from aiodq.storage.bulk.commits import Commit, commit_staged
@@ -86,6 +87,8 @@ class World:
     ) -> None:
         """Begin with an image, or with what a process wrote that was killed after so many operations."""
         self.random = Random(seed)
+        # Whatever is proven is proven of both, half of the seeds each.
+        self.sync_backend: Literal["thread", "aio"] = "aio" if seed % 2 else "thread"
         if killed is None:
             self.fs = SimulatedFileSystem(image, ordering=ordering, record=True, plan=plan)
         else:
@@ -471,6 +474,8 @@ def run_world(world: World, program: Program) -> None:
         mock.patch("aiodq.storage.state.topic_meta.uuid4", made_up),
         mock.patch("aiodq.storage.state.store_identity.uuid4", made_up),
         mock.patch("aiodq.storage.bulk.staging.uuid4", made_up),
+        # Not by an option: a store that is opened without any goes by what it has on disk.
+        mock.patch.object(sync_backend, "_AUTO", world.sync_backend),
         asyncio.Runner(loop_factory=SimulatedLoop) as runner,
     ):
         runner.run(main())

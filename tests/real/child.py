@@ -20,8 +20,9 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import aiodq
 from tests.system.child import CHANNELS, TOPIC, Worker, digest
@@ -125,13 +126,13 @@ async def mixed(job: Job, notes: int) -> None:
         os.writev(notes, [json.dumps(("told", type(error).__name__, str(error))).encode() + b"\n"])
 
 
-async def together(job: Job, notes: int) -> None:
+async def together(job: Job, notes: int, sync_backend: Literal["thread", "aio"] = "thread") -> None:
     """Put from eight producers at once, at odd times. The bodies are text, to be found in what strace writes.
 
     Some times all are so large that they are written while a sync runs.
     """
     numbers, rng = count(), random.Random(job.seed)
-    async with aiodq.open(job.store) as store:
+    async with aiodq.open(job.store, aiodq.StoreOptions(sync_backend=sync_backend)) as store:
         topic = store.topic(TOPIC)
 
         async def produce() -> None:
@@ -163,7 +164,12 @@ async def flood(job: Job, notes: int) -> None:
     os.writev(notes, [json.dumps(("most", most, accepted)).encode() + b"\n"])
 
 
-WORKS: Final[dict[str, Any]] = {"mixed": mixed, "together": together, "flood": flood}
+WORKS: Final[dict[str, Any]] = {
+    "mixed": mixed,
+    "together": together,
+    "together by the kernel": partial(together, sync_backend="aio"),
+    "flood": flood,
+}
 
 
 def trace(job: Job) -> None:

@@ -78,7 +78,7 @@ class Zygote:
         code = int(self._process.stdout.readline())
         strace = notes.with_name(notes.name + ".strace")
         lines = strace.read_text(encoding="utf-8", errors="replace").splitlines() if strace.exists() else []
-        found = read_notes(notes) if work != "together" else []
+        found = read_notes(notes) if not work.startswith("together") else []
         return Ended(code, found, lines, [note[1] for note in found if note[0] == "told"], store)
 
     def complaints(self) -> str:

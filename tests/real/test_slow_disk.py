@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+
 from tests.real.child import OPTIONS
 
 if TYPE_CHECKING:
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 PUTS: Final = 240
 MARK: Final = re.compile(r"m\d{6}")
 BEGUN: Final = re.compile(r"^(\d+) +[\d.]+ (\w+)\(\d+<([^>]+)>(.*)$")
+SUBMITTED: Final = re.compile(
+    r"io_submit\(.*aio_data=(\w+), aio_lio_opcode=IOCB_CMD_FDSYNC, aio_fildes=\d+<([^>]+)>.* = 1$"
+)
+TOLD: Final = re.compile(r"\{data=(\w+), obj=\w+, res=0, res2=0\}")
 RESUMED: Final = re.compile(r"^(\d+) +[\d.]+ <\.\.\. (\w+) resumed>")
 
 
@@ -75,6 +81,65 @@ def test_a_put_written_while_a_sync_runs_waits_for_the_next(traced: Zygote, seed
     assert len(watch.acknowledged) == PUTS
     assert watch.shared > 1
     assert watch.late
+    record_property("trials", PUTS)
+
+
+class KernelWatch(Watch):
+    """Likewise where the kernel syncs by itself.
+
+    Attributes:
+        begun: syncs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = 0
+        self._syncing: dict[str, tuple[str, set[str]]] = {}
+
+    def read(self, line: str) -> None:
+        submitted, told = SUBMITTED.search(line), TOLD.findall(line)
+        if submitted is not None:
+            number, path = submitted.groups()
+            self._syncing[number] = path, set(self._written.get(path, ()))
+            self.begun += 1
+        elif told:
+            for number in told:
+                path, marks = self._syncing.pop(number)
+                self._end_of(path, marks)
+        else:
+            super().read(line)
+
+    def _end_of(self, path: str, marks: set[str]) -> None:
+        self.late += len(self._written.get(path, set()) - marks)
+        super()._end("fdatasync", path, marks)
+
+
+def test_a_put_written_while_the_kernel_syncs_waits_for_the_next(
+    traced: Zygote, seed: int, record_property: Record
+) -> None:
+    calls = "/^(pwrite64|pwritev2?|fdatasync|writev|io_submit|io_getevents)$"
+    ended = traced.run("together by the kernel", seed, PUTS, calls=calls)
+    assert ended.code == 0, traced.complaints()[-3000:]
+    watch = KernelWatch()
+    for line in ended.lines:
+        watch.read(line)
+    if not watch.begun:
+        pytest.skip("needs io_submit, which this system does not give")
+    assert len(watch.acknowledged) == PUTS
+    assert watch.shared > 1
+    assert watch.late
+    record_property("trials", PUTS)
+
+
+def test_puts_are_durable_where_the_kernel_begins_no_sync(traced: Zygote, seed: int, record_property: Record) -> None:
+    calls = "/^(pwrite64|pwritev2?|fdatasync|writev|io_submit|io_getevents)$"
+    ended = traced.run("together by the kernel", seed, PUTS, calls=calls, inject="io_submit:error=EAGAIN:when=1+2")
+    assert ended.code == 0, traced.complaints()[-3000:]
+    watch = KernelWatch()
+    for line in ended.lines:
+        if "(INJECTED)" not in line:
+            watch.read(line)
+    assert len(watch.acknowledged) == PUTS
     record_property("trials", PUTS)
 
 

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
     from aiodq.engine.channel.settlement import Settlement
     from aiodq.engine.monitoring.metrics import SyncTimer
-    from aiodq.engine.worker_threads import WorkerThreads
+    from aiodq.engine.sync_backend import SyncBackend
     from aiodq.format.journal import Op
-    from aiodq.storage.state.channel_journal import ChannelJournal
 
 __all__ = ["AckPersister", "Job", "fold_all"]
 
@@ -30,9 +29,6 @@ _LULL: Final = 0.01
 
 _PIECE: Final = 1000
 """So many ranges of acks, and so many requeues, are written in one turn of the loop: about two milliseconds."""
-
-_SYNCS_AT_ONCE: Final = 4
-"""So many journals of a topic are synced beside each other, at most: what is put needs a thread, too."""
 
 _RETRY: Final = 0.25
 
@@ -59,7 +55,7 @@ class AckPersister:
 
     def __init__(
         self,
-        threads: WorkerThreads,
+        syncs: SyncBackend,
         wait_durable: Callable[[], Awaitable[None]],
         timer: SyncTimer,
         written: Callable[[Settlement], None],
@@ -69,13 +65,14 @@ class AckPersister:
         """Keep the files of a topic.
 
         Args:
-            threads: the threads.
+            syncs: what waits for a sync, and the threads.
             wait_durable: returns when every message that may be acked is durable.
             timer: times the syncs.
             written: told of each channel that has written what it settled.
             durable: whether acks are synced as soon as they are written, or left to `sync_all`.
         """
-        self._threads = threads
+        self._threads = syncs.threads
+        self._syncs = syncs
         self._wait_durable = wait_durable
         self._timer = timer
         self._written = written
@@ -258,15 +255,7 @@ class AckPersister:
         # INVARIANT: no ack is durable of a message that is not. A transaction's may yet lie in its own file only,
         # and come into the log under the same offset once more.
         await self._wait_durable()
-        # Beside each other, so that the disk makes them durable together.
-        shares = [journals[first::_SYNCS_AT_ONCE] for first in range(min(_SYNCS_AT_ONCE, len(journals)))]
-        if len(shares) == 1:
-            await self._threads.call(_sync_all, journals)
-        else:
-            syncs = [self._threads.call(_sync_all, share) for share in shares]
-            for error in await asyncio.gather(*syncs, return_exceptions=True):
-                if error is not None:
-                    raise error
+        await self._syncs.sync_all(journals)
         self.syncs += len(journals)
 
     async def _write_all(self, channel_engine: Settlement) -> AiodqError | None:
@@ -320,11 +309,6 @@ class AckPersister:
             # The journal stands as it was; what the image adds to it is said again.
             state.renote()
             self._put_off(channel_engine, [], error)
-
-
-def _sync_all(journals: list[ChannelJournal]) -> None:
-    for journal in journals:
-        journal.sync()
 
 
 def fold_all(channel_engines: list[Settlement]) -> None:

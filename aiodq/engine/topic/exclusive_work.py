@@ -69,8 +69,8 @@ class ExclusiveWork:
         return True
 
     def wait_here(self, seconds: float) -> bool:
-        """Hold the loop until something that threads do has ended; see `WorkerThreads.wait_here`."""
-        return self._host.threads.wait_here(seconds)
+        """Hold the loop until a sync, or something that threads do, has ended; see `SyncBackend.wait_here`."""
+        return self._host.syncs.wait_here(seconds)
 
     def _ended(self, operation: Operation, result: object, error: BaseException | None) -> None:
         self.running = False

@@ -369,7 +369,7 @@ class GroupCommit:
         if not engine.stirred:
             engine.stir()
         engine.writer.syncing = True
-        syncer.start(log.sync)
+        syncer.start(log)
 
     # --- syncs
 

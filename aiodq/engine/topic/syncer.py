@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.engine.monitoring.metrics import SyncTimer
-    from aiodq.engine.worker_threads import WorkerThreads
+    from aiodq.engine.sync_backend import SyncBackend, Synced
     from aiodq.options import StoreOptions
 
 __all__ = ["Syncer"]
@@ -32,14 +32,26 @@ class Syncer:
     """
 
     __slots__ = (
-        "_messages", "_pressing", "_report", "_synced", "_target", "_threads", "_timer", "_wake", "busy", "count",
-        "due", "options", "waiting", "written",
+        "_messages",
+        "_pressing",
+        "_report",
+        "_synced",
+        "_syncs",
+        "_target",
+        "_timer",
+        "_wake",
+        "busy",
+        "count",
+        "due",
+        "options",
+        "waiting",
+        "written",
     )  # fmt: skip
 
     def __init__(
         self,
         options: StoreOptions,
-        threads: WorkerThreads,
+        syncs: SyncBackend,
         timer: SyncTimer,
         wake: Callable[[], None],
         report: Callable[[None, BaseException | None], None],
@@ -50,7 +62,7 @@ class Syncer:
         self.written: int = 0
         self.count: int = 0
         self.options: StoreOptions = options
-        self._threads = threads
+        self._syncs = syncs
         self._wake = wake
         self._report = report
         self._timer = timer
@@ -98,14 +110,14 @@ class Syncer:
             return True
         return self.options.sync == "interval" and self._messages >= self.options.sync_every
 
-    def start(self, work: Callable[[], None]) -> None:
+    def start(self, log: Synced) -> None:
         """Have everything written so far synced, off the loop."""
         self.busy = True
         self.due = False
         self._target = self.written
         self._messages = 0
         self._timer.began()
-        self._threads.start(work, self._report)
+        self._syncs.start(log, self._report)
 
     def ended(self, error: BaseException | None) -> None:
         """The sync in flight has ended.

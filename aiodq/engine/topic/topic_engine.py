@@ -141,7 +141,7 @@ class TopicEngine:
         )
         self.reader: PrefetchingReader = PrefetchingReader(host.fs_of(name), host.threads, self.view, self._ahead)
         self._persister = AckPersister(
-            host.threads, self.wait_durable, SyncTimer(host.metrics, name), self.look_behind, durable=self._durably
+            host.syncs, self.wait_durable, SyncTimer(host.metrics, name), self.look_behind, durable=self._durably
         )
         self.put_buffer: PutBuffer = PutBuffer(self)
         self.retention: TopicRetention = TopicRetention(self, self.reader, self._persister, host)
@@ -149,7 +149,7 @@ class TopicEngine:
         self.expirations: Expirations = Expirations(self)
         self.backlog_bytes: BacklogBytes = BacklogBytes()
         self.syncer: Syncer = Syncer(
-            options, host.threads, SyncTimer(host.metrics, name), self._requests.wake, self._sync_reported
+            options, host.syncs, SyncTimer(host.metrics, name), self._requests.wake, self._sync_reported
         )
         self.exclusive_work: ExclusiveWork = ExclusiveWork(host, self._requests.wake)
         self.group_commit: GroupCommit = GroupCommit(self, host)
@@ -568,7 +568,7 @@ class TopicEngine:
             self.group_commit.write(batch)
         if not self.writer.rolling and self.syncer.needed():
             self.writer.syncing = True
-            self.syncer.start(self.real_log().sync)
+            self.syncer.start(self.real_log())
         if self.syncer.waiting:
             self.syncer.resolve()
 

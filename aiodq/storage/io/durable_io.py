@@ -28,6 +28,7 @@ __all__ = [
     "replace_file",
     "sweep_temporaries",
     "sync_directory",
+    "sync_failure",
     "sync_file",
     "sync_names",
     "write_again",
@@ -88,7 +89,7 @@ def sync_file(file: File, path: str) -> None:
     try:
         file.sync()
     except OSError as cause:
-        raise _sync_failure(cause, path) from cause
+        raise sync_failure(cause, path) from cause
 
 
 def sync_directory(fs: FileSystem, path: str) -> None:
@@ -100,7 +101,7 @@ def sync_directory(fs: FileSystem, path: str) -> None:
     try:
         fs.sync_directory(path)
     except OSError as cause:
-        raise _sync_failure(cause, path) from cause
+        raise sync_failure(cause, path) from cause
 
 
 def sync_names(fs: FileSystem, path: str) -> None:
@@ -114,11 +115,12 @@ def sync_names(fs: FileSystem, path: str) -> None:
         fs.sync_directory(path)
     except OSError as cause:
         if cause.errno in _OF_A_SYNC:
-            raise _sync_failure(cause, path) from cause
+            raise sync_failure(cause, path) from cause
         raise
 
 
-def _sync_failure(cause: OSError, path: str) -> StoreFailedError:
+def sync_failure(cause: OSError, path: str) -> StoreFailedError:
+    """Return what a sync raises that failed: nobody knows what is there."""
     return StoreFailedError(f"fsync failed: {cause.strerror}; open the store again", path, errno=cause.errno)
 
 

@@ -198,7 +198,7 @@ class PooledFileSystem:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF), pooled.path)
             if pooled.file is not None:
                 pooled.users += 1
-                self._keep(pooled)
+                self.keep(pooled)
                 return pooled.file
             pooled.busy = True
         try:
@@ -214,7 +214,7 @@ class PooledFileSystem:
             pooled.users -= 1
             if dirty is not None:
                 pooled.dirty = dirty and not pooled.careless
-                self._keep(pooled)
+                self.keep(pooled)
             if pooled.closed:
                 self._changed.notify_all()
 
@@ -222,7 +222,7 @@ class PooledFileSystem:
         """It was opened or closed; who waits for that may go on."""
         with self._changed:
             pooled.busy = False
-            self._keep(pooled)
+            self.keep(pooled)
             self._changed.notify_all()
 
     def withdraw(self, pooled: PooledFile) -> None:
@@ -232,7 +232,7 @@ class PooledFileSystem:
             self._changed.wait_for(lambda: not (pooled.busy or pooled.users))
             self._drop(pooled)
 
-    def _keep(self, pooled: PooledFile) -> None:
+    def keep(self, pooled: PooledFile) -> None:
         """Put an open file behind those that were used before."""
         self._drop(pooled)
         if pooled.file is not None:
@@ -345,6 +345,33 @@ class PooledFile:
             synced = True
         finally:
             self._fs.give_back(self, dirty=self.dirty or not synced)
+
+    def begin_sync(self, submit: Callable[[File], object]) -> bool:
+        """Have `submit` begin a sync, which goes on by itself; `end_sync` is to be called once it has ended.
+
+        Returns:
+            False where none was begun, and `sync` is to be called: the file is not open now, or `submit` raised
+            OSError.
+        """
+        with self._fs.mutex:
+            file = None if self.busy or self.closed or self._failure is not None else self.file
+            if file is None:
+                return False
+            try:
+                submit(file)
+            except OSError:
+                return False
+            # INVARIANT: as in `sync`. Whoever closes the file meanwhile has nothing to lose by it: how the sync has
+            # ended is told all the same.
+            self.dirty = False
+        return True
+
+    def end_sync(self, *, synced: bool) -> None:
+        """The sync that was begun has ended."""
+        with self._fs.mutex:
+            self.dirty = (self.dirty or not synced) and not self.careless
+            if not (self.busy or self.closed):
+                self._fs.keep(self)
 
     def close(self) -> None:
         """See `File.close`."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from aiodq.format.layout import BytesLike
 
-__all__ = ["File", "FileSystem", "Lock", "OsFileSystem", "close_file", "locked", "opened"]
+__all__ = ["File", "FileSystem", "Lock", "OsFile", "OsFileSystem", "close_file", "locked", "opened"]
 
 
 class Lock(Protocol):
@@ -112,22 +112,26 @@ _FULL_FSYNC: Final = 51
 
 
 class OsFile:
-    """A descriptor."""
+    """A file of the system's.
 
-    __slots__ = ("_fd",)
+    Attributes:
+        descriptor: its number, or -1 once it is closed.
+    """
+
+    __slots__ = ("descriptor",)
 
     def __init__(self, fd: int) -> None:
         """Take over an open descriptor."""
-        self._fd = fd
+        self.descriptor: int = fd
 
     def read_at(self, size: int, position: int) -> bytes:
         """See `File.read_at`."""
-        data = os.pread(self._fd, size, position)
+        data = os.pread(self.descriptor, size, position)
         if len(data) == size or not data:
             return data
         parts = [data]
         got = len(data)
-        while got < size and (data := os.pread(self._fd, size - got, position + got)):
+        while got < size and (data := os.pread(self.descriptor, size - got, position + got)):
             parts.append(data)
             got += len(data)
         return b"".join(parts)
@@ -135,16 +139,16 @@ class OsFile:
     def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
         """See `File.write_at`."""
         if len(buffers) == 1:
-            return os.pwrite(self._fd, buffers[0], position)
-        return os.pwritev(self._fd, buffers[:_BUFFERS_AT_ONCE], position)
+            return os.pwrite(self.descriptor, buffers[0], position)
+        return os.pwritev(self.descriptor, buffers[:_BUFFERS_AT_ONCE], position)
 
     def size(self) -> int:
         """See `File.size`."""
-        return os.fstat(self._fd).st_size
+        return os.fstat(self.descriptor).st_size
 
     def truncate(self, size: int) -> None:
         """See `File.truncate`."""
-        os.ftruncate(self._fd, size)
+        os.ftruncate(self.descriptor, size)
 
     def sync(self) -> None:
         """See `File.sync`."""
@@ -152,13 +156,13 @@ class OsFile:
             # fsync there stops at the drive's cache.
             import fcntl  # noqa: PLC0415 - not on Windows
 
-            fcntl.fcntl(self._fd, _FULL_FSYNC)
+            fcntl.fcntl(self.descriptor, _FULL_FSYNC)
         else:
-            os.fdatasync(self._fd)
+            os.fdatasync(self.descriptor)
 
     def close(self) -> None:
         """See `File.close`."""
-        fd, self._fd = self._fd, -1
+        fd, self.descriptor = self.descriptor, -1
         if fd >= 0:
             os.close(fd)
 

@@ -9,7 +9,7 @@ from aiodq.format.footer import IndexEntry, SegmentIndex, begins_entry, footer_b
 from aiodq.format.frame import encode_compact, encode_run, slice_frames
 from aiodq.format.layout import FOOTER_TAIL, FRAME_START, INDEX_ENTRY, INDEX_STRIDE, MAX_RELATIVE
 from aiodq.format.producers import Producer, PutOf, encode_producers, encode_put
-from aiodq.storage.io.durable_io import sync_directory, sync_file, write_all
+from aiodq.storage.io.durable_io import sync_directory, sync_failure, sync_file, write_all
 from aiodq.storage.io.file_pool import PooledFile, is_ready, make_ready
 from aiodq.storage.io.filesystem import close_file
 from aiodq.storage.io.os_errors import storage_error
@@ -19,7 +19,7 @@ from aiodq.storage.segments.segment_contents import Contents
 from aiodq.storage.segments.segment_files import scanned_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from aiodq.format.columns import Columns
     from aiodq.format.frame import Encoded
@@ -362,6 +362,22 @@ class ActiveSegment:
         """
         position = self.segment.data_end
         sync_file(self._file, self.segment.path)
+        self._ahead.synced(position)
+
+    def begin_sync(self, submit: Callable[[File], object]) -> bool:
+        """As `PooledFile.begin_sync`: what `sync` does, in two steps."""
+        return self._pooled is not None and self._pooled.begin_sync(submit)
+
+    def end_sync(self, position: int, error: int) -> None:
+        """The sync that was begun when the frames ended at `position` has ended, with this errno, 0 for none.
+
+        Raises:
+            StoreFailedError: nobody knows what is there.
+        """
+        if self._pooled is not None:
+            self._pooled.end_sync(synced=not error)
+        if error:
+            raise sync_failure(OSError(error, os.strerror(error)), self.segment.path)
         self._ahead.synced(position)
 
     def seal(self) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.format.columns import Columns
     from aiodq.options import ChannelOptions, StoreOptions
-    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.io.filesystem import File, FileSystem
     from aiodq.storage.log.producer_table import Origin
     from aiodq.storage.segments.offset_ranges import Ranges
     from aiodq.storage.state.stored_options import StoredOptions
@@ -81,8 +81,8 @@ class TopicLog:
     """
 
     __slots__ = (
-        "_active", "_clock", "_describing", "_skipped", "_slots", "closed", "cut_bytes", "damages", "directory",
-        "durable", "fs", "listed", "meta", "options", "producers", "segments",
+        "_active", "_begun", "_clock", "_describing", "_skipped", "_slots", "closed", "cut_bytes", "damages",
+        "directory", "durable", "fs", "listed", "meta", "options", "producers", "segments",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +105,7 @@ class TopicLog:
         self.directory: str = directory
         self.options: LogOptions = options
         self._clock = clock
+        self._begun: tuple[ActiveSegment, int, int] | None = None
         self._describing = threading.Lock()
         self._skipped = 0
         self.closed: bool = False
@@ -343,6 +344,27 @@ class TopicLog:
         active = self._active
         end = active.segment.end
         active.sync()
+        self.durable = max(self.durable, end)
+        self._note()
+
+    def begin_sync(self, submit: Callable[[File], object]) -> bool:
+        """As `PooledFile.begin_sync`, of the segment that is written to: what `sync` does, in two steps."""
+        active = self._active
+        # INVARIANT: what the sync covers is what was committed before it began.
+        self._begun = active, active.segment.data_end, active.segment.end
+        return self._slots.ready and active.begin_sync(submit)
+
+    def end_sync(self, error: int) -> None:
+        """The sync that was begun has ended, with this errno, 0 for none.
+
+        Raises:
+            StoreFailedError: nobody knows what the device holds; the log must not be used any further.
+        """
+        begun, self._begun = self._begun, None
+        if begun is None:
+            raise StoreFailedError("a sync has ended that nobody began; open the store again", self.directory)
+        active, position, end = begun
+        active.end_sync(position, error)
         self.durable = max(self.durable, end)
         self._note()
 

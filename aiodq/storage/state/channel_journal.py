@@ -35,19 +35,20 @@ from aiodq.storage.io.durable_io import (
     read_file,
     replace_file,
     sweep_temporaries,
+    sync_failure,
     sync_file,
     sync_names,
     write_again,
     write_all,
 )
-from aiodq.storage.io.file_pool import is_ready, make_ready
+from aiodq.storage.io.file_pool import PooledFile, is_ready, make_ready
 from aiodq.storage.io.filesystem import close_file
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import Damage, quarantine
 from aiodq.storage.state.topic_meta import TOPIC_FILE, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from uuid import UUID
 
     from aiodq.storage.io.filesystem import File, FileSystem
@@ -255,6 +256,7 @@ class ChannelJournal:
         self._reserved = 0
         self._mutex = threading.Lock()
         self._since: list[Op] | None = None
+        self._begun: PooledFile | None = None
         self.unclean: bool = bool(self.damages)
         for damage in self.damages:
             if damage.end > damage.position:
@@ -406,6 +408,30 @@ class ChannelJournal:
         with self._mutex:
             self._reserve(self._file)
         sync_file(self._file, self._path)
+
+    def begin_sync(self, submit: Callable[[File], object]) -> bool:
+        """Have `submit` begin a sync of the file; `end_sync` is to follow it.
+
+        Returns:
+            False where that cannot be, or zeros are to be written first, and `sync` is to be called.
+        """
+        file = self._file
+        if self.scant or not isinstance(file, PooledFile) or not file.begin_sync(submit):
+            return False
+        self._begun = file
+        return True
+
+    def end_sync(self, error: int) -> None:
+        """The sync that was begun has ended, with this errno, 0 for none.
+
+        Raises:
+            StoreFailedError: nobody knows what is there.
+        """
+        file, self._begun = self._begun, None
+        if file is not None:
+            file.end_sync(synced=not error)
+        if error:
+            raise sync_failure(OSError(error, os.strerror(error)), self._path)
 
     def imaged(self) -> None:
         """An image is taken that `fold` will get: what is appended from now on is not in it, and must outlive it."""

@@ -11,6 +11,7 @@ import zlib
 from typing import TYPE_CHECKING, Final, Literal
 
 from aiodq.storage.io.durable_io import sync_file, write_all
+from aiodq.storage.io.file_pool import is_ready
 from aiodq.storage.io.filesystem import close_file
 from aiodq.storage.io.os_errors import storage_error
 
@@ -122,6 +123,11 @@ class WatermarkFile:
         except OSError as cause:
             raise storage_error(cause, path) from cause
         self.values: tuple[int, int] = (values[0], values[1])
+
+    @property
+    def ready(self) -> bool:
+        """Whether `write` opens no file: one that was idle may be closed."""
+        return is_ready(self._file)
 
     def write(self, first: int, second: int) -> None:
         """Put both values into the older slot. Not synced: it reaches the disk whenever the system writes it.

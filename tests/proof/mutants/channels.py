@@ -28,6 +28,15 @@ def acks_are_told_before_the_sync() -> Patch:
     return mock.patch.object(AckPersister, "_sync_journals", unsynced)
 
 
+change(
+    "a sync of the kernel's that failed makes acks durable",
+    ChannelJournal.end_sync,
+    "if error:",
+    "if not self:",
+    test="tests/system/test_sync_backend.py::test_an_acks_sync_that_fails_stops_the_store",
+)
+
+
 @mutant("checkpoints", "reopening")
 def a_checkpoint_is_overwritten_in_place() -> Patch:
     def overwrite(fs: FileSystem, path: str, data: bytes) -> None:

@@ -88,8 +88,8 @@ change(
 change(
     "a lone put is acknowledged before its sync",
     GroupCommit._sync_lone,
-    "syncer.start(log.sync)",
-    "log.durable = log.end; syncer.start(log.sync); engine.publisher.synced()",
+    "syncer.start(log)",
+    "log.durable = log.end; syncer.start(log); engine.publisher.synced()",
     "single puts",
 )
 change(
@@ -151,6 +151,21 @@ change(
     "active.sync()\n    end = active.segment.end",
     "written while syncing",
     "synced now and then",
+)
+change(
+    "a sync of the kernel's counts what is committed while it runs",
+    TopicLog.end_sync,
+    "max(self.durable, end)",
+    "max(self.durable, active.segment.end)",
+    "written while syncing",
+    "synced now and then",
+)
+change(
+    "a sync of the kernel's that failed makes messages durable",
+    ActiveSegment.end_sync,
+    "if error:",
+    "if not self:",
+    test="tests/system/test_sync_backend.py::test_a_sync_that_fails_stops_the_store",
 )
 change(
     "numbers are given twice when the log's end is lost",

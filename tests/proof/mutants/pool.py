@@ -1,9 +1,17 @@
-"""Files that are closed while they are idle."""
+"""Files that are closed while they are idle, and syncs that go on by themselves."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from aiodq.engine.sync_backend import SyncBackend, Synced
 from aiodq.storage.io.file_pool import PooledFile
-from tests.proof.mutants.registry import change
+from aiodq.storage.io.kernel_aio import KernelAio
+from tests.proof.mutants.registry import Patch, change, mutant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 change(
     "a file is closed while idle without its sync",
@@ -19,6 +27,41 @@ change(
     "self._failure = None\n    self.dirty",
     test="tests/storage/io/test_file_pool.py::test_an_error_at_closing_is_told_to_all_who_rely_on_it",
 )
+change(
+    "a file that is written during a sync that goes on by itself counts as synced",
+    PooledFile.end_sync,
+    "self.dirty or not synced",
+    "not synced",
+    test="tests/storage/io/test_file_pool.py::test_what_is_written_during_a_sync_that_goes_on_by_itself_is_not_covered",
+)
+change(
+    "a file of which a sync goes on by itself that failed counts as synced",
+    PooledFile.end_sync,
+    "self.dirty or not synced",
+    "self.dirty",
+    test="tests/storage/io/test_file_pool.py::test_a_sync_that_goes_on_by_itself_counts_once_it_has_ended",
+)
+change(
+    "of many syncs that have ended at once some are never told",
+    KernelAio.ended,
+    "while count == _MOST:",
+    "for _ in range(1):",
+    test="tests/storage/io/test_kernel_aio.py",
+)
+
+
+@mutant("single puts", "puts and acks")
+def a_sync_of_the_kernels_counts_that_was_never_begun() -> Patch:
+    def nothing(backend: SyncBackend, what: Synced, report: Callable[[None, BaseException | None], None]) -> None:
+        if backend._aio is None or not what.begin_sync(lambda _file: None):
+            backend.threads.start(what.sync, report)
+            return
+        what.end_sync(0)
+        backend._loop.call_soon(report, None, None)
+
+    return mock.patch.object(SyncBackend, "start", nothing)
+
+
 change(
     "a file that is opened again may be another one",
     PooledFile.checked,

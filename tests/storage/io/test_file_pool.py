@@ -283,3 +283,103 @@ def test_many_topics_with_few_descriptors(topics: int, limit: int, tmp_path: Pat
     command = [sys.executable, "-c", MANY, str(tmp_path / "store"), str(topics), str(limit)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=850)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-3000:]
+
+
+def crowd_out(fs: PooledFileSystem, directory: Path) -> None:
+    """Use so many others that those before are closed."""
+    for name in "abc":
+        (file,) = made(fs, directory, name)
+        file.write_at([b"!"], 0)
+
+
+class Kernel:
+    """What syncs by itself: knows which files it was given, and refuses them if told to."""
+
+    def __init__(self) -> None:
+        self.given: list[File] = []
+        self.refuses = False
+
+    def submit(self, file: File) -> None:
+        if self.refuses:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        self.given.append(file)
+
+
+def begun(fs: PooledFileSystem, directory: Path) -> tuple[PooledFile, Kernel]:
+    """Return a file that holds something, and of which a sync has begun that goes on by itself."""
+    (file,) = made(fs, directory, "f")
+    assert isinstance(file, PooledFile)
+    file.write_at([b"2"], 0)
+    assert file in fs.dirty
+    kernel = Kernel()
+    assert file.begin_sync(kernel.submit)
+    assert kernel.given == [file.file]
+    return file, kernel
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_a_sync_that_goes_on_by_itself_counts_once_it_has_ended(
+    fs: PooledFileSystem, tmp_path: Path, *, synced: bool
+) -> None:
+    file, _ = begun(fs, tmp_path)
+    assert file in fs.dirty
+    file.end_sync(synced=synced)
+    assert (file in fs.clean, file in fs.dirty, file.dirty) == (synced, not synced, not synced)
+
+
+def test_what_is_written_during_a_sync_that_goes_on_by_itself_is_not_covered(
+    fs: PooledFileSystem, spy: WatchedFileSystem, tmp_path: Path
+) -> None:
+    file, _ = begun(fs, tmp_path)
+    file.write_at([b"3"], 0)
+    file.end_sync(synced=True)
+    assert file in fs.dirty
+    before = spy.calls["sync"]
+    crowd_out(fs, tmp_path)
+    assert file.file is None
+    # Each of the three others is synced when it is made.
+    assert spy.calls["sync"] == before + 4
+
+
+def test_a_file_that_is_laid_down_during_such_a_sync_is_opened_again(fs: PooledFileSystem, tmp_path: Path) -> None:
+    file, kernel = begun(fs, tmp_path)
+    crowd_out(fs, tmp_path)
+    assert file.file is None
+    assert not file.begin_sync(kernel.submit)
+    file.end_sync(synced=True)
+    assert file.read_at(1, 0) == b"2"
+    assert file in fs.clean
+    file.close()
+    file.end_sync(synced=True)
+    assert file not in fs.clean
+
+
+def test_a_sync_that_is_not_begun_changes_nothing(fs: PooledFileSystem, spy: WatchedFileSystem, tmp_path: Path) -> None:
+    (file,) = made(fs, tmp_path, "f")
+    assert isinstance(file, PooledFile)
+    file.write_at([b"2"], 0)
+    kernel = Kernel()
+    kernel.refuses = True
+    assert not file.begin_sync(kernel.submit)
+    assert file.dirty
+    before = spy.calls["sync"]
+    file.sync()
+    assert spy.calls["sync"] == before + 1
+    kernel.refuses = False
+    file.close()
+    assert not file.begin_sync(kernel.submit)
+
+
+def test_a_failure_that_is_known_is_told_by_the_sync_itself(
+    fs: PooledFileSystem, spy: WatchedFileSystem, tmp_path: Path
+) -> None:
+    (file,) = made(fs, tmp_path, "f")
+    assert isinstance(file, PooledFile)
+    file.write_at([b"2"], 0)
+    spy.fail(errno.EIO, "sync", match=str(tmp_path / "f"), times=1)
+    crowd_out(fs, tmp_path)
+    file.read_at(1, 0)
+    assert file.ready
+    assert not file.begin_sync(Kernel().submit)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        file.sync()

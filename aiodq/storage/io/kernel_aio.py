@@ -1,0 +1,146 @@
+"""Syncs that Linux does while their caller goes on, without a thread: `IOCB_CMD_FDSYNC`, and an eventfd that tells.
+
+It is the interface of `io_submit(2)`, which neither Python's library nor the C library has. What it does for a sync is
+what fdatasync does, errors included (`fs/aio.c`, since Linux 4.18). It never waits for the device; whoever asks learns
+of the end by the eventfd, which an event loop watches as it does a socket.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+import sys
+from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import finalize
+
+from aiodq.storage.io.filesystem import OsFile
+
+if TYPE_CHECKING:
+    from aiodq.storage.io.filesystem import File
+
+__all__ = ["KernelAio"]
+
+
+class _Calls(NamedTuple):
+    """The numbers of the system calls on one kind of machine."""
+
+    setup: int
+    destroy: int
+    getevents: int
+    submit: int
+
+
+_GENERIC: Final = _Calls(setup=0, destroy=1, getevents=4, submit=2)
+_CALLS: Final = {
+    "x86_64": _Calls(setup=206, destroy=207, getevents=208, submit=209),
+    "aarch64": _GENERIC,
+    "riscv64": _GENERIC,
+}
+"""Machines with 64 bits, the least significant byte first: the layout of `_REQUEST` is theirs."""
+
+_MOST: Final = 64
+"""Syncs at once. All stores of a machine share 65,536 of them (`/proc/sys/fs/aio-max-nr`)."""
+
+_FDSYNC: Final = 3
+_TELL: Final = 1
+_REQUEST: Final = struct.Struct("<QIIHhiQQqQII")
+"""`struct iocb`: number, key, flags, operation, priority, descriptor, buffer, bytes, position, flags, eventfd."""
+
+_EVENT: Final = struct.Struct("<QQqq")
+"""`struct io_event`: number, request, result, second result."""
+
+
+class KernelAio:
+    """Syncs that are under way, for one thread.
+
+    Attributes:
+        eventfd: a descriptor that can be read once a sync has ended.
+        number: of the last sync that was begun.
+    """
+
+    def __init__(self) -> None:
+        """Ask the system for it.
+
+        Raises:
+            OSError: it has none, allows none, or has no more.
+        """
+        calls = _CALLS.get(platform.machine()) if sys.platform == "linux" and sys.maxsize > 1 << 32 else None
+        if calls is None or not hasattr(os, "eventfd"):
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        self._calls = calls
+        # None of these waits, so that the interpreter's lock is kept: to give it up and take it again costs more.
+        self._call = ctypes.PyDLL(None, use_errno=True).syscall
+        self._call.restype = ctypes.c_long
+        context = ctypes.c_ulong(0)
+        self._check(self._call(calls.setup, _MOST, ctypes.byref(context)))
+        try:
+            self.eventfd: int = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError:
+            _destroy(calls.destroy, context.value, -1)
+            raise
+        self._end = finalize(self, _destroy, calls.destroy, context.value, self.eventfd)
+        # In a child that was forked nothing is under way, and the descriptor is not its own to give up at its end.
+        self._end.atexit = False
+        self.number: int = 0
+        self._context = context
+        self._request = ctypes.create_string_buffer(_REQUEST.size)
+        self._requests = (ctypes.c_void_p * 1)(ctypes.addressof(self._request))
+        self._events = ctypes.create_string_buffer(_EVENT.size * _MOST)
+        self._no_time = ctypes.create_string_buffer(16)
+
+    def submit(self, file: File) -> None:
+        """Begin a sync, which has `number` then. The file may be closed as soon as this returns: the system holds it.
+
+        Raises:
+            OSError: no sync was begun: too many are under way, say, or the file is none of the system's.
+        """
+        if not isinstance(file, OsFile):
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+        number = self.number + 1
+        _REQUEST.pack_into(
+            self._request, 0, number, 0, 0, _FDSYNC, 0, file.descriptor, 0, 0, 0, 0, _TELL, self.eventfd
+        )  # fmt: skip
+        self._check(self._call(self._calls.submit, self._context, 1, self._requests))
+        self.number = number
+
+    def ended(self) -> list[tuple[int, int]]:
+        """Return the numbers of the syncs that have ended since the last call, each with its errno, 0 for none.
+
+        Raises:
+            OSError: the system does not tell.
+        """
+        try:
+            os.eventfd_read(self.eventfd)
+        except BlockingIOError:
+            return []
+        ended: list[tuple[int, int]] = []
+        least, most, count = ctypes.c_long(0), ctypes.c_long(_MOST), _MOST
+        # What is left now, the eventfd does not tell of again; and it takes more at once than it was asked for.
+        while count == _MOST:
+            count = self._check(
+                self._call(self._calls.getevents, self._context, least, most, self._events, self._no_time)
+            )
+            events = _EVENT.iter_unpack(self._events.raw[: count * _EVENT.size])
+            ended += [(number, -result if result < 0 else 0) for number, _, result, _ in events]
+        return ended
+
+    def close(self) -> None:
+        """Give it back, once every sync has ended. Repeating it does nothing."""
+        self._end()
+
+    @staticmethod
+    def _check(result: int) -> int:
+        if result < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        return result
+
+
+def _destroy(call: int, context: int, eventfd: int) -> None:
+    # This one waits for what is under way, without the interpreter's lock.
+    ctypes.CDLL(None).syscall(call, ctypes.c_ulong(context))
+    if eventfd >= 0:
+        os.close(eventfd)

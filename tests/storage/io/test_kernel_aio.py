@@ -1,0 +1,149 @@
+"""Syncs that the kernel does while the caller goes on."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import platform
+import select
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiodq.storage.io.filesystem import OsFile, OsFileSystem
+from aiodq.storage.io.kernel_aio import KernelAio
+from aiodq.testing import WatchedFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def aio() -> Iterator[KernelAio]:
+    try:
+        aio = KernelAio()
+    except OSError as refused:
+        pytest.skip(f"needs io_submit, which this system does not give: {refused}")
+    yield aio
+    aio.close()
+
+
+def opened(path: Path) -> OsFile:
+    file = OsFileSystem().open(str(path), create=True)
+    assert isinstance(file, OsFile)
+    file.write_at([b"x"], 0)
+    return file
+
+
+def all_of(aio: KernelAio, count: int) -> list[tuple[int, int]]:
+    """Return what has ended, once that is so many."""
+    ended: list[tuple[int, int]] = []
+    watched = select.poll()
+    watched.register(aio.eventfd, select.POLLIN)
+    while len(ended) < count:
+        assert watched.poll(10_000)
+        ended += aio.ended()
+    return ended
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_each_is_told_of_once_by_its_number(aio: KernelAio, tmp_path: Path) -> None:
+    file = opened(tmp_path / "f")
+    assert aio.ended() == []
+    numbers = []
+    for _ in range(3):
+        aio.submit(file)
+        numbers.append(aio.number)
+    assert sorted(all_of(aio, 3)) == [(number, 0) for number in numbers] == [(1, 0), (2, 0), (3, 0)]
+    assert aio.ended() == []
+    file.close()
+
+
+def test_a_file_may_be_closed_while_it_is_synced(aio: KernelAio, tmp_path: Path) -> None:
+    for number in range(1, 40):
+        file = opened(tmp_path / f"f{number}")
+        aio.submit(file)
+        file.close()
+        # Whatever gets the descriptor now is not what is synced.
+        os.close(os.eventfd(0))
+        assert all_of(aio, 1) == [(number, 0)]
+
+
+def test_what_cannot_be_synced_is_refused_at_once_and_has_no_number(aio: KernelAio, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    for descriptor in (-1, reading):
+        with pytest.raises(OSError, match=r"."):
+            aio.submit(OsFile(descriptor))
+    os.close(reading)
+    os.close(writing)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOTSUP)):
+        aio.submit(WatchedFileSystem().open(str(tmp_path / "f"), create=True))
+    assert aio.number == 0
+    assert aio.ended() == []
+
+
+def test_more_than_it_takes_at_once_are_refused_and_none_is_forgotten(aio: KernelAio, tmp_path: Path) -> None:
+    file, begun = opened(tmp_path / "f"), 0
+    with pytest.raises(OSError, match=os.strerror(errno.EAGAIN)):
+        # It may take more than it was asked for.
+        for _ in range(100_000):
+            aio.submit(file)
+            begun += 1
+    assert begun > 64
+    done = 0
+    while done < begun:
+        select.select([aio.eventfd], [], [], 10)
+        done += os.eventfd_read(aio.eventfd)
+    os.eventfd_write(aio.eventfd, done)
+    # All of them at once, as the eventfd tells of none of them again.
+    assert sorted(aio.ended()) == [(number, 0) for number in range(1, begun + 1)]
+    aio.submit(file)
+    assert all_of(aio, 1) == [(begun + 1, 0)]
+    file.close()
+
+
+def test_it_is_given_back_after_what_is_under_way(tmp_path: Path) -> None:
+    file, before = opened(tmp_path / "f"), descriptors()
+    try:
+        for _ in range(3):
+            aio = KernelAio()
+            aio.submit(file)
+            aio.close()
+            aio.close()
+            with pytest.raises(OSError, match=r"."):
+                aio.submit(file)
+    except OSError as refused:
+        pytest.skip(f"needs io_submit, which this system does not give: {refused}")
+    finally:
+        file.close()
+    assert descriptors() == before - 1
+
+
+def test_one_that_nobody_holds_is_given_back(aio: KernelAio) -> None:
+    before = descriptors()
+    other: KernelAio | None = KernelAio()
+    assert other is not None
+    assert other.eventfd != aio.eventfd
+    assert descriptors() == before + 1
+    other = None
+    gc.collect()
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("machine", ["s390x", "i686", ""])
+def test_a_machine_of_which_the_calls_are_not_known_has_none(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSYS)):
+        KernelAio()
+
+
+def test_another_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSYS)):
+        KernelAio()
