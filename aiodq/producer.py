@@ -78,11 +78,13 @@ class Producer:
         plain = tag is None and key is None and headers is None and delay is None and ttl is None
         if plain and commit.inline:
             offset = commit.put_now(body)
+            if offset >= 0:
+                return offset
             if offset == GIVE_WAY:
                 await asyncio.sleep(0)
                 offset = commit.put_now(body, gave_way=True)
-            if offset >= 0:
-                return offset
+                if offset >= 0:
+                    return offset
         put_buffer, accept = self._engine.put_buffer, commit.put_lone if commit.lone else commit.accept
         waiter = accept(body) if plain else None
         if waiter is None:

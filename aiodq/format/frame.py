@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -31,7 +32,7 @@ from aiodq.format.layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from aiodq.format.checksum import Checksum
     from aiodq.format.layout import BytesLike
@@ -57,7 +58,6 @@ _PREFIX: Final = FRAME_PREFIX.size
 _BATCH: Final = BATCH_HEADER.size
 _NO_HEADER: Final = bytes(BATCH_HEADER.size)
 _COMPACT_REST: Final = struct.Struct(FRAME_PREFIX.format.replace("<II", "<", 1))
-_COMPACT_ENDS: Final = tuple(struct.Struct(f"<{padding}xI") for padding in range(ALIGNMENT))
 _COUNTS: Final = struct.Struct("<III")
 
 
@@ -233,15 +233,24 @@ def _lag(first: int, watermark: int) -> int:
 
 def encode_compact(body: bytes, context: FrameContext, first: int, watermark: int, time_ns: int) -> bytes:
     """Return the frame of one record that is nothing but its body; see `encode_frames`."""
-    used = COMPACT_MIN + len(body)
-    padding = -used % ALIGNMENT
-    length = used + padding
+    pack, length, padding = _compact_shape(len(body))
     lag = first - watermark
     if not 0 <= lag < LAG_UNKNOWN:
         lag = _lag(first, watermark)
-    rest = _COMPACT_REST.pack(KIND_COMPACT, padding, 0, first - context.base, lag, time_ns)
-    covered = b"".join((rest, body, _COMPACT_ENDS[padding].pack(length)))
+    covered: bytes = pack(KIND_COMPACT, padding, 0, first - context.base, lag, time_ns, body, length)
     return FRAME_START.pack(length, context.checksum(covered, context.salt)) + covered
+
+
+@lru_cache(maxsize=1024)
+def _compact_shape(size: int) -> tuple[Callable[..., bytes], int, int]:
+    """Return of a record of so many bytes: what packs all but the frame's start, the frame's length, its padding.
+
+    Messages of one topic have few sizes, as a rule, and one call that packs all of it takes half the time of several.
+    """
+    used = COMPACT_MIN + size
+    padding = -used % ALIGNMENT
+    rest = struct.Struct(f"{FRAME_PREFIX.format.replace('<II', '<', 1)}{size}s{padding}xI")
+    return rest.pack, used + padding, padding
 
 
 def encode_control(kind: int, body: bytes, context: FrameContext, first: int, *, watermark: int, time_ns: int) -> bytes:

@@ -34,6 +34,7 @@ class CreatedTopic(Protocol):
 
     name: str
     serial: int
+    visible: int
     submitted: int
     log: TopicLog | NoLog
 
@@ -221,11 +222,15 @@ class Creation:
         """Have a channel made: with those before it, where nothing else was asked for or put since."""
         engine = self._engine
         group, since = self._group or (None, None)
-        if group is not None and since == (engine.serial, engine.submitted, after) and group.join(channel):
+        if (
+            group is not None
+            and since == (engine.visible, engine.serial, engine.submitted, after)
+            and group.join(channel)
+        ):
             return
         group = _ChannelGroup(engine, channel)
         engine.submit(group.make, group.made, after=after)
-        self._group = group, (engine.serial, engine.submitted, after)
+        self._group = group, (engine.visible, engine.serial, engine.submitted, after)
 
     def put_off(self, channel: str, again: Callable[[], None], error: Exception) -> None:
         """A channel could not be made; `again` tries once more."""

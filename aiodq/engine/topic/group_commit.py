@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import current_task, get_running_loop
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import ref
 
 from aiodq.engine.put_batch import OVERHEAD, Part, PutResult
 from aiodq.errors import AiodqError, StoreFailedError
@@ -15,7 +16,7 @@ from aiodq.storage.log.topic_log import TopicLog
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.engine_host import TopicEngineHost
@@ -50,6 +51,10 @@ all its futures and its turn. For 100 bytes: 6.5 microseconds a put of 8 tasks, 
 
 _OVERLAP: Final = 1 << 20
 """With so much waiting, the next batch is written beside a sync instead of after it."""
+
+
+def _nobody() -> None:
+    """Stand for a weak reference to a task that is no more."""
 
 
 class WrittenTopic(Protocol):
@@ -115,9 +120,9 @@ class GroupCommit:
     """
 
     __slots__ = (
-        "_before", "_bounded", "_counting", "_engine", "_gathering", "_host", "_least", "_log", "_loop", "_monotonic",
-        "_most", "_now_ns", "_sharing", "_task", "_tasks", "_turns", "inline", "lone", "ready", "undisturbed",
-        "writing",
+        "_before", "_bounded", "_counted", "_counting", "_engine", "_gathering", "_host", "_least", "_log", "_loop",
+        "_monotonic", "_most", "_now_ns", "_publisher", "_retention", "_sharing", "_task", "_tasks", "_turns", "inline",
+        "lone", "ready", "undisturbed", "writing",
     )  # fmt: skip
 
     def __init__(self, engine: WrittenTopic, host: TopicEngineHost) -> None:
@@ -136,8 +141,11 @@ class GroupCommit:
         self._least = self._most = 0
         self._bounded = False
         self._sharing = 0
-        self._task = self._tasks = self._before = 0
-        self._gathering = self._counting = False
+        self._task: Callable[[], asyncio.Task[Any] | None] = _nobody
+        self._tasks = self._before = 0
+        self._gathering = self._counting = self._counted = False
+        self._publisher = engine.publisher
+        self._retention = engine.retention
         self._log: TopicLog | None = None
 
     def stop_inline(self) -> None:
@@ -175,6 +183,9 @@ class GroupCommit:
         )
         durably = options.sync == "always"
         self._counting = options.sync == "interval"
+        # INVARIANT: whatever is written behind the beginning of a sync, or the end of a tick, is of another batch than
+        # what was written before. Both are within a turn, and this is at its end.
+        self._counted = False
         self.inline = at_once and not durably and self._sharing <= _CROWD
         self.lone = at_once and durably and not engine.syncer.busy and self._sharing <= 1
 
@@ -239,13 +250,16 @@ class GroupCommit:
             self._failed(log, error)
             raise
         try:
-            self._count(engine, span[1], len(bodies), now)
+            engine.visible = span[1]
+            self._retention.written_at = now
+            if not self._counted:
+                self._count(engine, len(bodies))
             engine.publisher.show_many(Batch(span[0], time_ns, columns), cost)
         except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
             self._stop(error)
         return span[0]
 
-    def put_now(self, body: object, *, gave_way: bool = False) -> int:  # noqa: C901 - a call costs more than a branch
+    def put_now(self, body: object, *, gave_way: bool = False) -> int:  # noqa: C901, PLR0911 - a call costs more than a branch
         """Write a message at once; return its offset, or `NOT_NOW` or `GIVE_WAY`.
 
         Raises:
@@ -253,22 +267,22 @@ class GroupCommit:
             StorageError: nothing was written.
             StoreFailedError: the store has stopped.
         """
-        if not self.inline or type(body) is not bytes or not self._least <= len(body) <= self._most:
+        log, engine = self._log, self._engine
+        if not self.inline or log is None or type(body) is not bytes or not self._least <= len(body) <= self._most:
+            return NOT_NOW
+        if self._bounded and not engine.put_buffer.has_room(1, len(body) + OVERHEAD):
             return NOT_NOW
         try:
-            here = get_running_loop() is self._loop
-        except RuntimeError:  # there is none in this thread
-            here = False
-        log, engine = self._log, self._engine
-        if not here or log is None or (self._bounded and not engine.put_buffer.has_room(1, len(body) + OVERHEAD)):
+            task = current_task()
+        except RuntimeError:  # there is no loop in this thread
             return NOT_NOW
-        # By its identity, as a task that has ended is not to be kept. One that takes its place in memory is as good.
-        task, now = id(current_task(self._loop)), self._monotonic()
-        if task != self._task:
+        now = self._monotonic()
+        # The task that put last is one of the store's loop.
+        if task is None or task is not self._task():
             # It does not give way, which would have those who put after it come before it.
-            if self._crowded(task):
+            if get_running_loop() is not self._loop or self._crowded(task):
                 return NOT_NOW
-        elif not gave_way and (now >= self._turns.until or not engine.serial % _LONGEST_RUN) and self._turns.over(now):
+        elif now >= self._turns.until and not gave_way and self._turns.over(now):
             return GIVE_WAY
         time_ns = self._now_ns()
         try:
@@ -279,14 +293,19 @@ class GroupCommit:
         if offset < 0:
             return NOT_NOW
         try:
-            self._count(engine, offset + 1, 1, now)
+            engine.visible = offset + 1
+            self._retention.written_at = now
+            if not self._counted:
+                self._count(engine, 1)
             if engine.channel_engines:
-                engine.publisher.show(offset, time_ns, body)
+                self._publisher.show(offset, time_ns, body)
+            if not offset % _LONGEST_RUN:
+                self._turns.until = now
         except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
             self._stop(error)
         return offset
 
-    def _crowded(self, task: int) -> bool:
+    def _crowded(self, task: asyncio.Task[Any] | None) -> bool:
         """Another task puts than the last one: return whether that makes a crowd in this turn of the loop."""
         if self._tasks == _CROWD:
             self.inline = False
@@ -294,21 +313,20 @@ class GroupCommit:
         if not self._tasks:
             self._loop.call_soon(self._turned)
         self._tasks += 1
-        self._task = task
+        self._task = _nobody if task is None else ref(task)
         return False
 
     def _turned(self) -> None:
         self._before, self._tasks = self._tasks, 0
 
-    def _count(self, engine: WrittenTopic, stop: int, messages: int, now: float) -> None:
-        """The log has grown up to before `stop`, by a batch that nobody waits for."""
+    def _count(self, engine: WrittenTopic, messages: int) -> None:
+        """The log has grown, by a batch that nobody waits for. Others may belong to it until something looks."""
         engine.serial = serial = engine.taken = engine.serial + 1
-        engine.visible = stop
-        engine.retention.written_at = now
         if self._counting:
             engine.syncer.wrote_inline(serial, messages)
         else:
             engine.syncer.written = serial
+            self._counted = True
         if not engine.stirred:
             engine.stir()
 

@@ -43,8 +43,12 @@ _MOST: Final = 8192
 _LEAST: Final = 64
 """Open files of one store, however many stores there are, unless the process may have few."""
 
+_SHORTLY: Final = 0.001
+"""Seconds after which it is looked again for what nobody tells."""
+
 _NONE_FREE: Final = frozenset({errno.EMFILE, errno.ENFILE})
-_STORES: Final[WeakSet[PooledFileSystem]] = WeakSet()
+_STORES: Final[WeakSet[threading.Condition]] = WeakSet()
+"""Of each store that is open something that lives as long as it: what is compiled cannot be referred to weakly."""
 
 
 def _limit() -> int:
@@ -78,11 +82,11 @@ class PooledFileSystem:
         # Each in the order of use. Looking for a victim among thousands must not take a walk through them.
         self.clean: dict[PooledFile, None] = {}
         self.dirty: dict[PooledFile, None] = {}
-        _STORES.add(self)
+        _STORES.add(self._changed)
 
     def retire(self) -> None:
         """Leave the descriptors to the stores that are still open."""
-        _STORES.discard(self)
+        _STORES.discard(self._changed)
 
     def stay(self, in_place: Callable[[], bool]) -> None:
         """Use names only as long as `in_place` says that they are those of the store's own files."""
@@ -172,17 +176,25 @@ class PooledFileSystem:
     def _close_one(self) -> bool:
         """Close the file that was used least lately; return False where all are in use."""
         with self._changed:
-            idle = (file for files in (self.clean, self.dirty) for file in files if not (file.users or file.busy))
-            victim = next(idle, None)
+            victim = self._victim()
             if victim is None:
                 return False
-            victim.busy = True
             self._drop(victim)
         try:
             victim.lay_down()
         finally:
             self.settled(victim)
         return True
+
+    def _victim(self) -> PooledFile | None:
+        """Return the file to be closed, which is `busy` from now on, or None where all are in use."""
+        for files in (self.clean, self.dirty, self.clean, self.dirty):
+            for _ in range(len(files)):
+                file = next(iter(files))
+                if file.claimed():
+                    return file
+                self.keep(file)
+        return None
 
     # --- for files
 
@@ -208,12 +220,11 @@ class PooledFileSystem:
             self.settled(pooled)
         return file
 
-    def give_back(self, pooled: PooledFile, *, dirty: bool | None = None) -> None:
-        """End what `take` began; `dirty` tells whether something may not be on the device now, None: as before."""
+    def give_back(self, pooled: PooledFile, *, keep: bool = False) -> None:
+        """End what `take` began; `keep`: whether everything is on the device may have changed."""
         with self._changed:
             pooled.users -= 1
-            if dirty is not None:
-                pooled.dirty = dirty and not pooled.careless
+            if keep:
                 self.keep(pooled)
             if pooled.closed:
                 self._changed.notify_all()
@@ -230,6 +241,8 @@ class PooledFileSystem:
         with self._changed:
             pooled.closed = True
             self._changed.wait_for(lambda: not (pooled.busy or pooled.users))
+            while pooled.writing:
+                self._changed.wait(_SHORTLY)  # who writes alone notifies nobody
             self._drop(pooled)
 
     def keep(self, pooled: PooledFile) -> None:
@@ -253,12 +266,15 @@ class PooledFile:
         file: what is open, or None.
         users: how many use it now.
         busy: it is being opened or closed.
+        writing: who writes it alone is doing so.
+        used: that was done since somebody looked for a file to close.
         dirty: something may not be on the device.
         closed: its owner has closed it.
     """
 
     __slots__ = (
-        "_failure", "_fs", "_size", "busy", "careless", "closed", "dirty", "file", "path", "users", "write",
+        "_failure", "_fs", "_size", "busy", "careless", "closed", "dirty", "file", "path", "used", "users", "write",
+        "writing",
     )  # fmt: skip
 
     def __init__(self, fs: PooledFileSystem, path: str, file: File, *, write: bool, careless: bool) -> None:
@@ -270,6 +286,8 @@ class PooledFile:
         self.file: File | None = file
         self.users: int = 0
         self.busy: bool = False
+        self.writing: bool = False
+        self.used: bool = False
         self.dirty: bool = False
         self.closed: bool = False
         self._size = -1
@@ -288,33 +306,49 @@ class PooledFile:
     def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
         """See `File.write_at`."""
         fs = self._fs
-        # What `take` and `give_back` do, as far as an open file needs it: every put is here.
+        # What `take` does, as far as an open file needs it: `used` tells what the order of use would.
         with fs.mutex:
-            file = None if self.busy or self.closed or self.careless or self._failure is not None else self.file
+            file = None if self.busy or self.closed or self._failure is not None else self.file
             if file is not None:
-                fs.clean.pop(self, None)
-                fs.dirty.pop(self, None)
-                fs.dirty[self] = None
                 self.users += 1
         if file is None:
-            return self._write_at(buffers, position)
+            self._check()
+            file = fs.take(self)
         try:
             return file.write_at(buffers, position)
         finally:
+            self.used, self.dirty = True, not self.careless
             with fs.mutex:
-                if self.closed or self in fs.clean:  # the owner waits for the last user, or a sync has ended meanwhile
-                    fs.give_back(self, dirty=True)
-                else:
-                    self.dirty = True
-                    self.users -= 1
+                self.users -= 1
+                if self.closed:
+                    fs.settled(self)
+                elif self in fs.clean:
+                    fs.keep(self)
 
-    def _write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
-        self._check()
-        file = self._fs.take(self)
+    def write_alone(self, data: BytesLike, position: int) -> int:
+        """As `write_at`, of one buffer, by the only one who ever writes the file; every put is here.
+
+        Nothing is locked: whoever is about to close the file says so (`busy`, `closed`) before it looks whether
+        somebody writes, and here it is the other way round. So one of the two sees the other. A sync that runs
+        meanwhile marks the file clean before it begins, and here it is marked behind the write.
+
+        Returns:
+            The bytes that were written; -1 where the file is not open now, or cannot be used: see `write_at`.
+
+        Raises:
+            OSError: as the system gave it.
+        """
+        self.writing = True
         try:
-            return file.write_at(buffers, position)
+            file = self.file
+            if file is None or self.busy or self.closed or self._failure is not None:
+                return -1
+            try:
+                return file.write_at((data,), position)
+            finally:
+                self.dirty = self.used = True
         finally:
-            self._fs.give_back(self, dirty=True)
+            self.writing = False
 
     def size(self) -> int:
         """See `File.size`."""
@@ -331,20 +365,23 @@ class PooledFile:
         try:
             file.truncate(size)
         finally:
-            self._fs.give_back(self, dirty=True)
+            self.dirty = not self.careless
+            self._fs.give_back(self, keep=True)
 
     def sync(self) -> None:
         """See `File.sync`."""
         self._check()
         file = self._fs.take(self)
-        # INVARIANT: what is written during this sync may not be covered by it, and counts as not synced.
+        # INVARIANT: what is written during this sync may not be covered by it, and counts as not synced. So nobody
+        # says behind it that the file is clean.
         self.dirty = False
-        synced = False
         try:
             file.sync()
-            synced = True
+        except BaseException:
+            self.dirty = not self.careless
+            raise
         finally:
-            self._fs.give_back(self, dirty=self.dirty or not synced)
+            self._fs.give_back(self, keep=True)
 
     def begin_sync(self, submit: Callable[[File], object]) -> bool:
         """Have `submit` begin a sync, which goes on by itself; `end_sync` is to be called once it has ended.
@@ -369,7 +406,8 @@ class PooledFile:
     def end_sync(self, *, synced: bool) -> None:
         """The sync that was begun has ended."""
         with self._fs.mutex:
-            self.dirty = (self.dirty or not synced) and not self.careless
+            if not synced:
+                self.dirty = not self.careless
             if not (self.busy or self.closed):
                 self._fs.keep(self)
 
@@ -393,6 +431,19 @@ class PooledFile:
     def ready(self) -> bool:
         """Whether using it opens no file."""
         return self.file is not None and not self.busy
+
+    def claimed(self) -> bool:
+        """Have nobody use the file any more, as it is to be closed; return False where somebody does, or did lately.
+
+        One that is marked dirty, and was not when it was put among the clean ones, is to be put among the others.
+        """
+        lately, self.used = self.used, False
+        if lately or self.users or self.busy or (self.dirty and self in self._fs.clean):
+            return False
+        self.busy = True
+        if self.writing:
+            self.busy = False
+        return self.busy
 
     def lay_down(self) -> None:
         """Close the file until it is needed again. Whatever fails is told to who uses it next."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from aiodq.format.footer import IndexEntry, SegmentIndex, begins_entry, footer_bytes
+from aiodq.format.footer import IndexEntry, SegmentIndex, footer_bytes
 from aiodq.format.frame import encode_compact, encode_run, slice_frames
-from aiodq.format.layout import FOOTER_TAIL, FRAME_START, INDEX_ENTRY, INDEX_STRIDE, MAX_RELATIVE
+from aiodq.format.layout import COMPACT_MIN, FRAME_START, INDEX_STRIDE, MAX_RELATIVE
 from aiodq.format.producers import Producer, PutOf, encode_producers, encode_put
 from aiodq.storage.io.durable_io import sync_directory, sync_failure, sync_file, write_all
 from aiodq.storage.io.file_pool import PooledFile, is_ready, make_ready
@@ -45,6 +46,10 @@ def cuts(columns: Columns, *, atomic: bool) -> Iterator[Columns]:
         yield columns.slice(start, stop)
 
 
+def _write_one(file: File, data: BytesLike, position: int) -> int:
+    return file.write_at((data,), position)
+
+
 _MOST_OF_OTHERS: Final = 20_000
 """So many puts of other processes in one segment, after which the next one begins: whoever owns the store after a kill
 looks through the last segment, at some five microseconds for each of these, and everybody waits for that."""
@@ -64,14 +69,16 @@ class ActiveSegment:
     """
 
     __slots__ = (
-        "_ahead", "_entries", "_file", "_index", "_indexed", "_known", "_last_indexed", "_limit", "_of_others",
-        "_pooled", "_position", "_staged", "_staged_bytes", "_torn", "next", "segment",
+        "_ahead", "_counted", "_entries", "_file", "_fits_until", "_index", "_indexed", "_known", "_limit",
+        "_of_others", "_opens_at", "_pooled", "_position", "_staged", "_staged_bytes", "_torn", "_write_alone", "next",
+        "segment",
     )  # fmt: skip
 
     def __init__(self, fs: FileSystem, file: File, segment: Segment, index: SegmentIndex) -> None:
         """Go on behind the segment's last frame."""
         self._file = file
         self._pooled = file if isinstance(file, PooledFile) else None
+        self._write_alone = file.write_alone if isinstance(file, PooledFile) else partial(_write_one, file)
         self._ahead = Preallocation(fs, file, segment.path)
         self.segment: Segment = segment
         self._index = index
@@ -86,13 +93,16 @@ class ActiveSegment:
         self._limit = 0
         # As many as there may be: each has a frame before its own.
         self._of_others = sum(index.frames) // 2
+        # Everything before this offset is counted in the index.
+        self._counted = segment.end
         self._count_entries()
 
     def _count_entries(self) -> None:
         """Let the footer be as large as what readers may see makes it."""
         positions = self._index.positions
         self._indexed = len(positions)
-        self._last_indexed = positions[-1] if positions else -INDEX_STRIDE
+        self._opens_at = positions[-1] + INDEX_STRIDE if positions else 0
+        self._fit()
 
     @classmethod
     def create(cls, fs: FileSystem, path: str, header: SegmentHeader) -> ActiveSegment:
@@ -176,14 +186,14 @@ class ActiveSegment:
         )
         size = sum(map(len, controls)) + sum(len(frame.data) for frame in frames)
         # What is staged at once is one run, which an index never divides, and control frames before it.
-        indexed, last_indexed, position = self._indexed, self._last_indexed, self.position
+        indexed, opens_at, position = self._indexed, self._opens_at, self.position
         for length in (*map(len, controls), 0):
-            if begins_entry(position, last_indexed):
-                indexed, last_indexed = indexed + 1, position
+            if position >= opens_at:
+                indexed, opens_at = indexed + 1, position + INDEX_STRIDE
             position += length
         if self.position + size + footer_bytes(indexed) > limit and first > self.segment.base:
             return None
-        self._indexed, self._last_indexed = indexed, last_indexed
+        self._indexed, self._opens_at = indexed, opens_at
         position, relative = self.position, first - self.segment.base
         for control in controls:
             self._entries.append((IndexEntry(position, relative, 0, 1, time_ns), False, 0, 0))
@@ -196,6 +206,7 @@ class ActiveSegment:
             relative += frame.records
         self._staged += [frame.data for frame in frames]
         self._staged_bytes += size
+        self._fits_until = 0
         self.next = first + len(columns.bodies)
         if origin is not None:
             self._of_others += 1
@@ -212,6 +223,7 @@ class ActiveSegment:
         self._entries.append((entry, False, 0, 0))
         self._staged.append(frame)
         self._staged_bytes += len(frame)
+        self._fits_until = 0
 
     def _is_full(self, messages: int, *, of_other: bool) -> bool:
         """Return whether the segment has too many messages for so many more, or too many puts of other processes."""
@@ -256,44 +268,76 @@ class ActiveSegment:
         Raises:
             StorageError: call `rollback`.
         """
+        if limit != self._limit:
+            self._limit = limit
+            self._fit()
         segment, offset, position = self.segment, self.next, self._position
-        if segment.sealed or self._torn or self._staged or offset - segment.base >= MAX_RELATIVE:
-            return -1
-        pooled = self._pooled
-        if pooled is not None and (pooled.file is None or pooled.busy):
-            return -1
-        opens = position - self._last_indexed >= INDEX_STRIDE
         frame = encode_compact(body, segment.context, offset, watermark, time_ns)
         end = position + len(frame)
-        if end + (self._indexed + opens) * INDEX_ENTRY.size + FOOTER_TAIL.size > limit and offset > segment.base:
+        if end > self._fits_until:
             return -1
-        self._torn = True
         try:
             # CRASH: 2. Until the next sync any part of these bytes may be missing.
-            taken = self._file.write_at((frame,), position)
+            taken = self._write_alone(frame, position)
+            if taken < 0:
+                return -1
             if taken != len(frame):
                 write_all(self._file, [memoryview(frame)[taken:]], position + taken)
-        except OSError as cause:
-            raise storage_error(cause, segment.path, position) from cause
-        self._torn = False
-        if opens:
-            self._indexed, self._last_indexed = self._indexed + 1, position
+        except BaseException as cause:
+            self._torn = True
+            self._fit()
+            if isinstance(cause, OSError):
+                raise storage_error(cause, segment.path, position) from cause
+            raise
         self._position, self.next = end, offset + 1
+        if position >= self._opens_at or time_ns < segment.newest_ns:
+            self._note(position, offset, time_ns, len(body))
+        else:
+            segment.newest_ns = time_ns
         if zeros_ahead:
             self._ahead.top_up(end, limit)
-        self._show(offset, time_ns, len(body))
+        segment.records += 1
+        segment.raw_bytes += len(body)
+        segment.data_end = segment.size = end
+        # INVARIANT: last, as readers in other threads believe it.
+        segment.end = offset + 1
         return offset
 
-    def _show(self, offset: int, time_ns: int, raw_bytes: int) -> None:
-        """Show readers the record that was just written."""
+    def _fit(self) -> None:
+        """See up to which position `append` may write without looking at anything but that."""
+        segment = self.segment
+        if self._torn or self._staged or segment.sealed:
+            self._fits_until = 0
+            return
+        footer = footer_bytes(self._indexed + 1)
+        records = MAX_RELATIVE - (self.next - segment.base)
+        self._fits_until = min(self._limit - footer, self._position + records * COMPACT_MIN)
+
+    def _note(self, position: int, offset: int, time_ns: int, raw_bytes: int) -> None:
+        """Enter a record that was just written in the index."""
+        self._count()
         segment, index = self.segment, self._index
-        index.add_record(segment.data_end, offset - segment.base, time_ns, raw_bytes)
-        segment.records += 1
-        segment.raw_bytes += raw_bytes
+        index.add_record(position, offset - segment.base, time_ns, raw_bytes)
+        self._counted = offset + 1
         segment.newest_ns = max(segment.newest_ns, time_ns)
         segment.oldest_ns = index.oldest_ns
-        segment.data_end = segment.size = self._position
-        segment.end = offset + 1
+        if position >= self._opens_at:
+            self._indexed, self._opens_at = self._indexed + 1, position + INDEX_STRIDE
+            self._fit()
+
+    def _count(self) -> None:
+        """Count in the index what `append` wrote since it was counted last.
+
+        Each is a frame in the last entry, and none is older than the one before. The next one to count them does: an
+        entry is a few pages long, and who reads a segment that grows needs no more of it than where it begins.
+        """
+        index, segment = self._index, self.segment
+        if count := segment.end - self._counted:
+            index.records[-1] += count
+            index.frames[-1] += count
+            index.newest[-1] = segment.newest_ns
+            index.raw_bytes = segment.raw_bytes
+            self._counted = segment.end
 
     @property
     def staged_bytes(self) -> int:
@@ -332,6 +376,7 @@ class ActiveSegment:
         self._known.clear()
         if segment.sealed:
             return  # nothing was, and its size is that of the footer, too
+        self._count()
         for entry, joined, flags, raw_bytes in self._entries:
             self._index.add(entry, joined=joined, flags=flags, raw_bytes=raw_bytes)
             segment.records += entry.records
@@ -341,7 +386,8 @@ class ActiveSegment:
         self._entries.clear()
         segment.oldest_ns = self._index.oldest_ns
         segment.data_end = segment.size = self._position
-        segment.end = self.next
+        segment.end = self._counted = self.next
+        self._fit()
 
     def rollback(self) -> None:
         """Forget what was staged or written since the last commit; it is cut off before anything else is written."""
@@ -388,6 +434,8 @@ class ActiveSegment:
         """
         # INVARIANT: with part of a footer behind the frames, nothing is appended before that is cut off.
         self._torn = True
+        self._fits_until = 0
+        self._count()
         try:
             seal_file(self._file, self.segment, self._index)
         except OSError as cause:

@@ -138,6 +138,9 @@ class LogReader(FrameReader[Batch]):
         opened = self.opened(segment)
         number = next((n for n, newest in enumerate(opened.index.newest) if newest >= time_ns), None)
         if number is None:
+            # Of a segment that grows, the last entry may hold newer ones than it says.
+            number = len(opened.index) - 1
+        if number < 0:
             return None
         at = segment.base + opened.index.firsts[number]
         while at < min(segment.end, view.stop):

@@ -30,16 +30,30 @@ change(
 change(
     "a file that is written during a sync that goes on by itself counts as synced",
     PooledFile.end_sync,
-    "self.dirty or not synced",
-    "not synced",
+    "if not synced:\n            self.dirty = not self.careless",
+    "self.dirty = not synced",
     test="tests/storage/io/test_file_pool.py::test_what_is_written_during_a_sync_that_goes_on_by_itself_is_not_covered",
 )
 change(
     "a file of which a sync goes on by itself that failed counts as synced",
     PooledFile.end_sync,
-    "self.dirty or not synced",
-    "self.dirty",
+    "if not synced:",
+    "if self is None:",
     test="tests/storage/io/test_file_pool.py::test_a_sync_that_goes_on_by_itself_counts_once_it_has_ended",
+)
+change(
+    "a file is closed amid a write",
+    PooledFile.claimed,
+    "if self.writing:",
+    "if self is None:",
+    test="tests/storage/io/test_file_pool.py::test_no_file_is_closed_amid_a_write_that_locks_nothing",
+)
+change(
+    "what is written without a lock during a sync counts as synced",
+    PooledFile.write_alone,
+    "self.dirty = self.used = True",
+    "self.used = True",
+    test="tests/storage/io/test_file_pool.py::test_what_is_written_without_a_lock_is_synced_before_it_is_closed",
 )
 change(
     "of many syncs that have ended at once some are never told",

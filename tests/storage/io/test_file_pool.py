@@ -18,9 +18,10 @@ from aiodq.testing import WatchedFileSystem
 from tests.processes import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from aiodq.format.layout import BytesLike
     from aiodq.storage.io.filesystem import File
     from aiodq.testing import Gate
 
@@ -287,9 +288,92 @@ def test_many_topics_with_few_descriptors(topics: int, limit: int, tmp_path: Pat
 
 def crowd_out(fs: PooledFileSystem, directory: Path) -> None:
     """Use so many others that those before are closed."""
+    directory.mkdir(exist_ok=True)
     for name in "abc":
         (file,) = made(fs, directory, name)
         file.write_at([b"!"], 0)
+
+
+def test_what_is_written_without_a_lock_is_synced_before_it_is_closed(
+    fs: PooledFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = made(fs, tmp_path, "f")
+    assert isinstance(file, PooledFile)
+    assert file.file is not None
+    assert file.write_alone(b"22", 0) == 2
+    assert file in fs.clean, "nobody had reason to look"
+    synced: list[bool] = []
+    monkeypatch.setattr(file.file, "sync", lambda: synced.append(True))
+    crowd_out(fs, tmp_path)
+    crowd_out(fs, tmp_path / "again")
+    assert file.file is None
+    assert synced == [True]
+    assert file.write_alone(b"3", 0) == -1, "it is to be opened first, which takes a lock"
+    assert file.read_at(2, 0) == b"22"
+    assert file.write_alone(b"3", 1) == 1
+    assert file.read_at(2, 0) == b"23"
+    file.close()
+    assert file.write_alone(b"4", 0) == -1
+
+
+def test_a_sync_does_not_cover_what_is_written_without_a_lock_while_it_runs(
+    fs: PooledFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = made(fs, tmp_path, "f")
+    assert isinstance(file, PooledFile)
+    assert file.file is not None
+    sync = file.file.sync
+
+    def and_meanwhile() -> None:
+        sync()
+        assert isinstance(file, PooledFile)
+        assert file.write_alone(b"2", 0) == 1
+
+    monkeypatch.setattr(file.file, "sync", and_meanwhile)
+    file.sync()
+    assert file.dirty
+
+
+def test_no_file_is_closed_amid_a_write_that_locks_nothing(
+    fs: PooledFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = made(fs, tmp_path, "f")
+    assert isinstance(file, PooledFile)
+    open_file = file.file
+    assert open_file is not None
+    write_at = open_file.write_at
+
+    def crowded(buffers: Sequence[BytesLike], position: int) -> int:
+        for name in ("one", "two", "three"):
+            crowd_out(fs, tmp_path / name)
+        assert isinstance(file, PooledFile)
+        assert file.file is open_file
+        return write_at(buffers, position)
+
+    monkeypatch.setattr(open_file, "write_at", crowded)
+    assert file.write_alone(b"2", 0) == 1
+    assert file.read_at(1, 0) == b"2"
+
+
+def test_an_owner_that_closes_waits_for_a_write_that_locks_nothing(
+    fs: PooledFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = made(fs, tmp_path, "f")
+    assert isinstance(file, PooledFile)
+    open_file = file.file
+    assert open_file is not None
+    write_at, closing = open_file.write_at, threading.Thread(target=file.close)
+
+    def slow(buffers: Sequence[BytesLike], position: int) -> int:
+        closing.start()
+        closing.join(0.05)
+        assert closing.is_alive()
+        return write_at(buffers, position)
+
+    monkeypatch.setattr(open_file, "write_at", slow)
+    assert file.write_alone(b"2", 0) == 1
+    closing.join()
+    assert file.closed
 
 
 class Kernel:
