@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from aiodq.engine.put_batch import PLAIN, Draft, columns_cost, columns_of, plain_cost
+from aiodq.engine.put_batch import PLAIN, Draft, columns_cost, columns_of, plain_lengths
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.group_commit import GIVE_WAY
 from aiodq.engine.topic.receipt import Receipt
@@ -78,13 +78,11 @@ class Producer:
         plain = tag is None and key is None and headers is None and delay is None and ttl is None
         if plain and commit.inline:
             offset = commit.put_now(body)
-            if offset >= 0:
-                return offset
             if offset == GIVE_WAY:
                 await asyncio.sleep(0)
                 offset = commit.put_now(body, gave_way=True)
-                if offset >= 0:
-                    return offset
+            if offset >= 0:
+                return offset
         put_buffer, accept = self._engine.put_buffer, commit.put_lone if commit.lone else commit.accept
         waiter = accept(body) if plain else None
         if waiter is None:
@@ -136,9 +134,10 @@ class Producer:
         check_bodies(bodies)
         bodies = list(bodies)
         if bodies and tag is None and key is None and headers is None and delay is None and ttl is None:
-            cost = await self._plain_cost(bodies)
-            if cost is not None:
-                return await self._put_plain(cast("list[bytes]", bodies), cost)
+            few = len(bodies) <= _AT_ONCE
+            lengths = plain_lengths(bodies, engine.options) if few else await self._plain_lengths(bodies)
+            if lengths is not None:
+                return await self._put_plain(Columns(cast("list[bytes]", bodies), lengths=lengths))
         columns, cost = await self._columns(bodies, put_buffer.accepted(Draft(b"", tag, key, headers, delay, ttl)))
         engine.check()
         if not bodies:
@@ -162,31 +161,28 @@ class Producer:
             cost += columns_cost(pieces[-1])
         return Columns.joined(pieces), cost
 
-    async def _plain_cost(self, bodies: list[Any]) -> int | None:
-        """Return what `plain_cost` does, piece by piece, as looking at very many holds up others."""
-        options = self._engine.options
-        if len(bodies) <= _AT_ONCE:
-            return plain_cost(bodies, options)
-        total = 0
+    async def _plain_lengths(self, bodies: list[Any]) -> list[int] | None:
+        """Return what `plain_lengths` does, piece by piece, as looking at very many holds up others."""
+        options, lengths = self._engine.options, list[int]()
         for start in range(0, len(bodies), _AT_ONCE):
-            cost = plain_cost(bodies[start : start + _AT_ONCE], options)
-            if cost is None:
+            some = plain_lengths(bodies[start : start + _AT_ONCE], options)
+            if some is None:
                 return None
-            total += cost
+            lengths += some
             await asyncio.sleep(0)
-        return total
+        return lengths
 
-    async def _put_plain(self, bodies: list[bytes], cost: int) -> range:
-        """As `put_many`, of messages that are nothing but bodies, and cost so many bytes of memory."""
-        engine = self._engine
-        offset = engine.group_commit.put_many_now(bodies, cost)
+    async def _put_plain(self, columns: Columns) -> range:
+        """As `put_many`, of messages that are nothing but bodies."""
+        engine, cost = self._engine, columns_cost(columns)
+        offset = engine.group_commit.put_many_now(columns, cost)
         if offset == GIVE_WAY:
             await asyncio.sleep(0)
-            offset = engine.group_commit.put_many_now(bodies, cost, gave_way=True)
+            offset = engine.group_commit.put_many_now(columns, cost, gave_way=True)
         if offset >= 0:
-            return range(offset, offset + len(bodies))
+            return range(offset, offset + len(columns.bodies))
         engine.check()
-        return await self._put_columns(Columns(bodies), cost)
+        return await self._put_columns(columns, cost)
 
     async def _put_columns(self, columns: Columns, cost: int) -> range:
         """As `put_many`, of messages that were looked at, and cost so many bytes of memory."""

@@ -31,7 +31,7 @@ __all__ = [
     "columns_cost",
     "columns_of",
     "messages_of",
-    "plain_cost",
+    "plain_lengths",
 ]
 
 C = TypeVar("C")
@@ -88,17 +88,20 @@ def columns_cost(columns: Columns) -> int:
     return sum(columns.sizes()) + OVERHEAD * len(columns.bodies)
 
 
-def plain_cost(bodies: list[Any], options: StoreOptions) -> int | None:
-    """Return the bytes of memory of messages that are nothing but bodies; None where one is not, or may not be put.
+def plain_lengths(bodies: list[Any], options: StoreOptions) -> list[int] | None:
+    """Return the lengths of messages that are nothing but bodies; None where one is not, or may not be put.
 
     No statement of Python's is executed for each of them.
     """
     if set(map(type, bodies)) != _BYTES:
         return None
-    sizes = list(map(len, bodies))
-    if min(sizes) < options.min_message_bytes or max(sizes) > options.max_message_bytes:
+    lengths = list(map(len, bodies))
+    if options.min_message_bytes and min(lengths) < options.min_message_bytes:
         return None
-    return sum(sizes) + OVERHEAD * len(sizes)
+    # Where all of them together are not too large, none is.
+    if sum(lengths) > options.max_message_bytes and max(lengths) > options.max_message_bytes:
+        return None
+    return lengths
 
 
 def accepted_cost(message: Accepted, body: bytes) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntFlag
 from itertools import accumulate, chain
 from operator import add
@@ -77,6 +77,7 @@ class Columns:
         keys: bytes or None.
         headers: text by text; an empty mapping for none.
         transaction: the number of the transaction that put all of them, or None.
+        lengths: the bodies' lengths, bytes, where somebody has them already; not to be changed.
     """
 
     bodies: list[bytes]
@@ -87,6 +88,7 @@ class Columns:
     keys: list[bytes | None] | None = None
     headers: list[Mapping[str, str]] | None = None
     transaction: int | None = None
+    lengths: list[int] | None = field(default=None, compare=False)
 
     @property
     def plain(self) -> bool:
@@ -103,7 +105,7 @@ class Columns:
 
     def sizes(self) -> Iterable[int]:
         """Return about how many bytes each record takes, to tell where a frame is full."""
-        sizes: Iterable[int] = map(len, self.bodies)
+        sizes: Iterable[int] = map(len, self.bodies) if self.lengths is None else self.lengths
         if self.keys is not None:
             sizes = map(add, sizes, (len(key or b"") for key in self.keys))
         if self.tags is not None:
@@ -123,6 +125,7 @@ class Columns:
             None if self.keys is None else self.keys[start:stop],
             None if self.headers is None else self.headers[start:stop],
             self.transaction,
+            None if self.lengths is None else self.lengths[start:stop],
         )
 
     @classmethod
@@ -162,7 +165,7 @@ def column_parts(columns: Columns) -> tuple[int, list[bytes]]:
     """Return the `Flags` of the columns that are there, and the payload in parts that are to be joined."""
     bodies = columns.bodies
     if columns.plain:
-        return 0, [u32_bytes(map(len, bodies)), *bodies]
+        return 0, [u32_bytes(map(len, bodies) if columns.lengths is None else columns.lengths), *bodies]
     count = len(bodies)
     numbers = struct.Struct(f"<{count}q")
     flags = 0

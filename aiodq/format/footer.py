@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from aiodq.format.layout import BytesLike
 
-__all__ = ["FooterTail", "IndexEntry", "SegmentIndex", "begins_entry", "encode_footer", "footer_bytes"]
+__all__ = ["FooterTail", "IndexEntry", "SegmentIndex", "encode_footer", "footer_bytes"]
 
 _CRC_AT = FOOTER_TAIL.size - 12
 
@@ -34,11 +34,6 @@ _CRC_AT = FOOTER_TAIL.size - 12
 def footer_bytes(entries: int) -> int:
     """Return the size of a footer whose index has so many entries."""
     return entries * INDEX_ENTRY.size + FOOTER_TAIL.size
-
-
-def begins_entry(position: int, previous: int) -> bool:
-    """Return whether a frame at `position` begins an entry of its own behind the one at `previous`, if it may."""
-    return position - previous >= INDEX_STRIDE
 
 
 class IndexEntry(NamedTuple):
@@ -87,7 +82,7 @@ class SegmentIndex:
         self.flags |= flags
         self.raw_bytes += raw_bytes
         self.oldest_ns = min(self.oldest_ns, entry.newest_ns) if self.positions else entry.newest_ns
-        if self.positions and (joined or not begins_entry(entry.position, self.positions[-1])):
+        if self.positions and (joined or entry.position - self.positions[-1] < INDEX_STRIDE):
             self.records[-1] += entry.records
             self.frames[-1] += entry.frames
             self.newest[-1] = max(self.newest[-1], entry.newest_ns)

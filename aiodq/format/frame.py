@@ -213,14 +213,15 @@ def _worth_compressing(body: bytes, codec: int) -> bool:
 
 def slice_frames(columns: Columns) -> list[tuple[int, int]]:
     """Return (start, stop) so that each slice stays within a frame's bounds; a large message gets one of its own."""
-    ends = list(accumulate(columns.sizes()))
+    sizes, count = list(columns.sizes()), len(columns.bodies)
     slices: list[tuple[int, int]] = []
-    start, before, count = 0, 0, len(ends)
+    start = 0
     while start < count:
-        fitting = bisect_right(ends, before + FRAME_BYTES, start, min(start + FRAME_RECORDS, count))
-        stop = max(fitting, start + 1)
-        slices.append((start, stop))
-        start, before = stop, ends[stop - 1]
+        some = sizes[start : start + FRAME_RECORDS]
+        if sum(some) > FRAME_BYTES:
+            some = some[: max(bisect_right(list(accumulate(some)), FRAME_BYTES), 1)]
+        slices.append((start, start + len(some)))
+        start += len(some)
     return slices
 
 

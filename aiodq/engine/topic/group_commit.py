@@ -219,11 +219,11 @@ class GroupCommit:
             here = False
         return here and cost <= WRITE_BYTES
 
-    def put_many_now(self, bodies: list[bytes], cost: int, *, gave_way: bool = False) -> int:
+    def put_many_now(self, columns: Columns, cost: int, *, gave_way: bool = False) -> int:
         """Write messages at once, all or none; return the first offset, or what `put_now` returns in its place.
 
         Args:
-            bodies: such as `plain_cost` has looked at.
+            columns: nothing but bodies.
             cost: their bytes of memory.
             gave_way: the caller has just done so.
 
@@ -233,13 +233,13 @@ class GroupCommit:
         log, engine = self._log, self._engine
         if not self.inline or log is None or not self._free(cost) or not log.ready:
             return NOT_NOW
-        if self._bounded and not engine.put_buffer.has_room(len(bodies), cost):
+        messages = len(columns.bodies)
+        if self._bounded and not engine.put_buffer.has_room(messages, cost):
             return NOT_NOW
         now = self._monotonic()
         if not gave_way and now >= self._turns.until and self._turns.over(now):
             return GIVE_WAY
         time_ns = self._now_ns()
-        columns = Columns(bodies)
         try:
             span = log.stage(columns, time_ns, atomic=True)
             if span is None:
@@ -253,7 +253,7 @@ class GroupCommit:
             engine.visible = span[1]
             self._retention.written_at = now
             if not self._counted:
-                self._count(engine, len(bodies))
+                self._count(engine, messages)
             engine.publisher.show_many(Batch(span[0], time_ns, columns), cost)
         except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
             self._stop(error)

@@ -171,7 +171,8 @@ class ActiveSegment:
         Returns:
             The first offset and the one behind the last, or None where the segment has to roll first.
         """
-        self._limit = limit
+        if limit != self._limit:
+            self._keep_within(limit)
         if self._is_full(len(columns.bodies), of_other=origin is not None):
             return None
         first = self.next
@@ -184,27 +185,19 @@ class ActiveSegment:
             if origin is not None or (producers is not None and producers.puts)
             else []
         )
-        size = sum(map(len, controls)) + sum(len(frame.data) for frame in frames)
+        staged = [*controls, *(frame.data for frame in frames)]
+        size, position = sum(map(len, staged)), self.position
         # What is staged at once is one run, which an index never divides, and control frames before it.
-        indexed, opens_at, position = self._indexed, self._opens_at, self.position
+        indexed, opens_at, begins = self._indexed, self._opens_at, position
         for length in (*map(len, controls), 0):
-            if position >= opens_at:
-                indexed, opens_at = indexed + 1, position + INDEX_STRIDE
-            position += length
-        if self.position + size + footer_bytes(indexed) > limit and first > self.segment.base:
+            if begins >= opens_at:
+                indexed, opens_at = indexed + 1, begins + INDEX_STRIDE
+            begins += length
+        if position + size + footer_bytes(indexed) > limit and first > self.segment.base:
             return None
         self._indexed, self._opens_at = indexed, opens_at
-        position, relative = self.position, first - self.segment.base
-        for control in controls:
-            self._entries.append((IndexEntry(position, relative, 0, 1, time_ns), False, 0, 0))
-            position += len(control)
-        self._staged += controls
-        for frame in frames:
-            entry = IndexEntry(position, relative, frame.records, 1, time_ns)
-            self._entries.append((entry, frame is not frames[0], frame.flags, frame.raw))
-            position += len(frame.data)
-            relative += frame.records
-        self._staged += [frame.data for frame in frames]
+        self._enter(controls, frames, position, time_ns)
+        self._staged += staged
         self._staged_bytes += size
         self._fits_until = 0
         self.next = first + len(columns.bodies)
@@ -212,6 +205,18 @@ class ActiveSegment:
             self._of_others += 1
             self._known.append(Producer(origin.producer, origin.sequence, first, len(columns.bodies), time_ns))
         return first, self.next
+
+    def _enter(self, controls: list[bytes], frames: list[Encoded], position: int, time_ns: int) -> None:
+        """Have entries in the index for what is staged from `position` on, once it is committed."""
+        relative = self.next - self.segment.base
+        for control in controls:
+            self._entries.append((IndexEntry(position, relative, 0, 1, time_ns), False, 0, 0))
+            position += len(control)
+        for frame in frames:
+            entry = IndexEntry(position, relative, frame.records, 1, time_ns)
+            self._entries.append((entry, frame is not frames[0], frame.flags, frame.raw))
+            position += len(frame.data)
+            relative += frame.records
 
     def stage_end(self, producers: ProducerTable, limit: int, *, watermark: int, time_ns: int) -> None:
         """Let the segment end with who is known, where its size allows that: nothing else is to be put into it."""
@@ -269,8 +274,7 @@ class ActiveSegment:
             StorageError: call `rollback`.
         """
         if limit != self._limit:
-            self._limit = limit
-            self._fit()
+            self._keep_within(limit)
         segment, offset, position = self.segment, self.next, self._position
         frame = encode_compact(body, segment.context, offset, watermark, time_ns)
         end = position + len(frame)
@@ -302,6 +306,10 @@ class ActiveSegment:
         # INVARIANT: last, as readers in other threads believe it.
         segment.end = offset + 1
         return offset
+
+    def _keep_within(self, limit: int) -> None:
+        self._limit = limit
+        self._fit()
 
     def _fit(self) -> None:
         """See up to which position `append` may write without looking at anything but that."""
