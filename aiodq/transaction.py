@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from aiodq.engine.put_batch import OVERHEAD, Draft
-from aiodq.engine.transactions.group_committer import HeldAck
+from aiodq.engine.transactions.group_committer import HeldAck, held_runs
 from aiodq.engine.transactions.task_transactions import Joinable
 from aiodq.errors import (
     AlreadySettledError,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.channel.settlement import Settlement
     from aiodq.engine.put_batch import Accepted
-    from aiodq.engine.transactions.participants import Topic
+    from aiodq.engine.transactions.participants import Channel, Topic
     from aiodq.engine.transactions.task_transactions import TransactionHost
     from aiodq.format.layout import BytesLike
 
@@ -98,7 +98,8 @@ class Transaction(AsyncBlock):
         """Made by `Store.transaction` and `Message.transaction`; `own` joins when it begins."""
         self._host = host
         self._own = own
-        self._messages: dict[tuple[str, str, int], tuple[Held, HeldAck]] = {}
+        self._messages: dict[tuple[Channel, int], tuple[Held, HeldAck]] = {}
+        self._engines: dict[Channel, Topic] = {}
         self._joined: list[Held] = []
         self._puts: dict[str, tuple[Topic, list[tuple[Accepted, bytes]]]] = {}
         self._cost = self._largest = 0
@@ -135,15 +136,16 @@ class Transaction(AsyncBlock):
             raise InvalidOptionTypeError(
                 f"ack_many takes a list of messages, not {messages!r:.100}: write tx.ack(message) for one"
             )
-        added: dict[tuple[str, str, int], tuple[Held, HeldAck]] = {}
+        added: dict[tuple[Channel, int], tuple[Held, HeldAck]] = {}
         for message in messages:
             settlement = self._settlement(message)
-            key = message.topic, settlement.channel_engine.name, message.offset
+            key = settlement.channel_engine, settlement.offset
             if key in self._messages or key in added:
                 raise AlreadySettledError(
                     f"message {message.offset} of {message.topic!r} is in the transaction already"
                 )
             added[key] = message, settlement
+        self._check_in_flight(settlement for _, settlement in added.values())
         self._messages.update(added)
 
     def _settlement(self, message: Held) -> HeldAck:
@@ -153,11 +155,21 @@ class Transaction(AsyncBlock):
                 "tx.ack(message) with what `await channel.get()` gave"
             )
         channel_engine, delivery = message._claim()  # noqa: SLF001 - a way of settling that is not the message's own
+        engine = self._engines.get(channel_engine)
+        if engine is None:
+            engine = self._engines[channel_engine] = self._engine_of(message, channel_engine)
+        return HeldAck(engine, channel_engine, message.offset, delivery)
+
+    def _engine_of(self, message: Held, channel_engine: Channel) -> Topic:
         engine = self._host.topics.get(message.topic)
         if engine is None or engine.channel_engines.get(channel_engine.name) is not channel_engine:
             raise NotInFlightError(f"message {message.offset} of {message.topic!r} is not in flight in this store")
-        channel_engine.check(message.offset, delivery)
-        return HeldAck(engine, channel_engine, message.offset, delivery)
+        return engine
+
+    @staticmethod
+    def _check_in_flight(settlements: Iterable[HeldAck]) -> None:
+        for run in held_runs(settlements):
+            run.channel_engine.check_all(run.start, run.stop, run.delivery)
 
     def put(
         self,
@@ -253,8 +265,8 @@ class Transaction(AsyncBlock):
         """
         self._check()
         settlement = self._settlement(message)
-        key = message.topic, settlement.channel_engine.name, message.offset
-        self._messages.setdefault(key, (message, settlement))
+        self._check_in_flight((settlement,))
+        self._messages.setdefault((settlement.channel_engine, settlement.offset), (message, settlement))
         self._joined.append(message)
 
     def _end(self, error: BaseException) -> None:

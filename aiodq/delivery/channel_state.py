@@ -9,7 +9,6 @@ what both are at that moment, so that a jump of the wall clock moves nothing tha
 
 from __future__ import annotations
 
-import heapq
 import sys
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
@@ -18,6 +17,7 @@ from aiodq.delivery.counters import Counters
 from aiodq.delivery.leases import LONGEST, Lease, Leases
 from aiodq.delivery.log_end import OwnEnd
 from aiodq.delivery.range_set import RangeSet, among
+from aiodq.delivery.ready_again import ReadyAgain
 from aiodq.delivery.requeue_ops import deferrals, deliveries
 from aiodq.delivery.timers import Deadlines, Deferrals
 from aiodq.delivery.unnoted import Unnoted
@@ -43,6 +43,7 @@ class ChannelState:
     Attributes:
         log: tells the log's end as far as the channel may deliver.
         deferred: what waits for a moment.
+        again: what is ready, and the cursor has passed.
         max_in_flight: the bound of what is in flight.
         orphans: of what was restored, what was in hand when its process ended and has not been worked off since, and
             whether it has waited.
@@ -64,7 +65,7 @@ class ChannelState:
         # Delivery numbers of what is in flight and in no lease.
         self._apart: dict[int, int] = {}
         self._deadlines = Deadlines(self._apart)
-        self._again: list[int] = []
+        self.again: ReadyAgain = ReadyAgain(self.is_ready)
         # What lies before the cursor and is not to be found by it, as it was deferred before it was handed out.
         self._passed = RangeSet()
         self._attempts: dict[int, int] = {}
@@ -202,27 +203,6 @@ class ChannelState:
         """The log has grown, which is followed by nobody yet."""
         self.log.visible = max(self.log.visible, end)
 
-    def again(self) -> int | None:
-        """Return the lowest offset that the cursor has passed and that is ready, or None."""
-        self._look()
-        while self._again:
-            offset = self._again[0]
-            if self.is_ready(offset):
-                return offset
-            heapq.heappop(self._again)
-        return None
-
-    def some_again(self, number: int) -> list[int]:
-        """Return up to so many of the lowest such offsets, in order."""
-        found: list[int] = []
-        while len(found) < number and (offset := self.again()) is not None:
-            heapq.heappop(self._again)
-            if offset not in found[-1:]:
-                found.append(offset)
-        for offset in found:
-            heapq.heappush(self._again, offset)
-        return found
-
     def fresh(self) -> int:
         """Return the next offset never handed out, settled or deferred; `end` where there is none."""
         self._look()
@@ -295,8 +275,7 @@ class ChannelState:
     def deliver(self, offset: int, deadline: int | None = None) -> tuple[int, int]:
         """Hand out a ready message, to be settled by `deadline`; return (attempts, delivery number)."""
         self._make_way(offset, offset + 1)
-        if self._again and self._again[0] == offset:
-            heapq.heappop(self._again)
+        self.again.handed_out(offset)
         attempts = self._attempts.get(offset, 0) + 1
         self._counters.redelivered += attempts > 1
         self._counters.delivered += 1
@@ -357,16 +336,26 @@ class ChannelState:
         self.part(offset)
         self._deadlines.move(deadline, offset, self._apart[offset])
 
-    def hold(self, offset: int) -> int:
-        """Take a message, in flight or ready, until somebody settles or requeues it; return the delivery number."""
-        self._make_way(offset, offset + 1)
-        self._leases.pop(offset)
-        self._deliveries += 1
-        self._apart[offset] = self._deliveries
-        if offset >= self._cursor:
+    def hold(self, start: int, stop: int | None = None) -> int:
+        """Take messages, in flight or ready, until they are settled or requeued; return the first one's number."""
+        stop = start + 1 if stop is None else stop
+        self._make_way(start, stop)
+        self._leases.take_away(start, stop)
+        first = self._deliveries + 1
+        self._deliveries += stop - start
+        self._apart.update(zip(range(start, stop), range(first, self._deliveries + 1), strict=True))
+        if stop > self._cursor:
             # What is before it may not have been handed out yet.
-            self._passed.add(offset, offset + 1)
-        return self._deliveries
+            self._passed.add(max(start, self._cursor), stop)
+        return first
+
+    def is_in_flight(self, start: int, stop: int, delivery: int) -> bool:
+        """Return whether all of these messages are, by this delivery number and those that follow."""
+        self._look()
+        numbers = list(range(delivery, delivery + stop - start))
+        if self._leases.has(start, stop, delivery) or list(map(self._apart.get, range(start, stop))) == numbers:
+            return True
+        return all(self.delivery(offset) == number for number, offset in enumerate(range(start, stop), delivery))
 
     def unhold(self, offset: int, delivery: int) -> None:
         """Let a message that is held be in flight by the number that it had before."""
@@ -393,15 +382,17 @@ class ChannelState:
         self._come_again(offset)
 
     def _come_again(self, offset: int) -> None:
-        heapq.heappush(self._again, offset)
+        self.again.add(offset)
         # What was handed out before comes ahead of what was not.
         self._leases.halt()
 
-    def ack(self, offset: int) -> None:
-        """Settle a message in flight."""
-        self._land(offset)
-        self._counters.acked += 1
-        self._settle(offset, offset + 1)
+    def ack(self, start: int, stop: int | None = None) -> None:
+        """Settle a message in flight, or all of them up to before `stop`."""
+        stop = start + 1 if stop is None else stop
+        for offset in range(start, stop):
+            self._land(offset)
+        self._counters.acked += stop - start
+        self._settle(start, stop)
 
     def nack(self, offset: int, attempts: int, due: int | None = None) -> None:
         """Make a message in flight ready again, now or when it is due, having been delivered `attempts` times."""
@@ -434,6 +425,17 @@ class ChannelState:
         self.deferred.add(offset, due)
         if offset >= self._cursor:
             self._passed.add(offset, offset + 1)
+
+    def defer_all(self, dues: list[tuple[int, int]]) -> None:
+        """As `defer`, of messages that have just come: their offsets, in order, and their moments."""
+        start, stop = dues[0][0], dues[-1][0] + 1
+        if stop - start > len(dues) or start < max(self.fresh(), self._settled.last, self._passed.last):
+            for offset, due in dues:
+                self.defer(offset, due)
+            return
+        self._make_way(start, stop)
+        self.deferred.add_all(dues)
+        self._passed.add(start, stop)
 
     def send_dead_letter(self, offset: int) -> None:
         """Settle a message in flight that is given up."""
@@ -471,7 +473,7 @@ class ChannelState:
         self._floor = self._cursor = offset
         self._settled, self._passed = RangeSet(), RangeSet()
         for forgotten in (
-            self._apart, self._leases, self.deferred, self._deadlines, self._again, self._attempts, self._noted,
+            self._apart, self._leases, self.deferred, self._deadlines, self.again, self._attempts, self._noted,
         ):  # fmt: skip
             forgotten.clear()
         self.all_noted()

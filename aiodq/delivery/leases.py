@@ -269,6 +269,17 @@ class Leases:
         found = self._find(offset)
         return None if found is None else found[0].number + found[1]
 
+    def has(self, start: int, stop: int, number: int) -> bool:
+        """Return whether all of these messages are in flight in one lease, by this delivery number and those behind."""
+        found = self._find(start)
+        if found is None:
+            return False
+        lease, index = found
+        end = index + stop - start
+        # What is left is not in flight.
+        left = lease.marks[index:end].translate(None, IN_FLIGHT)
+        return end <= lease.next and not left and lease.number + index == number
+
     def pop(self, offset: int) -> None:
         """A message is in flight no more, or has an entry of its own."""
         found = self._find(offset)

@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = ["Deadlines", "Deferrals"]
 
@@ -65,6 +65,15 @@ class Deferrals:
             self._heap = sorted(self._keys.values())
         else:
             heapq.heappush(self._heap, key)
+
+    def add_all(self, dues: Iterable[tuple[int, int]]) -> None:
+        """As `add`, of many."""
+        keys = {offset: max(due, 0) << _OFFSET_BITS | offset for offset, due in dues}
+        self._keys |= keys
+        self._heap += keys.values()
+        if len(self._heap) > 2 * len(self._keys) + _SLACK:
+            self._heap = list(self._keys.values())
+        heapq.heapify(self._heap)
 
     def discard(self, offset: int) -> None:
         """Forget an offset, if it is there."""

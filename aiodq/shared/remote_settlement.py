@@ -254,6 +254,11 @@ class RemoteSettlement:
         if not self.holds(offset, delivery):
             raise NotInFlightError(f"message {offset} is not in flight here any more")
 
+    def check_all(self, start: int, stop: int, delivery: int) -> None:
+        """As `check`, of several messages, delivered one after the other."""
+        for number, offset in enumerate(range(start, stop), delivery):
+            self.check(offset, number)
+
     def holds(self, offset: int, held: int) -> bool:
         """Return whether a message is still held by that number."""
         return self._holdings.is_free(offset, held)

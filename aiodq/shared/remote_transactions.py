@@ -68,9 +68,9 @@ class _Asked:
         """
         numbers: dict[RemoteSettlement, list[int]] = {}
         for settlement in settlements:
-            settlement.channel_engine.check(settlement.offset, settlement.delivery)
             # It is no `Settlement`, and has all of one that a transaction asks for.
             channel = cast("RemoteSettlement", settlement.channel_engine)
+            channel.check(settlement.offset, settlement.delivery)
             numbers.setdefault(channel, []).append(settlement.delivery)
         self._held = {channel: channel.begin_commit(each) for channel, each in numbers.items()}
 

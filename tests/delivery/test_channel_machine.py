@@ -94,7 +94,7 @@ class ChannelMachine(RuleBasedStateMachine):
         for _ in range(count):
             if not self.ready or self.state.credit <= 0:
                 break
-            again, fresh = self.state.again(), self.state.fresh()
+            again, fresh = self.state.again.first(), self.state.fresh()
             offset = fresh if again is None else min(again, fresh)
             # The one order rule: the lowest offset that is ready, whether it was handed out before or not.
             assert offset == min(self.ready)
@@ -146,14 +146,17 @@ class ChannelMachine(RuleBasedStateMachine):
         self.deferred[offset] = self.now + 2 * wait  # an odd one would be a suspect's
         self.state.nack(offset, attempts, self.now + 2 * wait)
 
-    @rule(waits=st.lists(st.integers(0, 20), min_size=1, max_size=4))
-    def put_with_delays(self, waits: list[int]) -> None:
+    @rule(waits=st.lists(st.integers(0, 20), min_size=1, max_size=4), together=st.booleans())
+    def put_with_delays(self, waits: list[int], *, together: bool) -> None:
         self.state.extend(self.end + len(waits))
-        for wait in waits:
-            if wait:
-                self.dues[self.end] = self.deferred[self.end] = self.now + 2 * wait
-                self.state.defer(self.end, self.now + 2 * wait)
-            self.end += 1
+        moments = [(offset, self.now + 2 * wait) for offset, wait in enumerate(waits, self.end) if wait]
+        self.dues |= moments
+        self.deferred |= moments
+        if together and moments:
+            self.state.defer_all(moments)
+        for offset, due in () if together else moments:
+            self.state.defer(offset, due)
+        self.end += len(waits)
 
     @rule(passing=st.integers(0, 15))
     def time_goes_by(self, passing: int) -> None:
@@ -194,6 +197,42 @@ class ChannelMachine(RuleBasedStateMachine):
         attempts, _ = self.flight.get(offset, (self.attempts.get(offset, 0), 0))
         self.flight[offset] = attempts, delivery
         self.deadlines.pop(offset, None)
+
+    def neighbours(self, data: st.DataObject) -> range:
+        """Return some offsets, one behind the other, that somebody has in hand."""
+        start = stop = data.draw(st.sampled_from(self.taken))
+        most = start + data.draw(st.integers(1, 4))
+        while stop in self.taken and stop < most:
+            stop += 1
+        return range(start, stop)
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def hold_neighbours(self, data: st.DataObject) -> None:
+        """As a transaction does: their numbers follow one another then, and nobody is late with them."""
+        held = self.neighbours(data)
+        before = self.flight[held.start][1]
+        follow = all(self.flight[offset][1] == number for number, offset in enumerate(held, before))
+        assert self.state.is_in_flight(held.start, held.stop, before) is follow
+        # What is not handed out yet may stand beside it in a lease.
+        assert not self.state.is_in_flight(held.start, max(self.taken) + 2, before)
+        first = self.state.hold(held.start, held.stop)
+        assert self.state.is_in_flight(held.start, held.stop, first)
+        assert not self.state.is_in_flight(held.start, held.stop, first + 1)
+        assert not self.state.is_in_flight(held.start, held.stop + 1, first)
+        for number, offset in enumerate(held, first):
+            assert number not in self.numbers
+            self.numbers.add(number)
+            self.flight[offset] = self.flight[offset][0], number
+            self.deadlines.pop(offset, None)
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def ack_neighbours(self, data: st.DataObject) -> None:
+        those, before = self.neighbours(data), self.state.counters.acked
+        self.state.ack(those.start, those.stop)
+        assert self.state.counters.acked == before + len(those)
+        self.settle(set(those))
 
     @precondition(lambda self: self.untaken)
     @rule(data=st.data(), wait=st.integers(1, 20), sent=st.booleans())
@@ -403,11 +442,11 @@ class ChannelMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.looking)
     @invariant()
     def the_next_is_ready(self) -> None:
-        again, fresh = self.state.again(), self.state.fresh()
+        again, fresh = self.state.again.first(), self.state.fresh()
         assert again is None or again in self.ready
         assert fresh == self.state.end or fresh in self.ready
         assert (again is not None or fresh < self.state.end) == bool(self.ready)
-        assert all(offset in self.ready for offset in self.state.some_again(3))
+        assert all(offset in self.ready for offset in self.state.again.some(3))
 
     @precondition(lambda self: self.looking)
     @invariant()

@@ -15,7 +15,7 @@ def channel(floor: int = 0, end: int = 10, max_in_flight: int = 100) -> ChannelS
 
 def take(state: ChannelState) -> int:
     """Hand out the next message, as a channel engine does."""
-    again = state.again()
+    again = state.again.first()
     offset = state.fresh() if again is None else again
     assert offset < state.end
     state.deliver(offset)
@@ -29,7 +29,7 @@ def take_all(state: ChannelState, count: int) -> list[int]:
 class TestBeginning:
     def test_everything_from_the_floor_to_the_end_is_ready(self) -> None:
         state = channel(3, 7)
-        assert (state.depth, state.ready, state.fresh(), state.again()) == (4, 4, 3, None)
+        assert (state.depth, state.ready, state.fresh(), state.again.first()) == (4, 4, 3, None)
 
     def test_an_end_below_the_floor_is_an_empty_channel(self) -> None:
         state = channel(7, 3)
@@ -63,7 +63,7 @@ class TestOrder:
         take_all(state, 3)
         state.nack(1, 1)
         state.lose(1, 2)
-        assert state.again() is None
+        assert state.again.first() is None
         assert take(state) == 3
 
     def test_a_message_requeued_twice_comes_once(self) -> None:

@@ -166,7 +166,7 @@ PLACES: Final = [
     "aiodq.engine.transactions.topic_appender:TopicAppender add",
     "aiodq.engine.transactions.topic_appender:TopicAppender _ended",
     "aiodq.engine.transactions.topic_appender:TopicAppender _round_ended",
-    "aiodq.engine.channel.settlement:Settlement settle_held",
+    "aiodq.engine.channel.transaction_holds:TransactionHolds settle",
     "aiodq.engine.channel.settlement:Settlement acked",
     "aiodq.delivery.channel_state:ChannelState take_ops",
     "aiodq.delivery.channel_state:ChannelState follow",

@@ -475,11 +475,12 @@ class ChannelEngine(Settlement, Generic[M]):
         state = self.state
         if state is not None and batch.columns.dues is not None:
             wall, now = self.times()
-            later = [(offset, due) for offset, due in enumerate(batch.columns.dues, batch.first) if due > wall]
-            for offset, due in later:
-                state.defer(offset, now + due - wall)
-            self.source.keep_of(batch, (offset for offset, _ in later))
-            self._set_alarm(state)
+            ahead = now - wall
+            later = [(offset, due + ahead) for offset, due in enumerate(batch.columns.dues, batch.first) if due > wall]
+            if later:
+                state.defer_all(later)
+                self._set_alarm(state)
+                self.source.keep_deferred(batch, [offset for offset, _ in later])
 
     def pass_over(self, addressed: list[tuple[int, str]]) -> None:
         """Settle what came that is for other channels."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.engine.channel.read_ahead import ReadAhead
@@ -20,6 +21,9 @@ __all__ = ["MessageSource", "MessageSourceUser"]
 
 _AT_ONCE: Final = 64
 """So many messages that are redelivered are read from the log at a time."""
+
+_MOST_KEPT: Final = 500
+"""So many deferred messages are taken into memory in a turn."""
 
 _SOON: Final = 1_000_000_000
 """Nanoseconds: so far ahead messages are read that are not due yet."""
@@ -66,7 +70,7 @@ class MessageSource:
             state: the channel's.
             cold: read a little from disk at once rather than leave it to the prefetching reader.
         """
-        while (offset := state.again()) is not None and offset <= state.fresh():
+        while (offset := state.again.first()) is not None and offset <= state.fresh():
             batch = self.at_hand(offset)
             if batch is not None:
                 return batch, offset - batch.first
@@ -91,6 +95,15 @@ class MessageSource:
     def keep_of(self, batch: Batch, offsets: Iterable[int]) -> None:
         """Keep those of a batch's messages, as far as there is room."""
         self.requeue_cache.keep_of(batch, offsets, self.read_ahead.limit)
+
+    def keep_deferred(self, batch: Batch, offsets: list[int], at: int = 0) -> None:
+        """Keep messages that are due later, a few in each turn of the loop, as far as there is room."""
+        state, stop = self._user.state, at + _MOST_KEPT
+        if state is None:
+            return
+        self.keep_of(batch, [offset for offset in offsets[at:stop] if offset in state.deferred])
+        if stop < len(offsets):
+            get_running_loop().call_soon(self.keep_deferred, batch, offsets, stop)
 
     def keep(self, batch: Batch) -> None:
         """Keep a message that is redelivered, if there is room."""
@@ -130,7 +143,7 @@ class MessageSource:
     def _want_missing(self, state: ChannelState) -> None:
         if self.missing:
             return
-        wanted = state.some_again(_AT_ONCE)
+        wanted = state.again.some(_AT_ONCE)
         wanted += state.deferred.soon(_AT_ONCE - len(wanted), _SOON)
         self.missing = [
             offset for offset in wanted if offset not in self.requeue_cache and self._tail.find(offset) is None

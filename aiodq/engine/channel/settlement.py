@@ -12,6 +12,7 @@ from aiodq.engine.channel.dead_letters import DeadLetter, send_dead_letter
 from aiodq.engine.channel.failure_causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.channel.message_source import MessageSource
 from aiodq.engine.channel.out_of_turn import OutOfTurn
+from aiodq.engine.channel.transaction_holds import TransactionHolds
 from aiodq.engine.channel.wait_queue import WaitQueue
 from aiodq.engine.clock_timer import Alarm, monotonic_ns
 from aiodq.engine.monitoring.latency import LatencyMeter
@@ -145,6 +146,7 @@ class Settlement(ABC):
         store_ref: returns what a handle is to hold, so that the store stays open.
         latency: how long messages take.
         transactions: those under way in the store.
+        transaction_holds: what they are about to settle.
         crash_suspects: the store's.
         counting: deliveries are written down before whoever asked has the message.
     """
@@ -161,6 +163,7 @@ class Settlement(ABC):
         self.counting: bool = False
         self.latency: LatencyMeter = LatencyMeter(clock)
         self._measured = self.latency.open
+        self.transaction_holds: TransactionHolds = TransactionHolds(self)
         self.check_context: Callable[[], None] = host.check_context
         self.transactions: OpenTransactions = host.transactions
         self.crash_suspects: CrashSuspects = host.crash_suspects
@@ -462,37 +465,31 @@ class Settlement(ABC):
         """
         self._in_flight(offset, delivery)
 
-    def hold(self, offset: int, delivery: int) -> int:
-        """Keep a message from timing out, until it is settled or not by the number that is returned.
+    def check_all(self, start: int, stop: int, delivery: int) -> None:
+        """Raise unless the messages from `start` to `stop` are in flight under that delivery number and those behind.
 
         Raises:
-            NotInFlightError: it is not in flight under that delivery number.
+            NotInFlightError: one is not.
         """
-        held = self._in_flight(offset, delivery).hold(offset)
-        self.latency.moved(delivery, held)
-        return held
+        state = self._in_flight(start, delivery)
+        if not state.is_in_flight(start, stop, delivery):
+            for number, offset in enumerate(range(start, stop), delivery):
+                self._in_flight(offset, number)
 
     def holds(self, offset: int, held: int) -> bool:
         """Return whether a message is still held by that number."""
         return self._over is None and self.state is not None and self.state.delivery(offset) == held
 
-    def settle_held(self, offset: int, held: int) -> None:
-        """Settle a message whose settling is durable already; the journal may hear of it later."""
-        state = self.state
-        if state is not None and self.holds(offset, held):
-            state.ack(offset)
-            self.latency.acked(held)
-            if self._wait_queue.line or self._joiners or self._idlers:
-                self.wake()
-            self._host.settled_elsewhere(self)
+    @property
+    def over(self) -> bool:
+        """Whether nothing is delivered or settled any more."""
+        return self._over is not None
 
-    def unhold(self, offset: int, held: int, delivery: int) -> None:
-        """Let a message be in flight as it was before it was held, its time beginning anew."""
-        state = self.state
-        if state is not None and self.holds(offset, held):
-            state.unhold(offset, delivery)
-            self.latency.moved(held, delivery)
-            self.touch(offset, delivery, None)
+    def settled_elsewhere(self) -> None:
+        """Something was settled that is durable though not yet in the channel's journal."""
+        if self._wait_queue.line or self._joiners or self._idlers:
+            self.wake()
+        self._host.settled_elsewhere(self)
 
     def _give_up(
         self,

@@ -13,7 +13,8 @@ from collections import deque
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final
+from itertools import chain
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from aiodq.engine.futures import settle, tell_all
 from aiodq.engine.put_batch import atomic_part
@@ -24,7 +25,7 @@ from aiodq.format.transactions import Acks, Commit, Puts
 from aiodq.names import is_ephemeral
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
     from aiodq.clock import Clock
     from aiodq.engine.monitoring.metrics import SyncTimer
@@ -35,17 +36,25 @@ if TYPE_CHECKING:
     from aiodq.format.producers import Origin
     from aiodq.storage.state.transaction_log import TransactionFile
 
-__all__ = ["Committer", "HeldAck"]
+__all__ = ["Committer", "HeldAck", "HeldRun", "held_runs"]
 
 _PERIOD: Final = 1.0
 """Seconds for which the file of transactions stands in for topics and channels."""
+
+_LONGEST_RUN: Final = 1000
+"""Messages in a run at most."""
+
+_PIECE: Final = 2000
+"""Messages that are held, or settled, before others have their turn: a millisecond or two. A run counts as a few."""
+
+_RUN: Final = 8
+"""So many: what a run costs besides its messages."""
 
 _LIMIT: Final = 1 << 22
 """Bytes of that file that end the period early."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldAck:
+class HeldAck(NamedTuple):
     """A message that a transaction settles.
 
     Attributes:
@@ -59,32 +68,71 @@ class HeldAck:
     delivery: int
 
 
+class HeldRun(NamedTuple):
+    """Neighbouring messages that a transaction settles, which were delivered one after the other.
+
+    Attributes:
+        engine, channel_engine: where they came from.
+        start, stop: their offsets.
+        delivery: the first one's delivery number.
+        held: by which number the first one is held; those of the others follow.
+    """
+
+    engine: Topic
+    channel_engine: Channel
+    start: int
+    stop: int
+    delivery: int
+    held: int
+
+
+def held_runs(settlements: Iterable[HeldAck]) -> Iterator[HeldRun]:
+    """Yield the runs that messages form, not held yet."""
+    before: tuple[Topic, Channel] | None = None
+    start = stop = first = 0
+    for engine, channel_engine, offset, delivery in settlements:
+        if before is not None:
+            follows = offset == stop and delivery - first == offset - start < _LONGEST_RUN
+            if follows and channel_engine is before[1]:
+                stop = offset + 1
+                continue
+            yield HeldRun(*before, start, stop, first, 0)
+        before, start, stop, first = (engine, channel_engine), offset, offset + 1, delivery
+    if before is not None:
+        yield HeldRun(*before, start, stop, first, 0)
+
+
 @dataclass(slots=True, eq=False)
 class _Entry:
     """A transaction that is to be committed.
 
     Attributes:
-        settlements: what it settles, each with the number by which it is held.
+        settlements: what it settles, and holds.
         puts: what it puts, by topic, with its memory.
         done: for who waits.
         origin: whose it is, of one that may come again.
         reserved: room for the puts, as (topic, messages, memory).
     """
 
-    settlements: list[tuple[HeldAck, int]]
+    settlements: list[HeldRun]
     puts: list[tuple[Topic, Columns, int]]
     done: asyncio.Future[None]
     origin: Origin | None = None
     reserved: list[tuple[Topic, int, int]] = field(default_factory=list)
 
-    def holds(self) -> bool:
+    async def holds(self) -> bool:
         """Return whether nobody took a message away meanwhile."""
-        return all(settlement.channel_engine.holds(settlement.offset, held) for settlement, held in self.settlements)
+        for piece in _pieces(self.settlements):
+            if not all(run.channel_engine.transaction_holds.holds(run.start, run.stop, run.held) for run in piece):
+                return False
+            if len(piece) < len(self.settlements):
+                await asyncio.sleep(0)
+        return True
 
     def release(self) -> None:
         """Let everything be as it was before."""
-        for settlement, held in self.settlements:
-            settlement.channel_engine.unhold(settlement.offset, held, settlement.delivery)
+        for run in self.settlements:
+            run.channel_engine.transaction_holds.release(run.start, run.stop, run.held, run.delivery)
         self.unreserve()
 
     def unreserve(self) -> None:
@@ -93,24 +141,30 @@ class _Entry:
             engine.put_buffer.unreserve(messages, cost)
         self.reserved.clear()
 
-    def settle(self) -> None:
-        """Enter the acks, and tell who waits: whoever sees a message acked can see what came of it."""
-        for settlement, held in self.settlements:
-            settlement.channel_engine.settle_held(settlement.offset, held)
-        settle(self.done, None, None)
-
     def commit(self) -> Commit:
         """Return what is to be written of it."""
         by_channel: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        for settlement, _ in self.settlements:
-            if is_ephemeral(settlement.engine.name) or is_ephemeral(settlement.channel_engine.name):
+        for run in self.settlements:
+            if is_ephemeral(run.engine.name) or is_ephemeral(run.channel_engine.name):
                 continue
-            ranges = by_channel.setdefault((settlement.engine.name, settlement.channel_engine.name), [])
-            ranges.append((settlement.offset, settlement.offset + 1))
+            by_channel.setdefault((run.engine.name, run.channel_engine.name), []).append((run.start, run.stop))
         acks = [Acks(topic, channel, sorted(ranges)) for (topic, channel), ranges in by_channel.items()]
         # What is durable now stays where it is; the messages come behind it.
         puts = [Puts(i.name, i.log.durable, columns) for i, columns, _ in self.puts if not is_ephemeral(i.name)]
         return Commit(acks, puts, self.origin)
+
+
+def _pieces(runs: Iterable[HeldRun]) -> Iterator[list[HeldRun]]:
+    """Yield a few at a time, so that others may have their turn in between."""
+    piece: list[HeldRun] = []
+    cost = 0
+    for run in runs:
+        piece.append(run)
+        cost += run.stop - run.start + _RUN
+        if cost >= _PIECE:
+            yield piece
+            piece, cost = [], 0
+    yield piece
 
 
 class Committer:
@@ -144,6 +198,8 @@ class Committer:
         self._undecided: dict[asyncio.Future[None], _Entry] = {}
         self._appenders: dict[Topic, TopicAppender] = {}
         self._settled: dict[Channel, Topic] = {}
+        # What is committed, and not settled in its channels yet.
+        self._settling: dict[_Entry, None] = {}
         self._turn = asyncio.Lock()
         self._wake = asyncio.Event()
         self._over: Exception | None = None
@@ -233,7 +289,7 @@ class Committer:
                 await engine.creation.made()
         try:
             await self._reserve(entry, puts, pressing=bool(settlements))
-            self._hold(entry, settlements)
+            await self._hold(entry, settlements)
         except BaseException:
             entry.release()
             raise
@@ -259,14 +315,15 @@ class Committer:
         if origin is not None and self.deciding.get(origin) is done:
             del self.deciding[origin]
 
-    def _hold(self, entry: _Entry, settlements: Sequence[HeldAck]) -> None:
-        if self._over is not None:
-            raise self._over
-        for settlement in settlements:
-            settlement.channel_engine.check(settlement.offset, settlement.delivery)
-        for settlement in settlements:
-            held = settlement.channel_engine.hold(settlement.offset, settlement.delivery)
-            entry.settlements.append((settlement, held))
+    async def _hold(self, entry: _Entry, settlements: Sequence[HeldAck]) -> None:
+        for piece in _pieces(held_runs(settlements)):
+            if entry.settlements:
+                await asyncio.sleep(0)
+            if self._over is not None:
+                raise self._over
+            for run in piece:
+                held = run.channel_engine.transaction_holds.hold(run.start, run.stop, run.delivery)
+                entry.settlements.append(run._replace(held=held))
 
     async def _reserve(
         self, entry: _Entry, puts: Sequence[tuple[Topic, list[tuple[Accepted, bytes]]]], *, pressing: bool
@@ -322,20 +379,20 @@ class Committer:
             except AiodqError as error:
                 hindrance = error
                 self._arm()
-        entries = self._taken()
+        entries = await self._taken()
         if hindrance is not None and (self._file.stale or self._file.size > _LIMIT):
             _refuse(entries, hindrance)
         elif entries:
             await self._commit(entries)
 
-    def _taken(self) -> list[_Entry]:
+    async def _taken(self) -> list[_Entry]:
         """Return what waits to be committed, and refuse what cannot be any more."""
         taken, self._waiting = list(self._waiting), deque()
         entries: list[_Entry] = []
         for entry in taken:
             if any(engine.closed for engine, _, _ in entry.puts):
                 _refuse([entry], QueueShutDown("a topic of the transaction was deleted"))
-            elif not entry.holds():
+            elif not await entry.holds():
                 _refuse([entry], NotInFlightError("a message of the transaction is not in flight any more"))
             else:
                 entries.append(entry)
@@ -366,10 +423,11 @@ class Committer:
     async def _wait_durable(self, entries: list[_Entry]) -> None:
         """Wait until every message that is settled here is durable."""
         # In the order in which they were named, not in a set's: a simulated run is the same each time.
-        sources = dict.fromkeys(settlement.engine for entry in entries for settlement, _ in entry.settlements)
-        for engine in sources:
-            last = max(s.offset for entry in entries for s, _ in entry.settlements if s.engine is engine)
-            if engine.log.durable <= last:
+        stops: dict[Topic, int] = {}
+        for run in chain.from_iterable(entry.settlements for entry in entries):
+            stops[run.engine] = max(run.stop, stops.get(run.engine, 0))
+        for engine, stop in stops.items():
+            if engine.log.durable < stop:
                 await engine.sync_log()
 
     def _enter(self, entry: _Entry, number: int) -> None:
@@ -377,8 +435,9 @@ class Committer:
         self.committed += 1
         if entry.origin is not None:
             self._file.origins.note(entry.origin, self._clock.now_ns())
-        for settlement, _ in entry.settlements:
-            self._settled[settlement.channel_engine] = settlement.engine
+        for run in entry.settlements:
+            self._settled[run.channel_engine] = run.engine
+        self._settling[entry] = None
         entry.unreserve()
         left = len(entry.puts)
 
@@ -386,7 +445,7 @@ class Committer:
             nonlocal left
             left -= 1
             if left <= 0:
-                entry.settle()
+                self._settle(entry, _pieces(entry.settlements))
 
         if not entry.puts:
             tried()
@@ -396,12 +455,28 @@ class Committer:
                 self._appenders[engine] = TopicAppender(engine)
             self._appenders[engine].add(columns, tried)
 
+    def _settle(self, entry: _Entry, pieces: Iterator[list[HeldRun]]) -> None:
+        """Enter acks, a few in each turn, then tell who waits: whoever sees a message acked can see what came of it."""
+        try:
+            for run in (piece := next(pieces, [])):
+                run.channel_engine.transaction_holds.settle(run.start, run.stop, run.held)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            self._fail(error)
+            piece = []
+        if piece and len(piece) < len(entry.settlements):
+            asyncio.get_running_loop().call_soon(self._settle, entry, pieces)
+            return
+        self._settling.pop(entry, None)
+        settle(entry.done, None, None)
+
     async def _empty(self) -> None:
         """Have topics and channels hold durably what was committed, and forget it."""
         if not (self._appenders or self._settled or self._file.stale or self._file.size or self._drop):
             return
         for appender in self._appenders.values():
             await appender.idle()
+        # INVARIANT: what the file says of acks is forgotten once the channels' journals say it.
+        await asyncio.gather(*(entry.done for entry in self._settling))
         touched = dict.fromkeys((*self._appenders, *self._settled.values()))  # in order, as above
         await asyncio.gather(*(channel_engine.committed() for channel_engine in self._settled))
         await asyncio.gather(*(engine.sync() for engine in touched))

@@ -20,29 +20,30 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class _Holds(Protocol):
+    """See `aiodq.engine.channel.transaction_holds.TransactionHolds`."""
+
+    def hold(self, start: int, stop: int, delivery: int) -> int: ...
+
+    def holds(self, start: int, stop: int, held: int) -> bool: ...
+
+    def settle(self, start: int, stop: int, held: int) -> None: ...
+
+    def release(self, start: int, stop: int, held: int, delivery: int) -> None: ...
+
+
 class Channel(Protocol):
     """A channel of which a transaction settles a message: `aiodq.engine.channel.settlement.Settlement` is one."""
 
     name: str
 
-    def check(self, offset: int, delivery: int) -> None:
-        """Raise unless the message is in flight under that delivery number."""
+    @property
+    def transaction_holds(self) -> _Holds:
+        """What transactions are about to settle."""
         ...
 
-    def hold(self, offset: int, delivery: int) -> int:
-        """Keep a message from timing out, until it is settled or not by the number that is returned."""
-        ...
-
-    def holds(self, offset: int, held: int) -> bool:
-        """Return whether a message is still held by that number."""
-        ...
-
-    def unhold(self, offset: int, held: int, delivery: int) -> None:
-        """Let a message be in flight as it was before it was held."""
-        ...
-
-    def settle_held(self, offset: int, held: int) -> None:
-        """Settle a message whose settling is durable already."""
+    def check_all(self, start: int, stop: int, delivery: int) -> None:
+        """Raise unless these messages are in flight under that delivery number and those that follow."""
         ...
 
     async def committed(self) -> None:

@@ -1,0 +1,176 @@
+"""Transactions of very many messages: others have their turns meanwhile, and it is all or nothing all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from aiodq.delivery.channel_state import ChannelState
+from aiodq.engine.transactions import group_committer
+from aiodq.storage.state.transaction_log import TransactionFile
+from aiodq.testing import SimulatedFileSystem
+from tests.channels.support import Machine, counts, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+MANY = 600
+"""Messages of which every other one is settled, each a run of its own."""
+LARGE = aiodq.ChannelOptions(max_in_flight=10 * MANY)
+
+
+class Turns:
+    """Counts the turns of the event loop."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._task = asyncio.ensure_future(self._count())
+
+    async def _count(self) -> None:
+        while True:
+            self.number += 1
+            await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+
+@pytest.fixture
+async def turns() -> AsyncIterator[Turns]:
+    counting = Turns()
+    yield counting
+    await counting.end()
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_committer, "_PIECE", 90)
+
+
+async def taken(store: aiodq.Store) -> tuple[aiodq.Queue, list[aiodq.Message]]:
+    jobs = store.queue("jobs", LARGE)
+    await jobs.put_many([b"%d" % number for number in range(2 * MANY)])
+    return jobs, await jobs.get_many(2 * MANY)
+
+
+async def ack_all(store: aiodq.Store, messages: list[aiodq.Message]) -> None:
+    async with store.transaction() as tx:
+        tx.ack_many(messages)
+
+
+async def test_others_have_their_turns_while_it_holds_and_settles(
+    store: aiodq.Store, turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, messages = await taken(store)
+    held: dict[int, int] = {}
+    settled: dict[int, int] = {}
+    hold, ack = ChannelState.hold, ChannelState.ack
+
+    def holding(state: ChannelState, start: int, stop: int | None = None) -> int:
+        held[turns.number] = held.get(turns.number, 0) + 1
+        return hold(state, start, stop)
+
+    def acking(state: ChannelState, start: int, stop: int | None = None) -> None:
+        settled[turns.number] = settled.get(turns.number, 0) + 1
+        ack(state, start, stop)
+
+    monkeypatch.setattr(ChannelState, "hold", holding)
+    monkeypatch.setattr(ChannelState, "ack", acking)
+    await ack_all(store, messages[::2])
+    assert sum(held.values()) == sum(settled.values()) == MANY
+    assert max(held.values()) <= 20
+    assert max(settled.values()) <= 20
+    assert counts(jobs) == (0, MANY, 0)
+
+
+async def test_neighbours_are_held_and_settled_at_once(store: aiodq.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs, messages = await taken(store)
+    held: list[int] = []
+    hold = ChannelState.hold
+
+    def holding(state: ChannelState, start: int, stop: int | None = None) -> int:
+        held.append((start + 1 if stop is None else stop) - start)
+        return hold(state, start, stop)
+
+    monkeypatch.setattr(ChannelState, "hold", holding)
+    async with store.transaction() as tx:
+        tx.ack_many([*messages[:300], *messages[400:700]])
+        tx.put("made", b"done")
+    assert held == [300, 300]
+    assert counts(jobs) == (0, 2 * MANY - 600, 0)
+    assert [message.settled for message in (messages[0], messages[299], messages[300])] == [True, True, False]
+    assert jobs.stats().acked == 600
+
+
+async def test_one_that_is_taken_away_while_others_are_held_undoes_all(store: aiodq.Store) -> None:
+    jobs, messages = await taken(store)
+    last = messages[-2]
+    commit = asyncio.ensure_future(ack_all(store, messages[::2]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    last.nack_nowait(60)
+    with pytest.raises(aiodq.NotInFlightError):
+        await commit
+    assert counts(jobs) == (0, 2 * MANY - 1, 1)
+    assert not any(message.settled for message in messages if message is not last)
+    for message in messages:
+        if message is not last:
+            message.ack_nowait()
+    assert counts(jobs) == (0, 0, 1)
+
+
+async def test_cancelled_while_it_holds_it_does_nothing(store: aiodq.Store) -> None:
+    jobs, messages = await taken(store)
+    commit = asyncio.ensure_future(ack_all(store, messages[::2]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    commit.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await commit
+    assert counts(jobs) == (0, 2 * MANY, 0)
+    await jobs.ack_many(messages)
+    assert counts(jobs) == (0, 0, 0)
+
+
+async def test_its_acks_are_in_the_journals_before_the_file_forgets_them(
+    store: aiodq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, messages = await taken(store)
+    left: list[int] = []
+    reset = TransactionFile.reset
+
+    def noting(file: TransactionFile, *arguments: Any) -> None:
+        left.append(jobs.in_flight())
+        reset(file, *arguments)
+
+    settling: list[bool] = []
+    settle = group_committer.Committer._settle
+
+    def begun(committer: group_committer.Committer, *arguments: Any) -> None:
+        settling.append(True)
+        settle(committer, *arguments)
+
+    monkeypatch.setattr(TransactionFile, "reset", noting)
+    monkeypatch.setattr(group_committer.Committer, "_settle", begun)
+    commit = asyncio.ensure_future(ack_all(store, messages[::2]))
+    await until(lambda: bool(settling))
+    # What goes back waits until nothing is owed any more.
+    await store.topic("other").purge()
+    assert left == [MANY]
+    await commit
+
+
+async def test_what_was_settled_by_runs_stays_so_after_a_power_cut(machine: Machine, store: aiodq.Store) -> None:
+    _, messages = await taken(store)
+    await ack_all(store, [*messages[:100], *messages[200:300:2]])
+    after = SimulatedFileSystem(machine.fs.durable())
+    async with aiodq.open("/s", fs=after, clock=machine.clock) as again:
+        jobs = again.queue("jobs", LARGE)
+        assert jobs.depth == 2 * MANY - 150
+        assert [message.offset for message in await jobs.get_many(101)] == [*range(100, 200), 201]
