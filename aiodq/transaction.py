@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from aiodq.engine.put_batch import OVERHEAD, Draft
 from aiodq.engine.transactions.group_committer import HeldAck, held_runs
@@ -19,7 +20,6 @@ from aiodq.names import check_topic_name
 from aiodq.onlyasync import AsyncBlock
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Mapping
     from datetime import timedelta
     from types import TracebackType
@@ -57,6 +57,10 @@ class Held(Protocol):
     def _given_back(self, error: BaseException | None) -> None:
         """Be ready again, if it is still in flight here: nothing came of the transaction, for this reason."""
         ...
+
+
+_AT_ONCE: Final = 5000
+"""Messages that are told of their settling before others have their turn: a millisecond."""
 
 
 class Transaction(AsyncBlock):
@@ -348,4 +352,11 @@ class Transaction(AsyncBlock):
                 message._given_back(None)  # noqa: SLF001 - as in `_settlement`
 
         await self._host.committer.commit([claim for _, claim in claims], list(self._puts.values()), ended)
-        ended(None)
+        try:
+            while len(claims) > _AT_ONCE:
+                some, claims = claims[:_AT_ONCE], claims[_AT_ONCE:]
+                for message, _ in some:
+                    message._committed()  # noqa: SLF001 - as in `_settlement`
+                await asyncio.sleep(0)
+        finally:
+            ended(None)

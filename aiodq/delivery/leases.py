@@ -270,15 +270,17 @@ class Leases:
         return None if found is None else found[0].number + found[1]
 
     def has(self, start: int, stop: int, number: int) -> bool:
-        """Return whether all of these messages are in flight in one lease, by this delivery number and those behind."""
-        found = self._find(start)
-        if found is None:
-            return False
-        lease, index = found
-        end = index + stop - start
-        # What is left is not in flight.
-        left = lease.marks[index:end].translate(None, IN_FLIGHT)
-        return end <= lease.next and not left and lease.number + index == number
+        """Return whether all of these messages are in flight here, by this delivery number and those behind."""
+        while start < stop:
+            found = self._find(start)
+            if found is None or found[0].number + found[1] != number:
+                return False
+            lease, index = found
+            end = min(index + stop - start, lease.next)
+            if lease.marks[index:end].translate(None, IN_FLIGHT):  # what is left is not in flight
+                return False
+            start, number = start + end - index, number + end - index
+        return True
 
     def pop(self, offset: int) -> None:
         """A message is in flight no more, or has an entry of its own."""

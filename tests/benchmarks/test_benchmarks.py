@@ -8,6 +8,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import aiodq
-from benchmarks import growth, subjects, summary
+from benchmarks import growth, holds, subjects, summary
 from benchmarks.__main__ import main
 from benchmarks.cases import CASES, HEADLINES
 from benchmarks.harness import BATCH, Durability
@@ -24,7 +25,7 @@ from benchmarks.subjects import godiskqueue
 from benchmarks.workers import Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from benchmarks.harness import Case, Subject
 
@@ -320,3 +321,24 @@ async def test_stores_that_growth_fills_are_as_large_as_they_say(scratch: Path) 
     assert await grown(growth.Grown(segments=12)) == (12, 1, 1)
     assert await grown(growth.Grown(channels=4)) == (1, 4, 1)
     assert await grown(growth.Grown(topics=3)) == (1, 1, 3)
+
+
+def test_holds_does_everything_it_lists(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holds, "AFTERWARDS", 0.02)
+    kept = scratch / "kept.json"
+    assert main(["holds", "--quick", "--dir", str(scratch), "--json", str(kept)]) == 0
+    figures = json.loads(kept.read_text())
+    assert set(figures) == set(holds.WORKS)
+    assert all(0 < figure < 60 for (figure,) in figures.values())
+
+
+def test_holds_counts_what_holds_the_loop(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holds, "AFTERWARDS", 0.0)
+
+    async def slow(_store: aiodq.Store, count: int) -> AsyncIterator[None]:
+        yield
+        end = time.thread_time() + count / 1000
+        while time.thread_time() < end:
+            pass
+
+    assert holds.measure(scratch, slow, 200) >= 0.2
