@@ -29,6 +29,16 @@ __all__ = ["IndexSingles", "compact_frames", "decode_frames", "index_short", "in
 _START: Final = FRAME_START.size
 _PREFIX: Final = FRAME_PREFIX.size
 _TRAILER: Final = TRAILER.size
+_HEAD: Final = _PREFIX - _START
+_COMPACT: Final = struct.Struct("<IIII4xq")
+"""As `FRAME_PREFIX`; kind, detail and flags are one number, and the lag is not looked at."""
+
+_NEXT: Final = struct.Struct("<IIIII4xq")
+"""A trailer, and that of the frame behind it."""
+
+_PADDINGS: Final = {KIND_COMPACT | padding << 8: padding for padding in range(ALIGNMENT)}
+"""The padding by kind, detail and flags of a compact record."""
+
 _AT_ONCE: Final = 128 * 1024
 """Bytes of frames that are counted in one go: the shorter the records, the more memory they take."""
 
@@ -104,32 +114,32 @@ def compact_frames(data: bytes, at: int, end: int, context: FrameContext, positi
     """
     bodies: list[bytes] = []
     times: list[int] = []
-    view = memoryview(data)
-    unpack, trailing = FRAME_PREFIX.unpack_from, TRAILER.unpack_from
-    checksum, salt = context.checksum, context.salt
-    first = expected = -1
     start, last = at, end - COMPACT_MIN
-    while at <= last:
-        length, crc, kind, padding, flags, relative, _, time_ns = unpack(data, at)
+    if at > last:
+        return None, at
+    unpack, padding_of = _NEXT.unpack_from, _PADDINGS.get
+    checksum, salt = context.checksum, context.salt
+    length, crc, head, first, time_ns = _COMPACT.unpack_from(data, at)
+    relative = expected = first
+    while (padding := padding_of(head)) is not None:
         stop = at + length
-        if (
-            kind != KIND_COMPACT
-            or flags
-            or padding >= ALIGNMENT
-            or length % ALIGNMENT
-            or length < COMPACT_MIN + padding
-            or stop > end
-            or (relative != expected and expected >= 0)
-            or trailing(data, stop - _TRAILER) != (length,)
-            or checksum(view[at + _START : stop], salt) != crc
-        ):
+        if relative != expected or length % ALIGNMENT or length < COMPACT_MIN + padding or stop > end:
             break
-        if expected < 0:
-            first = expected = relative
-        bodies.append(data[at + _PREFIX : stop - _TRAILER - padding])
-        times.append(time_ns)
+        covered = data[at + _START : stop]
+        if checksum(covered, salt) != crc:
+            break
+        body, time = covered[_HEAD : length - _START - _TRAILER - padding], time_ns
+        # What follows is read in one go with the length that ends this one, and looked at in the next turn.
+        if stop <= last:
+            trailing, following, crc, head, relative, time_ns = unpack(data, stop - _TRAILER)
+        else:
+            (trailing,), following, head = TRAILER.unpack_from(data, stop - _TRAILER), 0, -1
+        if trailing != length:
+            break
+        bodies.append(body)
+        times.append(time)
         expected += 1
-        at = stop
+        at, length = stop, following
     if not bodies:
         return None, at
     columns = Columns(bodies, times if len(times) > 1 else None)
