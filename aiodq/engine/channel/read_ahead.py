@@ -56,7 +56,8 @@ class ReadAhead:
         self._lost = lost
         self._limit = limit
         self._current: Batch | None = None
-        self._ahead: deque[Batch] = deque()
+        # With the memory that each is counted with.
+        self._ahead: deque[tuple[Batch, int]] = deque()
 
     @property
     def limit(self) -> int:
@@ -87,16 +88,16 @@ class ReadAhead:
 
     def _find(self, state: ChannelState, offset: int) -> Batch | None:
         ahead = self._ahead
-        while ahead and ahead[0].stop <= offset:
-            self.cost -= batch_cost(ahead.popleft())
+        while ahead and ahead[0][0].stop <= offset:
+            self.cost -= ahead.popleft()[1]
         if not ahead:
             return self._tail.find(offset)
-        batch = ahead[0]
+        batch, cost = ahead[0]
         if batch.first > offset:
             self._lose(state, offset, batch.first)
             return None
         ahead.popleft()
-        self.cost -= batch_cost(batch)
+        self.cost -= cost
         if self.cost * 2 < self.limit:
             self.request(state)
         return batch
@@ -112,7 +113,7 @@ class ReadAhead:
         if self.cost >= self.limit:
             return None
         if self._ahead:
-            offset = self._ahead[-1].stop
+            offset = self._ahead[-1][0].stop
         else:
             offset = state.fresh()
             if self._current is not None and self._current.first <= offset < self._current.stop:
@@ -127,8 +128,9 @@ class ReadAhead:
         for batch in result.batches:
             self._lose(state, offset, batch.first)
             offset = max(offset, batch.stop)
-            self._ahead.append(batch)
-            self.cost += batch_cost(batch)
+            cost = batch_cost(batch)
+            self._ahead.append((batch, cost))
+            self.cost += cost
         self._lose(state, offset, result.next)
 
     def _lose(self, state: ChannelState, start: int, stop: int) -> None:
