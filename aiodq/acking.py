@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import groupby
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from aiodq.delivery.leases import HELD, MEASURED
 from aiodq.errors import AlreadySettledError, InvalidOptionTypeError, NotInFlightError
 from aiodq.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator, Iterator
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.channel.message_lease import MessageLease
 
 __all__ = ["Commit", "ack_all"]
-
-_LEASE: Final[Callable[[Message], MessageLease]] = attrgetter("_run")
-_PLACE: Final[Callable[[Message], int]] = attrgetter("_index")
 
 
 class Commit:
@@ -54,7 +50,7 @@ def ack_all(channel_engine: ChannelEngine[Message], messages: Iterable[Message])
     claimed: dict[int, tuple[Message, int]] = {}
     for message in apart:
         delivery = _delivery(channel_engine, message)
-        first, count = runs.get(message._run, (0, 0))  # noqa: SLF001 - as in `_LEASE`
+        first, count = runs.get(message._run, (0, 0))  # noqa: SLF001 - as in `_divided`
         if message.offset in claimed or first <= message._index < first + count:  # noqa: SLF001 - as above
             raise AlreadySettledError(f"message {message.offset} of {message.topic!r} is named twice; none was settled")
         claimed[message.offset] = message, delivery
@@ -78,22 +74,35 @@ def _divided(
     if set(map(type, messages)) != {Message}:
         return runs, messages
     apart: list[Message] = []
-    at = 0
-    for lease, members in groupby(messages, _LEASE):
-        places = list(map(_PLACE, members))
-        first, count = places[0], len(places)
-        marks = lease.marks[first : first + count]
+    leases, places = [message._run for message in messages], [message._index for message in messages]  # noqa: SLF001 - by whom a message is settled that does not do it itself
+    for lease, at, stop in _stretches(leases, places):
+        first, count, marks = places[at], stop - at, lease.marks
         if (
             lease.channel_engine is channel_engine
             and lease not in runs
-            and places == list(range(first, first + count))
-            and marks.count(HELD) + marks.count(MEASURED) == count
+            and places[at:stop] == list(range(first, first + count))
+            and marks.count(HELD, first, first + count) + marks.count(MEASURED, first, first + count) == count
         ):
             runs[lease] = first, count
         else:
-            apart += messages[at : at + count]
-        at += count
+            apart += messages[at:stop]
     return runs, apart
+
+
+def _stretches(leases: list[MessageLease], places: list[int]) -> Iterator[tuple[MessageLease, int, int]]:
+    """Yield from which to before which item the same lease stands in a list; `places` are those in the leases."""
+    at, end = 0, len(leases)
+    while at < end:
+        lease = leases[at]
+        stop = min(at + len(lease.marks) - places[at], end)
+        if leases[at:stop].count(lease) != stop - at:
+            break  # not all that follow in the lease, as they come from `get_many`
+        yield lease, at, stop
+        at = stop
+    for lease, members in groupby(leases[at:]):
+        stop = at + len(list(members))
+        yield lease, at, stop
+        at = stop
 
 
 def _delivery(channel_engine: ChannelEngine[Message], message: object) -> int:
