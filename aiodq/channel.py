@@ -221,7 +221,9 @@ class Channel(AsyncIteration):
             # As `ChannelEngine.take_next`, but for the call.
             if index < lease.limit and (now := monotonic()) < channel_engine.until:
                 lease.next, lease.last = index + 1, now
-                message = Message(lease, index, channel_engine.bodies[index], store_ref)
+                message = Message()
+                message._run, message._index, message.body = lease, index, channel_engine.bodies[index]  # noqa: SLF001
+                message._store_ref = store_ref  # noqa: SLF001 - as `message_of`, but for the call
             else:
                 try:
                     message = await channel_engine.get(store_ref)

@@ -6,11 +6,11 @@ import asyncio
 import random
 from asyncio import get_running_loop
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from aiodq.delivery.leases import ACKED, HELD, MEASURED, SETTLED
 from aiodq.engine.channel.failure_causes import Course, Sequel, cause_of
-from aiodq.engine.channel.message_lease import MessageLease
+from aiodq.engine.channel.message_lease import Makers, MessageLease
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.validation import span_ns
 from aiodq.errors import AlreadySettledError, InvalidMessageTypeError, NotInFlightError, StoreFailedError
@@ -22,7 +22,7 @@ from aiodq.storage.read.stored_message import StoredMessage
 from aiodq.transaction import Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from datetime import timedelta
     from types import TracebackType
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aiodq.engine.transactions.task_transactions import Joinable
     from aiodq.options import Backoff
 
-__all__ = ["Message", "look_at"]
+__all__ = ["MAKERS", "Message", "look_at", "message_of", "messages_of"]
 
 
 class Message(StoredMessage, AsyncBlock):
@@ -46,17 +46,12 @@ class Message(StoredMessage, AsyncBlock):
         body: the bytes that were put.
     """
 
+    # As in `StoredMessage`: whoever makes one sets the last of these as well, as `message_of` does.
     __slots__ = ("_course", "_store_ref")
 
     _run: MessageLease
     _course: Course
-
-    def __init__(self, run: MessageLease, index: int, body: bytes, store_ref: object = None) -> None:
-        """Made by the engine."""
-        self._run = run
-        self._index = index
-        self.body = body
-        self._store_ref: object = store_ref
+    _store_ref: object
 
     @property
     def attempts(self) -> int:
@@ -428,6 +423,28 @@ class Message(StoredMessage, AsyncBlock):
         return Batch(self.offset, self.timestamp_ns, columns)
 
 
+def message_of(run: MessageLease, index: int, body: bytes, store_ref: object = None) -> Message:
+    """Return the message at a place of a lease, which is to keep its store open by `store_ref`."""
+    message = Message()
+    message._run, message._index, message.body, message._store_ref = run, index, body, store_ref  # noqa: SLF001
+    return message
+
+
+def messages_of(run: MessageLease, first: int, bodies: Sequence[bytes], store_ref: object) -> list[Message]:
+    """Return the messages from a place of a lease on that have these bodies."""
+    # A loop for all of them, where `message_of` would be a call for each.
+    messages = [Message() for _ in bodies]
+    index = first
+    for message, body in zip(messages, bodies, strict=True):
+        message._run, message._index, message.body, message._store_ref = run, index, body, store_ref  # noqa: SLF001
+        index += 1
+    return messages
+
+
+MAKERS: Final = Makers(message_of, messages_of)
+"""What every channel engine makes its messages with."""
+
+
 def look_at(topic: str, batch: Batch, number: int, attempts: int = 0) -> Message:
     """Return the message at a place of a batch, to be looked at."""
-    return Message(MessageLease.of_one(topic, batch, number, attempts=attempts), 0, batch.columns.bodies[number])
+    return message_of(MessageLease.of_one(topic, batch, number, attempts=attempts), 0, batch.columns.bodies[number])

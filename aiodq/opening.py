@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Typ
 from aiodq.clock import Clock, SystemClock
 from aiodq.engine.store_engine import Seams, StoreEngine
 from aiodq.errors import InvalidOptionError, NotAwaitedError, StorageError
-from aiodq.message import Message
+from aiodq.message import MAKERS
 from aiodq.onlyasync import AsyncBlock
 from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, check_store_options
 from aiodq.queue import Queue
@@ -89,7 +89,7 @@ class StoreOpening(AsyncBlock):
         if self._manner.mode != "exclusive":
             return await self._open_shared()
         store_engine = StoreEngine(self._path, self._options, self._seams)
-        await store_engine.open(Message, create=self._manner.create, wait=self._manner.wait)
+        await store_engine.open(MAKERS, create=self._manner.create, wait=self._manner.wait)
         return Store(store_engine)
 
     async def _open_shared(self) -> Store:

@@ -11,7 +11,7 @@ from aiodq.engine.channel_management import pause_topic
 from aiodq.engine.reading.prefetch_reader import SharedReader
 from aiodq.engine.stats.topic_stats import topic_stats
 from aiodq.errors import OffsetError
-from aiodq.message import Message, look_at
+from aiodq.message import MAKERS, look_at
 from aiodq.names import check_name
 from aiodq.options import check_channel_options, check_dead_letter, check_store_options, time_ns
 from aiodq.producer import Producer
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.store_engine import StoreEngine
     from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.message import Message
     from aiodq.options import ChannelOptions, StoreOptions
     from aiodq.stats import TopicStats
 
@@ -117,7 +118,7 @@ class Topic(Producer):
     def _open_channel_engine(self, name: str, options: ChannelOptions | None) -> ChannelEngine[Message]:
         engine, store_engine = self._engine, self._store_engine
         new, first = name not in engine.channel_engines, not engine.retention.is_held()
-        channel_engine = store_engine.channel_engine(engine, name, Message)
+        channel_engine = store_engine.channel_engine(engine, name, MAKERS)
         if options is not None:
             engine.effective_options.channel(channel_engine, options)
         if new:

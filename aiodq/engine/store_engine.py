@@ -56,14 +56,12 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.engine.channel.dead_letters import DeadLetter
-    from aiodq.engine.channel.message_lease import MessageLease
+    from aiodq.engine.channel.message_lease import Makers
     from aiodq.engine.opened_files import OpenedStore, OpenedTopic
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.state.store_identity import StoreIdentity
     from aiodq.storage.state.stored_options import StoredOptions
-
-    MakeMessage = Callable[[MessageLease, int, bytes, object], Any]
 
 __all__ = ["Seams", "StoreEngine"]
 
@@ -151,11 +149,11 @@ class StoreEngine:
 
     # --- opening
 
-    async def open(self, make: MakeMessage, *, create: bool = True, wait: float = 0.0) -> None:
+    async def open(self, makers: Makers[Any], *, create: bool = True, wait: float = 0.0) -> None:
         """Take the lock, recover every topic, start the engine.
 
         Args:
-            make: makes messages.
+            makers: make messages.
             create: a store that is not there is made.
             wait: seconds to wait for another owner to let go.
 
@@ -174,18 +172,18 @@ class StoreEngine:
                 await asyncio.wait(going)
             opened = await when_unlocked(partial(self.threads.call, self._open_unless_given_up, create=create), wait)
             self.reporter.opened(self.clock.monotonic() - began, opened.topics, opened.identity.damages)
-            self._start(opened, make)
+            self._start(opened, makers)
         except BaseException:
             self._give_up_opening()
             raise
 
-    def _start(self, opened: OpenedStore, make: MakeMessage) -> None:
+    def _start(self, opened: OpenedStore, makers: Makers[Any]) -> None:
         if isinstance(opened.lock, StoreLock):  # a simulated disk's directories stay where they are
             self._files.stay(opened.lock.in_place)
         timer = SyncTimer(self.metrics, None)
         self._committer = Committer(opened.transactions, self.threads, self.clock, timer, self.fail)
         for name, topic in opened.topics.items():
-            engine = self.start_topic(name, topic, make)
+            engine = self.start_topic(name, topic, makers)
             if name in opened.brought:
                 channels = {acks.channel for acks in opened.brought[name].acks}
                 channel_engines = [
@@ -248,14 +246,14 @@ class StoreEngine:
         self.syncs.close()
         self.threads.shutdown(wait=False)
 
-    def start_topic(self, name: str, topic: OpenedTopic, make: MakeMessage) -> TopicEngine:
+    def start_topic(self, name: str, topic: OpenedTopic, makers: Makers[Any]) -> TopicEngine:
         """Start a topic's ioLoop, with the channels found on disk, by the options found there."""
         meta = topic.log.meta
         engine = self._add(TopicEngine(name, holding(None, meta.options, self.given), self, topic.log))
         paused = meta.paused
         engine.paused = "" in paused
         for channel, (journal, state) in topic.channels.items():
-            channel_engine = self.channel_engine(engine, channel, make)
+            channel_engine = self.channel_engine(engine, channel, makers)
             channel_engine.configure(meta.channel_options.get(channel, channel_engine.options))
             channel_engine.pause(paused=channel in paused)
             if self.reclaiming:
@@ -318,11 +316,11 @@ class StoreEngine:
         """See `TopicEngineHost.make_log`."""
         return make_log(self.fs_of(name), self.clock, self.path, name, record, self.identity_for(name))
 
-    def channel_engine(self, engine: TopicEngine, channel: str, make: MakeMessage) -> ChannelEngine[Any]:
+    def channel_engine(self, engine: TopicEngine, channel: str, makers: Makers[Any]) -> ChannelEngine[Any]:
         """Return a topic's channel, made without a state if it is new."""
         found = engine.channel_engines.get(channel)
         if found is None:
-            found = ChannelEngine(channel, engine, make, self.clock)
+            found = ChannelEngine(channel, engine, makers, self.clock)
             found.store_ref = self.store_ref
             engine.channel_engines[channel] = found
         return found

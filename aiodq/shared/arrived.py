@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from itertools import repeat
 from typing import TYPE_CHECKING
 
-from aiodq.message import Message
+from aiodq.message import message_of, messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiodq.engine.channel.message_lease import MessageLease
+    from aiodq.message import Message
 
 __all__ = ["Arrived"]
 
@@ -55,7 +55,7 @@ class Arrived:
         self._count -= 1
         if run.next == run.stop:
             self._runs.popleft()
-        return Message(run.lease, place, run.bodies[place], store_ref)
+        return message_of(run.lease, place, run.bodies[place], store_ref)
 
     def take_run(self, most: int, store_ref: object) -> list[Message]:
         """Return the first ones, up to so many."""
@@ -63,7 +63,7 @@ class Arrived:
         while self._runs and len(taken) < most:
             run = self._runs[0]
             first, stop = run.next, min(run.stop, run.next + most - len(taken))
-            taken += map(Message, repeat(run.lease), range(first, stop), run.bodies[first:stop], repeat(store_ref))
+            taken += messages_of(run.lease, first, run.bodies[first:stop], store_ref)
             run.next = stop
             if stop == run.stop:
                 self._runs.popleft()

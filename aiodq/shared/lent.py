@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aiodq.delivery.leases import HELD, MEASURED
 from aiodq.format.columns import Columns
-from aiodq.message import Message
+from aiodq.message import message_of
 from aiodq.shared.number_runs import HERE, NumberRun, stretches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aiodq.engine.channel.message_lease import MessageLease
+    from aiodq.message import Message
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ class LentRun(NumberRun):
 
     def message(self, place: int) -> Message:
         """Return one of them as a message."""
-        return Message(self.lease, self.first + place, self.bodies[place], self.store_ref)
+        return message_of(self.lease, self.first + place, self.bodies[place], self.store_ref)
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield from which place to before which those are that are in the client's hands."""

@@ -29,7 +29,7 @@ from aiodq.errors import (
     StoreNotFoundError,
     WrongContextError,
 )
-from aiodq.message import Message
+from aiodq.message import MAKERS
 from aiodq.options import ChannelOptions, StoreOptions
 from aiodq.shared.answers import read_store, read_topic
 from aiodq.shared.link import Link
@@ -168,7 +168,7 @@ class RemoteStore:
         engine = StoreEngine(self.path, self._given, self._seams)
         engine.reclaiming = True
         try:
-            await engine.open(Message, create=self._create)
+            await engine.open(MAKERS, create=self._create)
         except StoreLockedError as error:
             self._locked = error
             return False

@@ -38,7 +38,7 @@ class Message(StoredMessage):
 
     def __init__(self, loop_thread: LoopThread, inner: message.Message) -> None:
         """Made by the channel."""
-        super().__init__(inner._run, inner._index, inner.body)  # noqa: SLF001 - the same message, for threads
+        self._run, self._index, self.body = inner._run, inner._index, inner.body  # noqa: SLF001 - the same, for threads
         self._loop_thread = loop_thread
         self._message = inner
 

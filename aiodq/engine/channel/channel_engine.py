@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from aiodq.delivery.leases import MEASURED
@@ -21,10 +20,11 @@ from aiodq.options import seconds
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
+    from aiodq.engine.channel.message_lease import Makers
     from aiodq.engine.channel.settlement import ChannelEngineHost
     from aiodq.engine.graceful_stop import Stoppable
     from aiodq.options import ChannelOptions
@@ -64,7 +64,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self,
         name: str,
         host: ChannelEngineHost,
-        make: Callable[[MessageLease, int, bytes, object], M],
+        makers: Makers[M],
         clock: Clock,
     ) -> None:
         """Begin without a state; `attach` brings it.
@@ -72,7 +72,7 @@ class ChannelEngine(Settlement, Generic[M]):
         Args:
             name: the channel's.
             host: the topic's engine.
-            make: builds a message of (lease, place in it, body, what keeps the store open).
+            makers: make its messages.
             clock: the store's.
         """
         super().__init__(name, host, clock)
@@ -84,7 +84,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self.held_by_task: HeldByTask[Any] = HeldByTask()
         self.ending: asyncio.Event = asyncio.Event()
         self.consumers: set[Stoppable] = set()
-        self._make = make
+        self._make, self._make_run = makers.one, makers.run
         self._own_pause = False
         self._reclaiming = False
         self._fetch_error: Exception | None = None
@@ -137,10 +137,10 @@ class ChannelEngine(Settlement, Generic[M]):
         lease.next, lease.last = index + 1, now
         return self._make(lease, index, self.bodies[index], store_ref)
 
-    def take_run(self, most: int, store_ref: object) -> Iterable[M]:
+    def take_run(self, most: int, store_ref: object) -> list[M]:
         """Hand out up to so many of the lease that is open, likewise. The caller's context is known to be right."""
         lease, (first, stop) = self.lease, self.lend(most)
-        return map(self._make, repeat(lease), range(first, stop), self.bodies[first:stop], repeat(store_ref))
+        return self._make_run(lease, first, self.bodies[first:stop], store_ref)
 
     def lend(self, most: int) -> tuple[int, int]:
         """Likewise, without making messages: return from which place of the lease to before which they are."""

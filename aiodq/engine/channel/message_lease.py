@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiodq.delivery.leases import APART, Lease
 from aiodq.engine.channel.addressed import shown
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from aiodq.engine.channel.settlement import Settlement
     from aiodq.format.frame import Batch
 
-__all__ = ["MessageLease"]
+__all__ = ["Makers", "MessageLease"]
+
+M = TypeVar("M")
 
 
 class MessageLease(Lease):
@@ -65,3 +68,16 @@ class MessageLease(Lease):
         lease.marks[0] = APART
         lease.open = False
         return lease
+
+
+@dataclass(frozen=True, slots=True)
+class Makers(Generic[M]):
+    """What makes messages.
+
+    Attributes:
+        one: of a lease, a place in it, the body, and what keeps the store open.
+        run: several, of the places from one on.
+    """
+
+    one: Callable[[MessageLease, int, bytes, object], M]
+    run: Callable[[MessageLease, int, Sequence[bytes], object], list[M]]
