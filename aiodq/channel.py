@@ -16,7 +16,7 @@ from aiodq.engine.stats.preview import state_of
 from aiodq.engine.stats.topic_stats import channel_standing, channel_stats
 from aiodq.errors import AiodqError, NotInFlightError
 from aiodq.handlers import checked_handler, checked_hook
-from aiodq.message import Message
+from aiodq.iteration import iterate
 from aiodq.onlyasync import AsyncIteration
 from aiodq.options import check_channel_options, check_dead_letter
 from aiodq.starting import move_channel
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.channel.held_by_task import HeldByTask
     from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.message import Message
     from aiodq.options import ChannelOptions, Position
     from aiodq.stats import ChannelStats
 
@@ -209,31 +210,7 @@ class Channel(AsyncIteration):
 
     def __aiter__(self) -> AsyncIterator[Message]:
         """Iterate over messages until shutdown. Nothing is acked by itself."""
-        return self._iterate()
-
-    async def _iterate(self) -> AsyncIterator[Message]:
-        channel_engine, store_ref = self._channel_engine, self._store_ref
-        monotonic, held_by_task = channel_engine.monotonic, self._held_by_task
-        self._engine.check_context()
-        while True:
-            lease = channel_engine.lease
-            index = lease.next
-            # As `ChannelEngine.take_next`, but for the call.
-            if index < lease.limit and (now := monotonic()) < channel_engine.until:
-                lease.next, lease.last = index + 1, now
-                message = Message()
-                message._run, message._index, message.body = lease, index, channel_engine.bodies[index]  # noqa: SLF001
-                message._store_ref = store_ref  # noqa: SLF001 - as `message_of`, but for the call
-            else:
-                try:
-                    message = await channel_engine.get(store_ref)
-                except QueueShutDown:
-                    return
-            if channel_engine.special:
-                self._handed(message)
-            elif held_by_task is not None:
-                held_by_task.note(message)
-            yield message
+        return iterate(self._channel_engine, self._store_ref, self._handed, self._held_by_task)
 
     def _handed(self, message: Message) -> Message:
         """Do with a message what is to be done before whoever asked has it."""

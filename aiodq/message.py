@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from asyncio import get_running_loop
+from asyncio import _get_running_loop
 from contextlib import asynccontextmanager, suppress
+from threading import get_ident
 from typing import TYPE_CHECKING, Final, Self
 
 from aiodq.delivery.leases import ACKED, HELD, MEASURED, SETTLED
 from aiodq.engine.channel.failure_causes import Course, Sequel, cause_of
 from aiodq.engine.channel.message_lease import Makers, MessageLease
+from aiodq.engine.home_loop import BY_THREAD
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.validation import span_ns
 from aiodq.errors import AlreadySettledError, InvalidMessageTypeError, NotInFlightError, StoreFailedError
@@ -102,12 +104,11 @@ class Message(StoredMessage, AsyncBlock):
             NotInFlightError: taken away meanwhile.
         """
         run, index = self._run, self._index
-        try:
-            here = get_running_loop()
-        except RuntimeError:
-            here = None
+        home = run.home
         # INVARIANT: of what is marked so, nothing but the loop is to be looked at: what else forbids it, marks it anew.
-        if run.marks[index] == HELD and here is run.loop:
+        if run.marks[index] == HELD and (
+            get_ident() == home.thread and home.is_running() if BY_THREAD else _get_running_loop() is home.loop
+        ):
             run.marks[index] = ACKED
             self._store_ref = None
             if run.clean:
@@ -398,17 +399,18 @@ class Message(StoredMessage, AsyncBlock):
                 self.ack_nowait()
 
     def _take(self) -> Settlement:
-        if self._settled:
+        if self._run.marks[self._index] >= ACKED:
             raise AlreadySettledError(
                 f"message {self.offset} of {self.topic!r} was settled before: ack, nack, reject or the end of "
                 "`async with message` settles it, once"
             )
-        if self._channel_engine is None:
+        channel_engine = self._run.channel_engine
+        if channel_engine is None:
             raise NotInFlightError(
                 f"message {self.offset} of {self.topic!r} was only looked at, by read, scan or peek: "
                 "what `await channel.get()` gives can be settled"
             )
-        return self._channel_engine
+        return channel_engine
 
     def _batch(self) -> Batch:
         """Return the message as a batch of one, so that requeueing does not hold on to its neighbours' memory."""

@@ -21,6 +21,7 @@ from aiodq.engine.channel_management import create_channel
 from aiodq.engine.deletions import Deletions
 from aiodq.engine.emergency_flush import abandon, flush_accepted
 from aiodq.engine.futures import as_failure, tell_all
+from aiodq.engine.home_loop import HomeLoop
 from aiodq.engine.lock_wait import running_loop, when_unlocked
 from aiodq.engine.loop_turns import LoopTurns
 from aiodq.engine.monitoring.metrics import StoreMetrics, SyncTimer
@@ -115,6 +116,7 @@ class StoreEngine:
         self.fs: FileSystem = self._files
         self.clock: Clock = seams.clock
         self.loop: asyncio.AbstractEventLoop = running_loop()
+        self.home: HomeLoop = HomeLoop(self.loop)
         self.turns: LoopTurns = LoopTurns(self.loop)
         self.ticks: Ticks = Ticks(self.loop)
         self.threads: WorkerThreads = WorkerThreads(self.loop, seams.executor, self.fail)
@@ -320,7 +322,7 @@ class StoreEngine:
         """Return a topic's channel, made without a state if it is new."""
         found = engine.channel_engines.get(channel)
         if found is None:
-            found = ChannelEngine(channel, engine, makers, self.clock)
+            found = ChannelEngine(channel, engine, makers, self.clock, self.home)
             found.store_ref = self.store_ref
             engine.channel_engines[channel] = found
         return found
@@ -564,6 +566,7 @@ class StoreEngine:
     def after_fork(self) -> None:
         """In the child: nothing of this store may be used here."""
         self.forked = True
+        self.home.leave()
         self._stop_inline()
 
 

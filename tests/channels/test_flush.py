@@ -122,3 +122,15 @@ async def test_those_who_ack_in_two_groups_become_one(
         await soon(asyncio.gather(*workers))
         assert jobs.depth == 0
         assert syncs <= ROUNDS + 1
+
+
+async def test_who_is_told_of_an_ack_gets_the_next_message_without_giving_way_once_more(machine: Machine) -> None:
+    async with machine.jobs() as jobs:
+        await jobs.put_many([b"a", b"b"])
+        message = await jobs.get()
+        machine.clock.advance(0.5)  # the turn in which that was taken is long over
+        await message.ack()
+        following = jobs.get()
+        with pytest.raises(StopIteration) as got:
+            following.send(None)
+        assert got.value.value.body == b"b"

@@ -195,10 +195,7 @@ class AckPersister:
         except BaseException as raised:
             self._not_written(waiting, raised)
             raise
-        for _, waiters in waiting:
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        _tell(waiting)
         for channel_engine in channel_engines:
             await self._keep_up(channel_engine)
         if self._dirty:
@@ -309,6 +306,17 @@ class AckPersister:
             # The journal stands as it was; what the image adds to it is said again.
             state.renote()
             self._put_off(channel_engine, [], error)
+
+
+def _tell(waiting: list[tuple[Settlement, list[asyncio.Future[None]]]]) -> None:
+    """Tell who waits that their acks are written: in the next turn of the loop they ask for their next messages."""
+    for _, waiters in waiting:
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+    for channel_engine, waiters in waiting:
+        if waiters:
+            channel_engine.begin_turn()  # behind all of them: a clock may raise
 
 
 def fold_all(channel_engines: list[Settlement]) -> None:

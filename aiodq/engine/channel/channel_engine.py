@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import _get_running_loop
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from aiodq.delivery.leases import MEASURED
@@ -13,6 +15,7 @@ from aiodq.engine.channel.out_of_turn import MOST_LETTERS
 from aiodq.engine.channel.settlement import EXPIRED, SECOND, Settlement
 from aiodq.engine.clock_timer import monotonic_ns
 from aiodq.engine.futures import settle
+from aiodq.engine.home_loop import BY_THREAD
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.message_lease import Makers
     from aiodq.engine.channel.settlement import ChannelEngineHost
     from aiodq.engine.graceful_stop import Stoppable
+    from aiodq.engine.home_loop import HomeLoop
     from aiodq.options import ChannelOptions
 
 __all__ = ["ChannelEngine"]
@@ -66,6 +70,7 @@ class ChannelEngine(Settlement, Generic[M]):
         host: ChannelEngineHost,
         makers: Makers[M],
         clock: Clock,
+        home: HomeLoop,
     ) -> None:
         """Begin without a state; `attach` brings it.
 
@@ -74,6 +79,7 @@ class ChannelEngine(Settlement, Generic[M]):
             host: the topic's engine.
             makers: make its messages.
             clock: the store's.
+            home: the store's event loop.
         """
         super().__init__(name, host, clock)
         self.paused: bool = host.paused
@@ -90,9 +96,8 @@ class ChannelEngine(Settlement, Generic[M]):
         self._fetch_error: Exception | None = None
         self._tags: frozenset[str] | None = None
         self._plain = True
-        self._loop = asyncio.get_running_loop()
+        self._home = home
         self.monotonic: Callable[[], float] = clock.monotonic
-        self._turn_began = 0.0
         self._turn = _LONGEST_TURN
         self.lease: MessageLease = MessageLease(host.name, Batch(0, 0, Columns([])))
         self.bodies: list[bytes] = []
@@ -129,10 +134,8 @@ class ChannelEngine(Settlement, Generic[M]):
         index = lease.next
         if index >= lease.limit or (now := self.monotonic()) >= self.until:
             return None
-        try:
-            if asyncio.get_running_loop() is not self._loop:
-                return None
-        except RuntimeError:
+        home = self._home
+        if not (get_ident() == home.thread and home.is_running() if BY_THREAD else _get_running_loop() is home.loop):
             return None
         lease.next, lease.last = index + 1, now
         return self._make(lease, index, self.bodies[index], store_ref)
@@ -197,7 +200,7 @@ class ChannelEngine(Settlement, Generic[M]):
         run = batch.cut(offset, offset + count)
         self.lease = MessageLease(
             self._host.name, run, timeout=self._timeout, channel_engine=self,
-            loop=self._loop,
+            home=self._home,
         )  # fmt: skip
         self.bodies = run.columns.bodies
         state.begin(self.lease)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from aiodq.delivery.leases import Lease
 
-__all__ = ["HeldByTask"]
+__all__ = ["HeldByTask", "TakenByTask"]
 
 _SLACK: Final = 16
 """So many messages that are its no longer may stand in a task's list before they are looked for."""
@@ -39,22 +39,29 @@ class Takeable(Protocol):
 T = TypeVar("T", bound=Takeable)
 
 
-class _Taken(Generic[T]):
-    """What one task has taken: the last message, and older ones that were not settled when the next was taken."""
+class TakenByTask(Generic[T]):
+    """What one task has taken: the last message, and older ones that were not settled when the next was taken.
 
-    __slots__ = ("last", "most", "older", "whose")
+    Attributes:
+        last: the last message.
+        older: others that may not be settled.
+        whose: the task; None once it is gone.
+    """
+
+    __slots__ = ("_most", "last", "older", "whose")
 
     def __init__(self, first: T, whose: ref[asyncio.Task[Any]]) -> None:
+        """Begin with the first message."""
         self.last: T = first
+        self.whose: ref[asyncio.Task[Any]] = whose
         self.older: list[T] = []
-        self.most = _SLACK
-        self.whose = whose
+        self._most = _SLACK
 
     def add(self, message: T) -> None:
         """Add a message; now and then drop those that were settled in another order than they were taken in."""
         self.older.append(self.last)
         self.last = message
-        if len(self.older) > self.most:
+        if len(self.older) > self._most:
             self._drop()
 
     def add_many(self, messages: Sequence[T]) -> None:
@@ -67,49 +74,52 @@ class _Taken(Generic[T]):
     def _drop(self) -> None:
         # A mark is seen at once; whether a message without one was taken away meanwhile has to be looked up.
         self.older = [each for each in self.older if each._run.marks[each._index] < ACKED]  # noqa: SLF001 - as in `note`
-        if len(self.older) > self.most:
+        if len(self.older) > self._most:
             self.older = [each for each in self.older if each.held]
-            self.most = 2 * len(self.older) + _SLACK
-        self.most = min(self.most, 2 * len(self.older) + _SLACK)
+            self._most = 2 * len(self.older) + _SLACK
+        self._most = min(self._most, 2 * len(self.older) + _SLACK)
 
 
 class HeldByTask(Generic[T]):
-    """One per channel. A task that is gone is forgotten with what it took."""
+    """One per channel. A task that is gone is forgotten with what it took.
 
-    __slots__ = ("_by_id", "_loop")
+    Attributes:
+        loop: that of the tasks. To name it to `current_task` saves most of what that takes.
+    """
+
+    __slots__ = ("_by_id", "loop")
 
     def __init__(self) -> None:
         """Begin empty. Must be called on the loop of the tasks."""
-        # To name it to `current_task` saves most of what that takes.
-        self._loop = get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = get_running_loop()
         # Not a WeakKeyDictionary: looked into for each message, it would take a tenth of the time of a get.
-        self._by_id: dict[int, _Taken[T]] = {}
+        self._by_id: dict[int, TakenByTask[T]] = {}
 
     def __len__(self) -> int:
         """Return how many tasks are known."""
         return len(self._by_id)
 
-    def note(self, message: T) -> None:
-        """The running task has taken a message."""
-        task = current_task(self._loop)
+    def note(self, message: T) -> TakenByTask[T] | None:
+        """The running task has taken a message; return all that it has taken, None outside of any task."""
+        task = current_task(self.loop)
         taken = self._by_id.get(id(task))
         if taken is None:
             if task is not None:  # else a callback of the loop: who settles there has to name the message
-                self._by_id[id(task)] = _Taken(message, ref(task, self._forget(id(task))))
+                taken = self._by_id[id(task)] = TakenByTask(message, ref(task, self._forget(id(task))))
         else:
             last = taken.last
             if last._run.marks[last._index] >= ACKED:  # noqa: SLF001 - `settled` would cost a call for each message
                 taken.last = message
             else:
                 taken.add(message)
+        return taken
 
     def note_many(self, messages: Sequence[T]) -> None:
         """The running task has taken these, at least one."""
-        task = current_task(self._loop)
+        task = current_task(self.loop)
         taken = self._by_id.get(id(task))
         if taken is None:
-            self.note(messages[0])
-            taken, messages = self._by_id.get(id(task)), messages[1:]
+            taken, messages = self.note(messages[0]), messages[1:]
         if taken is not None and messages:
             taken.add_many(messages)
 
@@ -120,7 +130,7 @@ class HeldByTask(Generic[T]):
 
     def last(self) -> T | None:
         """Return what the running task took last and is still to be settled, or None."""
-        taken = self._by_id.get(id(current_task(self._loop)))
+        taken = self._by_id.get(id(current_task(self.loop)))
         if taken is None:
             return None
         while taken.older and not taken.last.held:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiodq.delivery.leases import APART, Lease
 from aiodq.engine.channel.addressed import shown
+from aiodq.engine.home_loop import NOWHERE
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
     from aiodq.engine.channel.settlement import Settlement
+    from aiodq.engine.home_loop import HomeLoop
     from aiodq.format.frame import Batch
 
 __all__ = ["Makers", "MessageLease"]
@@ -26,18 +27,18 @@ class MessageLease(Lease):
     Attributes:
         topic: the topic's name.
         channel_engine: the channel's; None for messages that are only looked at.
-        loop: where they may be settled without another look; None for nowhere.
+        home: where they may be settled without another look.
         attempts: how often each was delivered.
         time_ns, times, tags, keys, headers, expiries: as in `Batch` and `Columns`.
     """
 
     __slots__ = (
-        "attempts", "channel_engine", "expiries", "headers", "keys", "loop", "tags", "time_ns", "times", "topic",
+        "attempts", "channel_engine", "expiries", "headers", "home", "keys", "tags", "time_ns", "times", "topic",
     )  # fmt: skip
 
     def __init__(
         self, topic: str, batch: Batch, *, number: int = 0, attempts: int = 1, timeout: int | None = None,
-        channel_engine: Settlement | None = None, loop: asyncio.AbstractEventLoop | None = None,
+        channel_engine: Settlement | None = None, home: HomeLoop = NOWHERE,
     ) -> None:  # fmt: skip
         """Begin with the messages of a batch."""
         columns = batch.columns
@@ -45,7 +46,7 @@ class MessageLease(Lease):
         self.number = number
         self.topic: str = topic
         self.channel_engine: Settlement | None = channel_engine
-        self.loop: asyncio.AbstractEventLoop | None = loop
+        self.home: HomeLoop = home
         self.attempts: int = attempts
         self.time_ns: int = batch.time_ns
         self.times: Sequence[int] | None = columns.times

@@ -179,6 +179,11 @@ class Settlement(ABC):
         self._idlers: list[asyncio.Future[None]] = []
         self._renewed: dict[int, int] = {}
         self._out_of_turn = OutOfTurn()
+        self._turn_began = 0.0
+
+    def begin_turn(self) -> None:
+        """The event loop goes round: who gets messages in what follows need not give way to others for that."""
+        self._turn_began = self._clock.monotonic()
 
     @property
     def place(self) -> str:

@@ -1,0 +1,64 @@
+"""What an `async for` over a channel does."""
+
+from __future__ import annotations
+
+from asyncio import current_task
+from typing import TYPE_CHECKING
+
+from aiodq.delivery.leases import ACKED
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.channel.held_by_task import HeldByTask, TakenByTask
+
+__all__ = ["iterate"]
+
+
+# One function, and of others what they do instead of a call of each: whatever stands here is done for every message.
+# ruff: noqa: SLF001
+async def iterate(
+    channel_engine: ChannelEngine[Message],
+    store_ref: object,
+    handed: Callable[[Message], Message],
+    held_by_task: HeldByTask[Message] | None,
+) -> AsyncIterator[Message]:
+    """Yield messages until shutdown.
+
+    Args:
+        channel_engine: what hands them out.
+        store_ref: what each is to hold.
+        handed: does what is to be done before whoever asked has one, where that is more than to note who has it.
+        held_by_task: where that is noted, if it is.
+    """
+    monotonic = channel_engine.monotonic
+    taken: TakenByTask[Message] | None = None
+    channel_engine.check_context()
+    while True:
+        lease = channel_engine.lease
+        index = lease.next
+        # As `ChannelEngine.take_next` and `message_of`.
+        if index < lease.limit and (now := monotonic()) < channel_engine.until:
+            lease.next, lease.last = index + 1, now
+            message = Message()
+            message._run, message._index, message.body = lease, index, channel_engine.bodies[index]
+            message._store_ref = store_ref
+        else:
+            try:
+                message = await channel_engine.get(store_ref)
+            except QueueShutDown:
+                return
+        if channel_engine.special:
+            handed(message)
+        elif held_by_task is not None:
+            # As `HeldByTask.note`; mostly it is the same task as before.
+            if taken is None or taken.whose() is not current_task(held_by_task.loop):
+                taken = held_by_task.note(message)
+            elif (last := taken.last)._run.marks[last._index] >= ACKED:
+                taken.last = message
+            else:
+                taken.add(message)
+        yield message
