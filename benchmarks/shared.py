@@ -58,6 +58,7 @@ class Scale:
     messages: int
     kills: int
     loop: str
+    sync_backend: str
     size: int = 100
 
 
@@ -152,12 +153,13 @@ def _interleaved(rounds: int, turns: Sequence[tuple[_Team, Callable[[], None]]])
                 team.row.figures.clear()
 
 
-def _local(directory: Path, sync: str = "always") -> list[dict[str, Any]]:
-    return [{"path": str(directory), "mode": "exclusive", "sync": sync}]
+def _local(directory: Path, scale: Scale) -> list[dict[str, Any]]:
+    return [{"path": str(directory), "mode": "exclusive", "sync": "always", "sync_backend": scale.sync_backend}]
 
 
-def _sharing(directory: Path, processes: int, sync: str = "always") -> list[dict[str, Any]]:
-    return [{"path": str(directory), "mode": "shared", "sync": sync}] * processes
+def _sharing(directory: Path, scale: Scale, processes: int, sync: str = "always") -> list[dict[str, Any]]:
+    each = {"path": str(directory), "mode": "shared", "sync": sync, "sync_backend": scale.sync_backend}
+    return [each] * processes
 
 
 # --- the parts
@@ -167,10 +169,10 @@ def one_producer(directory: Path, scale: Scale, _notes: list[str]) -> list[Figur
     """Measure puts of one producer."""
     part = "put, 1 producer"
     with ExitStack() as stack:
-        local = _Team(Figures(part, "local", SYNCED), scale, "aiodq", _local(directory / "local"))
+        local = _Team(Figures(part, "local", SYNCED), scale, "aiodq", _local(directory / "local", scale))
         stack.callback(local.close)
         row = Figures(part, "shared, from beside the owner", SYNCED, beside="local", goal=0.8)
-        remote = _Team(row, scale, "aiodq", _sharing(directory / "shared", 2))
+        remote = _Team(row, scale, "aiodq", _sharing(directory / "shared", scale, 2))
         stack.callback(remote.close)
         _interleaved(scale.rounds, [(local, local.put_by_last), (remote, remote.put_by_last)])
         return [local.row, remote.row]
@@ -187,9 +189,10 @@ def many_producers(directory: Path, scale: Scale, notes: list[str]) -> list[Figu
             stack.callback(team.close)
             teams.append(team)
 
-        add(Figures(part, one, SYNCED), "aiodq", _local(directory / "local"))
-        add(Figures(part, wide, SYNCED, beside=one, goal=0.8), "aiodq", _sharing(directory / "shared", PROCESSES))
-        add(Figures(part, f"{wide}, os", KERNEL), "aiodq", _sharing(directory / "os", PROCESSES, "os"))
+        add(Figures(part, one, SYNCED), "aiodq", _local(directory / "local", scale))
+        every = _sharing(directory / "shared", scale, PROCESSES)
+        add(Figures(part, wide, SYNCED, beside=one, goal=0.8), "aiodq", every)
+        add(Figures(part, f"{wide}, os", KERNEL), "aiodq", _sharing(directory / "os", scale, PROCESSES, "os"))
         for row, kind, given in _peers(directory, stack, notes):
             add(row, kind, given)
         _interleaved(scale.rounds, [(team, team.put_by_all) for team in teams])
@@ -262,9 +265,11 @@ def batches(directory: Path, scale: Scale, _notes: list[str]) -> list[Figures]:
     """Measure how a backlog is worked off."""
     rows: list[Figures] = []
     with ExitStack() as stack:
-        local = _Team(Figures(part="", name="", guarantee=""), scale, "aiodq", _local(directory / "local"))
+        local = _Team(Figures(part="", name="", guarantee=""), scale, "aiodq", _local(directory / "local", scale))
         stack.callback(local.close)
-        remote = _Team(Figures(part="", name="", guarantee=""), scale, "aiodq", _sharing(directory / "shared", 2))
+        remote = _Team(
+            Figures(part="", name="", guarantee=""), scale, "aiodq", _sharing(directory / "shared", scale, 2)
+        )
         stack.callback(remote.close)
         for part, what, goal in (
             ("get_many(1000) + ack_many", "batches", 0.5),
@@ -280,7 +285,8 @@ def batches(directory: Path, scale: Scale, _notes: list[str]) -> list[Figures]:
 
 def owners(directory: Path, scale: Scale, _notes: list[str]) -> list[Figures]:
     """Measure how long puts wait when the owner goes."""
-    part, share = "the longest put", {"path": str(directory), "sync": "always"}
+    part = "the longest put"
+    share = {"path": str(directory), "sync": "always", "sync_backend": scale.sync_backend}
     rows = [
         Figures(part, "nobody is sent a signal", SYNCED, "ms"),
         Figures(part, "the owner is killed (SIGKILL)", SYNCED, "ms", goal=300.0),
@@ -381,6 +387,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--kills", type=int, default=15, help="owners that are killed, and told to end (default: %(default)s)")
     add("--quick", action="store_true", help="one short round of everything: does it run? Its figures mean nothing")
     add("--loop", choices=("uvloop", "asyncio"), default="uvloop", help="event loop (default: %(default)s)")
+    add("--sync-backend", choices=("auto", "thread", "aio"), default="auto", help="of aiodq (default: %(default)s)")
     add("--dir", type=Path, default=Path(tempfile.gettempdir()), help="where to write (default: %(default)s)")
     add("--json", type=Path, metavar="FILE", help="write every figure to FILE")
     return parser
@@ -394,9 +401,9 @@ def _write_json(file: Path, rows: Sequence[Figures], environment: dict[str, str]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what the command line asks for, print a table for each part."""
     given = _parser().parse_args(sys.argv[1:] if argv is None else argv)
-    scale = Scale(given.rounds, given.seconds, given.messages, given.kills, given.loop)
+    scale = Scale(given.rounds, given.seconds, given.messages, given.kills, given.loop, given.sync_backend)
     if given.quick:
-        scale = Scale(1, 0.05, 1000, 1, given.loop)
+        scale = Scale(1, 0.05, 1000, 1, given.loop, given.sync_backend)
     console = Console() if sys.stdout.isatty() else Console(width=180)
     environment = describe(given.dir.resolve(), loop_factory(given.loop)[0])
     for name, value in environment.items():

@@ -69,12 +69,14 @@ class _Driver(ABC):
 
 
 Mode = Literal["exclusive", "shared", "client"]
+Backend = Literal["auto", "thread", "aio"]
 
 
 class _Aiodq(_Driver):
-    def __init__(self, path: str, *, mode: Mode, sync: Literal["always", "os"]) -> None:
+    def __init__(self, path: str, *, mode: Mode, sync: Literal["always", "os"], sync_backend: Backend) -> None:
         super().__init__()
-        self._path, self._mode, self._options = path, mode, StoreOptions(sync=sync)
+        self._path, self._mode = path, mode
+        self._options = StoreOptions(sync=sync, sync_backend=sync_backend)
         self._store: aiodq.Store
         self._queue: aiodq.Queue
         self.does |= {
