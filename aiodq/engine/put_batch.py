@@ -135,6 +135,8 @@ class PutResult:
     offset: int = -1
     error: Exception | None = None
     future: asyncio.Future[int] | None = None
+    hears: bool = False
+    """Whether it does more than to keep what it is told."""
 
     def stored(self, offset: int) -> None:
         """It is there, unless it was told otherwise."""
@@ -209,7 +211,7 @@ class Part:
         first = self.first
         for number, waiter in enumerate(self.waiters, first):
             if isinstance(waiter, PutResult):
-                if waiter.future is None and waiter.error is None:
+                if waiter.future is None and waiter.error is None and not waiter.hears:
                     waiter.offset = number
                 else:
                     waiter.stored(number)

@@ -93,21 +93,29 @@ class SegmentIndex:
         self.frames.append(entry.frames)
         self.newest.append(entry.newest_ns)
 
-    def add_record(self, position: int, first: int, time_ns: int, raw_bytes: int) -> None:
-        """Take in a frame of one record without flags at the segment's end, as `add` would."""
+    def add_record(self, position: int, first: int, time_ns: int, raw_bytes: int, frames: int = 1) -> None:
+        """Take in a frame of one record without flags at the segment's end, as `add` would.
+
+        Args:
+            position: where it begins, or the control frames before it that are in the same entry.
+            first: its relative offset.
+            time_ns: when it was put.
+            raw_bytes: its payload's size.
+            frames: those control frames included.
+        """
         positions, newest = self.positions, self.newest
         self.raw_bytes += raw_bytes
         if not positions or time_ns < self.oldest_ns:
             self.oldest_ns = time_ns
         if positions and position - positions[-1] < INDEX_STRIDE:
             self.records[-1] += 1
-            self.frames[-1] += 1
+            self.frames[-1] += frames
             newest[-1] = max(newest[-1], time_ns)
             return
         positions.append(position)
         self.firsts.append(first)
         self.records.append(1)
-        self.frames.append(1)
+        self.frames.append(frames)
         newest.append(time_ns)
 
     def add_each(self, position: int, first: int, lengths: Sequence[int], times: Sequence[int], raw_bytes: int) -> None:

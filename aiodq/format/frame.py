@@ -381,6 +381,24 @@ def decode_frame(view: memoryview, at: int, frame: Frame, context: FrameContext,
     return Batch(frame.first, frame.time_ns, columns, frame.position, frame.length, frame.flags)
 
 
+def decode_compact(data: bytes, context: FrameContext) -> bytes | None:
+    """Return the body of the record that `data` is the compact frame of, and the first one of its segment.
+
+    None where it is anything else, or not what was written: `decode_frame` tells which.
+    """
+    size = len(data)
+    if size < COMPACT_MIN or size % ALIGNMENT:
+        return None
+    length, crc, kind, padding, flags, relative, _, _ = FRAME_PREFIX.unpack_from(data)
+    if length != size or kind != KIND_COMPACT or padding >= ALIGNMENT or length < COMPACT_MIN + padding:
+        return None
+    if flags or relative or TRAILER.unpack_from(data, size - TRAILER.size)[0] != length:
+        return None
+    if context.checksum(memoryview(data)[_START:], context.salt) != crc:
+        return None
+    return data[_PREFIX : size - TRAILER.size - padding]
+
+
 def frame_payload(view: memoryview, at: int, frame: Frame, *, path: str = "") -> BytesLike:
     """Return the payload of the batch at `view[at]`, decompressed; its columns are what `decode_columns` reads.
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aiodq.channel import Channel
     from aiodq.engine.store_engine import StoreEngine
     from aiodq.message import Message
+    from aiodq.shared.placing import Underway
     from aiodq.shared.visitors import Visitor
     from aiodq.storage.log.producer_table import Origin
     from aiodq.store import Store
@@ -71,7 +72,7 @@ class Owning(Protocol):
     pid: int
     epoch: int
     largest: int
-    putting: dict[tuple[str, Origin], asyncio.Future[range]]
+    putting: Underway
     transacting: dict[Origin, asyncio.Task[Any]]
 
     @property

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiodq.engine.store_engine import StoreEngine
+    from aiodq.shared.placing import Underway
     from aiodq.storage.log.producer_table import Origin
     from aiodq.wire.packets import Hello
     from aiodq.wire.packets import Message as Said
@@ -65,7 +66,7 @@ class Owner:
         self.pid: int = os.getpid()
         self.epoch: int = secrets.randbits(63) | 1
         self.largest: int = _LARGEST
-        self.putting: dict[tuple[str, Origin], asyncio.Future[range]] = {}
+        self.putting: Underway = {}
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
         self._connections: set[_Connection] = set()
         self._listening: Listening | None = None

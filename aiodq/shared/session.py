@@ -7,6 +7,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from aiodq.engine.put_batch import Part, columns_cost
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, OwnerLostError, ProtocolError
 from aiodq.format.columns import Columns
@@ -16,11 +17,12 @@ from aiodq.shared.client_events import ClientEvents
 from aiodq.shared.client_transactions import Asked, ClientTransactions
 from aiodq.shared.lending import Lending, Owning, Wire, answer
 from aiodq.shared.options_json import read_channel_options, read_topic_options, topic_options
+from aiodq.shared.placing import Placing
 from aiodq.shared.remote_errors import fail_of
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.topic import Topic
-from aiodq.wire.frames import decode_messages
+from aiodq.wire.frames import decode_lone, decode_messages
 from aiodq.wire.layout import UNSAID, VERSION
 from aiodq.wire.packets import (
     Ack,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.shared.placing import Underway
     from aiodq.wire.payload import Held
     from aiodq.wire.stream import Packet
 
@@ -227,9 +230,7 @@ class Session:
         if topic is None or self.client is None:
             self._check_refused(said.handle)
             raise ProtocolError(f"PUT: the handle {said.handle} is no topic's")
-        batches = decode_messages(said.frames, 0, said.count)
-        columns = batches[0].columns if len(batches) == 1 else Columns.joined([batch.columns for batch in batches])
-        columns.times = None
+        columns = _columns(said)
         origin = Origin(self.client.producer, said.sequence)
         if self._placing or not self._place_now(topic._engine, origin, columns, request):  # noqa: SLF001 - as above
             # INVARIANT: what comes behind a put that may have to wait goes the same way, or it would come before it.
@@ -253,25 +254,29 @@ class Session:
         sizes, options = list(map(len, columns.bodies)), engine.options
         if min(sizes) < options.min_message_bytes or max(sizes) > options.max_message_bytes:
             return False  # it is refused
-        try:
-            placing = put_buffer.accept_of(columns, origin)
-        except asyncio.QueueFull:
-            return False  # it waits for room, or is refused, by the options
+        placing = Placing(len(sizes), partial(self._told, putting, key, request))
+        part = Part(columns, [placing], atomic=True, cost=columns_cost(columns), origin=origin)
         # INVARIANT: nobody has had a turn since it was looked: a put that comes twice at once is placed once.
         putting[key] = placing
-        placing.add_done_callback(partial(self._placed, putting, key))
-        placing.add_done_callback(partial(self._say_placed, request))
+        try:
+            if not engine.group_commit.place(part):
+                put_buffer.accept_part(part)
+        except asyncio.QueueFull:
+            del putting[key]
+            return False  # it waits for room, or is refused, by the options
+        except BaseException:
+            putting.pop(key, None)
+            raise
         return True
 
-    def _say_placed(self, request: int, placed: asyncio.Future[range]) -> None:
-        error = None if placed.cancelled() else placed.exception()
-        if placed.cancelled():
-            self._fail(OwnerLostError("this owner ends", self._owner.engine.path), request)
-        elif error is None:
-            offsets = placed.result()
-            self._wire.send(Done((offsets.start, len(offsets))), request)
+    def _told(self, putting: Underway, key: tuple[str, Origin], request: int, placed: Placing) -> None:
+        """A put that was placed at once is in the log, or is not."""
+        del putting[key]
+        if placed.error is None:
+            self._wire.send(Done((placed.offset, placed.messages)), request)
         else:
-            self._fail(error if isinstance(error, Exception) else OwnerLostError(repr(error)), request)
+            # The engine is telling everybody; what is said to who has asked may depend on what it tells the others.
+            asyncio.get_running_loop().call_soon(self._fail, placed.error, request)
 
     async def _place(self, topic: Topic, origin: Origin, columns: Columns) -> Done:
         engine = topic._engine  # noqa: SLF001 - a session is a topic's other half
@@ -290,11 +295,11 @@ class Session:
                 placing.add_done_callback(partial(self._placed, putting, key))
             try:
                 # INVARIANT: what was accepted stays accepted, though its client goes: it may come again by another one.
-                placed = await asyncio.shield(placing)
+                placed = await asyncio.shield(placing.waiter() if isinstance(placing, Placing) else placing)
             except asyncio.CancelledError:
-                if self._closing and placing.cancelled():
+                if self._closing and isinstance(placing, asyncio.Future) and placing.cancelled():
                     raise QueueShutDown("the store is closed") from None
-                if self._ending or not placing.cancelled():
+                if self._ending or isinstance(placing, Placing) or not placing.cancelled():
                     raise
                 continue  # it was another connection's, which is gone
             return Done((placed.start, len(placed)))
@@ -310,9 +315,7 @@ class Session:
         return await waiter
 
     @staticmethod
-    def _placed(
-        putting: dict[tuple[str, Origin], asyncio.Future[range]], key: tuple[str, Origin], done: asyncio.Future[range]
-    ) -> None:
+    def _placed(putting: Underway, key: tuple[str, Origin], done: asyncio.Future[range]) -> None:
         del putting[key]
         if not done.cancelled():
             done.exception()  # it may be that who has put it is gone
@@ -457,3 +460,14 @@ class Session:
 
     def _bye(self, _said: Bye, _request: int) -> None:
         self._wire.end()
+
+
+def _columns(said: Put) -> Columns:
+    """Return the messages of a put."""
+    body = decode_lone(said.frames, said.count)
+    if body is not None:
+        return Columns([body])
+    batches = decode_messages(said.frames, 0, said.count)
+    columns = batches[0].columns if len(batches) == 1 else Columns.joined([batch.columns for batch in batches])
+    columns.times = None
+    return columns

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 from aiodq.errors import CorruptionError, FormatVersionError, ProtocolError
 from aiodq.format.checksum import CRC32, checksum_named
 from aiodq.format.codecs import CODEC_NONE
-from aiodq.format.frame import Batch, FrameContext, decode_frame, encode_run, read_prefix
+from aiodq.format.frame import Batch, FrameContext, decode_compact, decode_frame, encode_run, read_prefix
 from aiodq.format.layout import CONTROL_KINDS
 
 if TYPE_CHECKING:
     from aiodq.format.columns import Columns
 
-__all__ = ["decode_messages", "encode_messages"]
+__all__ = ["decode_lone", "decode_messages", "encode_messages"]
 
 _CONTEXT: Final = FrameContext(0, checksum_named(CRC32), 0)
 
@@ -28,6 +28,11 @@ def encode_messages(columns: Columns, time_ns: int, codec: int = CODEC_NONE) -> 
     """
     run = encode_run(columns, _CONTEXT, first=0, watermark=0, time_ns=time_ns, codec=codec, atomic=True)
     return b"".join(frame.data for frame in run)
+
+
+def decode_lone(frames: bytes, count: int) -> bytes | None:
+    """Return the body of the message in a packet's frames, where it is one that is nothing but a body; else None."""
+    return decode_compact(frames, _CONTEXT) if count == 1 else None
 
 
 def decode_messages(frames: bytes, first: int, count: int | None = None) -> list[Batch]:

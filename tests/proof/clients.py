@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from aiodq.engine.store_engine import StoreEngine
+    from aiodq.shared.placing import Underway
     from aiodq.shared.visitors import Visitor
     from aiodq.storage.log.producer_table import Origin
     from tests.proof.world import World
@@ -46,7 +47,7 @@ class _Owning:
         self.pid = 1
         self.epoch = 1
         self.largest = _LARGEST
-        self.putting: dict[tuple[str, Origin], asyncio.Future[range]] = {}
+        self.putting: Underway = {}
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
         self.clients: Sequence[Visitor] = ()
 

@@ -367,27 +367,74 @@ class GroupCommit:
             return None
         waiter: asyncio.Future[int] = self._loop.create_future()
         part = Part(Columns([body]), [waiter], atomic=False, first=offset, time_ns=time_ns, cost=cost)
-        # INVARIANT: what is written is among what waits for a sync before anything else may fail: there it is told.
-        engine.publisher.unsynced.append((part, Batch(offset, time_ns, part.columns)))
-        try:
-            self._sync_lone(engine, log, cost)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
-            self._host.fail(error)
+        self._sync_lone(engine, log, part)
         return waiter
 
-    def _sync_lone(self, engine: WrittenTopic, log: TopicLog, cost: int) -> None:
-        """The log has grown by one message, and nothing else is under way: have it synced."""
-        put_buffer, syncer = engine.put_buffer, engine.syncer
+    def place(self, part: Part) -> bool:
+        """Write what somebody else puts at once, and have it synced if the policy asks for that; its waiter is told.
+
+        Returns:
+            Whether that is done: else it is not that simple, and nothing has happened.
+
+        Raises:
+            As `put_now`.
+        """
+        log, engine, columns = self._log, self._engine, part.columns
+        if not (self.lone or self.inline) or log is None or part.cost > WRITE_BYTES or not columns.plain:
+            return False
+        if self._bounded and not engine.put_buffer.has_room(len(columns.bodies), part.cost):
+            return False
+        part.time_ns = self._now_ns()
+        try:
+            part.first = self._written_at_once(log, part)
+        except Exception as error:
+            self._failed(log, error)
+            raise
+        if part.first < 0:
+            return False
+        if self.lone:
+            self._sync_lone(engine, log, part)
+            return True
+        try:
+            engine.visible = part.stop
+            self._retention.written_at = self._monotonic()
+            if not self._counted:
+                self._count(engine, len(columns.bodies))
+            engine.publisher.show_many(Batch(part.first, part.time_ns, columns), part.cost)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            self._stop(error)
+        part.resolve()
+        return True
+
+    def _written_at_once(self, log: TopicLog, part: Part) -> int:
+        """Write a part, all or none; return its first offset, or `NOT_NOW`."""
+        if len(part.columns.bodies) == 1:
+            return log.append(part.columns.bodies[0], part.time_ns, zeros_ahead=self.lone, origin=part.origin)
+        span = log.stage(part.columns, part.time_ns, atomic=True, origin=part.origin) if log.ready else None
+        if span is None:
+            return NOT_NOW
+        log.flush()
+        log.commit()
+        return span[0]
+
+    def _sync_lone(self, engine: WrittenTopic, log: TopicLog, part: Part) -> None:
+        """The log has grown by one put, and nothing else is under way: have it synced."""
+        # INVARIANT: what is written is among what waits for a sync before anything else may fail: there it is told.
+        engine.publisher.unsynced.append((part, Batch(part.first, part.time_ns, part.columns)))
         self.lone = False
         self.undisturbed = True
-        engine.serial = engine.taken = syncer.written = engine.serial + 1
-        put_buffer.pending += 1
-        put_buffer.cost += cost
-        engine.retention.written_at = self._monotonic()
-        if not engine.stirred:
-            engine.stir()
-        engine.writer.syncing = True
-        syncer.start(log)
+        try:
+            put_buffer, syncer = engine.put_buffer, engine.syncer
+            engine.serial = engine.taken = syncer.written = engine.serial + 1
+            put_buffer.pending += len(part.columns.bodies)
+            put_buffer.cost += part.cost
+            engine.retention.written_at = self._monotonic()
+            if not engine.stirred:
+                engine.stir()
+            engine.writer.syncing = True
+            syncer.start(log)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            self._host.fail(error)
 
     # --- syncs
 

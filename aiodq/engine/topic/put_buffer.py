@@ -234,17 +234,25 @@ class PutBuffer:
         return waiter
 
     def accept_of(self, columns: Columns, origin: Origin) -> asyncio.Future[range]:
-        """As `accept_many`, of messages that somebody puts who may put them again; the log knows them then.
+        """As `accept_columns`, of messages that somebody puts who may put them again; the log knows them then.
 
         Raises:
             QueueFull: no room now.
             QueueShutDown: no more is accepted.
         """
-        cost = columns_cost(columns)
-        self._make_room(len(columns.bodies), cost)
         waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
-        self._add_part(Part(columns, [waiter], atomic=True, cost=cost, origin=origin))
+        self.accept_part(Part(columns, [waiter], atomic=True, cost=columns_cost(columns), origin=origin))
         return waiter
+
+    def accept_part(self, part: Part) -> None:
+        """Take messages in that are stored all or not at all.
+
+        Raises:
+            QueueFull: no room now.
+            QueueShutDown: no more is accepted.
+        """
+        self._make_room(len(part.columns.bodies), part.cost)
+        self._add_part(part)
 
     def _add_part(self, part: Part) -> None:
         if not self.batch.count:

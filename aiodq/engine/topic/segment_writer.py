@@ -86,12 +86,14 @@ class SegmentWriter:
     def _append(self, log: TopicLog, parts: list[Part]) -> bool:
         """Write a batch of one plain message, if it is such and fits in."""
         part = parts[0] if len(parts) == 1 else None
-        if part is None or part.atomic or len(part.waiters) != 1 or part.cost > WRITE_BYTES:
+        if part is None or len(part.columns.bodies) != 1 or part.cost > WRITE_BYTES:
+            return False
+        if part.atomic and part.origin is None:
             return False
         if log.options.codec != CODEC_NONE or not part.columns.plain:
             return False
         time_ns = self._clock.now_ns()
-        offset = log.append(part.columns.bodies[0], time_ns, zeros_ahead=True)
+        offset = log.append(part.columns.bodies[0], time_ns, zeros_ahead=True, origin=part.origin)
         if offset < 0:
             return False
         part.first, part.time_ns = offset, time_ns

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from aiodq.format.footer import IndexEntry, SegmentIndex, footer_bytes
 from aiodq.format.frame import encode_compact, encode_run, slice_frames
 from aiodq.format.layout import COMPACT_MIN, FRAME_START, INDEX_STRIDE, MAX_RELATIVE
-from aiodq.format.producers import Producer, PutOf, encode_producers, encode_put
+from aiodq.format.producers import PUT_FRAME_BYTES, Producer, PutOf, encode_producers, encode_put
 from aiodq.storage.io.durable_io import sync_directory, sync_failure, sync_file, write_all
 from aiodq.storage.io.file_pool import PooledFile, is_ready, make_ready
 from aiodq.storage.io.filesystem import close_file
@@ -250,13 +250,18 @@ class ActiveSegment:
         if producers is not None and producers.puts and first == self.segment.base:
             controls.append(encode_producers(producers.rows(), context, watermark, time_ns))
         if origin is not None:
-            follows = FRAME_START.unpack_from(frames[0].data)[1]
             count = sum(frame.records for frame in frames)
-            put = PutOf(origin.producer, origin.sequence, first, count, follows)
-            controls.append(encode_put(put, context, watermark, time_ns))
+            controls.append(self._control(frames[0].data, origin, count, watermark, time_ns))
         return controls
 
-    def append(self, body: bytes, limit: int, *, watermark: int, time_ns: int, zeros_ahead: bool) -> int:
+    def _control(self, frame: BytesLike, origin: Origin, messages: int, watermark: int, time_ns: int) -> bytes:
+        """Return what is to stand before the first frame of somebody's put."""
+        put = PutOf(origin.producer, origin.sequence, self.next, messages, FRAME_START.unpack_from(frame)[1])
+        return encode_put(put, self.segment.context, watermark, time_ns)
+
+    def append(
+        self, body: bytes, limit: int, *, watermark: int, time_ns: int, zeros_ahead: bool, origin: Origin | None = None
+    ) -> int:
         """Write one plain record at once, and show it to readers: `stage`, `flush` and `commit` in one step.
 
         Args:
@@ -265,6 +270,7 @@ class ActiveSegment:
             watermark: likewise.
             time_ns: when it was put.
             zeros_ahead: write zeros behind it, if few are left and syncs gain by them: a sync comes next.
+            origin: whose put it is, if that is to be known.
 
         Returns:
             Its offset, or -1 where it has to go the long way: the segment rolls first, something is to be cut off, or
@@ -277,8 +283,13 @@ class ActiveSegment:
             self._keep_within(limit)
         segment, offset, position = self.segment, self.next, self._position
         frame = encode_compact(body, segment.context, offset, watermark, time_ns)
+        if origin is not None:
+            # Where an entry of the index begins between the two frames, they go the long way.
+            apart = position < self._opens_at <= position + PUT_FRAME_BYTES
+            full = self._of_others >= _MOST_OF_OTHERS and offset > segment.base
+            frame = b"" if apart or full else self._control(frame, origin, 1, watermark, time_ns) + frame
         end = position + len(frame)
-        if end > self._fits_until:
+        if not frame or end > self._fits_until:
             return -1
         try:
             # CRASH: 2. Until the next sync any part of these bytes may be missing.
@@ -294,8 +305,8 @@ class ActiveSegment:
                 raise storage_error(cause, segment.path, position) from cause
             raise
         self._position, self.next = end, offset + 1
-        if position >= self._opens_at or time_ns < segment.newest_ns:
-            self._note(position, offset, time_ns, len(body))
+        if origin is not None or position >= self._opens_at or time_ns < segment.newest_ns:
+            self._note(position, offset, time_ns, len(body), of_other=origin is not None)
         else:
             segment.newest_ns = time_ns
         if zeros_ahead:
@@ -321,11 +332,12 @@ class ActiveSegment:
         records = MAX_RELATIVE - (self.next - segment.base)
         self._fits_until = min(self._limit - footer, self._position + records * COMPACT_MIN)
 
-    def _note(self, position: int, offset: int, time_ns: int, raw_bytes: int) -> None:
-        """Enter a record that was just written in the index."""
+    def _note(self, position: int, offset: int, time_ns: int, raw_bytes: int, *, of_other: bool) -> None:
+        """Enter a record that was just written in the index, and the frame before it that says whose it is, if any."""
         self._count()
+        self._of_others += of_other
         segment, index = self.segment, self._index
-        index.add_record(position, offset - segment.base, time_ns, raw_bytes)
+        index.add_record(position, offset - segment.base, time_ns, raw_bytes, 2 if of_other else 1)
         self._counted = offset + 1
         segment.newest_ns = max(segment.newest_ns, time_ns)
         segment.oldest_ns = index.oldest_ns

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from aiodq.errors import DiskFullError, MissingExtraError, StorageError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE, codec_number
 from aiodq.format.footer import SegmentIndex
+from aiodq.format.producers import Producer
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.io.durable_io import ensure_directory, read_file, sweep_temporaries
 from aiodq.storage.io.os_errors import storage_error
@@ -296,7 +297,7 @@ class TopicLog:
             origin=origin,
         )
 
-    def append(self, body: bytes, time_ns: int, *, zeros_ahead: bool = False) -> int:
+    def append(self, body: bytes, time_ns: int, *, zeros_ahead: bool = False, origin: Origin | None = None) -> int:
         """Write one plain record at once, and show it to readers.
 
         Returns:
@@ -309,9 +310,11 @@ class TopicLog:
         active = self._active
         if self.producers.puts and active.next == active.segment.base:
             return -1  # a segment begins with them
-        return active.append(
-            body, self.options.segment_bytes, watermark=self.durable, time_ns=time_ns, zeros_ahead=zeros_ahead
-        )
+        size, durable = self.options.segment_bytes, self.durable
+        offset = active.append(body, size, watermark=durable, time_ns=time_ns, zeros_ahead=zeros_ahead, origin=origin)
+        if origin is not None and offset >= 0:
+            self.producers.note(Producer(*origin, offset, 1, time_ns))
+        return offset
 
     @property
     def staged_bytes(self) -> int:

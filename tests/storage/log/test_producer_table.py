@@ -38,9 +38,10 @@ def topic(tmp_path: Path) -> Path:
 
 
 def put_of(log: TopicLog, origin: Origin, bodies: list[bytes], time_ns: int = START, *, sync: bool = True) -> range:
-    """Put as somebody, rolling where that is needed."""
+    """Put as somebody, at once where that can be, and rolling where that is needed."""
     first = log.end
-    if log.stage(Columns(bodies), time_ns, atomic=True, origin=origin) is None:
+    at_once = len(bodies) == 1 and log.append(bodies[0], time_ns, origin=origin) >= 0
+    if not at_once and log.stage(Columns(bodies), time_ns, atomic=True, origin=origin) is None:
         log.roll()
         assert log.stage(Columns(bodies), time_ns, atomic=True, origin=origin) is not None
     log.flush()
@@ -110,6 +111,43 @@ def test_a_segment_begins_with_who_was_known_however_it_begins(topic: Path, segm
         own = sorted(origin for origin in placed if origin.producer == producer)[-MOST_PENDING:]
         assert {origin: known.find(origin) for origin in own} == {origin: placed[origin] for origin in own}
     assert last.exists()
+
+
+def test_a_put_that_is_written_at_once_is_the_same_as_one_in_steps(topic: Path, seed: int) -> None:
+    """To readers, to the index, and to who opens the log next."""
+    rng = random.Random(seed)
+    logs = [open_log(topic.with_name(name), segment_bytes=40_000) for name in ("t", "u")]
+    for number in range(1500):
+        body, origin = rng.randbytes(rng.choice([0, 7, 60, *[100] * 9, 3000])), Origin(rng.randrange(3), number)
+        time_ns = START + rng.randrange(-5, 5) * SECOND
+        for at_once, log in enumerate(logs):
+            if not at_once or log.append(body, time_ns, origin=origin) < 0:
+                if log.stage(Columns([body]), time_ns, atomic=True, origin=origin) is None:
+                    log.roll()
+                    log.stage(Columns([body]), time_ns, atomic=True, origin=origin)
+                log.flush()
+                log.commit()
+        one, two = (log.segments[-1] for log in logs)
+        assert one.index == two.index
+        for name in ("base", "end", "data_end", "size", "records", "raw_bytes", "flags", "oldest_ns", "newest_ns"):
+            assert getattr(one, name) == getattr(two, name), name
+    assert logs[0].producers.puts == logs[1].producers.puts
+    for log in logs:
+        log.close()
+    assert len(logs[0].segments) > 5
+    assert read_topic(topic) == read_topic(topic.with_name("u"))
+    assert recalled(topic).puts == recalled(topic.with_name("u")).puts == logs[0].producers.puts
+    assert is_whole(topic)
+
+
+def test_a_segment_holds_no_more_puts_of_others_however_they_are_written(
+    topic: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(active_segment, "_MOST_OF_OTHERS", 10)
+    log = open_log(topic)
+    placed = [log.append(b"x", START, origin=Origin(7, number)) for number in range(11)]
+    log.close()
+    assert placed == [*range(10), -1]
 
 
 def test_a_record_that_is_written_at_once_begins_no_segment_without_them(topic: Path) -> None:

@@ -1,0 +1,63 @@
+"""Puts of clients that an owner has accepted, until it is known what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeAlias
+
+from aiodq.engine.put_batch import PutResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.storage.log.producer_table import Origin
+
+__all__ = ["Placing", "Underway"]
+
+
+class Placing(PutResult):
+    """A put that waits for nothing but the log: who has asked is told in the step in which that is known.
+
+    Attributes:
+        messages: how many.
+    """
+
+    hears: bool = True
+
+    def __init__(self, messages: int, told: Callable[[Placing], None]) -> None:
+        """Have `told` called once, with `offset` or `error` being set."""
+        self.messages = messages
+        self._told = told
+        self._waiter: asyncio.Future[range] | None = None
+
+    def stored(self, offset: int) -> None:
+        """See `PutResult`."""
+        if self._over:
+            return
+        self.offset = offset
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(range(offset, offset + self.messages))
+        self._told(self)
+
+    def failed(self, error: Exception) -> None:
+        """Likewise."""
+        if self._over:
+            return
+        self.error = error
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
+        self._told(self)
+
+    @property
+    def _over(self) -> bool:
+        return self.offset >= 0 or self.error is not None
+
+    def waiter(self) -> asyncio.Future[range]:
+        """Return what tells the offsets to another connection, by which the same put has come again meanwhile."""
+        if self._waiter is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+        return self._waiter
+
+
+Underway: TypeAlias = "dict[tuple[str, Origin], Placing | asyncio.Future[range]]"
+"""What is being put, by its topic and whose it is: a put that comes again meanwhile is not put again."""
