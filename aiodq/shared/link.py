@@ -102,6 +102,7 @@ class Link:
         epoch: the owner's, while there is a connection; 0 before the first.
         owner_pid: its process.
         producer: the number by which this process's puts are known.
+        failure: why nothing can be asked now, or None.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class Link:
         self._since: float | None = None
         self._lost = asyncio.Event()
         self._found = asyncio.Event()
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
         self._closed = False
         self._unsaid: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -184,8 +185,8 @@ class Link:
             OwnerLostError, OwnerStalledError: there is nobody to ask, or no answer comes.
             QueueShutDown: the store is closed.
         """
-        if self._failure is not None:
-            raise copy(self._failure)
+        if self.failure is not None:
+            raise copy(self.failure)
 
     # --- puts
 
@@ -446,7 +447,7 @@ class Link:
         # INVARIANT: what was to be said to the owner before is not said to this one before it is told what is held.
         self._say_unsaid()
         self._ready = self._begun = True
-        self._failure = self._since = None
+        self.failure = self._since = None
         # A channel that was named before something was put sees that.
         for (topic, channel), opened in list(self._opened.items()):
             self._ask_open(topic, channel)
@@ -486,19 +487,19 @@ class Link:
 
     def _told_stalled(self) -> None:
         said = stalled(self._directory, self.owner_pid)
-        self._failure = error_of(said)
+        self.failure = error_of(said)
         for request, (then, patient) in list(self._answers.items()):
             if not patient:
                 del self._answers[request]
                 then(said)
         for opened in list(self._opened.values()):
-            opened.listener.told(copy(self._failure))
+            opened.listener.told(copy(self.failure))
 
     def received(self) -> None:
         """The owner is alive."""
         self._silent = 0
-        if isinstance(self._failure, OwnerStalledError):
-            self._failure = None
+        if isinstance(self.failure, OwnerStalledError):
+            self.failure = None
 
     def lost(self, wire: _Wire) -> None:
         """A connection has ended."""
@@ -538,7 +539,7 @@ class Link:
 
     def _tell(self, error: Exception) -> None:
         """Tell everybody who waits; who comes later is told the same, until there is an owner again."""
-        self._failure = error
+        self.failure = error
         self._found.set()
         for state in self._topics.values():
             ended = [*state.pending.values(), *state.behind]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from aiodq.engine.put_batch import (
     OVERHEAD,
-    PLAIN,
     Accepted,
     Draft,
     OpenBatch,
@@ -21,6 +20,7 @@ from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.engine.topic.group_commit import NOT_NOW
 from aiodq.engine.validation import check_bodies, checked, no_body
 from aiodq.errors import InvalidMessageTypeError, MessageSizeError
+from aiodq.format.columns import Columns
 from aiodq.shared.link import Putting
 from aiodq.wire.frames import encode_messages
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.engine.put_batch import Waiter
-    from aiodq.format.columns import Columns
     from aiodq.options import StoreOptions
     from aiodq.shared.link import Link
 
@@ -73,10 +72,16 @@ class PuttingTopic(Protocol):
     options: StoreOptions
     clock: Clock
     link: Link
+    loop: asyncio.AbstractEventLoop
 
     @property
     def together(self) -> bool:
         """Whether one put of several that go together cannot be refused without the others."""
+        ...
+
+    @property
+    def usable(self) -> bool:
+        """Whether the topic can be used, as far as that does not depend on who calls."""
         ...
 
     def check(self) -> None:
@@ -107,6 +112,7 @@ class RemotePuts:
         self._over = QueueShutDown("the queue was shut down, or its store closed")
         self._cost = 0
         self._topic = topic
+        self._loop = topic.loop
         self._batch = OpenBatch()
         self._gate = asyncio.Lock()
         self._roomy = asyncio.Event()
@@ -174,22 +180,29 @@ class RemotePuts:
 
     def accept_plain(self, body: object) -> asyncio.Future[int] | None:
         """As `accept`, of a message that is nothing but a body; None where that has to wait, if only for its error."""
-        options, pending = self._topic.options, self.pending
+        topic, pending, loop = self._topic, self.pending, self._loop
+        options = topic.options
         if type(body) is not bytes or not options.min_message_bytes <= len(body) <= options.max_message_bytes:
             return None
         if self.shut or self._gate.locked() or (pending and not self._has_room()):
             return None
-        self._topic.check()
-        if self._lone and not pending:
-            return self.accept(PLAIN, body)
+        try:
+            here = asyncio.get_running_loop() is loop
+        except RuntimeError:  # there is none in this thread, or none of this process, which was forked
+            here = False
+        if not here or not topic.usable:
+            return None
         # What `accept` does, but for the calls: a crowd of tasks comes here for each of its puts.
-        loop, batch, cost = asyncio.get_running_loop(), self._batch, len(body) + OVERHEAD
-        if not batch.count:
-            loop.call_soon(self._send)
+        batch, cost = self._batch, len(body) + OVERHEAD
         waiter: asyncio.Future[int] = loop.create_future()
-        batch.add_plain(body, waiter, cost)
         self.pending = pending + 1
         self._cost += cost
+        if self._lone and not pending:
+            self._put(Part(Columns([body]), [waiter], atomic=False, cost=cost))
+            return waiter
+        if not batch.count:
+            loop.call_soon(self._send)
+        batch.add_plain(body, waiter, cost)
         return waiter
 
     def accept_nowait(self, message: Accepted, body: bytes) -> PutResult:

@@ -262,6 +262,11 @@ class RemoteStore:
             return "closed"
         return "closing" if self._closing else "open"
 
+    @property
+    def usable(self) -> bool:
+        """Whether the store can be used, as far as that does not depend on who calls; `check` says why not."""
+        return not self._closing and self.link.failure is None
+
     def check(self) -> None:
         """Raise if the store cannot be used from here and now.
 

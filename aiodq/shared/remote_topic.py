@@ -48,6 +48,11 @@ class TopicHost(Protocol):
         """What may be done with the store, in a word."""
         ...
 
+    @property
+    def usable(self) -> bool:
+        """Whether the store can be used, as far as that does not depend on who calls."""
+        ...
+
     def check(self) -> None:
         """Raise if the store cannot be used."""
         ...
@@ -144,6 +149,11 @@ class RemoteTopic:
             channel.counts.placed(offsets)
 
     # --- what handles call
+
+    @property
+    def usable(self) -> bool:
+        """See `PuttingTopic`."""
+        return self.error is None and self._host.usable
 
     def check(self) -> None:
         """Raise if the topic cannot be used.

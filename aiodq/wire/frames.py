@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Final
 from aiodq.errors import CorruptionError, FormatVersionError, ProtocolError
 from aiodq.format.checksum import CRC32, checksum_named
 from aiodq.format.codecs import CODEC_NONE
-from aiodq.format.frame import Batch, FrameContext, decode_compact, decode_frame, encode_run, read_prefix
+from aiodq.format.frame import (
+    Batch,
+    FrameContext,
+    decode_compact,
+    decode_frame,
+    encode_compact,
+    encode_run,
+    read_prefix,
+)
 from aiodq.format.layout import CONTROL_KINDS
 
 if TYPE_CHECKING:
@@ -26,6 +34,8 @@ def encode_messages(columns: Columns, time_ns: int, codec: int = CODEC_NONE) -> 
         time_ns: when they were put.
         codec: see `aiodq.format.codecs`.
     """
+    if len(columns.bodies) == 1 and codec == CODEC_NONE and columns.plain:
+        return encode_compact(columns.bodies[0], _CONTEXT, 0, 0, time_ns)
     run = encode_run(columns, _CONTEXT, first=0, watermark=0, time_ns=time_ns, codec=codec, atomic=True)
     return b"".join(frame.data for frame in run)
 

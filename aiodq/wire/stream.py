@@ -56,11 +56,25 @@ class PacketReader:
         return len(self._data)
 
     def feed(self, data: BytesLike) -> Iterator[Packet]:
-        """Yield the packets that are whole by now; all of them are to be taken.
+        """Give the packets that are whole by now; all of them are to be taken.
 
         Raises:
             ProtocolError: something is no packet; nothing that comes behind it is read, however often one asks.
         """
+        if not self._data and len(data) >= PACKET.size and self._broken is None:
+            length, op, flags, zero, request = PACKET.unpack_from(data)
+            if length == len(data) <= self.largest and not zero:  # a packet comes by itself, as a rule
+                return iter((self._whole(op, flags, data, request),))
+        return self._feed(data)
+
+    def _whole(self, op: int, flags: int, data: BytesLike, request: int) -> Packet:
+        try:
+            return Packet(read_message(op, flags, memoryview(data)[PACKET.size :]), request)
+        except ProtocolError as error:
+            self._broken = error
+            raise
+
+    def _feed(self, data: BytesLike) -> Iterator[Packet]:
         self._data += data
         at = 0
         try:
