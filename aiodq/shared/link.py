@@ -201,7 +201,8 @@ class Link:
         if len(put.frames) > _LARGEST:
             size = len(put.frames)
             raise MessageSizeError(f"a put of {size} bytes; a store that is shared takes {_LARGEST} at a time")
-        self.check()
+        if self.failure is not None:
+            raise copy(self.failure)
         state = self._topics.get(topic)
         if state is None:
             state = self._topics[topic] = _Topic()

@@ -245,12 +245,14 @@ class Session:
 
     def _place_now(self, engine: TopicEngine, origin: Origin, columns: Columns, request: int) -> bool:
         """As `_place`, where nothing has to be waited for but the put itself; return whether that is so."""
-        put_buffer, putting, key = engine.put_buffer, self._owner.putting, (engine.name, origin)
-        if key in putting or not put_buffer.at_rest or not isinstance(engine.log, TopicLog):
+        put_buffer, commit, log = engine.put_buffer, engine.group_commit, engine.log
+        putting, key = self._owner.putting, (engine.name, origin)
+        if key in putting or not isinstance(log, TopicLog) or log.producers.find(origin) is not None:
             return False
-        engine.check()
-        if engine.log.producers.find(origin) is not None:
-            return False
+        if not (commit.lone or commit.inline):  # they say as much
+            engine.check()
+            if not put_buffer.at_rest:
+                return False
         sizes, options = list(map(len, columns.bodies)), engine.options
         if min(sizes) < options.min_message_bytes or max(sizes) > options.max_message_bytes:
             return False  # it is refused
@@ -259,7 +261,7 @@ class Session:
         # INVARIANT: nobody has had a turn since it was looked: a put that comes twice at once is placed once.
         putting[key] = placing
         try:
-            if not engine.group_commit.place(part):
+            if not commit.place(part):
                 put_buffer.accept_part(part)
         except asyncio.QueueFull:
             del putting[key]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     Policy = Literal["always", "interval", "os"]
+    Mode = Literal["exclusive", "shared"]
     Row = Callable[["Meter", Path], Coroutine[Any, Any, "Count"]]
 
 __all__ = ["CEILINGS", "FIELDS", "GOALS", "PACKAGE", "ROWS", "Count", "CountingLoop", "compiled", "count", "idle"]
@@ -211,9 +212,24 @@ def _put(sync: Policy) -> Row:
     return row
 
 
-def _put_by_many(sync: Policy) -> Row:
+def _put_beside(sync: Policy) -> Row:
+    """A store that is shared: the process that owns it, too, asks over the socket, so that both ends are counted."""
+
     async def row(meter: Meter, path: Path) -> Count:
-        async with _open(path, _options(sync)) as store:
+        options = _options(sync)
+        async with aiodq.open(path, options, fs=QuickFileSystem(), clock=FakeClock(), mode="shared") as store:
+            topic = store.topic("t")
+            for _ in range(3):
+                await topic.put(_BODY)
+            return await meter.lone(lambda: topic.put(_BODY))
+
+    return row
+
+
+def _put_by_many(sync: Policy, mode: Mode = "exclusive") -> Row:
+    async def row(meter: Meter, path: Path) -> Count:
+        options = _options(sync)
+        async with aiodq.open(path, options, fs=QuickFileSystem(), clock=FakeClock(), mode=mode) as store:
             topic, window = store.topic("t"), _Window(meter)
 
             async def produce() -> None:
@@ -333,6 +349,9 @@ ROWS: Final[dict[str, Row]] = {
     "put by 100, os": _put_by_many("os"),
     "put by 100, interval": _put_by_many("interval"),
     "put by 100, always": _put_by_many("always"),
+    "put over the socket, os": _put_beside("os"),
+    "put over the socket, always": _put_beside("always"),
+    "put over the socket by 100, always": _put_by_many("always", "shared"),
     "put_many of 1000, interval": _put_many("interval"),
     "put_nowait, os": _put_nowait,
     "get": _get,
@@ -353,6 +372,9 @@ CEILINGS: Final[dict[str, Count]] = {
     "put by 100, os": Count(6.1, 15, 1, 1.09, 0),
     "put by 100, interval": Count(6.1, 15, 1, 1.09, 0.14),
     "put by 100, always": Count(6.38, 15, 1, 1.1, 0.94),
+    "put over the socket, os": Count(86, 137, 1, 1, 0),
+    "put over the socket, always": Count(108, 168, 1, 2, 82),
+    "put over the socket by 100, always": Count(8.97, 20, 1, 1.1, 0.94),
     "put_many of 1000, interval": Count(59, 69, 0, 0, 0),
     "put_nowait, os": Count(5.35, 5.42, 0, 0.05, 0.02),
     "get": Count(31, 31, 0, 0, 0),
