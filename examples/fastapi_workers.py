@@ -2,15 +2,17 @@
 
     ORDERS=orders DONE=done uvicorn --app-dir examples --workers 4 fastapi_workers:app
     ORDERS=orders DONE=done gunicorn --chdir examples -w 4 -k uvicorn_worker.UvicornWorker fastapi_workers:app
-    granian --interface asgi --working-dir examples --workers 4 --workers-kill-timeout 10 fastapi_workers:app
+    ORDERS=orders DONE=done granian --interface asgi --working-dir examples --workers 4 \
+        --respawn-failed-workers --workers-kill-timeout 10 fastapi_workers:app
     curl -d '{"item": "tea"}' -H 'content-type: application/json' http://127.0.0.1:8000/orders
 
 One worker owns the queue and serves the others; when it ends, another takes over. What a worker answered with 202 is on
 disk and is worked off, whichever workers are killed. A worker that is killed between its work and its ack leaves an
 order that comes again, to another: so the work is made to count once, here by a file named after the order.
 
-granian (2.8) loses a SIGTERM for workers that it is just starting anew, and then waits for them for ever, whatever
-they run: `--workers-kill-timeout` ends that. What it kills then is, for the queue, a worker that was killed.
+granian (2.8) loses a SIGTERM for workers that it is just starting, and then waits for them for ever, whatever they run:
+`--workers-kill-timeout` ends that. What it kills then is, for the queue, a worker that was killed. Without
+`--respawn-failed-workers` it ends as a whole where a worker is killed.
 """
 
 from __future__ import annotations

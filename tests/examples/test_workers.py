@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import httpx
@@ -28,7 +29,6 @@ from tests.processes import environment, killed_at_last
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
-    from pathlib import Path
 
 WORKERS: Final = 4
 SERVERS: Final = {
@@ -36,6 +36,14 @@ SERVERS: Final = {
     "gunicorn": (
         "gunicorn",
         ["gunicorn", "--chdir", str(EXAMPLES), "-w", str(WORKERS), "-k", "uvicorn_worker.UvicornWorker", "--bind"],
+    ),
+    # Without these it ends where a worker does, waits 3.5 s for each, and for ever for one that it is just starting.
+    "granian": (
+        "granian",
+        [
+            *("granian", "--interface", "asgi", "--working-dir", str(EXAMPLES), "--workers", str(WORKERS)),
+            *("--respawn-failed-workers", "--respawn-interval", "0.1", "--workers-kill-timeout", "30", "--port"),
+        ],
     ),
 }
 
@@ -82,6 +90,11 @@ class Server:
             time.sleep(0.05)
         pytest.fail(f"there are not {WORKERS} workers: {self._output.read_text()}")
 
+    def all_workers(self) -> set[int]:
+        """Likewise, the owner among them."""
+        owner, others = self.wait_for_workers()
+        return {owner, *others}
+
     def wait_until_done(self) -> None:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
@@ -121,6 +134,11 @@ def serving(kind: str, directory: Path, *more: str) -> Iterator[Server]:
         yield server
 
 
+def started(pid: int) -> int:
+    """Return when a process was started, as a number that grows with time."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
 def worked_off(directory: Path) -> list[int]:
     """Return the numbers of the orders that were worked off, as often as they were."""
     done = [
@@ -153,7 +171,8 @@ def test_nothing_is_lost_nor_done_twice(kind: str, rounds: int, tmp_path: Path) 
             if number % 200 in {60, 160}:
                 with one_at_a_time:  # orders go on meanwhile, and may reach the next kill
                     owner, others = server.wait_for_workers()
-                    killed.append(owner if number % 200 == 60 else others[0])
+                    # Not the one that was started last: granian takes it for one that always crashes, and ends.
+                    killed.append(owner if number % 200 == 60 else min(others, key=started))
                     os.kill(killed[-1], signal.SIGKILL)
 
         load.run(200 * rounds, kill)
@@ -169,14 +188,21 @@ def test_nothing_is_lost_nor_done_twice(kind: str, rounds: int, tmp_path: Path) 
         load.run(100, end)
         assert server.process.wait(PATIENCE) == 0
     with serving(kind, tmp_path) as server:
+        server.wait_for_workers()
         server.wait_until_done()
         server.end()
     check(tmp_path, load)
 
 
-def test_workers_that_are_recycled_and_reloaded_leave_nothing_behind(tmp_path: Path) -> None:
-    with serving("gunicorn", tmp_path, "--max-requests", "40") as server:
-        before = {*server.wait_for_workers()[1], server.wait_for_workers()[0]}
+# granian ends a worker so many seconds after it has started the next one, which has to listen by then.
+@pytest.mark.parametrize(
+    ("kind", "more"), [("gunicorn", ["--max-requests", "40"]), ("granian", ["--respawn-interval", "3"])]
+)
+def test_workers_that_are_recycled_and_reloaded_leave_nothing_behind(
+    kind: str, more: list[str], tmp_path: Path
+) -> None:
+    with serving(kind, tmp_path, *more) as server:
+        before = server.all_workers()
         load = Load(server.url)
 
         def reload(number: int) -> None:
@@ -184,9 +210,11 @@ def test_workers_that_are_recycled_and_reloaded_leave_nothing_behind(tmp_path: P
                 server.process.send_signal(signal.SIGHUP)
 
         load.run(300, reload)
-        owner, others = server.wait_for_workers()
-        assert before.isdisjoint({owner, *others})
+        deadline = time.monotonic() + PATIENCE
+        while not before.isdisjoint(server.all_workers()):
+            assert time.monotonic() < deadline, (tmp_path / "output").read_text()
+            load.run(20)
         server.wait_until_done()
         server.end()
     check(tmp_path, load)
-    assert len(load.accepted) > 250
+    assert len(load.refused) < 50
