@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aiodq.message import message_of, messages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from aiodq.engine.channel.message_lease import MessageLease
     from aiodq.message import Message
@@ -69,6 +69,17 @@ class Arrived:
                 self._runs.popleft()
         self._count -= len(taken)
         return taken
+
+    def keep(self, free: Callable[[range], list[range]]) -> None:
+        """Let go of all that are in hand no more; `free` returns which of some numbers are."""
+        runs, self._runs, self._count = self._runs, deque(), 0
+        for run in runs:
+            base = run.lease.number
+            for part in free(range(base + run.next, base + run.stop)):
+                kept = _Run(run.lease, run.bodies)
+                kept.next, kept.stop = part.start - base, part.stop - base
+                self._runs.append(kept)
+                self._count += len(part)
 
     def take_back(self, kept: int = 0) -> list[range]:
         """Let all go but the first so many; return the numbers of the others."""

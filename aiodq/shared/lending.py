@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.engine.channel.failure_causes import Cause
@@ -158,6 +159,11 @@ class Lending:
     def holding(self) -> int:
         """How many messages are in the client's hands."""
         return len(self._lent)
+
+    @property
+    def error(self) -> Exception | None:
+        """Why nothing can be had of the channel any more, the client being told; None as long as it is there."""
+        return self._channel._channel_engine.error if self._ended.done() else None  # noqa: SLF001 - as above
 
     def stop(self) -> asyncio.Task[Any]:
         """Give nothing more; return the task that ends."""
@@ -447,7 +453,8 @@ class Lending:
         """Tell the client what was taken away, and whether the channel is no more."""
         engine = self._channel._channel_engine  # noqa: SLF001 - as above
         if engine.error is not None and not self._ended.done():
-            self._ended.set_exception(engine.error)
+            # A copy: who raises it leaves a traceback in it, by which it would keep this, and the messages.
+            self._ended.set_exception(copy(engine.error))
             self._ended.exception()  # it may be that nobody asks
         state = engine.state
         if state is None or not self._lent:

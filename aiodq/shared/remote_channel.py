@@ -168,6 +168,10 @@ class RemoteChannel(RemoteSettlement):
         elif said.epoch == self._epoch:
             for each in said.ranges:
                 self.lose(range(each.delivery, each.delivery + each.messages))
+            if self._ready:
+                # What nobody has taken yet is not handed out any more: somebody else may have it by now.
+                self._ready.keep(self._holdings.free_of)
+                self._want()
 
     def _delivered(self, said: Deliver, epoch: int) -> None:
         """Messages have come, for those who wait."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +17,7 @@ from aiodq.shared.client_transactions import Asked, ClientTransactions
 from aiodq.shared.lending import Lending, Owning, Wire, answer
 from aiodq.shared.options_json import read_channel_options, read_topic_options, topic_options
 from aiodq.shared.placing import Placing
+from aiodq.shared.refusals import Refusals, deletion
 from aiodq.shared.remote_errors import fail_of
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin
 from aiodq.storage.log.topic_log import TopicLog
@@ -75,7 +75,7 @@ class Session:
         self._wire = wire
         self._topics: dict[int, Topic] = {}
         self._lendings: dict[int, Lending] = {}
-        self._refused: dict[int, Exception] = {}
+        self._refusals = Refusals()
         self._entering: set[asyncio.Task[Any] | None] = set()
         self._closing = self._ending = False
         self._placing = 0
@@ -185,6 +185,7 @@ class Session:
             if self._owner.engine.usable:
                 for handle in [*self._topics, *self._lendings]:
                     self._say_figures(handle)
+                self._let_go_of_deleted()
 
     def _say_figures(self, handle: int, *, anyhow: bool = False) -> None:
         lending = self._lendings.get(handle)
@@ -198,16 +199,32 @@ class Session:
             self._figures[handle] = figures
             self._wire.send(figures)
 
+    def _let_go_of_deleted(self) -> None:
+        """Keep nothing of what is no more, but why: who says something by its handle is told that."""
+        for handle, lending in list(self._lendings.items()):
+            if (error := lending.error) is not None:
+                del self._lendings[handle]
+                lending.stop().cancel()
+                self._let_go(handle, error)
+        for handle, topic in list(self._topics.items()):
+            if (error := deletion(topic)) is not None:
+                del self._topics[handle]
+                self._let_go(handle, error, topic.name)
+
+    def _let_go(self, handle: int, error: Exception, topic: str = "") -> None:
+        self._figures.pop(handle, None)
+        self._refusals.add(handle, error, topic)
+
     # --- topics
 
     def _open(self, said: Open, request: int) -> None:
-        if said.handle in self._topics or said.handle in self._lendings or said.handle in self._refused:
+        if said.handle in self._topics or said.handle in self._lendings or said.handle in self._refusals:
             raise ProtocolError(f"the handle {said.handle} is in use")
         try:
             self._opened(said, request)
         except (AiodqError, asyncio.QueueFull) as error:
             # What comes by this handle was said before its client could know.
-            self._refused[said.handle] = error
+            self._refusals.add(said.handle, error)
             raise
 
     def _opened(self, said: Open, request: int) -> None:
@@ -228,7 +245,7 @@ class Session:
     def _put(self, said: Put, request: int) -> None:
         topic = self._topics.get(said.handle)
         if topic is None or self.client is None:
-            self._check_refused(said.handle)
+            self._refusals.check(said.handle)
             raise ProtocolError(f"PUT: the handle {said.handle} is no topic's")
         columns = _columns(said)
         origin = Origin(self.client.producer, said.sequence)
@@ -327,15 +344,9 @@ class Session:
     def _lending(self, handle: int) -> Lending:
         lending = self._lendings.get(handle)
         if lending is None:
-            self._check_refused(handle)
+            self._refusals.check(handle)
             raise ProtocolError(f"the handle {handle} is no channel's")
         return lending
-
-    def _check_refused(self, handle: int) -> None:
-        """Raise why something could not be opened, if that is so."""
-        error = self._refused.get(handle)
-        if error is not None:
-            raise copy(error)
 
     def _want(self, said: Want, _request: int) -> None:
         self._lending(said.handle).want(said.total)
@@ -403,12 +414,14 @@ class Session:
         self._start(self._transacted(origin, asked), request)
 
     def _topic_engine(self, handle: int) -> TopicEngine:
+        # A transaction names the topic, which is made if it is not there, whoever has deleted it since it was opened.
+        if name := self._refusals.topic(handle):
+            return self._owner.engine.engine(name)
         topic = self._topics.get(handle)
         if topic is None:
-            self._check_refused(handle)
+            self._refusals.check(handle)
             raise ProtocolError(f"TXN: the handle {handle} is no topic's")
         engine = topic._engine  # noqa: SLF001 - as above
-        # A transaction names the topic, which is made if it is not there, whoever has deleted it since it was opened.
         return self._owner.engine.engine(engine.name) if engine.closed else engine
 
     async def _transacted(self, origin: Origin, asked: Asked) -> Done:

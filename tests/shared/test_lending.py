@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from aiodq.wire.payload import Range
 from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two, until
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from aiodq.shared.lending import Lending
@@ -84,7 +86,7 @@ class Worker:
 
     async def step(self) -> None:
         await self.rng.choice(
-            [self.take, self.ack, self.ack_many, self.give_back, self.renew, self.fail, self.commit]
+            [self.take, self.ack, self.ack_many, self.give_back, self.renew, self.fail, self.commit, self.configure]
         )()
 
     def some(self) -> list[aiodq.Message]:
@@ -119,6 +121,16 @@ class Worker:
             else:
                 message.release()
         # The others of them stay in nobody's list, and in this process's hands, to its end.
+
+    async def configure(self) -> None:
+        choice = self.rng.choice
+        await self.channel.configure(
+            aiodq.ChannelOptions(
+                max_in_flight=choice([3_000, 20_000]),  # more than there are: else who wants one would wait for ever
+                visibility_timeout=choice([None, 300]),
+                max_attempts=choice([None, 1_000]),  # under such, what is delivered is counted
+            )
+        )
 
     async def renew(self) -> None:
         for message in self.hand[:5]:
@@ -185,6 +197,44 @@ async def test_of_what_is_settled_in_part_the_owner_keeps_the_rest_alone(tmp_pat
         await queue.ack_many([messages[18], messages[1], messages[2], messages[17]])
         assert (await queue.get()).body == b"0"
         assert await counts(queue) == (1, 1, 0)
+
+
+async def test_of_what_is_lent_already_other_options_take_nothing_and_they_hold_for_what_comes(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        await owner.topic("jobs").put_many([b"%d" % n for n in range(30)])
+        channel = client.topic("jobs").channel("c", aiodq.ChannelOptions(max_in_flight=20))
+        held = await channel.get_many(10)
+        await channel.configure(aiodq.ChannelOptions(max_in_flight=1, max_attempts=2, dead_letter="dead"))
+        assert lending_of(owner).holding == 10
+        getting = asyncio.create_task(channel.get())
+        for message in held[:9]:
+            await message.ack()
+        assert await counts(channel) == (20, 1, 0)
+        assert not getting.done()  # one is in flight still
+        await held[9].nack()
+        async with asyncio.timeout(PATIENCE):
+            again = await getting
+        assert (again.body, again.attempts) == (b"9", 2)
+        await again.nack()  # its last attempt, by the options that hold now
+        assert await owner.topic("dead").channel("d").get_many(1)
+        await channel.configure(aiodq.ChannelOptions(visibility_timeout=0.05))
+        late = await channel.get_many(5)
+        await until(lambda: not any(message.held for message in late))
+        rest = [message async for message in _taken(channel, 20)]
+        assert {message.body for message in rest} == {b"%d" % n for n in range(10, 30)}
+        assert await counts(channel) == (0, 0, 0)
+
+
+async def _taken(channel: aiodq.Channel, count: int) -> AsyncIterator[aiodq.Message]:
+    """Yield so many messages, each once, however often their time is up."""
+    seen: set[int] = set()
+    async with asyncio.timeout(PATIENCE):
+        while len(seen) < count:
+            message = await channel.get()
+            with suppress(aiodq.NotInFlightError):
+                await message.ack()
+                seen.add(message.offset)
+                yield message
 
 
 async def test_what_a_transaction_leaves_is_in_hand_again_amid_its_neighbours(tmp_path: Path) -> None:

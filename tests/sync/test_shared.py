@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 import aiodq
 import aiodq.sync
+from aiodq.shared.visitors import ask_visitors
 from tests.processes import WATCHDOG, killed_at_last
 
 if TYPE_CHECKING:
@@ -30,13 +34,20 @@ with aiodq.sync.open_queue(sys.argv[1], mode="shared") as jobs:
 """
 
 
-@pytest.fixture
-def owner(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Return a process that owns the queue, and runs the lines that it is sent."""
-    command = [sys.executable, "-c", OWNER, str(tmp_path / "jobs")]
+@contextmanager
+def sharing(directory: Path) -> Iterator[subprocess.Popen[str]]:
+    """Give a process that shares the queue, and runs the lines that it is sent."""
+    command = [sys.executable, "-c", OWNER, str(directory)]
     with killed_at_last(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "open\n"
+        yield child
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Return one that owns it."""
+    with sharing(tmp_path / "jobs") as child:
         yield child
 
 
@@ -123,6 +134,70 @@ def test_transactions_are_committed_whoever_owns_the_store(tmp_path: Path) -> No
         with pytest.raises(aiodq.MessageSizeError), client.transaction() as tx:
             tx.put_many("made", [bytes(1 << 23)] * 8)
         assert [message.body for message in owner.queue("made").get_many(9)] == [b"1", b"a", b"b"] * 2
+
+
+class Threads:
+    """Threads that put and take by one client, and settle what they have in every way; counts what was acked."""
+
+    def __init__(self, jobs: aiodq.sync.Queue, seed: int) -> None:
+        self.jobs = jobs
+        self.seed = seed
+        self.put = [0] * 4
+        self.acked: list[bytes] = []
+
+    def produce(self, thread: int) -> None:
+        for number in range(150):
+            body = b"%d %d" % (thread, number)
+            if number % 10:
+                self.jobs.put(body)
+            else:
+                self.jobs.put_nowait(body).result()
+            self.put[thread] += 1
+
+    def consume(self, thread: int) -> None:
+        rng = random.Random(self.seed + thread)
+        while (job := self.jobs.get(timeout=WATCHDOG)).body != b"over":
+            what = rng.random()
+            if what < 0.1:
+                job.nack()
+            elif what < 0.2:
+                job.release()
+            elif what < 0.3:
+                with pytest.raises(LookupError), job:
+                    raise LookupError
+            else:
+                job.ack()
+                self.acked.append(job.body)
+        job.ack()
+
+
+def test_threads_put_and_take_while_owners_are_killed(tmp_path: Path, owner: subprocess.Popen[str], seed: int) -> None:
+    with (
+        sharing(tmp_path / "jobs") as second,
+        sharing(tmp_path / "jobs") as third,
+        aiodq.sync.open_queue(tmp_path / "jobs", mode="client") as jobs,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        threads = Threads(jobs, seed)
+        putting = [pool.submit(threads.produce, thread) for thread in range(4)]
+        taking = [pool.submit(threads.consume, thread) for thread in range(4)]
+        gone = {owner.pid: owner, second.pid: second, third.pid: third}
+        for share in (100, 300):
+            while sum(threads.put) < share and not any(each.done() for each in putting):
+                time.sleep(0.001)
+            pid = asyncio.run(ask_visitors(str(tmp_path / "jobs")))["owner"]["pid"]
+            gone[pid].send_signal(signal.SIGKILL)
+            gone.pop(pid).wait(WATCHDOG)
+        for each in putting:
+            each.result(WATCHDOG)
+        while len(threads.acked) < 600 and not any(each.done() for each in taking):
+            time.sleep(0.01)
+        jobs.put_many([b"over"] * 4)
+        for each in taking:
+            each.result(WATCHDOG)
+        bodies = sorted(b"%d %d" % (thread, number) for thread in range(4) for number in range(150))
+        assert sorted(threads.acked) == bodies  # each once: its holder lives
+        assert sorted(message.body for message in jobs.scan() if message.body != b"over") == bodies
 
 
 def test_threads_commit_while_owners_are_killed(tmp_path: Path, owner: subprocess.Popen[str]) -> None:

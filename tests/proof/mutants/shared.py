@@ -283,3 +283,24 @@ change(
     "[]",
     test="tests/storage/log/test_producer_table.py::test_who_owns_the_log_next_finds_by_a_footer_what_others_put",
 )
+change(
+    "an owner keeps what it lent of a channel that was deleted",
+    Session._let_go_of_deleted,
+    "del self._lendings[handle]",
+    "None",
+    test="tests/shared/test_deleted.py::test_of_a_channel_that_was_deleted_an_owner_keeps_neither_bodies_nor_tasks",
+)
+change(
+    "what was taken away before anybody took it is handed out",
+    RemoteChannel.heard,
+    "self._ready.keep(self._holdings.free_of)",
+    "None",
+    test="tests/shared/test_deleted.py::test_what_was_taken_away_before_anybody_took_it_is_not_handed_out",
+)
+change(
+    "an entry of the index begins amid a put that is written at once",
+    ActiveSegment.append,
+    'b"" if apart or full else',
+    'b"" if full else',
+    test="tests/storage/log/test_producer_table.py::test_a_put_that_is_written_at_once_is_the_same_as_one_in_steps",
+)

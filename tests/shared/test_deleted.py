@@ -1,0 +1,151 @@
+"""What was deleted or taken away: an owner keeps nothing of it, and a client hands nothing of it out."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from aiodq.format.columns import Columns
+from aiodq.shared import refusals
+from aiodq.shared.refusals import Refusals
+from aiodq.wire.frames import encode_messages
+from aiodq.wire.packets import Ack, Call, Done, Fail, Gone, Ping, Pong, Put, Txn, Want
+from aiodq.wire.payload import Range
+from tests.shared.support import QUICK, TIME, RawClient, owned, two, until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from aiodq.shared.lending import Lending
+    from aiodq.shared.owner import Owner
+    from aiodq.shared.session import Session
+
+
+def session_of(owner: Owner) -> Session:
+    (session,) = owner.clients
+    return session
+
+
+def kept(session: Session) -> tuple[int, int]:
+    """Return how many topics and channels are kept for a client."""
+    return len(session._topics), len(session._lendings)
+
+
+def _ended(tasks: int, lent: Sequence[weakref.ref[Lending]]) -> bool:
+    """Return whether there are fewer tasks by now, and none of those."""
+    gc.collect()
+    return len(asyncio.all_tasks()) < tasks and not any(each() for each in lent)
+
+
+async def test_of_a_channel_that_was_deleted_an_owner_keeps_neither_bodies_nor_tasks(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        topic = client.topic("jobs")
+        sessions: list[Session] = owner._store_engine.owner.clients  # type: ignore[attr-defined]  # it stands in its place
+        for number in range(20):
+            channel = topic.channel(f"c{number}")
+            await topic.put_many([b"x" * 1000] * 10)
+            held = await channel.get_many(10)
+            tasks = len(asyncio.all_tasks())
+            lent = [weakref.ref(each) for one in sessions for each in one._lendings.values()]
+            await owner.topic("jobs").delete_channel(f"c{number}")
+            await until(lambda: not any(one._lendings for one in sessions))
+            with pytest.raises(aiodq.AiodqError):
+                await held[0].ack()
+            with pytest.raises(aiodq.QueueShutDown):
+                await channel.get()
+            await until(partial(_ended, tasks, lent))
+        await topic.channel("c0").get_many(1)
+
+
+async def test_who_has_a_handle_of_what_was_deleted_is_told_so_and_goes_on(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs")
+        await client.open(2, "jobs", "c")
+        await client.answer(client.put(1, 1, [b"x", b"y"]))
+        (_, number, _), _ = await client.take(2, 2, 2)
+        await store.delete_topic("jobs")
+        session = session_of(owner)
+        await until(lambda: kept(session) == (0, 0))
+        for said in (
+            Put(1, 2, 1, encode_messages(Columns([b"z"]), TIME)),
+            Ack(2, owner.epoch, (Range(0, number, 1),)),
+            Want(2, 5),
+            Call("refresh", {"handle": 2}),
+            Call("sync", {"handle": 1}),
+        ):
+            answer = await client.ask(said)
+            assert isinstance(answer, Fail), said
+            assert answer.name == "QueueShutDown", answer
+        assert await client.ask(Ping(4)) == Pong(4)
+        assert store.topics() == []
+        await client.close()
+
+
+async def test_a_transaction_makes_a_topic_anew_by_its_old_handle(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs")
+        await client.answer(client.put(1, 1, [b"x"]))
+        await store.delete_topic("jobs")
+        await until(lambda: kept(session_of(owner)) == (0, 0))
+        assert await client.ask(Txn(1 << 40, (), (Put(1, 0, 1, encode_messages(Columns([b"anew"]), TIME)),))) == Done()
+        assert [message.body async for message in store.topic("jobs").scan()] == [b"anew"]
+        await client.close()
+
+
+def test_so_many_handles_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "_MOST", 3)
+    those = Refusals()
+    for handle in range(5):
+        those.add(handle, aiodq.QueueShutDown(f"{handle}"), f"t{handle}")
+    assert [handle in those for handle in range(5)] == [False, False, True, True, True]
+    those.check(0)
+    with pytest.raises(aiodq.QueueShutDown, match="4"):
+        those.check(4)
+    assert (those.topic(1), those.topic(2)) == ("", "t2")
+
+
+async def test_what_was_taken_away_before_anybody_took_it_is_not_handed_out(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        await owner.topic("jobs").put_many([b"a", b"b", b"c"])
+        channel: Any = client.topic("jobs").channel("c")
+        engine = channel._channel_engine
+        await channel.refresh()
+        with pytest.raises(aiodq.QueueEmpty):
+            channel.get_nowait()  # it asks for one that a later call may find
+        await until(lambda: len(engine._ready) == 1)
+        assert await owner.topic("jobs").channel("c").purge() == 3
+        await until(lambda: not engine._holdings)
+        assert len(engine._ready) == 0
+        with pytest.raises(aiodq.QueueEmpty):
+            channel.get_nowait()
+        await owner.topic("jobs").put(b"d")
+        message = await channel.get()
+        assert message.body == b"d"
+        await message.ack()
+
+
+async def test_of_what_came_together_only_what_was_taken_away_is_not_handed_out(tmp_path: Path) -> None:
+    """Seven messages are sent ahead of who takes them, and two of them are another's by then."""
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        await owner.topic("jobs").put_many([b"%d" % n for n in range(8)])
+        channel: Any = client.topic("jobs").channel("c")
+        engine = channel._channel_engine
+        with engine.wanting(7):
+            first = await channel.get()
+            await until(lambda: len(engine._ready) == 7)
+            gone = engine._holdings.get(2)
+            engine.heard(Gone(0, engine._epoch, (Range(gone.offset, gone.delivery, 2),)), engine._epoch)
+            left = channel._channel_engine.take_run(10, owner)
+        assert [message.body for message in [first, *left]] == [b"0", b"1", b"4", b"5", b"6", b"7"]
+        assert len(engine._ready) == 0
