@@ -18,6 +18,7 @@ The life of a put:
                                    the topic's end themselves, `ChannelState.follow`
       `GroupCommit.put_lone`       nothing under way, and a sync is asked for: written in the caller's own step
         `Syncer.start`             `SyncBackend.start` has the log synced; its end comes to `GroupCommit.synced_lone`
+      `GroupCommit.place`          likewise, of a put that another process has sent (`aiodq.shared.session`)
       `GroupCommit.accept`         otherwise: into the open batch, with a future. `PutBuffer.enter` waits for room first
         `TopicEngine._advance`     takes the batch once the one before it is written, under "always" once it is durable:
                                    what came in meanwhile shares one write and one sync. This is the group commit

@@ -2,7 +2,8 @@
 
 Who owns it is for the lock to say (`aiodq.storage.io.lock`), and so for the kernel: it ends with the process. The owner
 recovers, then listens (`rendezvous`, `owner`), and serves each connection (`session`), each channel of one by a
-`lending`. What is said is in `aiodq.wire`; what is rare is said by a name (`calls`).
+`lending`; a put is written in the step in which it comes, where nothing is under way (`placing`). What is said is in
+`aiodq.wire`; what is rare is said by a name (`calls`).
 
 Every process, the owner's too, asks over such a connection (`link`), which looks for the next owner when one is gone,
 and may find that this is the process itself (`remote_store`). The objects that users hold are those of a store that one
