@@ -1,11 +1,13 @@
-"""Read the same messages with Spark from aiodq, Parquet, text and binary files: `python -m benchmarks.spark --help`."""
+"""Read the same messages with Spark from aiodq, Parquet, text and binary files: `python -m benchmarks.spark --help`.
+
+Then many topics, many segments, and the ready-made jobs, which `python -m benchmarks.spark_scale` measures alone.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import os
-import random
 import statistics
 import sys
 import tempfile
@@ -22,9 +24,13 @@ from rich.table import Table
 
 import aiodq
 from aiodq.format.layout import SEGMENT_HEADER
-from aiodq.format.vectorized.arrow import ArrowDecoder
+from aiodq.format.vectorized.arrow import COLUMNS, ArrowDecoder, schema_of
 from aiodq.spark.pipelines import start_session
+from aiodq.spark.source import AiodqDataSource
+from aiodq.storage.read.arrow_reader import columns_of
+from benchmarks import spark_scale
 from benchmarks.environment import describe
+from benchmarks.log_lines import lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,21 +53,24 @@ FILES = 8
 BASIS = "parquet, snappy"
 READ = ("offset", "timestamp", "body")
 """The columns that a query needs."""
+SOME = ("max(offset)", "max(timestamp)")
+"""What is asked for beside the bodies."""
+EVERY = (*SOME, "count(topic)", "count(tag)", "count(key)", "count(headers)")
+"""Likewise, so that every column is needed: Parquet need not read those that nobody asks for."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Something that can be read: its name, how, and which of its columns holds the bodies."""
+    """Something that can be read: its name, how, which of its columns holds the bodies, and what else is asked for."""
 
     name: str
     load: Callable[[SparkSession], DataFrame]
     body: str = "body"
-    others: bool = True
+    others: Sequence[str] = SOME
 
     def read(self, spark: SparkSession) -> int:
-        """Read every body, and time and offset where there are any; return the bodies' bytes."""
-        sums = [f"sum(length({self.body}))", *(["max(offset)", "max(timestamp)"] if self.others else [])]
-        return int(self.load(spark).selectExpr(*sums).collect()[0][0])
+        """Read every body, and the others; return the bodies' bytes."""
+        return int(self.load(spark).selectExpr(f"sum(length({self.body}))", *self.others).collect()[0][0])
 
 
 @dataclass(frozen=True)
@@ -89,19 +98,20 @@ class ReadyMade(DataSource):
 
     def schema(self) -> str:
         """Return the columns that the other subjects are read with."""
-        return "offset BIGINT, timestamp TIMESTAMP, body BINARY"
+        return AiodqDataSource({"path": ".", "columns": self.options["columns"]}).schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's
         """Return a reader of so many messages of this size."""
-        return ReadyMadeReader(int(self.options["messages"]), int(self.options["size"]))
+        columns = columns_of(self.options["columns"].split(","))
+        return ReadyMadeReader(int(self.options["messages"]), int(self.options["size"]), columns)
 
 
 class ReadyMadeReader(DataSourceReader):
     """As many tasks as there are cores."""
 
-    def __init__(self, messages: int, size: int) -> None:
-        """Give so many messages."""
-        self.messages, self.size = messages, size
+    def __init__(self, messages: int, size: int, columns: Sequence[str]) -> None:
+        """Give these columns of so many messages."""
+        self.messages, self.size, self.columns = messages, size, columns
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return how many messages each task gives."""
@@ -111,20 +121,17 @@ class ReadyMadeReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the batch until there are enough."""
         rows = min(READY // self.size, partition.value)
-        types = [("offset", pa.int64()), ("timestamp", pa.timestamp("us", tz="UTC")), ("body", pa.binary())]
-        values = [range(rows), range(rows), [bytes(self.size)] * rows]
-        arrays = [pa.array(column, kind) for column, (_, kind) in zip(values, types, strict=True)]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(types))
+        values = {
+            "topic": ["t"] * rows,
+            "offset": range(rows),
+            "timestamp": range(rows),
+            "body": [bytes(self.size)] * rows,
+        }
+        schema = schema_of(self.columns)
+        arrays = [pa.array(values.get(field.name, [None] * rows), field.type) for field in schema]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         for left in range(partition.value, 0, -rows):
             yield batch.slice(0, min(left, rows))
-
-
-def lines(count: int, size: int, seed: int = 1) -> Iterator[bytes]:
-    """Yield events as they are in logs: JSON of about one size, half of it alike."""
-    rng = random.Random(seed)
-    for number in range(count):
-        head = f'{{"id":{number},"user":"u{rng.randrange(10_000)}","action":"{rng.choice(("view", "buy", "back"))}"'
-        yield f'{head},"note":"{rng.randbytes(size).hex()}'[: size - 2].encode() + b'"}'
 
 
 def fill(directory: Path, bodies: Sequence[bytes]) -> None:
@@ -166,8 +173,9 @@ def subjects(directory: Path, messages: int, size: int) -> list[Subject]:
     def files(kind: str, name: str) -> Callable[[SparkSession], DataFrame]:
         return lambda spark: spark.read.format(kind).load(str(directory / name))
 
-    def ready(spark: SparkSession) -> DataFrame:
-        return spark.read.format("ready").options(messages=messages, size=size).load()
+    def ready(columns: Sequence[str]) -> Callable[[SparkSession], DataFrame]:
+        wanted = ",".join(columns)
+        return lambda spark: spark.read.format("ready").options(messages=messages, size=size, columns=wanted).load()
 
     columns = ",".join(READ)
     return [
@@ -176,11 +184,14 @@ def subjects(directory: Path, messages: int, size: int) -> list[Subject]:
         Subject(f"aiodq, one a put, {PRODUCERS:,} producers", aiodq_of("shared")),
         Subject("aiodq, one a put, one producer", aiodq_of("alone")),
         Subject(f"aiodq, one a put, one producer, columns={columns}", aiodq_of("alone", columns=columns)),
-        Subject("no source: Spark's path from Python alone", ready),
+        Subject(f"aiodq, {TOGETHER:,} a put, every column asked for", aiodq_of("many"), others=EVERY),
+        Subject("no source: Spark's path from Python alone", ready(READ)),
+        Subject("no source, every column asked for", ready(COLUMNS), others=EVERY),
         Subject(BASIS, files("parquet", "snappy")),
+        Subject(f"{BASIS}, every column asked for", files("parquet", "snappy"), others=EVERY),
         Subject("parquet, uncompressed", files("parquet", "none")),
-        Subject("text", files("text", "text"), "value", others=False),
-        Subject("binaryFile, whole files", files("binaryFile", "binary"), "content", others=False),
+        Subject("text", files("text", "text"), "value", others=()),
+        Subject("binaryFile, whole files", files("binaryFile", "binary"), "content", others=()),
     ]
 
 
@@ -314,6 +325,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--size", type=int, action="append", help="bytes in a body; may be repeated (default: 100, 1024)")
     add("--master", action="append", help="may be repeated; none is no Spark (default: none, local[1], local[2])")
     add("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's; may be repeated")
+    add("--scale", action=argparse.BooleanOptionalAction, default=True, help="then all of benchmarks.spark_scale")
     add("--dir", type=Path, default=Path(tempfile.gettempdir()), help="where to write (default: %(default)s)")
     add("--markdown", action="store_true", help="print Markdown instead of tables")
     return parser
@@ -337,6 +349,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     figures = with_spark(spark, Path(directory), count, size, arguments.rounds)
                 title = f"{'one thread, no Spark' if master == 'none' else master}, {count:,} messages of {size:,} B"
                 show(title, figures, console, markdown=arguments.markdown)
+    if arguments.scale:
+        return spark_scale.main([*spark_scale.WHAT, "--rounds", str(arguments.rounds), "--dir", str(arguments.dir)])
     return 0
 
 

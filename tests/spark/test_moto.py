@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -12,6 +15,7 @@ import pytest
 import aiodq
 from aiodq.spark.objects import find_objects
 from aiodq.spark.pipelines.ship import MANIFEST, ship
+from tests.spark.clusters import environment
 from tests.spark.support import fill, read, scanned
 from tests.storage.logs import segments
 
@@ -35,6 +39,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.start()
     host, port = server.get_host_and_port()
     monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": f"http://{host}:{port}"})
+    monkeypatch.setenv("FSSPEC_S3_ENDPOINT_URL", f"http://{host}:{port}")  # for other processes
     name = f"lake-{uuid4()}"  # what one server has, another one of this process has, too
     fsspec.filesystem("s3").mkdir(name)
     yield f"s3://{name}/shop"
@@ -70,3 +75,21 @@ def test_an_object_that_is_there_is_not_written_over(tmp_path: Path, bucket: str
     with pytest.raises(aiodq.InvalidOptionError, match="something else"):
         ship(tmp_path, bucket)
     assert fs.cat_file(f"{place}/{name}") == b"somebody's"
+
+
+@pytest.mark.timeout(300)
+def test_commands_ship_and_spark_s_workers_read(tmp_path: Path, bucket: str) -> None:
+    store = tmp_path / "store"
+    asyncio.run(fill(store, segment_bytes=2000))
+    assert command("archive", store, bucket, "--segments").startswith("shipped ")
+    count = command("query", bucket, "SELECT count(*) AS n, sum(length(body)) AS size FROM orders", "--output", "json")
+    assert json.loads(count) == {"n": len(sealed(store)), "size": sum(len(row["body"]) for row in sealed(store))}
+    assert f"{len(sealed(store))} messages, " in command("audit", bucket)
+
+
+def command(*words: object) -> str:
+    """Return what a command prints, in a process of its own, which is to succeed."""
+    asked = [sys.executable, "-m", "aiodq.cli", "spark", *map(str, words)]
+    done = subprocess.run(asked, env=environment(), capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
