@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pyspark")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def printed(module: str, scratch: Path, *words: str) -> str:
