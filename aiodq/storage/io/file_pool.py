@@ -240,9 +240,9 @@ class PooledFileSystem:
         """Let a file be closed by its owner, once nobody uses it."""
         with self._changed:
             pooled.closed = True
-            self._changed.wait_for(lambda: not (pooled.busy or pooled.users))
-            while pooled.writing:
-                self._changed.wait(_SHORTLY)  # who writes alone notifies nobody
+            # INVARIANT: all three at one look: while it waits for one of them, another may come to be.
+            while pooled.busy or pooled.users or pooled.writing:
+                self._changed.wait(_SHORTLY if pooled.writing else None)  # who writes alone notifies nobody
             self._drop(pooled)
 
     def keep(self, pooled: PooledFile) -> None:
@@ -394,13 +394,17 @@ class PooledFile:
             file = None if self.busy or self.closed or self._failure is not None else self.file
             if file is None:
                 return False
-            try:
-                submit(file)
-            except OSError:
-                return False
             # INVARIANT: as in `sync`. Whoever closes the file meanwhile has nothing to lose by it: how the sync has
             # ended is told all the same.
-            self.dirty = False
+            before, self.dirty = self.dirty, False
+            try:
+                submit(file)
+            except BaseException as cause:
+                if before:
+                    self.dirty = True
+                if not isinstance(cause, OSError):
+                    raise
+                return False
         return True
 
     def end_sync(self, *, synced: bool) -> None:

@@ -376,6 +376,28 @@ def test_an_owner_that_closes_waits_for_a_write_that_locks_nothing(
     assert file.closed
 
 
+def test_an_owner_that_waits_for_such_a_write_waits_for_who_closes_the_file_meanwhile_too(
+    fs: PooledFileSystem, tmp_path: Path
+) -> None:
+    (file,) = made(fs, tmp_path, "f")
+    assert isinstance(file, PooledFile)
+    file.writing = True
+    closing = threading.Thread(target=file.close)
+    closing.start()
+    while not file.closed:
+        time.sleep(0.001)
+    with fs.mutex:
+        file.writing = False
+        file.used = False
+        assert file.claimed()
+    closing.join(0.05)
+    assert closing.is_alive()
+    file.lay_down()
+    fs.settled(file)
+    closing.join()
+    assert file.file is None
+
+
 class Kernel:
     """What syncs by itself: knows which files it was given, and refuses them if told to."""
 
@@ -423,6 +445,14 @@ def test_what_is_written_during_a_sync_that_goes_on_by_itself_is_not_covered(
     assert file.file is None
     # Each of the three others is synced when it is made.
     assert spy.calls["sync"] == before + 4
+
+
+def test_what_is_written_once_such_a_sync_was_submitted_is_not_covered(fs: PooledFileSystem, tmp_path: Path) -> None:
+    (file,) = made(fs, tmp_path, "f")
+    assert isinstance(file, PooledFile)
+    assert file.begin_sync(lambda _: file.write_alone(b"2", 0))
+    file.end_sync(synced=True)
+    assert (file.dirty, file in fs.dirty) == (True, True)
 
 
 def test_a_file_that_is_laid_down_during_such_a_sync_is_opened_again(fs: PooledFileSystem, tmp_path: Path) -> None:
