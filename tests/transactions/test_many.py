@@ -13,7 +13,7 @@ from aiodq.delivery.channel_state import ChannelState
 from aiodq.engine.transactions import group_committer
 from aiodq.storage.state.transaction_log import TransactionFile
 from aiodq.testing import SimulatedFileSystem
-from tests.channels.support import Machine, counts, until
+from tests.channels.support import PATIENCE, Machine, counts, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -164,6 +164,50 @@ async def test_its_acks_are_in_the_journals_before_the_file_forgets_them(
     await store.topic("other").purge()
     assert left == [MANY]
     await commit
+
+
+async def test_who_no_longer_waits_for_what_is_owed_takes_nothing_from_those_who_commit(
+    store: aiodq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, messages = await taken(store)
+    committer, settling = store._store_engine.committer, asyncio.Event()
+    settle = group_committer.Committer._settle
+
+    def begun(committer: group_committer.Committer, *arguments: Any) -> None:
+        settling.set()
+        settle(committer, *arguments)
+
+    monkeypatch.setattr(group_committer.Committer, "_settle", begun)
+    commit = asyncio.ensure_future(ack_all(store, messages[::2]))
+    await settling.wait()
+    waiting = asyncio.ensure_future(committer.without_transactions().__aenter__())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await commit
+    assert waiting.cancelled()
+    assert counts(jobs) == (0, MANY, 0)
+
+
+async def ended_under(turns: int) -> BaseException | None:
+    """Return what a commit says under which the store's own tasks are cancelled, as they are when a loop ends."""
+    machine = Machine()
+    with suppress(aiodq.QueueShutDown):
+        async with aiodq.open("/s", fs=machine.fs, clock=machine.clock) as store:
+            _, messages = await taken(store)
+            commit = asyncio.ensure_future(ack_all(store, messages[::2]))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for task in asyncio.all_tasks() - {asyncio.current_task(), commit}:
+                task.cancel()
+            await asyncio.wait([commit], timeout=PATIENCE)
+    return commit.exception()
+
+
+@pytest.mark.parametrize("turns", [*range(1, 60, 20), *range(60, 76, 2), *range(80, 140, 20)])
+def test_nobody_waits_for_a_commit_when_the_loop_ends_under_the_store(turns: int) -> None:
+    error = asyncio.run(ended_under(turns))
+    assert error is None or isinstance(error, aiodq.AiodqError)
 
 
 async def test_what_was_settled_by_runs_stays_so_after_a_power_cut(machine: Machine, store: aiodq.Store) -> None:

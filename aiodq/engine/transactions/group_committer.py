@@ -367,6 +367,11 @@ class Committer:
                     await self._work()
         except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
             self._fail(error)
+        finally:
+            # INVARIANT: what nobody commits any more waits for nothing, and nothing comes after it.
+            self._over = self._stopped()
+            waiting, self._waiting = list(self._waiting), deque()
+            _refuse(waiting, self._over)
 
     async def _work(self) -> None:
         hindrance = None
@@ -389,14 +394,21 @@ class Committer:
         """Return what waits to be committed, and refuse what cannot be any more."""
         taken, self._waiting = list(self._waiting), deque()
         entries: list[_Entry] = []
-        for entry in taken:
-            if any(engine.closed for engine, _, _ in entry.puts):
-                _refuse([entry], QueueShutDown("a topic of the transaction was deleted"))
-            elif not await entry.holds():
-                _refuse([entry], NotInFlightError("a message of the transaction is not in flight any more"))
-            else:
-                entries.append(entry)
+        try:
+            for entry in taken:
+                if any(engine.closed for engine, _, _ in entry.puts):
+                    _refuse([entry], QueueShutDown("a topic of the transaction was deleted"))
+                elif not await entry.holds():
+                    _refuse([entry], NotInFlightError("a message of the transaction is not in flight any more"))
+                else:
+                    entries.append(entry)
+        except BaseException:
+            _refuse(taken, self._stopped())
+            raise
         return entries
+
+    def _stopped(self) -> Exception:
+        return self._over or StoreFailedError("the store's engine was stopped")
 
     async def _commit(self, entries: list[_Entry]) -> None:
         try:
@@ -414,7 +426,7 @@ class Committer:
             _refuse(entries, error)
             return
         except BaseException:
-            _refuse(entries, self._over or StoreFailedError("the store's engine was stopped"))
+            _refuse(entries, self._stopped())
             raise
         for number, entry in zip(numbers, entries, strict=True):
             self._enter(entry, number)
@@ -476,7 +488,8 @@ class Committer:
         for appender in self._appenders.values():
             await appender.idle()
         # INVARIANT: what the file says of acks is forgotten once the channels' journals say it.
-        await asyncio.gather(*(entry.done for entry in self._settling))
+        # Shielded, as who does not wait any longer takes nothing from those who wait for the transactions.
+        await asyncio.gather(*(asyncio.shield(entry.done) for entry in self._settling))
         touched = dict.fromkeys((*self._appenders, *self._settled.values()))  # in order, as above
         await asyncio.gather(*(channel_engine.committed() for channel_engine in self._settled))
         await asyncio.gather(*(engine.sync() for engine in touched))
