@@ -197,13 +197,9 @@ class Channel(AsyncIteration):
             if channel_engine.turn_is_over(len(messages) - taken):
                 await channel_engine.leave_turn()
                 taken = len(messages)
-            message = channel_engine.take(self._store_ref)
+            message = self._take_now()
             if message is None:
-                # What comes next may be on its way: it is there sooner than if it were read once more.
-                read = await channel_engine.read_on()
-                message = channel_engine.take(self._store_ref) if read else self._take_now()
-                if message is None:
-                    return
+                return
             messages.append(message)
 
     def _give_back(self, messages: list[Message]) -> None:

@@ -302,9 +302,8 @@ class RemoteChannel(RemoteSettlement):
         """Return whether others are to have their turn: what is here was sent, and is no endless stream."""
         return False
 
-    async def read_on(self) -> bool:
-        """Return that nothing is read ahead here."""
-        return False
+    def begin_turn(self) -> None:
+        """Others had their turn."""
 
     def note_deliveries(self) -> None:
         """Write down what was handed out: the owner does before it delivers."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from aiodq.delivery.leases import MEASURED
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.held_by_task import HeldByTask
-from aiodq.engine.channel.message_lease import MessageLease, since
+from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.channel.out_of_turn import MOST_LETTERS
 from aiodq.engine.channel.settlement import EXPIRED, SECOND, Settlement
 from aiodq.engine.clock_timer import monotonic_ns
@@ -91,7 +91,8 @@ class ChannelEngine(Settlement, Generic[M]):
         self.ending: asyncio.Event = asyncio.Event()
         self.consumers: set[Stoppable] = set()
         self._make, self._make_run = makers.one, makers.run
-        self._own_pause = self._reclaiming = False
+        self._own_pause = False
+        self._reclaiming = False
         self._fetch_error: Exception | None = None
         self._tags: frozenset[str] | None = None
         self._plain = True
@@ -316,7 +317,7 @@ class ChannelEngine(Settlement, Generic[M]):
         if self.source.requeue_cache.batches:
             self.source.requeue_cache.discard(offset)
         if delivery >= self._measure_at:
-            self._measure_at = self.latency.delivered(delivery, since(batch, number), attempts)
+            self._measure_at = self.latency.delivered(delivery, _since(batch, number), attempts)
         lease = MessageLease.of_one(
             self._host.name, batch, number, number=delivery, attempts=attempts, channel_engine=self
         )
@@ -439,14 +440,6 @@ class ChannelEngine(Settlement, Generic[M]):
             await self._wait_queue.wait()
             self._turn_began = now = self._clock.monotonic()
 
-    async def read_on(self) -> bool:
-        """Wait until what is read ahead at the moment has come; return whether anything was.
-
-        Cancellation: nothing changes.
-        """
-        may_be_taken = self._over is None and not self.shut_now and self.state is not None and self.state.credit > 0
-        return may_be_taken and await self.source.arrive()
-
     def _raise_if_over(self) -> None:
         if self._over is not None:
             raise self._over
@@ -561,7 +554,6 @@ class ChannelEngine(Settlement, Generic[M]):
         self.halt()
         self.ending.set()
         if self.shut_now:
-            self.source.wait_no_more()
             self._release_joiners()
         self.wake()
 
@@ -573,7 +565,6 @@ class ChannelEngine(Settlement, Generic[M]):
     def end_getters(self, error: Exception) -> None:
         """End everyone who waits for a message, or for there to be none."""
         self.halt()
-        self.source.wait_no_more()
         self._wait_queue.end(error)
         for waiter in self._joiners:
             settle(waiter, None, error)
@@ -597,3 +588,10 @@ class ChannelEngine(Settlement, Generic[M]):
         for waiter in self.ack_waiters:
             settle(waiter, None, error)
         self.ack_waiters.clear()
+
+
+def _since(batch: Batch, number: int) -> int:
+    """Return when a message was put, or was to be delivered where that is later; wall time."""
+    columns = batch.columns
+    put = batch.time_ns if columns.times is None else columns.times[number]
+    return put if columns.dues is None else max(put, columns.dues[number])

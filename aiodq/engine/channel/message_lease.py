@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aiodq.engine.home_loop import HomeLoop
     from aiodq.format.frame import Batch
 
-__all__ = ["Makers", "MessageLease", "since"]
+__all__ = ["Makers", "MessageLease"]
 
 M = TypeVar("M")
 
@@ -82,10 +82,3 @@ class Makers(Generic[M]):
 
     one: Callable[[MessageLease, int, bytes, object], M]
     run: Callable[[MessageLease, int, Sequence[bytes], object], list[M]]
-
-
-def since(batch: Batch, number: int) -> int:
-    """Return when a message was put, or was to be delivered where that is later; wall time."""
-    columns = batch.columns
-    put = batch.time_ns if columns.times is None else columns.times[number]
-    return put if columns.dues is None else max(put, columns.dues[number])

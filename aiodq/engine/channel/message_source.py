@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import Event, get_running_loop
+from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.engine.channel.read_ahead import ReadAhead
@@ -59,7 +59,6 @@ class MessageSource:
         )
         self.requeue_cache: RequeueCache = RequeueCache()
         self.missing: list[int] = []
-        self._arrived = Event()
         self._user = user
         self._tail = tail
         self._reader = reader
@@ -128,23 +127,7 @@ class MessageSource:
         state = self._user.state
         if state is not None and result is not None and epoch == self.read_ahead.epoch:
             self.read_ahead.feed(state, result, offset)
-        self.wait_no_more()
         self._user.supplied(error)
-
-    async def arrive(self) -> bool:
-        """Wait until what is read ahead at the moment is in memory, or cannot be read; or until `wait_no_more`.
-
-        Returns:
-            Whether anything was read ahead; not where the next message is one that is redelivered, and is missing.
-
-        Cancellation: nothing changes.
-        """
-        return self.read_ahead.fetching and not self.missing and await self._arrived.wait()
-
-    def wait_no_more(self) -> None:
-        """Let all go on who wait in `arrive`."""
-        self._arrived.set()
-        self._arrived.clear()
 
     def prepare(self, state: ChannelState) -> None:
         """Have what is due, and what is due soon, read before somebody asks for it."""
