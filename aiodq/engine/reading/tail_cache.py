@@ -78,6 +78,7 @@ class TailCache:
         """Add the batch, which takes so many bytes of memory, behind all others; the oldest go to make room."""
         self._end_run()
         self._first = batch.stop
+        batch.columns.lengths = None  # they were for the writer, and `cost` does not count them
         self._take(batch, cost)
 
     def _take(self, batch: Batch, cost: int) -> None:

@@ -133,8 +133,8 @@ change(
 change(
     "an ack of what was delivered before settles one message more",
     ChannelState.ack,
-    "self._settle(offset, offset + 1)",
-    "self._settle(offset, offset + 2)",
+    "self._settle(start, stop)",
+    "self._settle(start, stop + 1)",
     test="tests/delivery/test_channel_machine.py::test_any_sequence",
 )
 change(
@@ -247,7 +247,7 @@ change(
 change(
     "what is held passes over what was not handed out before it",
     ChannelState.hold,
-    "self._passed.add(offset, offset + 1)",
-    "self._cursor = offset + 1",
+    "self._passed.add(max(start, self._cursor), stop)",
+    "self._cursor = stop",
     test="tests/delivery/test_channel_machine.py::test_any_sequence",
 )

@@ -124,8 +124,8 @@ change(
 change(
     "a frame says that what is not synced is durable",
     TopicLog.append,
-    "watermark=self.durable",
-    "watermark=self.end",
+    "self.options.segment_bytes, self.durable",
+    "self.options.segment_bytes, self.end",
     "synced now and then",
     "unsynced tails",
 )

@@ -43,6 +43,22 @@ def transactions_are_forgotten_before_the_topics_hold_them() -> Patch:
     return mock.patch.object(TopicEngine, "sync", _at_once)
 
 
+change(
+    "the file of transactions is emptied while what it says is being settled",
+    Committer._empty,
+    "for entry in self._settling",
+    "for entry in ()",
+    test="tests/transactions/test_many.py::test_its_acks_are_in_the_journals_before_the_file_forgets_them",
+)
+change(
+    "who is cancelled takes the commits of others along",
+    Committer._empty,
+    "asyncio.shield(entry.done)",
+    "entry.done",
+    test="tests/transactions/test_many.py",
+)
+
+
 @mutant("joined transactions")
 def a_messages_block_acks_by_itself_inside_a_transaction() -> Patch:
     return mock.patch.object(OpenTransactions, "current", return_value=None)
