@@ -40,7 +40,8 @@ class DeferredMessage(Message):
 
     def __init__(self, message: Message, due: datetime) -> None:
         """Made by the channel."""
-        self._run, self._index, self.body = message._run, message._index, message.body  # noqa: SLF001 - the same one
+        self._run, self._index = message._run, message._index  # noqa: SLF001 - the same one
+        self.body: bytes = message.body
         self._store_ref = None
         self.due: datetime = due
 

@@ -16,7 +16,7 @@ try:
     # The extra `arrow` brings it: the same checksum in less than half the time. Only here is it imported.
     from isal.isal_zlib import crc32
 except ImportError:
-    crc32 = crc32_of_few
+    from zlib import crc32
 
 if TYPE_CHECKING:
     from collections.abc import Callable

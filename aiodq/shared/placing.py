@@ -43,7 +43,7 @@ class Placing(PutResult):
         """Likewise."""
         if self._over:
             return
-        self.error = error
+        self.error: Exception | None = error
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
         self._told(self)

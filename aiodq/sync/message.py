@@ -38,7 +38,8 @@ class Message(StoredMessage):
 
     def __init__(self, loop_thread: LoopThread, inner: message.Message) -> None:
         """Made by the channel."""
-        self._run, self._index, self.body = inner._run, inner._index, inner.body  # noqa: SLF001 - the same, for threads
+        self._run, self._index = inner._run, inner._index  # noqa: SLF001 - the same, for threads
+        self.body: bytes = inner.body
         self._loop_thread = loop_thread
         self._message = inner
 
