@@ -61,6 +61,14 @@ def made(fs: PooledFileSystem, directory: Path, *names: str) -> list[File]:
     return files
 
 
+def below(fs: PooledFileSystem, directory: Path) -> tuple[PooledFile, File]:
+    """Return a file and what is open for it."""
+    (file,) = made(fs, directory, "f")
+    assert isinstance(file, PooledFile)
+    assert file.file is not None
+    return file, file.file
+
+
 def test_no_more_are_open_and_all_can_be_used(fs: PooledFileSystem, spy: WatchedFileSystem, tmp_path: Path) -> None:
     names = [f"f{number:02}" for number in range(20)]
     files = made(fs, tmp_path, *names)
@@ -319,17 +327,14 @@ def test_what_is_written_without_a_lock_is_synced_before_it_is_closed(
 def test_a_sync_does_not_cover_what_is_written_without_a_lock_while_it_runs(
     fs: PooledFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (file,) = made(fs, tmp_path, "f")
-    assert isinstance(file, PooledFile)
-    assert file.file is not None
-    sync = file.file.sync
+    file, open_file = below(fs, tmp_path)
+    sync = open_file.sync
 
     def and_meanwhile() -> None:
         sync()
-        assert isinstance(file, PooledFile)
         assert file.write_alone(b"2", 0) == 1
 
-    monkeypatch.setattr(file.file, "sync", and_meanwhile)
+    monkeypatch.setattr(open_file, "sync", and_meanwhile)
     file.sync()
     assert file.dirty
 
@@ -337,16 +342,12 @@ def test_a_sync_does_not_cover_what_is_written_without_a_lock_while_it_runs(
 def test_no_file_is_closed_amid_a_write_that_locks_nothing(
     fs: PooledFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (file,) = made(fs, tmp_path, "f")
-    assert isinstance(file, PooledFile)
-    open_file = file.file
-    assert open_file is not None
+    file, open_file = below(fs, tmp_path)
     write_at = open_file.write_at
 
     def crowded(buffers: Sequence[BytesLike], position: int) -> int:
         for name in ("one", "two", "three"):
             crowd_out(fs, tmp_path / name)
-        assert isinstance(file, PooledFile)
         assert file.file is open_file
         return write_at(buffers, position)
 
@@ -358,10 +359,7 @@ def test_no_file_is_closed_amid_a_write_that_locks_nothing(
 def test_an_owner_that_closes_waits_for_a_write_that_locks_nothing(
     fs: PooledFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (file,) = made(fs, tmp_path, "f")
-    assert isinstance(file, PooledFile)
-    open_file = file.file
-    assert open_file is not None
+    file, open_file = below(fs, tmp_path)
     write_at, closing = open_file.write_at, threading.Thread(target=file.close)
 
     def slow(buffers: Sequence[BytesLike], position: int) -> int:
