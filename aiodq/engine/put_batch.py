@@ -39,7 +39,6 @@ C = TypeVar("C")
 OVERHEAD: Final = 64
 """What a message costs in memory besides its body: the bytes object, its slots in lists, its frame's share."""
 
-_BYTES: Final = {bytes}
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
@@ -93,7 +92,7 @@ def plain_lengths(bodies: list[Any], options: StoreOptions) -> list[int] | None:
 
     No statement of Python's is executed for each of them.
     """
-    if set(map(type, bodies)) != _BYTES:
+    if list(map(type, bodies)).count(bytes) != len(bodies):
         return None
     lengths = list(map(len, bodies))
     if options.min_message_bytes and min(lengths) < options.min_message_bytes:

@@ -57,6 +57,7 @@ _START: Final = FRAME_START.size
 _PREFIX: Final = FRAME_PREFIX.size
 _BATCH: Final = BATCH_HEADER.size
 _NO_HEADER: Final = bytes(BATCH_HEADER.size)
+_NO_END: Final = bytes(ALIGNMENT - 1 + TRAILER.size)
 _COMPACT_REST: Final = struct.Struct(FRAME_PREFIX.format.replace("<II", "<", 1))
 _COUNTS: Final = struct.Struct("<III")
 
@@ -218,11 +219,21 @@ def slice_frames(columns: Columns) -> list[tuple[int, int]]:
     start = 0
     while start < count:
         some = sizes[start : start + FRAME_RECORDS]
-        if sum(some) > FRAME_BYTES:
-            some = some[: max(bisect_right(list(accumulate(some)), FRAME_BYTES), 1)]
-        slices.append((start, start + len(some)))
-        start += len(some)
+        total = sum(some)
+        stop = start + (len(some) if total <= FRAME_BYTES else _fitting(some, total))
+        slices.append((start, stop))
+        start = stop
     return slices
+
+
+def _fitting(sizes: list[int], total: int) -> int:
+    """Return how many of messages of these sizes, which are too large together, go into a frame."""
+    # Those of one put are of much the same size, as a rule: then it is here, and no sum is made for each of them.
+    guess = len(sizes) * FRAME_BYTES // total
+    before = sum(sizes[:guess])
+    if before <= FRAME_BYTES < before + sizes[guess]:
+        return max(guess, 1)
+    return max(bisect_right(list(accumulate(sizes)), FRAME_BYTES), 1)
 
 
 def _lag(first: int, watermark: int) -> int:
@@ -281,15 +292,18 @@ def _encode_batch(
         raw = len(payload)
         codec, stored = compress(payload, codec)
         parts = [stored]
-    # The bytes are joined once, behind room for the header, and looked at once, for the checksum.
-    frame = bytearray().join((_NO_HEADER, *parts))
-    size = len(frame) - _BATCH
+    # The bytes are joined once, between room for the header and for what follows, and looked at once, for the checksum.
+    parts.insert(0, _NO_HEADER)
+    parts.append(_NO_END)
+    frame = bytearray().join(parts)
+    size = len(frame) - _BATCH - len(_NO_END)
     raw = size if raw is None else raw
-    length = padded(len(frame) + TRAILER.size)
+    length = padded(_BATCH + size + TRAILER.size)
     if length > MAX_FRAME:
         message = f"a frame of {length} bytes is larger than the format can hold"
         raise ValueError(message)
-    frame += bytes(length - len(frame) - TRAILER.size) + TRAILER.pack(length)
+    del frame[length:]
+    TRAILER.pack_into(frame, length - TRAILER.size, length)
     count, flags, lag = len(columns.bodies), flags | columns_flags, _lag(first, watermark)
     relative = first - context.base
     BATCH_HEADER.pack_into(frame, 0, length, 0, KIND_BATCH, codec, flags, relative, lag, time_ns, count, size, raw)

@@ -190,6 +190,22 @@ class Holdings:
 
     # --- another owner
 
+    def drop_superseded(self) -> dict[int, int]:
+        """Let go of messages that are in hand by a later number, too; return the offsets, by the numbers they had.
+
+        An owner gives a message anew once it was made ready there, or taken away, though nobody may have heard that.
+        """
+        superseded: dict[int, int] = {}
+        seen: set[int] = set()
+        for run in reversed(list(self._runs)):
+            for first, last in stretches(run.marks, 0, len(run.marks)):
+                offsets = range(run.offset + first, run.offset + last)
+                superseded |= {run.number + offset - run.offset: offset for offset in offsets if offset in seen}
+                seen.update(offsets)
+        for number in superseded:
+            self.drop(range(number, number + 1))
+        return superseded
+
     def held(self) -> tuple[Held, ...]:
         """Return all that is in hand."""
         return tuple(

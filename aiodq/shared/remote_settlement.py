@@ -68,18 +68,24 @@ class _Settling:
         numbers: by which they are known here, as ranges.
         say: what is said of them; None for acks, which are said together.
         back: they are ready again then.
+        final: they are never delivered again then.
+        superseded: the offset of one that was delivered again all the same, or None.
         lost: the owner has said that some were not in flight any more.
         over: it has answered; with why not, if that is so, as `refusal`.
         waiters: who waits for that.
     """
 
-    __slots__ = ("back", "heard_of", "lost", "numbers", "over", "refusal", "say", "waiters")
+    __slots__ = ("back", "final", "heard_of", "lost", "numbers", "over", "refusal", "say", "superseded", "waiters")
 
-    def __init__(self, numbers: Sequence[range], say: Callable[[int], Said] | None, *, back: bool) -> None:
+    def __init__(
+        self, numbers: Sequence[range], say: Callable[[int], Said] | None, *, back: bool = False, final: bool = True
+    ) -> None:
         self.numbers = numbers
         self.say = say
         self.lost = False
         self.back = back
+        self.final = final
+        self.superseded: int | None = None
         self.heard_of = 0
         self.over = False
         self.refusal: Exception | None = None
@@ -221,9 +227,22 @@ class RemoteSettlement:
 
     def to_resume(self) -> tuple[Held, ...]:
         """Return what is in hand, which another owner is to leave there; `resumed` tells what it has."""
+        self._drop_superseded()
         self._resumed = not self._holdings
         self._asked = self._number
         return self._holdings.held()
+
+    def _drop_superseded(self) -> None:
+        """Settle nothing more of messages that the owner before has delivered anew meanwhile."""
+        # INVARIANT: an owner knows what is in hand by its offset. Of two that have the same one, what is still to be
+        # said of the first would be done to the second, on which somebody works.
+        superseded = self._holdings.drop_superseded()
+        if not superseded:
+            return
+        for settling in self._settling:
+            if settling.final:
+                gone = (superseded[number] for each in settling.numbers for number in each if number in superseded)
+                settling.superseded = next(gone, settling.superseded)
 
     def resumed(self, given: Mapping[int, int]) -> None:
         """What an owner has left here, by offset, has these delivery numbers now; the rest is settled, or others'."""
@@ -267,7 +286,7 @@ class RemoteSettlement:
         """Settle a message; `commit` waits until the owner says that it is durable."""
         if self.error is not None or not self._holdings.take_one(offset, delivery):
             self.check(offset, delivery)
-        self._begin(_Settling([_one(delivery)], None, back=False))
+        self._begin(_Settling([_one(delivery)], None))
 
     def ack_many(self, deliveries: Sequence[tuple[int, int]]) -> None:
         """Settle messages: all of them, or, where one cannot be, none."""
@@ -315,7 +334,7 @@ class RemoteSettlement:
             items = tuple(Item(one.offset, one.delivery, span, max(attempts, 0)) for one in those)
             return Nack(handle, self._epoch, items)
 
-        self._settle(numbers, say, back=not span)
+        self._settle(numbers, say, back=not span, final=False)
         return span
 
     def release(self, batch: Batch, delivery: int, attempts: int) -> None:
@@ -331,7 +350,10 @@ class RemoteSettlement:
             self._give_back(free)
 
     def _give_back(self, numbers: Sequence[range]) -> None:
-        self._settle(numbers, lambda handle: Release(handle, self._epoch, self._holdings.ranges(numbers)), back=True)
+        def say(handle: int) -> Said:
+            return Release(handle, self._epoch, self._holdings.ranges(numbers))
+
+        self._settle(numbers, say, back=True, final=False)
 
     def reject(
         self, batch: Batch, delivery: int, attempts: int, reason: str, cause: Cause = NO_CAUSE
@@ -434,13 +456,13 @@ class RemoteSettlement:
     # --- asking the owner
 
     def _settle(
-        self, numbers: Sequence[range], say: Callable[[int], Said] | None, *, back: bool = False
-    ) -> _Settling:  # fmt: skip
+        self, numbers: Sequence[range], say: Callable[[int], Said] | None, *, back: bool = False, final: bool = True
+    ) -> _Settling:
         """Have the owner settle messages: this one, or the next, until one says that it is done."""
         self.check_context()
         for each in numbers:
             self._holdings.take(each, SETTLING)
-        return self._begin(_Settling(numbers, say, back=back))
+        return self._begin(_Settling(numbers, say, back=back, final=final))
 
     def _begin(self, settling: _Settling) -> _Settling:
         self._last = settling
@@ -502,6 +524,8 @@ class RemoteSettlement:
         self._settling.pop(settling, None)
         for each in settling.numbers:
             self._holdings.drop(each)
+        if refusal is None and settling.superseded is not None:
+            refusal = NotInFlightError(f"message {settling.superseded} is not in flight here any more")
         # What the owner has said since then may know of it; if not, it says so next, as what it counts has changed.
         if refusal is None and self.counts.heard_of == settling.heard_of:
             self.counts.settled(sum(map(len, settling.numbers)), back=settling.back)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,23 @@ import aiodq
 from aiodq.format.columns import Columns
 from aiodq.shared.rendezvous import listen
 from aiodq.wire.frames import encode_messages
-from aiodq.wire.packets import Ack, Call, Deliver, Done, Hello, Message, Open, Ping, Pong, Resume, Want, Welcome
+from aiodq.wire.packets import (
+    Ack,
+    Call,
+    Deliver,
+    Done,
+    Hello,
+    Message,
+    Nack,
+    Open,
+    Ping,
+    Pong,
+    Reject,
+    Release,
+    Resume,
+    Want,
+    Welcome,
+)
 from aiodq.wire.stream import PacketReader, encode_packet
 from tests.shared.support import PATIENCE
 
@@ -25,20 +42,29 @@ if TYPE_CHECKING:
 class Owner:
     """Gives the first client message 0, and is gone; the next time it gives message 1 before it answers RESUME."""
 
+    quick = True
+    """Whether the first one goes as soon as something is wanted."""
+
     def __init__(self) -> None:
         self.epoch = 0
         self.acked: list[tuple[int, int]] = []
         self._channel = 0
+        self._writer: asyncio.StreamWriter | None = None
+
+    def hang_up(self) -> None:
+        """End the connection there is."""
+        assert self._writer is not None
+        self._writer.close()
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection."""
         self.epoch += 1
-        epoch, packets = self.epoch, PacketReader()
+        epoch, packets, self._writer = self.epoch, PacketReader(), writer
         while data := await reader.read(1 << 16):
             for said, request in packets.feed(data):
                 for answer, number in self._answers(said, request, epoch):
                     writer.write(encode_packet(answer, number))
-                if epoch == 1 and isinstance(said, Want):
+                if epoch == 1 and isinstance(said, Want) and self.quick:
                     await writer.drain()
                     writer.close()
                     return
@@ -116,3 +142,75 @@ async def test_who_settles_what_an_owner_says_nothing_of_is_told_in_words(tmp_pa
             await first.ack()
         with pytest.raises(aiodq.ProtocolError, match="this is no answer to RESUME"):
             await client.aclose()
+
+
+class Hasty(Owner):
+    """Gives message 0 anew as soon as it is to be settled, and says nothing of that."""
+
+    quick = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Message] = []
+        self.held: list[tuple[int, int]] = []
+
+    def _answers(self, said: Message, request: int, epoch: int) -> list[tuple[Message, int]]:
+        match said:
+            case Want() if epoch == 1:
+                return [self._deliver(0)] if said.total == 1 else []
+            case Ack() | Nack() | Release() | Reject() if epoch == 1:
+                again = Deliver(self._channel, 2, 0, 101, encode_messages(Columns([b"0"]), 1))
+                return [(again, 0)]
+            case Resume():
+                self.held += [(each.first, each.delivery) for each in said.held]
+                return [(Done(None, {"held": self._left()}), request)]
+            case Nack() | Release() | Reject():
+                self.asked.append(said)
+        return super()._answers(said, request, epoch)
+
+
+@pytest.mark.parametrize("how", ["release", "nack", "later"])
+async def test_what_was_given_anew_before_the_owner_went_is_not_asked_back(tmp_path: Path, how: str) -> None:
+    owner = Hasty()
+    async with (
+        served(tmp_path / "s", owner),
+        asyncio.timeout(PATIENCE),
+        aiodq.open(tmp_path / "s", mode="client") as client,
+    ):
+        queue = client.queue("jobs")
+        first = await queue.get()
+        if how == "release":
+            first.release()
+        else:
+            first.nack_nowait(0.001 if how == "later" else None)
+        second = await queue.get()
+        assert (first.body, second.body, second.attempts, owner.epoch) == (b"0", b"0", 2, 1)
+        owner.hang_up()
+        await second.ack()
+        await queue.sync()
+        assert (owner.held, owner.acked, owner.asked) == ([(0, 101)], [(0, 7)], [])
+
+
+@pytest.mark.parametrize("how", ["ack", "ack_many", "reject"])
+async def test_what_was_taken_away_before_the_owner_went_is_not_settled_by_who_had_it(tmp_path: Path, how: str) -> None:
+    owner = Hasty()
+    async with (
+        served(tmp_path / "s", owner),
+        asyncio.timeout(PATIENCE),
+        aiodq.open(tmp_path / "s", mode="client") as client,
+    ):
+        queue = client.queue("jobs")
+        first = await queue.get()
+        settling = {"ack": first.ack, "reject": first.reject, "ack_many": partial(settled, queue, first)}[how]()
+        settled_in_vain = asyncio.ensure_future(settling)
+        second = await queue.get()
+        owner.hang_up()
+        with pytest.raises(aiodq.NotInFlightError, match="message 0 is not in flight here any more"):
+            await settled_in_vain
+        await second.ack()
+        assert (owner.held, owner.acked, owner.asked) == ([(0, 101)], [(0, 7)], [])
+
+
+async def settled(queue: aiodq.Queue, message: aiodq.Message) -> None:
+    """Settle a message as one of many."""
+    await queue.ack_many([message])
