@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.engine.channel.crash_suspects import CrashSuspects
     from aiodq.engine.channel.dead_letters import DeadLetter
+    from aiodq.engine.home_loop import HomeLoop
     from aiodq.engine.loop_turns import LoopTurns
     from aiodq.engine.monitoring.metrics import StoreMetrics
     from aiodq.engine.monitoring.reporter import Reporter
@@ -32,7 +33,8 @@ class TopicEngineHost(Protocol):
 
     Attributes:
         clock, threads, syncs, reporter: the store's.
-        loop, turns, ticks: the event loop, when who works without waiting gives way on it, and who ticks when.
+        loop, home: the event loop, and how to see that one runs on it.
+        turns, ticks: when who works without waiting gives way on it, and who ticks when.
         usable: the store has not failed, is not closing, and is not a forked child's.
         given: the options that `open` was given, or None.
         keeps: defaults are never taken for a topic that has no options on disk: nothing is deleted from it.
@@ -42,6 +44,7 @@ class TopicEngineHost(Protocol):
     threads: WorkerThreads
     syncs: SyncBackend
     loop: asyncio.AbstractEventLoop
+    home: HomeLoop
     turns: LoopTurns
     ticks: Ticks
     reporter: Reporter

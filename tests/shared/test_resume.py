@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -201,8 +200,7 @@ async def test_what_was_taken_away_before_the_owner_went_is_not_settled_by_who_h
     ):
         queue = client.queue("jobs")
         first = await queue.get()
-        settling = {"ack": first.ack, "reject": first.reject, "ack_many": partial(settled, queue, first)}[how]()
-        settled_in_vain = asyncio.ensure_future(settling)
+        settled_in_vain = asyncio.ensure_future(settled(queue, first, how))
         second = await queue.get()
         owner.hang_up()
         with pytest.raises(aiodq.NotInFlightError, match="message 0 is not in flight here any more"):
@@ -211,6 +209,11 @@ async def test_what_was_taken_away_before_the_owner_went_is_not_settled_by_who_h
         assert (owner.held, owner.acked, owner.asked) == ([(0, 101)], [(0, 7)], [])
 
 
-async def settled(queue: aiodq.Queue, message: aiodq.Message) -> None:
-    """Settle a message as one of many."""
-    await queue.ack_many([message])
+async def settled(queue: aiodq.Queue, message: aiodq.Message, how: str) -> None:
+    """Settle a message for good, by this verb."""
+    if how == "ack_many":
+        await queue.ack_many([message])
+    elif how == "reject":
+        await message.reject()
+    else:
+        await message.ack()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from asyncio import current_task, get_running_loop
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard
 from weakref import ref
 
 from aiodq.engine.put_batch import OVERHEAD, Part, PutResult
@@ -120,9 +121,9 @@ class GroupCommit:
     """
 
     __slots__ = (
-        "_before", "_bounded", "_counted", "_counting", "_engine", "_gathering", "_host", "_least", "_log", "_loop",
-        "_monotonic", "_most", "_now_ns", "_publisher", "_retention", "_sharing", "_task", "_tasks", "_turns", "inline",
-        "lone", "ready", "undisturbed", "writing",
+        "_before", "_bounded", "_counted", "_counting", "_engine", "_gathering", "_home", "_host", "_least", "_log",
+        "_loop", "_monotonic", "_most", "_now_ns", "_publisher", "_retention", "_sharing", "_task", "_tasks", "_turns",
+        "inline", "lone", "ready", "undisturbed", "writing",
     )  # fmt: skip
 
     def __init__(self, engine: WrittenTopic, host: TopicEngineHost) -> None:
@@ -135,6 +136,7 @@ class GroupCommit:
         self._engine = engine
         self._host = host
         self._loop = host.loop
+        self._home = host.home
         self._turns = host.turns
         self._now_ns = host.clock.now_ns
         self._monotonic = host.clock.monotonic
@@ -191,33 +193,26 @@ class GroupCommit:
 
     def accept(self, body: object) -> asyncio.Future[int] | None:
         """Take a plain message into the open batch; None where that has to go the long way, if only for its error."""
-        if not self.ready or type(body) is not bytes or not self._least <= len(body) <= self._most:
-            return None
-        try:
-            here = get_running_loop() is self._loop
-        except RuntimeError:  # there is none in this thread
-            here = False
-        if not here:
+        if not self.ready or not self._is_simple(body):
             return None
         return self._engine.put_buffer.add_plain(body, len(body) + OVERHEAD, self._loop.create_future())
 
     def accept_nowait(self, body: object) -> PutResult | None:
         """As `accept`, for who need not wait."""
-        if not self.ready or type(body) is not bytes or not self._least <= len(body) <= self._most:
+        if not self.ready or not self._is_simple(body):
             return None
-        try:
-            here = get_running_loop() is self._loop
-        except RuntimeError:  # there is none in this thread
-            here = False
-        return self._engine.put_buffer.add_plain(body, len(body) + OVERHEAD, PutResult()) if here else None
+        return self._engine.put_buffer.add_plain(body, len(body) + OVERHEAD, PutResult())
 
-    def _free(self, cost: int) -> bool:
-        """Return whether so many bytes of memory may be written at once, as far as that does not show in `inline`."""
+    def _is_simple(self, body: object) -> TypeGuard[bytes]:
+        """Return whether nothing is to be said against a body, put from where the caller runs."""
+        return type(body) is bytes and self._least <= len(body) <= self._most and self._is_here()
+
+    def _is_here(self) -> bool:
+        """Return whether the caller runs on the store's loop."""
         try:
-            here = get_running_loop() is self._loop
+            return get_running_loop() is self._loop
         except RuntimeError:  # there is none in this thread
-            here = False
-        return here and cost <= WRITE_BYTES
+            return False
 
     def put_many_now(self, columns: Columns, cost: int, *, gave_way: bool = False) -> int:
         """Write messages at once, all or none; return the first offset, or what `put_now` returns in its place.
@@ -231,7 +226,7 @@ class GroupCommit:
             As `put_now`.
         """
         log, engine = self._log, self._engine
-        if not self.inline or log is None or not self._free(cost) or not log.ready:
+        if not self.inline or log is None or cost > WRITE_BYTES or not log.ready or not self._is_here():
             return NOT_NOW
         messages = len(columns.bodies)
         if self._bounded and not engine.put_buffer.has_room(messages, cost):
@@ -272,15 +267,15 @@ class GroupCommit:
             return NOT_NOW
         if self._bounded and not engine.put_buffer.has_room(1, len(body) + OVERHEAD):
             return NOT_NOW
-        try:
-            task = current_task()
-        except RuntimeError:  # there is no loop in this thread
+        if get_ident() != self._home.thread:
             return NOT_NOW
+        # Of this loop: to be asked which one runs, Python asks the system until 3.12, and takes longer than the write.
+        task = current_task(self._loop)
         now = self._monotonic()
         # The task that put last is one of the store's loop.
         if task is None or task is not self._task():
             # It does not give way, which would have those who put after it come before it.
-            if get_running_loop() is not self._loop or self._crowded(task):
+            if not self._is_here() or self._crowded(task):
                 return NOT_NOW
         elif now >= self._turns.until and not gave_way and self._turns.over(now):
             return GIVE_WAY
@@ -348,14 +343,10 @@ class GroupCommit:
         Raises:
             As `put_now`.
         """
-        if not self.lone or type(body) is not bytes or not self._least <= len(body) <= self._most:
+        if not self.lone or not self._is_simple(body):
             return None
-        try:
-            here = get_running_loop() is self._loop
-        except RuntimeError:  # there is none in this thread
-            here = False
         log, engine, cost = self._log, self._engine, len(body) + OVERHEAD
-        if not here or log is None or (self._bounded and not engine.put_buffer.has_room(1, cost)):
+        if log is None or (self._bounded and not engine.put_buffer.has_room(1, cost)):
             return None
         time_ns = self._now_ns()
         try:
