@@ -35,7 +35,9 @@ The life of a get:
       `ChannelEngine.get`          else waits its turn in the wait queue, `WaitQueue.wait`
         `ChannelEngine.take`       asks where the next message is and whether it is wanted (due, not expired, its tag)
           `MessageSource.next`     what is redelivered (`RequeueCache`), what was read ahead (`ReadAhead`), the tail
-                                   (`TailCache`); else `PrefetchingReader.want`, and `MessageSource.fetched` brings it
+                                   (`TailCache`); else what the system has in its page cache, which
+                                   `PrefetchingReader.read_cached` reads in this step; else `PrefetchingReader.want`,
+                                   and `MessageSource.fetched` brings it
           `ChannelState.begin`     a lease over the run of plain messages before it; what is special has an entry of its
                                    own, `ChannelState.deliver`
       `ChannelState.tick`          takes back what was in flight for too long: `ChannelState.time_out`, redelivered

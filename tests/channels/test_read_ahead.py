@@ -26,7 +26,9 @@ KIB = 1024
     ],
 )
 def test_a_piece_holds_many_messages_but_not_too_many(size: int, on_disk: int, piece: int) -> None:
-    ahead = ReadAhead(TailCache(0), lambda _: unread(), lambda: None, lambda *_: None, lambda: 1 << 26)
+    ahead = ReadAhead(
+        TailCache(0), lambda _: unread(), lambda *_: None, unread, lost=lambda *_: None, limit=lambda: 1 << 26
+    )
     assert ahead.piece == 256 * KIB
     state = cast("Any", SimpleNamespace(lose=lambda *_: 0))
     body = bytes(size)
@@ -43,3 +45,82 @@ def test_a_piece_holds_many_messages_but_not_too_many(size: int, on_disk: int, p
 
 def unread() -> Any:
     raise AssertionError("nothing is read here")
+
+
+class Log:
+    """A channel's place in a log of batches of ten, of which so much is in the system's memory."""
+
+    def __init__(self, *, visible: int, cached: int) -> None:
+        self.visible, self.cached = visible, cached
+        self.position = 0
+        self.read: list[int] = []
+        self.wanted = 0
+        self.lost = 0
+        self.ahead = ReadAhead(
+            TailCache(0), lambda _: unread(), self.read_cached, self.want, lost=lambda *_: None, limit=lambda: 1 << 26
+        )
+        self.state = cast(
+            "Any", SimpleNamespace(lose=self.lose, fresh=lambda: self.position, log=SimpleNamespace(visible=visible))
+        )
+
+    def lose(self, start: int, stop: int) -> int:
+        """Note what is lost."""
+        self.lost += max(stop - max(start, self.position), 0)
+        return 0
+
+    def result(self, offset: int) -> Any:
+        """Return what a read from an offset on finds."""
+        return SimpleNamespace(batches=[Batch(offset, 0, Columns([b"x"] * 10))], next=offset + 10, bytes_read=10)
+
+    def read_cached(self, offset: int, size: int) -> Any:
+        """Read what is in memory."""
+        assert size > 0
+        self.read.append(offset)
+        return self.result(offset) if offset < self.cached else None
+
+    def want(self) -> None:
+        """Have a thread read on."""
+        self.wanted += 1
+
+    def take(self) -> int | None:
+        """Return the next message's offset, if it is here."""
+        found = self.ahead.fresh(self.state, cold=False)
+        if found is None:
+            return None
+        self.position = found[0].first + found[1] + 1
+        return self.position - 1
+
+    def bring(self, offset: int) -> None:
+        """The thread has read."""
+        self.ahead.fetching = False
+        self.ahead.feed(self.state, self.result(offset), offset)
+
+
+def test_what_is_in_memory_is_read_when_it_is_needed_and_not_before() -> None:
+    log = Log(visible=40, cached=40)
+    for offset in range(40):
+        assert log.take() == offset
+        assert log.read == list(range(0, offset + 1, 10))
+    assert log.take() is None
+    assert (log.wanted, log.lost) == (0, 0)
+
+
+def test_what_is_not_is_asked_for_once_and_then_ahead() -> None:
+    log = Log(visible=60, cached=10)
+    assert [log.take() for _ in range(11)] == [*range(10), None]
+    assert (log.wanted, log.take(), log.read) == (1, None, [0, 10]), "a thread reads it, and nobody else does"
+    log.bring(10)
+    assert log.take() == 10
+    assert (log.wanted, log.read) == (2, [0, 10, 20]), "it was looked whether the next is in memory by now"
+    log.bring(20)
+    log.cached = 60
+    assert [log.take() for _ in range(49)] == [*range(11, 60)]
+    assert (log.wanted, log.read) == (2, [0, 10, 20, 30, 40, 50])
+    assert log.lost == 0
+
+
+def test_a_read_that_finds_nothing_is_no_reason_to_read_again() -> None:
+    log = Log(visible=10, cached=10)
+    log.result = lambda offset: SimpleNamespace(batches=[], next=offset, bytes_read=0)  # type: ignore[method-assign]
+    assert log.take() is None
+    assert (log.read, log.wanted) == ([0], 1)

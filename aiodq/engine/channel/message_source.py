@@ -55,7 +55,7 @@ class MessageSource:
     def __init__(self, user: MessageSourceUser, tail: TailCache, reader: PrefetchingReader) -> None:
         """Begin with nothing in memory."""
         self.read_ahead: ReadAhead = ReadAhead(
-            tail, reader.read_now, lambda: reader.want(self), user.lost, reader.ahead
+            tail, reader.read_now, reader.read_cached, lambda: reader.want(self), lost=user.lost, limit=reader.ahead
         )
         self.requeue_cache: RequeueCache = RequeueCache()
         self.missing: list[int] = []

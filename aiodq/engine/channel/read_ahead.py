@@ -34,7 +34,8 @@ class ReadAhead:
     """
 
     def __init__(
-        self, tail: TailCache, read_now: Callable[[int], ReadResult], want: Callable[[], None],
+        self, tail: TailCache, read_now: Callable[[int], ReadResult],
+        read_cached: Callable[[int, int], ReadResult | None], want: Callable[[], None], *,
         lost: Callable[[int, int], None], limit: Callable[[], int],
     ) -> None:  # fmt: skip
         """Begin empty.
@@ -42,6 +43,7 @@ class ReadAhead:
         Args:
             tail: the topic's newest messages.
             read_now: reads a little from disk at once.
+            read_cached: likewise, up to so many bytes that the system has in memory; None where it has not.
             want: asks the prefetching reader to look at `fetch_offset`.
             lost: told how many messages turned out to be lost, and from which offset on.
             limit: tells the bytes of memory for what is read ahead.
@@ -52,6 +54,8 @@ class ReadAhead:
         self.piece: int = _LEAST
         self._tail = tail
         self._read_now = read_now
+        self._read_cached = read_cached
+        self._in_memory = True
         self._want = want
         self._lost = lost
         self._limit = limit
@@ -77,8 +81,8 @@ class ReadAhead:
                 batch = self._current = self._find(state, offset)
             if batch is not None:
                 return batch, offset - batch.first
-            if state.fresh() != offset:
-                continue  # what was in memory begins behind a gap
+            if state.fresh() != offset or self._read_on(state):
+                continue  # what was in memory begins behind a gap; or more of it is there now
             if not cold:
                 self.request(state)
                 return None
@@ -98,9 +102,26 @@ class ReadAhead:
             return None
         ahead.popleft()
         self.cost -= cost
-        if self.cost * 2 < self.limit:
-            self.request(state)
+        if self.cost * 2 < self.limit and not self._in_memory:
+            self._current = batch  # what is read next comes behind it
+            if not self._read_on(state):
+                self.request(state)
         return batch
+
+    def _read_on(self, state: ChannelState) -> bool:
+        """Read on in what the system has in memory; return whether there was anything.
+
+        As long as there is, nothing is read before it is needed: it takes no longer then, and no thread takes the
+        interpreter's lock from the loop.
+        """
+        offset = None if self.fetching else self.fetch_offset(state)
+        if offset is None:
+            return False
+        result = self._read_cached(offset, min(self.piece, self.limit - self.cost))
+        self._in_memory = result is not None and result.next > offset
+        if result is not None:
+            self.feed(state, result, offset)
+        return self._in_memory
 
     def request(self, state: ChannelState) -> None:
         """Ask for more to be read ahead, where there is more and it is not in memory."""

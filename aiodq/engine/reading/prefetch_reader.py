@@ -1,4 +1,7 @@
-"""The prefetching reader: reads ahead from disk for channels that are behind, in bounded pieces, off the loop."""
+"""The prefetching reader: reads from disk for channels that are behind, in bounded pieces.
+
+What the system has in its page cache is read on the loop, when it is needed. The rest is read ahead by a thread.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from aiodq.errors import AiodqError
+from aiodq.errors import AiodqError, StorageError
+from aiodq.storage.io.page_cache import PageCache
 from aiodq.storage.read.log_reader import LogReader
 
 if TYPE_CHECKING:
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.format.footer import SegmentIndex
-    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.io.filesystem import FileSystem, Opener
     from aiodq.storage.read.log_reader import LogView, ReadResult
     from aiodq.storage.segments.segment_files import Segment
 
@@ -30,7 +34,7 @@ _LITTLE: Final = 64 * 1024
 class SharedReader:
     """A log reader for several threads, of whom none waits for another: the loop is one of them."""
 
-    def __init__(self, fs: FileSystem) -> None:
+    def __init__(self, fs: Opener) -> None:
         """Read through `fs`."""
         self._fs = fs
         self._reader = LogReader(fs)
@@ -144,6 +148,8 @@ class PrefetchingReader:
         self._view = view
         # Apart, so that each finds the files open that it read last.
         self._ahead, self._at_once, self._lookup = SharedReader(fs), SharedReader(fs), SharedReader(fs)
+        self._page_cache = PageCache(fs)
+        self._cached = SharedReader(self._page_cache)
         self._wanted: asyncio.Queue[Prefetched] = asyncio.Queue()
         self.bytes_read: int = 0
 
@@ -189,6 +195,24 @@ class PrefetchingReader:
             source.brought(offset, result)
         source.all_brought(None)
 
+    def read_cached(self, offset: int, size: int) -> ReadResult | None:
+        """Read what the system has in memory, on the caller's time; None where it has not, or where it takes long."""
+        if not self._page_cache.usable:
+            return None
+        view = self._view()
+        segment = next(iter(view.between(offset, view.stop)), None)
+        # What is compressed takes a multiple of the time; and a thread unpacks it beside the loop.
+        if segment is None or segment.raw_bytes > segment.data_end:
+            return None
+        self._page_cache.begin()
+        read = partial(LogReader.read, view=view, offset=offset, max_bytes=max(size, _LITTLE))
+        try:
+            result = self._cached.use(read)
+        except StorageError:
+            return None  # it is read by a thread, which says what is wrong, if anything is
+        self.bytes_read += result.bytes_read
+        return result
+
     def read_now(self, offset: int) -> ReadResult:
         """Read a little at once, on the caller's time."""
         result = self._at_once.use(partial(LogReader.read, view=self._view(), offset=offset, max_bytes=_LITTLE))
@@ -220,12 +244,12 @@ class PrefetchingReader:
 
     def forget(self, paths: Sequence[str]) -> None:
         """Let go of files that are about to be deleted, so that their space comes back. Blocking."""
-        for shared in (self._ahead, self._at_once, self._lookup):
+        for shared in (self._ahead, self._at_once, self._cached, self._lookup):
             shared.release(partial(LogReader.forget, paths=paths))
 
     def close(self) -> None:
         """Close the files, each once whoever reads it is through."""
-        for shared in (self._ahead, self._at_once, self._lookup):
+        for shared in (self._ahead, self._at_once, self._cached, self._lookup):
             shared.close()
 
 

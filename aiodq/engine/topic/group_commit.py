@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncio import current_task, get_running_loop
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import ref
 
 from aiodq.engine.put_batch import OVERHEAD, Part, PutResult
@@ -193,19 +193,27 @@ class GroupCommit:
 
     def accept(self, body: object) -> asyncio.Future[int] | None:
         """Take a plain message into the open batch; None where that has to go the long way, if only for its error."""
-        if not self.ready or not self._is_simple(body):
+        if not self.ready or type(body) is not bytes or not self._least <= len(body) <= self._most:
+            return None
+        try:
+            here = get_running_loop() is self._loop
+        except RuntimeError:  # there is none in this thread
+            here = False
+        if not here:
             return None
         return self._engine.put_buffer.add_plain(body, len(body) + OVERHEAD, self._loop.create_future())
 
     def accept_nowait(self, body: object) -> PutResult | None:
         """As `accept`, for who need not wait."""
-        if not self.ready or not self._is_simple(body):
+        if not self.ready or type(body) is not bytes or not self._least <= len(body) <= self._most:
+            return None
+        try:
+            here = get_running_loop() is self._loop
+        except RuntimeError:  # there is none in this thread
+            here = False
+        if not here:
             return None
         return self._engine.put_buffer.add_plain(body, len(body) + OVERHEAD, PutResult())
-
-    def _is_simple(self, body: object) -> TypeGuard[bytes]:
-        """Return whether nothing is to be said against a body, put from where the caller runs."""
-        return type(body) is bytes and self._least <= len(body) <= self._most and self._is_here()
 
     def _is_here(self) -> bool:
         """Return whether the caller runs on the store's loop."""
@@ -343,7 +351,13 @@ class GroupCommit:
         Raises:
             As `put_now`.
         """
-        if not self.lone or not self._is_simple(body):
+        if not self.lone or type(body) is not bytes or not self._least <= len(body) <= self._most:
+            return None
+        try:
+            here = get_running_loop() is self._loop
+        except RuntimeError:  # there is none in this thread
+            here = False
+        if not here:
             return None
         log, engine, cost = self._log, self._engine, len(body) + OVERHEAD
         if log is None or (self._bounded and not engine.put_buffer.has_room(1, cost)):

@@ -25,6 +25,7 @@ except ImportError:  # on Windows, where no such limit is
 else:
     _getrlimit = resource.getrlimit
 
+from aiodq.storage.io.filesystem import NOWAIT, OsFile, OsFileSystem
 from aiodq.storage.io.free_space import free_space
 
 if TYPE_CHECKING:
@@ -83,6 +84,11 @@ class PooledFileSystem:
         self.clean: dict[PooledFile, None] = {}
         self.dirty: dict[PooledFile, None] = {}
         _STORES.add(self._changed)
+
+    @property
+    def tells_what_is_cached(self) -> bool:
+        """Whether `PooledFile.read_cached` ever finds anything."""
+        return NOWAIT is not None and isinstance(self._fs, OsFileSystem)
 
     def retire(self) -> None:
         """Leave the descriptors to the stores that are still open."""
@@ -300,6 +306,20 @@ class PooledFile:
         file = self._fs.take(self)
         try:
             return file.read_at(size, position)
+        finally:
+            self._fs.give_back(self)
+
+    def read_cached(self, size: int, position: int) -> bytes | None:
+        """As `OsFile.read_cached`; None also where the file is not open now.
+
+        Raises:
+            OSError: as the system gave it.
+        """
+        if not self.ready:
+            return None
+        file = self._fs.take(self)
+        try:
+            return file.read_cached(size, position) if isinstance(file, OsFile) else None
         finally:
             self._fs.give_back(self)
 

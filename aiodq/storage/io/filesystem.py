@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
     from aiodq.format.layout import BytesLike
 
-__all__ = ["File", "FileSystem", "Lock", "OsFile", "OsFileSystem", "close_file", "locked", "opened"]
+__all__ = ["NOWAIT", "File", "FileSystem", "Lock", "Opener", "OsFile", "OsFileSystem", "close_file", "locked", "opened"]
+
+
+NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
+"""Asks the system to read what it has in its page cache and nothing else; None where it has no such thing."""
 
 
 class Lock(Protocol):
@@ -56,6 +60,14 @@ class File(Protocol):
 
     def close(self) -> None:
         """Close; repeating it does nothing."""
+        ...
+
+
+class Opener(Protocol):
+    """What a reader needs of a file system."""
+
+    def open(self, path: str) -> File:
+        """Open a file for reading."""
         ...
 
 
@@ -135,6 +147,20 @@ class OsFile:
             parts.append(data)
             got += len(data)
         return b"".join(parts)
+
+    def read_cached(self, size: int, position: int) -> bytes | None:
+        """Return these bytes if the system has all of them in its page cache; None where not, or where nothing tells.
+
+        As `preadv2` with RWFNOWAIT (Linux 4.14): what it refuses is read otherwise, and that says what is wrong.
+        """
+        if NOWAIT is None:
+            return None
+        data = bytearray(size)
+        try:
+            got = os.preadv(self.descriptor, (data,), position, NOWAIT)
+        except OSError:
+            return None
+        return bytes(data) if got == size else None
 
     def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
         """See `File.write_at`."""

@@ -21,7 +21,7 @@ from aiodq.storage.segments.segment_files import load_index
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiodq.storage.io.filesystem import File, FileSystem
+    from aiodq.storage.io.filesystem import File, Opener
     from aiodq.storage.read.frame_results import Decode, LogView
     from aiodq.storage.segments.segment_files import Segment
 
@@ -58,7 +58,7 @@ class OpenSegment:
 class FrameReader(Generic[R]):
     """A reader with a few open files. One caller at a time."""
 
-    def __init__(self, fs: FileSystem, decode: Decode[R], run_bytes: int = 0) -> None:
+    def __init__(self, fs: Opener, decode: Decode[R], run_bytes: int = 0) -> None:
         """Read through `fs`; `decode` makes rows of frames.
 
         With `run_bytes`, a read that has nothing but a part of a run goes on until it has so many bytes, and what it

@@ -18,7 +18,7 @@ from aiodq.storage.read.frame_results import FramesRead, LogView, lost_segment
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.io.filesystem import FileSystem, Opener
     from aiodq.storage.read.frame_reader import OpenSegment
     from aiodq.storage.segments.segment_files import Segment
 
@@ -33,7 +33,7 @@ ReadResult: TypeAlias = FramesRead[Batch]
 class LogReader(FrameReader[Batch]):
     """A reader of batches."""
 
-    def __init__(self, fs: FileSystem) -> None:
+    def __init__(self, fs: Opener) -> None:
         """Read through `fs`."""
         super().__init__(fs, decode_frames)
 
