@@ -277,7 +277,7 @@ class GroupCommit:
             return NOT_NOW
         if get_ident() != self._home.thread:
             return NOT_NOW
-        # Of this loop: to be asked which one runs, Python asks the system until 3.12, and takes longer than the write.
+        # Of this loop: to tell which one runs, Python asks the system for the process's number each time, until 3.12.
         task = current_task(self._loop)
         now = self._monotonic()
         # The task that put last is one of the store's loop.
