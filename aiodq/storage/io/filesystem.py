@@ -151,7 +151,7 @@ class OsFile:
     def read_cached(self, size: int, position: int) -> bytes | None:
         """Return these bytes if the system has all of them in its page cache; None where not, or where nothing tells.
 
-        As `preadv2` with RWFNOWAIT (Linux 4.14): what it refuses is read otherwise, and that says what is wrong.
+        As `preadv2` with RWF_NOWAIT (Linux 4.14): what it refuses is read otherwise, and that says what is wrong.
         """
         if NOWAIT is None:
             return None
