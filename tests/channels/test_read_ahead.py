@@ -50,8 +50,8 @@ def unread() -> Any:
 class Log:
     """A channel's place in a log of batches of ten, of which so much is in the system's memory."""
 
-    def __init__(self, *, visible: int, cached: int) -> None:
-        self.visible, self.cached = visible, cached
+    def __init__(self, *, visible: int, cached: int, found: int = 10) -> None:
+        self.cached, self.found = cached, found
         self.position = 0
         self.read: list[int] = []
         self.wanted = 0
@@ -70,7 +70,8 @@ class Log:
 
     def result(self, offset: int) -> Any:
         """Return what a read from an offset on finds."""
-        return SimpleNamespace(batches=[Batch(offset, 0, Columns([b"x"] * 10))], next=offset + 10, bytes_read=10)
+        batches = [Batch(offset, 0, Columns([b"x"] * self.found))] if self.found else []
+        return SimpleNamespace(batches=batches, next=offset + self.found, bytes_read=10)
 
     def read_cached(self, offset: int, size: int) -> Any:
         """Read what is in memory."""
@@ -120,7 +121,6 @@ def test_what_is_not_is_asked_for_once_and_then_ahead() -> None:
 
 
 def test_a_read_that_finds_nothing_is_no_reason_to_read_again() -> None:
-    log = Log(visible=10, cached=10)
-    log.result = lambda offset: SimpleNamespace(batches=[], next=offset, bytes_read=0)  # type: ignore[method-assign]
+    log = Log(visible=10, cached=10, found=0)
     assert log.take() is None
     assert (log.read, log.wanted) == ([0], 1)

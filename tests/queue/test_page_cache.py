@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
+    from aiodq.engine.reading.prefetch_reader import Prefetched
     from aiodq.storage.io.filesystem import FileSystem
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is in its page cache")
@@ -29,9 +30,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[PrefetchingReader]:
     found: list[PrefetchingReader] = []
     want = PrefetchingReader.want
 
-    def watched(self: PrefetchingReader, source: object) -> None:
+    def watched(self: PrefetchingReader, source: Prefetched) -> None:
         found.append(self)
-        want(self, source)  # type: ignore[arg-type]  # whatever it was given
+        want(self, source)
 
     monkeypatch.setattr(PrefetchingReader, "want", watched)
     return found

@@ -168,15 +168,17 @@ class Hasty(Owner):
         return super()._answers(said, request, epoch)
 
 
+@asynccontextmanager
+async def hasty(path: Path) -> AsyncIterator[tuple[Hasty, aiodq.Queue]]:
+    """Have such an owner, and a queue of a process that it serves."""
+    owner = Hasty()
+    async with served(path, owner), asyncio.timeout(PATIENCE), aiodq.open(path, mode="client") as client:
+        yield owner, client.queue("jobs")
+
+
 @pytest.mark.parametrize("how", ["release", "nack", "later"])
 async def test_what_was_given_anew_before_the_owner_went_is_not_asked_back(tmp_path: Path, how: str) -> None:
-    owner = Hasty()
-    async with (
-        served(tmp_path / "s", owner),
-        asyncio.timeout(PATIENCE),
-        aiodq.open(tmp_path / "s", mode="client") as client,
-    ):
-        queue = client.queue("jobs")
+    async with hasty(tmp_path / "s") as (owner, queue):
         first = await queue.get()
         if how == "release":
             first.release()
@@ -192,13 +194,7 @@ async def test_what_was_given_anew_before_the_owner_went_is_not_asked_back(tmp_p
 
 @pytest.mark.parametrize("how", ["ack", "ack_many", "reject"])
 async def test_what_was_taken_away_before_the_owner_went_is_not_settled_by_who_had_it(tmp_path: Path, how: str) -> None:
-    owner = Hasty()
-    async with (
-        served(tmp_path / "s", owner),
-        asyncio.timeout(PATIENCE),
-        aiodq.open(tmp_path / "s", mode="client") as client,
-    ):
-        queue = client.queue("jobs")
+    async with hasty(tmp_path / "s") as (owner, queue):
         first = await queue.get()
         settled_in_vain = asyncio.ensure_future(settled(queue, first, how))
         second = await queue.get()
