@@ -23,8 +23,11 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from unittest.mock import patch
 
 import aiodq
+from aiodq import opening
+from aiodq.storage.io.kernel_aio import KernelAio
 from tests.system.child import CHANNELS, TOPIC, Worker, digest
 
 if TYPE_CHECKING:
@@ -126,20 +129,39 @@ async def mixed(job: Job, notes: int) -> None:
         os.writev(notes, [json.dumps(("told", type(error).__name__, str(error))).encode() + b"\n"])
 
 
+class Waiting:
+    """Who puts at odd times, and who of them waits for a put."""
+
+    producers = puts = 0
+
+
+class SlowKernel(KernelAio):
+    """The system's syncs, of which it is told only once every producer waits: so a put comes while each one runs."""
+
+    def ended(self) -> list[tuple[int, int]]:
+        return super().ended() if Waiting.puts == Waiting.producers else []
+
+
 async def together(job: Job, notes: int, sync_backend: Literal["thread", "aio"] = "thread") -> None:
     """Put from eight producers at once, at odd times. The bodies are text, to be found in what strace writes.
 
     Some times all are so large that they are written while a sync runs.
     """
     numbers, rng = count(), random.Random(job.seed)
-    async with aiodq.open(job.store, aiodq.StoreOptions(sync_backend=sync_backend)) as store:
+    with patch.object(opening, "KernelAio", SlowKernel):
+        opened = aiodq.open(job.store, aiodq.StoreOptions(sync_backend=sync_backend))
+    async with opened as store:
         topic = store.topic(TOPIC)
 
         async def produce() -> None:
+            Waiting.producers += 1
             while (number := next(numbers)) < job.operations:
                 await asyncio.sleep(rng.uniform(0, 0.001))
+                Waiting.puts += 1
                 await topic.put(b"m%06d" % number + b"." * (200_000 if number % 60 < 20 else 0))
+                Waiting.puts -= 1
                 os.writev(notes, [b"m%06d\n" % number])
+            Waiting.producers -= 1
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(8):
