@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -27,14 +28,24 @@ from unittest.mock import patch
 
 import aiodq
 from aiodq import opening
+from aiodq.storage.io.filesystem import OsFile
 from aiodq.storage.io.kernel_aio import KernelAio
 from tests.system.child import CHANNELS, TOPIC, Worker, digest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
     from aiodq import Draft
 
 OPTIONS: Final = aiodq.StoreOptions(segment_bytes=8_000, memory_bytes=1 << 20)
 ALL_MESSAGES: Final = aiodq.ChannelOptions(start="earliest")
+TOLD: Final = b"told\n"
+"""A thread's note that a sync has ended."""
+TURNS: Final = 10
+"""Of the loop, in which what has been put is written."""
+LARGE: Final = 300_000
+"""Bytes of a message: half the producers' are as much as is written while a sync runs."""
 CRASHED: Final = 70
 _WATCHDOG: Final = 60
 _SUBREAPER: Final = 36
@@ -142,14 +153,40 @@ class SlowKernel(KernelAio):
         return super().ended() if Waiting.puts == Waiting.producers else []
 
 
+def slow_thread(notes: int) -> Callable[[OsFile], None]:
+    """Return `OsFile.sync`, which returns, in a thread, only after every producer waits, and notes that."""
+    sync, loop = OsFile.sync, asyncio.get_running_loop()
+
+    def slow(file: OsFile) -> None:
+        sync(file)
+        if threading.current_thread() is threading.main_thread():
+            return
+        while Waiting.puts < Waiting.producers:
+            time.sleep(0.0001)
+        for _ in range(TURNS):
+            turned = threading.Event()
+            loop.call_soon_threadsafe(turned.set)
+            turned.wait()
+        os.writev(notes, [TOLD])
+
+    return slow
+
+
 async def together(job: Job, notes: int, sync_backend: Literal["thread", "aio"] = "thread") -> None:
     """Put from eight producers at once, at odd times. The bodies are text, to be found in what strace writes.
 
-    Some times all are so large that they are written while a sync runs.
+    Some times all of them are large.
     """
     numbers, rng = count(), random.Random(job.seed)
     with patch.object(opening, "KernelAio", SlowKernel):
         opened = aiodq.open(job.store, aiodq.StoreOptions(sync_backend=sync_backend))
+    with patch.object(OsFile, "sync", slow_thread(notes)):
+        await _put_together(opened, job, notes, numbers, rng)
+
+
+async def _put_together(
+    opened: AbstractAsyncContextManager[aiodq.Store], job: Job, notes: int, numbers: count[int], rng: random.Random
+) -> None:
     async with opened as store:
         topic = store.topic(TOPIC)
 
@@ -158,7 +195,7 @@ async def together(job: Job, notes: int, sync_backend: Literal["thread", "aio"] 
             while (number := next(numbers)) < job.operations:
                 await asyncio.sleep(rng.uniform(0, 0.001))
                 Waiting.puts += 1
-                await topic.put(b"m%06d" % number + b"." * (200_000 if number % 60 < 20 else 0))
+                await topic.put(b"m%06d" % number + b"." * (LARGE if number % 60 < 20 else 0))
                 Waiting.puts -= 1
                 os.writev(notes, [b"m%06d\n" % number])
             Waiting.producers -= 1
