@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import aiodq
+from aiodq.storage.io.filesystem import OsFile
 from tests.compiled import skip_what_needs_pure_python, skip_what_patches
 from tests.loops import LOOPS, loops_for
 
@@ -107,3 +108,17 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if report.failed and seeds:
         report.sections.append(("seed", f"repeat with {SEED_VARIABLE}={seeds[0]}"))
     return report
+
+
+@pytest.fixture
+def cached_path(tmp_path: Path) -> Path:
+    """Return `tmp_path`; skip the test where nobody tells what the system has of a file there in memory."""
+    probe = tmp_path / "probe"
+    probe.write_bytes(b"x")
+    file = OsFile(os.open(probe, os.O_RDONLY))
+    there = file.read_cached(1, 0)
+    file.close()
+    probe.unlink()
+    if there is None:
+        pytest.skip("the temporary directory's file system does not tell what is in the page cache, as tmpfs does not")
+    return tmp_path

@@ -66,6 +66,7 @@ async def taken(path: Path, count: int, **options: Any) -> list[bytes]:
     return found
 
 
+@pytest.mark.usefixtures("cached_path")
 async def test_no_thread_reads_what_is_there(path: Path, asked: list[PrefetchingReader]) -> None:
     bodies = numbered(5000)
     await backlog(path, bodies)

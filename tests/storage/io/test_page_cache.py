@@ -23,8 +23,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tell
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
-    path = tmp_path / "file"
+def path(cached_path: Path) -> str:
+    path = cached_path / "file"
     path.write_bytes(bytes(range(256)) * (3 * MIB // 256))
     return str(path)
 
@@ -40,7 +40,7 @@ def uncache(path: str) -> None:
 
 
 def has_nothing(path: str) -> bool:
-    """Return whether it did: where files live in memory, as on tmpfs, it cannot."""
+    """Return whether it did: some file systems have their files in memory, and nowhere else."""
     file = OsFile(os.open(path, os.O_RDONLY))
     try:
         return file.read_cached(1, 0) is None
