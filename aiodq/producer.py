@@ -152,12 +152,13 @@ class Producer:
         Raises:
             MessageSizeError, InvalidMessageError: one cannot be stored.
         """
-        accepted_all = self._engine.put_buffer.accepted_all
-        pieces = [columns_of(accepted_all(bodies[:_FEW], shared))]
+        put_buffer = self._engine.put_buffer
+        now_ns = put_buffer.moment()
+        pieces = [columns_of(put_buffer.accepted_all(bodies[:_FEW], shared, now_ns))]
         cost = columns_cost(pieces[0])
         for start in range(_FEW, len(bodies), _FEW):
             await asyncio.sleep(0)
-            pieces.append(columns_of(accepted_all(bodies[start : start + _FEW], shared)))
+            pieces.append(columns_of(put_buffer.accepted_all(bodies[start : start + _FEW], shared, now_ns)))
             cost += columns_cost(pieces[-1])
         return Columns.joined(pieces), cost
 

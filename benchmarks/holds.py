@@ -15,6 +15,7 @@ import tempfile
 import time
 from asyncio.events import Handle
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from unittest import mock
@@ -39,6 +40,8 @@ AFTERWARDS = 1.2
 """Seconds in which comes what follows by itself: flushes, journals, retention."""
 OPTIONS = aiodq.StoreOptions(sync="interval", sync_interval=0.2, memory_bytes=256 * MIB)
 CHANNEL = aiodq.ChannelOptions(max_in_flight=1 << 30)
+HELD: Final[list[list[aiodq.Message]]] = []
+"""Messages that somebody has until nobody looks: to let go of very many takes its time, too."""
 
 
 class Longest:
@@ -147,6 +150,25 @@ async def nack_some(store: aiodq.Store, count: int) -> AsyncIterator[None]:
     await asyncio.sleep(0)
 
 
+async def nack_all(store: aiodq.Store, count: int) -> AsyncIterator[None]:
+    """What follows when all were nacked with a delay, which ends for all in one moment."""
+    _, messages = await _taken(store, count)
+    for message in messages:
+        message.nack_nowait(AFTERWARDS / 2)
+    yield
+    await asyncio.sleep(0)
+
+
+async def time_out(store: aiodq.Store, count: int) -> AsyncIterator[None]:
+    """All are in flight, time out in one moment, and are taken again by `get_many`."""
+    channel = store.topic("t").channel("late", replace(CHANNEL, visibility_timeout=AFTERWARDS))
+    await store.topic("t").put_many([BODY] * count)
+    HELD.append(await channel.get_many(count))
+    yield
+    await asyncio.sleep(AFTERWARDS)
+    HELD.append(await channel.get_many(count))
+
+
 async def transaction(store: aiodq.Store, count: int) -> AsyncIterator[None]:
     """A transaction of half as many acks, in order, and a fifth as many puts: its end, and what follows."""
     _, messages = await _taken(store, count // 2)
@@ -188,8 +210,8 @@ async def expire(store: aiodq.Store, count: int) -> AsyncIterator[None]:
 WORKS: Final[dict[str, Work]] = {
     (work.__doc__ or work.__name__).rstrip("."): work
     for work in (
-        put_many, put_drafts, put_delayed, put_large, get_many, iterate, ack_many, ack_some, nack_some, transaction,
-        scattered_transaction, purge, expire,
+        put_many, put_drafts, put_delayed, put_large, get_many, iterate, ack_many, ack_some, nack_some, nack_all,
+        time_out, transaction, scattered_transaction, purge, expire,
     )
 }  # fmt: skip
 
@@ -219,6 +241,7 @@ def measure(directory: Path, work: Work, count: int) -> float:
             return asyncio.run(_measure(Path(place) / "store", work, count))
         finally:
             gc.enable()
+            HELD.clear()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

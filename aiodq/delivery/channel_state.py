@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from aiodq.delivery.counters import Counters
 from aiodq.delivery.leases import LONGEST, Lease, Leases
@@ -19,19 +19,17 @@ from aiodq.delivery.log_end import OwnEnd
 from aiodq.delivery.range_set import RangeSet, among
 from aiodq.delivery.ready_again import ReadyAgain
 from aiodq.delivery.requeue_ops import deferrals, deliveries
+from aiodq.delivery.state_snapshot import StateSnapshot
 from aiodq.delivery.timers import Deadlines, Deferrals
 from aiodq.delivery.unnoted import Unnoted
-from aiodq.format.journal import ChannelImage, Op, applied, due_time
+from aiodq.format.journal import ChannelImage, Op, applied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from aiodq.delivery.log_end import LogEnd
 
 __all__ = ["ChannelState"]
-
-_BEFORE: Final = 2
-"""Nanoseconds by which what is ready is noted as due before: as what tells suspects apart moves a due time by one."""
 
 
 class ChannelState:
@@ -112,18 +110,14 @@ class ChannelState:
             state.defer(offset, now + dues[offset] - wall)
         return state
 
+    def snapshot(self, wall: int = 0, now: int = 0) -> StateSnapshot:
+        """Return the state as it is, noted at this wall time and moment."""
+        counts = self._attempts.copy(), self._noted.copy(), self.orphans.copy()
+        return StateSnapshot(self.floor, self.settled.copy(), *counts, self.deferred.copy(), wall, now)
+
     def image(self, wall: int = 0, now: int = 0) -> ChannelImage:
         """Return the state as a checkpoint keeps it, noted at this wall time and moment."""
-        attempts = {offset: number for offset, number in (self._attempts | self._noted).items() if number > 0}
-        deferred: dict[int, int] = {}
-        # INVARIANT: what was deferred after a delivery has its attempts noted. The due times of others are in the log.
-        for offset, number in self._attempts.items():
-            due = self.deferred.due(offset)
-            if due is None and number > 0 and offset not in self._noted and self.orphans.get(offset, True):
-                due = now - _BEFORE  # ready, and in nobody's hands
-            if due is not None:
-                deferred[offset] = due_time(due - now + wall, suspect=offset in self.orphans)
-        return ChannelImage(self.floor, list(self.settled), attempts, deferred, wall)
+        return self.snapshot(wall, now).image()
 
     # --- what it is like
 
@@ -367,14 +361,17 @@ class ChannelState:
         moments = self.deferred.next(), self._deadlines.next(), self._leases.next_deadline()
         return min((moment for moment in moments if moment is not None), default=None)
 
-    def tick(self, now: int) -> tuple[list[int], list[int]]:
-        """Make ready what is due, and return it; and what was in flight for too long, which the caller requeues."""
+    def tick(self, now: int, most: int = sys.maxsize) -> tuple[list[int], list[int]]:
+        """Make ready what is due, and return it; and what was in flight for too long, which the caller requeues.
+
+        Up to `most` of each: where there is more, `next_moment` has been already.
+        """
         self._look()
-        due = self.deferred.take(now)
+        due = self.deferred.take(now, most)
         for offset in due:
             self._come_again(offset)
-        late = self._deadlines.next()
-        return due, self._leases.take_late(now) + ([] if late is None or late > now else self._deadlines.take(now))
+        late = self._leases.take_late(now, most)
+        return due, late + self._deadlines.take(now, most - len(late))
 
     def recall(self, offset: int) -> None:
         """Make a deferred message ready before it is due."""
@@ -426,15 +423,15 @@ class ChannelState:
         if offset >= self._cursor:
             self._passed.add(offset, offset + 1)
 
-    def defer_all(self, dues: list[tuple[int, int]]) -> None:
-        """As `defer`, of messages that have just come: their offsets, in order, and their moments."""
-        start, stop = dues[0][0], dues[-1][0] + 1
-        if stop - start > len(dues) or start < max(self.fresh(), self._settled.last, self._passed.last):
-            for offset, due in dues:
-                self.defer(offset, due)
+    def defer_all(self, offsets: Sequence[int], dues: Sequence[int], ahead: int = 0) -> None:
+        """As `defer`, of messages that have just come: their offsets, in order, and when each is due, less `ahead`."""
+        start, stop = offsets[0], offsets[-1] + 1
+        if stop - start > len(offsets) or start < max(self.fresh(), self._settled.last, self._passed.last):
+            for offset, due in zip(offsets, dues, strict=True):
+                self.defer(offset, due + ahead)
             return
         self._make_way(start, stop)
-        self.deferred.add_all(dues)
+        self.deferred.add_all(start, dues, ahead)
         self._passed.add(start, stop)
 
     def send_dead_letter(self, offset: int) -> None:

@@ -103,11 +103,18 @@ class EndTimes:
         """Return when `take` has something again, or None."""
         return self._slots[self._heap[0]].ends if self._heap else None
 
-    def take(self, now: int) -> list[tuple[int, int]]:
-        """Remove and return the ranges of what has ended, disjoint and in order."""
+    def take(self, now: int, most: int = MOST_RANGES) -> list[tuple[int, int]]:
+        """Remove and return the ranges of what has ended, disjoint and in order.
+
+        Up to `most` of those that are kept by moment: where there is more, `next` has been already.
+        """
         before, self._ended, edges = self._ended, RangeSet(), array("q")
-        while self._heap and self._slots[self._heap[0]].ends <= now:
-            edges.extend(self._slots.pop(heapq.heappop(self._heap)).ranges)
+        while len(edges) < 2 * most and self._heap and self._slots[self._heap[0]].ends <= now:
+            ranges, room = self._slots[self._heap[0]].ranges, 2 * most - len(edges)
+            edges.extend(ranges[:room])
+            del ranges[:room]
+            if not ranges:
+                del self._slots[heapq.heappop(self._heap)]
         self.ranges -= len(edges) // 2
         ended: list[tuple[int, int]] = []
         for start, stop in sorted(chain(before, zip(edges[0::2], edges[1::2], strict=True))):

@@ -7,9 +7,10 @@ wants to know something of the channel has that counted first (`Leases.look`). E
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections import deque
-from itertools import compress
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -333,9 +334,9 @@ class Leases:
         deadlines = [deadline for lease in self._all if (deadline := lease.deadline()) is not None]
         return min(deadlines, default=None)
 
-    def take_late(self, now: int) -> list[int]:
-        """Make entries apart, without a deadline, of everything whose time is up; return the offsets."""
-        late = [(lease, index) for lease in self._all for index in lease.late(now)]
+    def take_late(self, now: int, most: int = sys.maxsize) -> list[int]:
+        """Make entries apart, without a deadline, of what has run out of time, up to so many; return the offsets."""
+        late = list(islice(((lease, index) for lease in self._all for index in lease.late(now)), max(most, 0)))
         for lease, index in late:
             self._stale(lease.first + index, lease.number + index, None)
             self._leave(lease, index)

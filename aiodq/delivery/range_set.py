@@ -36,6 +36,12 @@ class RangeSet:
         at = bisect_right(self._starts, number) - 1
         return at >= 0 and number < self._stops[at]
 
+    def copy(self) -> RangeSet:
+        """Return a set of the same members."""
+        made = RangeSet()
+        made._starts, made._stops, made.total = self._starts.copy(), self._stops.copy(), self.total
+        return made
+
     @property
     def last(self) -> int:
         """The number behind the largest member; 0 while empty."""

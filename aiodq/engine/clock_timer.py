@@ -51,6 +51,8 @@ class Alarm:
             return
         self.at = moment
         if self._unwatch is not None:
+            if moment <= monotonic_ns(self._clock):
+                asyncio.get_running_loop().call_soon(self._look)
             return
         if self._handle is not None:
             self._handle.cancel()

@@ -10,9 +10,9 @@ from aiodq.errors import InvalidMessageError, InvalidMessageTypeError, InvalidOp
 from aiodq.values import span_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import timedelta
 
-    from aiodq.clock import Clock
     from aiodq.engine.put_batch import Draft
     from aiodq.format.layout import BytesLike
 
@@ -23,8 +23,8 @@ _LONGEST_KEY: Final = 1 << 20
 _MOST_HEADERS: Final = 1 << 16
 
 
-def checked(draft: Draft, clock: Clock) -> Accepted:
-    """Return what is to be stored of a draft besides its body.
+def checked(draft: Draft, now_ns: Callable[[], int]) -> Accepted:
+    """Return what is to be stored of a draft besides its body, where it is put at this wall time.
 
     Raises:
         InvalidMessageError: it cannot be.
@@ -37,7 +37,7 @@ def checked(draft: Draft, clock: Clock) -> Accepted:
     if headers:
         headers = check_headers(headers)
     wait, life = span_ns(draft.delay, "delay"), span_ns(draft.ttl, "ttl")
-    now = clock.now_ns() if wait or life is not None else 0
+    now = now_ns() if wait or life is not None else 0
     return Accepted(tag, key, headers, now + wait if wait else 0, 0 if life is None else now + life)
 
 

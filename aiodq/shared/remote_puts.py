@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from aiodq.engine.put_batch import (
@@ -146,21 +146,29 @@ class RemotePuts:
         Raises:
             InvalidMessageError: it cannot be.
         """
-        return checked(draft, self._topic.clock)
+        return checked(draft, self._topic.clock.now_ns)
+
+    def moment(self) -> Callable[[], int]:
+        """As `PutBuffer.moment`."""
+        return cache(self._topic.clock.now_ns)
 
     def accepted_many(
         self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
     ) -> list[tuple[Accepted, bytes]]:
         """As `PutBuffer.accepted_many`."""
         check_bodies(bodies)
-        return self.accepted_all(bodies, self.accepted(common))
+        now_ns = self.moment()
+        return self.accepted_all(bodies, checked(common, now_ns), now_ns)
 
     def accepted_all(
-        self, bodies: Iterable[bytes | bytearray | memoryview | Draft], shared: Accepted
+        self,
+        bodies: Iterable[bytes | bytearray | memoryview | Draft],
+        shared: Accepted,
+        now_ns: Callable[[], int],
     ) -> list[tuple[Accepted, bytes]]:
         """As `PutBuffer.accepted_all`."""
         return [
-            (self.accepted(item), self.body(item.body)) if isinstance(item, Draft) else (shared, self.body(item))
+            (checked(item, now_ns), self.body(item.body)) if isinstance(item, Draft) else (shared, self.body(item))
             for item in bodies
         ]
 

@@ -31,7 +31,11 @@ class FakeClock:
         return self._monotonic_ns / _NANOSECONDS
 
     def advance(self, seconds: float) -> None:
-        """Let time go by, on both clocks."""
+        """Let time go by, on both clocks.
+
+        What a channel has waiting for it happens before this returns; of very many messages, to the first of them, and
+        to the others in the next turns of the loop.
+        """
         if seconds < 0:
             raise ValueError("time does not go back; `jump` sets the wall clock")
         self._monotonic_ns += round(seconds * _NANOSECONDS)

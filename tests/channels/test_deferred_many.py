@@ -1,7 +1,9 @@
-"""Very many messages with a delay, put at once: they count at once, and hold nobody up."""
+"""Very many messages with a delay, put at once, or in flight for too long at once: they count, and hold nobody up."""
 
 from __future__ import annotations
 
+import asyncio
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 import aiodq
 from aiodq.engine.channel import message_source
 from aiodq.engine.channel.requeue_cache import RequeueCache
+from aiodq.testing import FakeClock
 from tests.channels.support import Machine, counts, ready, until
 
 if TYPE_CHECKING:
@@ -71,3 +74,60 @@ async def test_those_among_others_and_behind_what_is_settled_come_when_they_are_
         machine.clock.advance(61)
         await until(lambda: jobs.qsize() == 5)
         assert ready(jobs) == [b"0", b"1", b"2", b"0", b"1"]
+
+
+async def in_turns(jobs: aiodq.Queue) -> list[int]:
+    """Return how many were ready after each turn of the loop, until all are."""
+    found = [jobs.qsize()]
+    while found[-1] < MANY:
+        await asyncio.sleep(0)
+        found.append(jobs.qsize())
+        assert sum(counts(jobs)) == MANY
+    return found
+
+
+async def test_what_is_due_at_once_is_made_ready_a_few_in_a_turn(machine: Machine) -> None:
+    async with machine.jobs(max_in_flight=MANY) as jobs:
+        await jobs.put_many(drafts())
+        machine.clock.advance(60)
+        found = await in_turns(jobs)
+        assert found == sorted(found)
+        assert 1 < max(after - before for before, after in pairwise(found)) <= 300
+        assert ready(jobs) == [b"%d" % number for number in range(MANY)]
+
+
+@pytest.mark.parametrize("again", [1, 2])
+async def test_what_is_late_at_once_comes_again_a_few_in_a_turn(machine: Machine, again: int) -> None:
+    """They are in hand by runs the first time, and each for itself when they have come again."""
+    async with machine.jobs(max_in_flight=MANY, visibility_timeout=60) as jobs:
+        await jobs.put_many([b"%d" % number for number in range(MANY)])
+        for delivery in range(1, again + 1):
+            messages = await jobs.get_many(MANY)
+            assert [message.attempts for message in messages] == [delivery] * MANY
+            machine.clock.advance(60)
+            found = await in_turns(jobs)
+            assert max(after - before for before, after in pairwise(found)) <= 300
+        assert ready(jobs) == [b"%d" % number for number in range(MANY)]
+        assert counts(jobs) == (0, MANY, 0)
+
+
+class TickingClock(FakeClock):
+    """Each look at the wall takes a second."""
+
+    def now_ns(self) -> int:
+        self.jump(1)
+        return super().now_ns()
+
+
+async def test_what_is_put_together_is_due_together(machine: Machine) -> None:
+    machine.clock = TickingClock()
+    async with machine.store() as store:
+        jobs = store.queue("jobs")
+        await jobs.put_many(drafts(3600.0))
+        async with store.transaction() as transaction:
+            transaction.put_many("jobs", drafts(3600.0))
+        machine.clock.advance(3500)
+        await asyncio.sleep(0)
+        assert counts(jobs) == (0, 0, 2 * MANY)
+        machine.clock.advance(100)
+        await until(lambda: counts(jobs) == (2 * MANY, 0, 0))

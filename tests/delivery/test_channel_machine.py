@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,9 @@ from hypothesis.stateful import (
 
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.format.journal import ChannelImage, Op, OpKind
+
+if TYPE_CHECKING:
+    from aiodq.delivery.state_snapshot import StateSnapshot
 
 MAX_IN_FLIGHT = 6
 WALL = 10**18
@@ -41,6 +45,7 @@ class ChannelMachine(RuleBasedStateMachine):
         self.attempts: dict[int, int] = {}
         self.numbers: set[int] = set()
         self.image = ChannelImage(floor)
+        self.snapshots: list[tuple[StateSnapshot, ChannelImage]] = []
         self.journal: list[Op] = []
         self.now = 10**9
         self.deliveries = 0
@@ -146,22 +151,28 @@ class ChannelMachine(RuleBasedStateMachine):
         self.deferred[offset] = self.now + 2 * wait  # an odd one would be a suspect's
         self.state.nack(offset, attempts, self.now + 2 * wait)
 
-    @rule(waits=st.lists(st.integers(0, 20), min_size=1, max_size=4), together=st.booleans())
-    def put_with_delays(self, waits: list[int], *, together: bool) -> None:
+    @rule(waits=st.lists(st.integers(0, 20), min_size=1, max_size=4), together=st.booleans(), alike=st.booleans())
+    def put_with_delays(self, waits: list[int], *, together: bool, alike: bool) -> None:
+        if alike:
+            waits = waits[:1] * len(waits)
         self.state.extend(self.end + len(waits))
         moments = [(offset, self.now + 2 * wait) for offset, wait in enumerate(waits, self.end) if wait]
         self.dues |= moments
         self.deferred |= moments
         if together and moments:
-            self.state.defer_all(moments)
+            self.state.defer_all([offset for offset, _ in moments], [due - 3 for _, due in moments], 3)
         for offset, due in () if together else moments:
             self.state.defer(offset, due)
         self.end += len(waits)
 
-    @rule(passing=st.integers(0, 15))
-    def time_goes_by(self, passing: int) -> None:
+    @rule(passing=st.integers(0, 15), most=st.integers(1, 4))
+    def time_goes_by(self, passing: int, most: int) -> None:
         self.now += 2 * passing
-        due, late = self.state.tick(self.now)
+        due, late = self.state.tick(self.now, most)
+        while (moment := self.state.next_moment()) is not None and moment <= self.now:
+            more = self.state.tick(self.now, most)
+            assert 0 < len(more[0] + more[1]) <= 2 * most
+            due, late = due + more[0], late + more[1]
         assert sorted(due) == sorted(o for o, moment in self.deferred.items() if moment <= self.now)
         assert sorted(late) == sorted(o for o, deadline in self.deadlines.items() if deadline <= self.now)
         for offset in late:
@@ -459,7 +470,10 @@ class ChannelMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.looking)
     @invariant()
     def the_image_tells_all(self) -> None:
-        image = self.state.image(WALL + self.now, self.now)
+        snapshot = self.state.snapshot(WALL + self.now, self.now)
+        image = snapshot.image()
+        assert all(before.image() == was for before, was in self.snapshots), "what happens later changes a snapshot"
+        self.snapshots = [*self.snapshots[-2:], (snapshot, image)]
         twin = ChannelState.restored(image, (), self.end, MAX_IN_FLIGHT, wall=WALL + self.now, now=self.now)
         assert twin.depth == len(self.open)
         assert twin.image().attempts == {offset: n for offset, n in self.delivered.items() if n > 0}

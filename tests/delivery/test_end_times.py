@@ -14,8 +14,13 @@ LIVES = st.one_of(
 PUTS = st.lists(st.tuples(st.integers(1, 3), LIVES, st.integers(0, 20 * SECOND)), max_size=60)
 
 
-@given(puts=PUTS, most=st.sampled_from([1, 2, 8, 1_000]), waits=st.lists(st.integers(1, 20_000 * SECOND), max_size=12))
-def test_each_is_told_in_its_time(puts: list[tuple[int, int, int]], most: int, waits: list[int]) -> None:
+@given(
+    puts=PUTS,
+    most=st.sampled_from([1, 2, 8, 1_000]),
+    waits=st.lists(st.integers(1, 20_000 * SECOND), max_size=12),
+    at_once=st.sampled_from([1, 3, 1_000]),
+)
+def test_each_is_told_in_its_time(puts: list[tuple[int, int, int]], most: int, waits: list[int], at_once: int) -> None:
     """Never before; after by a thousandth of its life at most; also what was kept as one range, which is read again."""
     times, now, stop = EndTimes(most), 0, 0
     ends: dict[int, tuple[int, int]] = {}
@@ -23,10 +28,10 @@ def test_each_is_told_in_its_time(puts: list[tuple[int, int, int]], most: int, w
 
     def tell() -> None:
         while True:
-            for first, last in times.take(now):
-                for offset in range(first, last):
-                    assert ends[offset][0] <= now
-                    told.add(offset)
+            while found := times.take(now, at_once):
+                for first, last in found:
+                    assert all(ends[offset][0] <= now for offset in range(first, last))
+                    told.update(range(first, last))
             if (rest := times.take_rest()) is None:
                 break
             for offset in range(*rest):
@@ -60,6 +65,17 @@ def test_alone_or_at_one_moment_it_is_exact() -> None:
     assert times.take(10 * SECOND - 1) == []
     assert times.take(10 * SECOND) == [(0, 20)]
     assert times.next() == 20 * SECOND
+
+
+def test_of_what_ends_at_once_a_part_is_taken_at_a_time() -> None:
+    times = EndTimes()
+    for number in range(0, 10, 2):
+        times.add(number, number + 1, 10 * SECOND, 0)
+    found = []
+    while times.next() == 10 * SECOND:
+        found.append(times.take(10 * SECOND, 2))
+    assert found == [[(0, 1), (2, 3)], [(4, 5), (6, 7)], [(8, 9)]]
+    assert (times.next(), times.ranges) == (None, 0)
 
 
 def test_a_million_of_one_lifetime_take_little_and_so_do_any() -> None:

@@ -67,7 +67,7 @@ class LeaseMachine(ChannelMachine):
                 self.state.expire(offset)
                 self.settle({offset})
             elif step == "t":
-                self.time_goes_by(number % 5)
+                self.time_goes_by(number % 5, number % 4 + 1)
             elif step == "x":
                 self.deliver_apart(1)
 
@@ -96,12 +96,12 @@ class LeaseMachine(ChannelMachine):
     def go_on(self, count: int) -> None:
         self.hand_out(count)
 
-    @rule(passing=st.integers(0, 15))
-    def time_goes_by(self, passing: int) -> None:
+    @rule(passing=st.integers(0, 15), most=st.integers(1, 4))
+    def time_goes_by(self, passing: int, most: int) -> None:
         """Whoever hands out notices."""
         if self.lease is not None and self.lease.open:
             self.lease.turn()
-        super().time_goes_by(passing)
+        super().time_goes_by(passing, most)
 
     def in_hand(self) -> list[tuple[Lease, int]]:
         return [(lease, index) for lease, index in self.handles if lease.marks[index] in {HELD, MEASURED}]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import count, islice
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.delivery.timers import Deadlines, Deferrals
 
+SPANS = st.integers(0, 30)
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "move", "settle", "pass"]), st.integers(0, 6), st.integers(0, 30)), max_size=120
+    st.tuples(st.sampled_from(["add", "many", "move", "settle", "settle many", "pass"]), st.integers(0, 6), SPANS),
+    max_size=120,
 )
 
 
@@ -17,17 +23,19 @@ def test_deadlines_are_those_that_were_set_last(steps: list[tuple[str, int, int]
     in_flight: dict[int, int] = {}
     model: dict[int, int] = {}
     deadlines, now = Deadlines(in_flight), 0
-    for number, (what, offset, span) in enumerate(steps):
-        if what == "add" and offset not in in_flight:
-            in_flight[offset] = number
-            model[offset] = now + span
-            deadlines.add(now + span, offset, number)
+    numbers, above = count(), count(100)
+    for what, offset, span in steps:
+        if what in {"add", "many"}:
+            for each in {offset} - in_flight.keys() if what == "add" else islice(above, offset * 50):
+                in_flight[each] = number = next(numbers)
+                model[each] = now + span
+                deadlines.add(now + span, each, number)
         elif what == "move" and offset in in_flight:
             model[offset] = now + span
             deadlines.move(now + span, offset, in_flight[offset])
-        elif what == "settle":
-            in_flight.pop(offset, None)
-            model.pop(offset, None)
+        elif what.startswith("settle"):
+            for each in list(in_flight)[:: offset + 1] if what == "settle many" else {offset} & in_flight.keys():
+                del in_flight[each], model[each]
         elif what == "pass":
             now += span
             late = deadlines.take(now)
@@ -48,17 +56,72 @@ def test_deadlines_of_what_was_settled_take_no_room() -> None:
         if number:
             del in_flight[number]
     assert deadlines.next() == 90
-    assert len(deadlines._queue) + len(deadlines._heap) + len(deadlines._moved) < 400
+    assert sum(map(len, deadlines._blocks)) + len(deadlines._heap) + len(deadlines._moved) < 700
 
 
-@given(st.lists(st.tuples(st.sampled_from(["add", "drop", "range", "pass"]), st.integers(0, 9), st.integers(0, 30))))
-def test_deferrals_are_those_that_were_made_last(steps: list[tuple[str, int, int]]) -> None:
+class Counted(dict[int, int]):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    def get(self, key: int, default: Any = None) -> Any:
+        self.asked += 1
+        return super().get(key, default)
+
+
+@pytest.mark.parametrize("kept", [1, 2, 1000])
+def test_no_step_looks_at_all_that_is_in_flight(kept: int) -> None:
+    """Many are in flight, of which each, every other one, or hardly any stays."""
+    in_flight, most = Counted(), 0
+    deadlines = Deadlines(in_flight)
+    for number in range(20_000):
+        in_flight[number] = number
+        before = in_flight.asked
+        deadlines.add(number, number, number)
+        most = max(most, in_flight.asked - before)
+        if number % kept:
+            del in_flight[number]
+    assert most < 300
+    assert in_flight.asked < 3 * 20_000
+    assert sum(map(len, deadlines._blocks)) < 2 * len(in_flight) + 400
+    assert deadlines.take(20_000) == list(in_flight)
+
+
+def test_deadlines_begin_anew_when_all_have_passed() -> None:
+    in_flight: dict[int, int] = {}
+    deadlines, numbers = Deadlines(in_flight), count()
+    for many in (1000, 1, 5000, 200, 129):
+        added = list(islice(numbers, many))
+        for number in added:
+            in_flight[number] = number
+            deadlines.add(many + number, number, number)  # sooner than the ones before, the second time
+        assert not deadlines._heap
+        assert deadlines.take(many + added[-1]) == added
+        assert deadlines.next() is None
+        in_flight.clear()
+
+
+DEFERRAL_STEPS = ["add", "all", "drop", "range", "pass"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(DEFERRAL_STEPS), st.integers(0, 19), st.integers(0, 30), st.integers(1, 6)),
+        max_size=60,
+    )
+)
+def test_deferrals_are_those_that_were_made_last(steps: list[tuple[str, int, int, int]]) -> None:
     model: dict[int, int] = {}
     deferrals, now = Deferrals(), 0
-    for what, offset, span in steps:
+    for what, offset, span, several in steps:
         if what == "add":
             model[offset] = now + span
             deferrals.add(offset, now + span)
+        elif what == "all" and not model.keys() & set(range(offset, offset + several)):
+            # Neighbours, now and then all due at the same moment.
+            dues = [now + span + each * (span % 3) for each in range(several)]
+            model |= dict(enumerate(dues, offset))
+            deferrals.add_all(offset, [due - 5 for due in dues], 5)
         elif what == "drop":
             model.pop(offset, None)
             deferrals.discard(offset)
@@ -67,13 +130,35 @@ def test_deferrals_are_those_that_were_made_last(steps: list[tuple[str, int, int
             deferrals.discard_range(offset, offset + span)
         else:
             now += span
-            due = deferrals.take(now)
-            assert sorted(due) == sorted(each for each, moment in model.items() if moment <= now)
-            model = {each: moment for each, moment in model.items() if moment > now}
-        assert dict(deferrals) == model
+            order = sorted((moment, each) for each, moment in model.items() if moment <= now)
+            due = deferrals.take(now, several)
+            assert due == [each for _, each in order[:several]]
+            for each in due:
+                del model[each]
+        assert dict(deferrals) == dict(deferrals.copy()) == model
         assert len(deferrals) == len(model)
         assert deferrals.next() == min(model.values(), default=None)
-        assert all((each in deferrals) == (each in model) == (deferrals.due(each) is not None) for each in range(10))
+        assert all(deferrals.due(each) == deferrals.copy().due(each) == model.get(each) for each in range(26))
+        assert all((each in deferrals) == (each in model) for each in range(26))
+        in_order = [pair for pair in deferrals.in_order() if model.get(pair[0]) == pair[1]]
+        assert sorted(in_order) == sorted(model.items())
+        assert [moment for _, moment in in_order] == sorted(model.values())
+        soon = deferrals.soon(several, 5)
+        assert len(soon) == len(set(soon)) <= several
+        assert all(model[each] <= min(model.values()) + 5 for each in soon)
+        assert bool(soon) == bool(model)
+
+
+def test_neighbours_that_are_due_at_once_take_no_room() -> None:
+    deferrals = Deferrals()
+    deferrals.add_all(5, [100] * 1_000_000)
+    assert len(deferrals) == 1_000_000
+    assert deferrals.take(100, 3) == [5, 6, 7]
+    deferrals.discard(500_000)
+    assert len(deferrals._heap) + len(deferrals._keys) + len(deferrals._tails) < 10
+    assert deferrals.take(99) == []
+    assert deferrals.take(100) == [*range(8, 500_000), *range(500_001, 1_000_005)]
+    assert not deferrals
 
 
 def test_deferring_one_message_again_and_again_takes_no_room() -> None:

@@ -21,7 +21,7 @@ import aiodq
 from aiodq.clock import SystemClock
 from aiodq.engine import worker_threads
 from aiodq.engine.channel.channel_engine import ChannelEngine
-from aiodq.engine.topic.put_buffer import PutBuffer
+from aiodq.engine.validation import checked
 from aiodq.engine.worker_threads import WorkerThreads
 from aiodq.producer import _FEW
 from aiodq.testing import FakeClock, WrappedFileSystem
@@ -428,13 +428,12 @@ class Looks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.turn = 0
         self.looked: Counter[int] = Counter()
-        accepted = PutBuffer.accepted
 
-        def noting(put_buffer: PutBuffer, draft: aiodq.Draft) -> Accepted:
+        def noting(draft: aiodq.Draft, now_ns: Callable[[], int]) -> Accepted:
             self.looked[self.turn] += 1
-            return accepted(put_buffer, draft)
+            return checked(draft, now_ns)
 
-        monkeypatch.setattr(PutBuffer, "accepted", noting)
+        monkeypatch.setattr("aiodq.engine.topic.put_buffer.checked", noting)
 
     async def go_on(self) -> None:
         while True:
@@ -454,7 +453,7 @@ async def test_looking_at_very_many_drafts_leaves_turns_to_others(
             drafts[-1] = aiodq.Draft(b"last", tag="x" * 100_000)
         turning = asyncio.create_task(looks.go_on())
         putting = asyncio.create_task(queue.put_many(drafts))
-        while looks.looked.total() < 2 * _FEW and end != "put":
+        while looks.looked.total() < 2 * _FEW and not putting.done() and end != "put":
             await asyncio.sleep(0)
         if end == "cancelled":
             putting.cancel()

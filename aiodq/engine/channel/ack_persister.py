@@ -297,11 +297,11 @@ class AckPersister:
         if journal is None or state is None or channel_engine.name in self._held:
             return
         await self._wait_durable()
-        image = state.image(*channel_engine.times())
+        snapshot = state.snapshot(*channel_engine.times())
         state.all_noted()
         journal.imaged()
         try:
-            await self._threads.call(journal.fold, image)
+            await self._threads.call(lambda: journal.fold(snapshot.image()))
         except DiskFullError as error:
             # The journal stands as it was; what the image adds to it is said again.
             state.renote()

@@ -23,7 +23,7 @@ from aiodq.options import seconds
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
@@ -40,11 +40,11 @@ M = TypeVar("M")
 _MOST_AT_ONCE: Final = 100
 """So many messages that are dead or expired are settled in a turn of the loop."""
 
-_MOST_IN_A_TURN: Final = 1000
-"""Messages that one call takes before it looks whether others are to have their turn."""
+_SHORT_BATCH: Final = 100
+"""Messages that one call takes without a look at the time: whoever returns first has what comes first."""
 
 _LONGEST_TURN: Final = 0.001
-"""Seconds after which a getter that always finds something gives way to others."""
+"""Seconds after which a getter that always finds something gives way to others, also amid a longer batch."""
 
 
 class ChannelEngine(Settlement, Generic[M]):
@@ -390,17 +390,14 @@ class ChannelEngine(Settlement, Generic[M]):
     @property
     def position(self) -> int:
         """The lowest offset that the log's tail is still needed for."""
-        state = self.state
-        if state is None:
-            return 0
-        return state.fresh()
+        return 0 if self.state is None else self.state.fresh()
 
     def turn_is_over(self, taken: int) -> bool:
         """Return whether who has taken so many messages at once is to let others have their turn.
 
         Seldom: whoever gets the next ones meanwhile has them sooner than who gets these.
         """
-        return taken > _MOST_IN_A_TURN and self._clock.monotonic() - self._turn_began > _LONGEST_TURN
+        return taken > _SHORT_BATCH and self._clock.monotonic() - self._turn_began > _LONGEST_TURN
 
     async def leave_turn(self) -> None:
         """Let others have their turn."""
@@ -475,15 +472,17 @@ class ChannelEngine(Settlement, Generic[M]):
 
     def note_dues(self, batch: Batch) -> None:
         """Messages came of which some are due later."""
-        state = self.state
-        if state is not None and batch.columns.dues is not None:
-            wall, now = self.times()
-            ahead = now - wall
-            later = [(offset, due + ahead) for offset, due in enumerate(batch.columns.dues, batch.first) if due > wall]
-            if later:
-                state.defer_all(later)
-                self._set_alarm(state)
-                self.source.keep_deferred(batch, [offset for offset, _ in later])
+        state, dues = self.state, batch.columns.dues
+        wall, now = self.times()
+        if state is None or dues is None or max(dues) <= wall:
+            return
+        offsets: Sequence[int] = range(batch.first, batch.stop)
+        if min(dues) <= wall:
+            offsets = [offset for offset, due in zip(offsets, dues, strict=True) if due > wall]
+            dues = [due for due in dues if due > wall]
+        state.defer_all(offsets, dues, now - wall)
+        self._set_alarm(state)
+        self.source.keep_deferred(batch, offsets)
 
     def pass_over(self, addressed: list[tuple[int, str]]) -> None:
         """Settle what came that is for other channels."""

@@ -9,7 +9,7 @@ from aiodq.engine.channel.read_ahead import ReadAhead
 from aiodq.engine.channel.requeue_cache import RequeueCache
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.reading.prefetch_reader import PrefetchingReader
@@ -96,7 +96,7 @@ class MessageSource:
         """Keep those of a batch's messages, as far as there is room."""
         self.requeue_cache.keep_of(batch, offsets, self.read_ahead.limit)
 
-    def keep_deferred(self, batch: Batch, offsets: list[int], at: int = 0) -> None:
+    def keep_deferred(self, batch: Batch, offsets: Sequence[int], at: int = 0) -> None:
         """Keep messages that are due later, a few in each turn of the loop, as far as there is room."""
         state, stop = self._user.state, at + _MOST_KEPT
         if state is None:

@@ -41,6 +41,9 @@ SECOND: Final = 1_000_000_000
 EXPIRED: Final = "expired"
 """Why a message was given up whose time to live had ended."""
 
+_MOST_AT_A_RING: Final = 300
+"""So many messages that have become due, and so many whose time is up, are dealt with in a turn of the loop."""
+
 _DEAD_LETTER_RETRY_SECONDS: Final = 1.0
 """Seconds after which a message is given up again for which the dead-letter topic had no room."""
 
@@ -267,7 +270,7 @@ class Settlement(ABC):
         state = self.state
         if state is None or self._over is not None:
             return None
-        due, over = state.tick(monotonic_ns(self._clock))
+        due, over = state.tick(monotonic_ns(self._clock), _MOST_AT_A_RING)
         for offset in due:
             self._out_of_turn.due(offset)
         late = [offset for offset in over if not self._kept_on(state, offset)]

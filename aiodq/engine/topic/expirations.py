@@ -138,7 +138,7 @@ class Expirations:
         """Tell the channels what has ended, and see to it that they are told of the rest."""
         if self._engine.stopped:
             return
-        ended = self._ends.take(monotonic_ns(self._engine.clock))
+        ended = self._ends.take(monotonic_ns(self._engine.clock), _AT_ONCE)
         if ended:
             for channel_engine in list(self._engine.channel_engines.values()):
                 channel_engine.ended(ended)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from aiodq.engine.put_batch import (
@@ -143,7 +143,11 @@ class PutBuffer:
         Raises:
             InvalidMessageError: it cannot be.
         """
-        return checked(draft, self._engine.clock)
+        return checked(draft, self._engine.clock.now_ns)
+
+    def moment(self) -> Callable[[], int]:
+        """Return what tells the wall time, the same one to whoever asks: that which delays and lives begin at."""
+        return cache(self._engine.clock.now_ns)
 
     def accepted_many(
         self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
@@ -154,18 +158,24 @@ class PutBuffer:
             MessageSizeError, InvalidMessageError: one cannot be stored.
         """
         check_bodies(bodies)
-        return self.accepted_all(bodies, self.accepted(common))
+        now_ns = self.moment()
+        return self.accepted_all(bodies, checked(common, now_ns), now_ns)
 
     def accepted_all(
-        self, bodies: Iterable[bytes | bytearray | memoryview | Draft], shared: Accepted
+        self,
+        bodies: Iterable[bytes | bytearray | memoryview | Draft],
+        shared: Accepted,
+        now_ns: Callable[[], int],
     ) -> list[tuple[Accepted, bytes]]:
         """Return what is to be stored of several messages; what is no draft has what `shared` says besides its body.
+
+        They are put at one wall time, which `moment` gives.
 
         Raises:
             MessageSizeError, InvalidMessageError: one cannot be stored.
         """
         return [
-            (self.accepted(item), self.body(item.body)) if isinstance(item, Draft) else (shared, self.body(item))
+            (checked(item, now_ns), self.body(item.body)) if isinstance(item, Draft) else (shared, self.body(item))
             for item in bodies
         ]
 

@@ -1,0 +1,42 @@
+"""A channel's state as it was at one moment, copied at the speed of C, for a thread to make a checkpoint of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.format.journal import ChannelImage, due_time
+
+if TYPE_CHECKING:
+    from aiodq.delivery.range_set import RangeSet
+    from aiodq.delivery.timers import Deferrals
+
+__all__ = ["StateSnapshot"]
+
+_BEFORE: Final = 2
+"""Nanoseconds by which what is ready is noted as due before: as what tells suspects apart moves a due time by one."""
+
+
+class StateSnapshot(NamedTuple):
+    """See `ChannelState` for what these are copies of. It was noted at this wall time and moment."""
+
+    floor: int
+    settled: RangeSet
+    attempts: dict[int, int]
+    noted: dict[int, int]
+    orphans: dict[int, bool]
+    deferred: Deferrals
+    wall: int
+    now: int
+
+    def image(self) -> ChannelImage:
+        """Return it as a checkpoint keeps it."""
+        attempts = {offset: number for offset, number in (self.attempts | self.noted).items() if number > 0}
+        deferred: dict[int, int] = {}
+        # INVARIANT: what was deferred after a delivery has its attempts noted. The due times of others are in the log.
+        for offset, number in self.attempts.items():
+            due = self.deferred.due(offset)
+            if due is None and number > 0 and offset not in self.noted and self.orphans.get(offset, True):
+                due = self.now - _BEFORE  # ready, and in nobody's hands
+            if due is not None:
+                deferred[offset] = due_time(due - self.now + self.wall, suspect=offset in self.orphans)
+        return ChannelImage(self.floor, list(self.settled), attempts, deferred, self.wall)
