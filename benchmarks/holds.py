@@ -40,8 +40,8 @@ AFTERWARDS = 1.2
 """Seconds in which comes what follows by itself: flushes, journals, retention."""
 OPTIONS = aiodq.StoreOptions(sync="interval", sync_interval=0.2, memory_bytes=256 * MIB)
 CHANNEL = aiodq.ChannelOptions(max_in_flight=1 << 30)
-HELD: Final[list[list[aiodq.Message]]] = []
-"""Messages that somebody has until nobody looks: to let go of very many takes its time, too."""
+HELD: Final[list[object]] = []
+"""What somebody has until nobody looks: to let go of very many takes its time, too."""
 
 
 class Longest:
@@ -86,6 +86,7 @@ async def put_many(store: aiodq.Store, count: int) -> AsyncIterator[None]:
 async def put_drafts(store: aiodq.Store, count: int) -> AsyncIterator[None]:
     """`put_many` of drafts with a tag and a header."""
     drafts = [aiodq.Draft(BODY, tag="t", headers={"a": "b"}) for _ in range(count)]
+    HELD.append(drafts)
     yield
     await store.topic("t").put_many(drafts)
 
@@ -95,6 +96,7 @@ async def put_delayed(store: aiodq.Store, count: int) -> AsyncIterator[None]:
     store.topic("t").channel("c", CHANNEL)
     await store.topic("t").put(BODY)
     drafts = [aiodq.Draft(BODY, delay=AFTERWARDS / 2) for _ in range(count)]
+    HELD.append(drafts)
     yield
     await store.topic("t").put_many(drafts)
 
@@ -174,6 +176,7 @@ async def transaction(store: aiodq.Store, count: int) -> AsyncIterator[None]:
     _, messages = await _taken(store, count // 2)
     tx = store.transaction()
     await tx.__aenter__()
+    HELD.append(messages)
     tx.ack_many(messages)
     tx.put_many("made", [BODY] * (count // 5))
     yield
@@ -185,6 +188,7 @@ async def scattered_transaction(store: aiodq.Store, count: int) -> AsyncIterator
     _, messages = await _taken(store, count // 5)
     tx = store.transaction()
     await tx.__aenter__()
+    HELD.append(messages)
     tx.ack_many(messages[::2])
     yield
     await tx.__aexit__(None, None, None)

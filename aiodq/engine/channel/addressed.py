@@ -6,6 +6,8 @@ gets it does not see the header. A version that does not know it delivers the me
 
 from __future__ import annotations
 
+from itertools import repeat
+from operator import contains
 from typing import TYPE_CHECKING, Final
 
 from aiodq.format.columns import Flags
@@ -27,7 +29,7 @@ FOR: Final = "aiodq-for"
 def addressed_in(batch: Batch) -> list[tuple[int, str]]:
     """Return the offsets of such messages in a batch, each with its channel."""
     headers = batch.columns.headers
-    if headers is None:
+    if headers is None or not any(map(contains, headers, repeat(FOR))):  # as a rule, and at the speed of C
         return []
     return [(offset, own[FOR]) for offset, own in enumerate(headers, batch.first) if FOR in own]
 

@@ -13,7 +13,8 @@ from collections import deque
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from aiodq.engine.futures import settle, tell_all
@@ -86,6 +87,13 @@ class HeldRun(NamedTuple):
     held: int
 
 
+# Fields of many runs, at the speed of C.
+_TOPIC: Final[Callable[[HeldRun], Topic]] = itemgetter(0)
+_CHANNEL: Final[Callable[[HeldRun], tuple[Topic, Channel]]] = itemgetter(0, 1)
+_RANGE: Final[Callable[[HeldRun], tuple[int, int]]] = itemgetter(2, 3)
+_STOP: Final[Callable[[HeldRun], int]] = itemgetter(3)
+
+
 def held_runs(settlements: Iterable[HeldAck]) -> Iterator[HeldRun]:
     """Yield the runs that messages form, not held yet."""
     before: tuple[Topic, Channel] | None = None
@@ -143,12 +151,14 @@ class _Entry:
 
     def commit(self) -> Commit:
         """Return what is to be written of it."""
-        by_channel: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        for run in self.settlements:
-            if is_ephemeral(run.engine.name) or is_ephemeral(run.channel_engine.name):
-                continue
-            by_channel.setdefault((run.engine.name, run.channel_engine.name), []).append((run.start, run.stop))
-        acks = [Acks(topic, channel, sorted(ranges)) for (topic, channel), ranges in by_channel.items()]
+        by_channel: dict[tuple[Topic, Channel], list[tuple[int, int]]] = {}
+        for channel, runs in groupby(self.settlements, _CHANNEL):
+            by_channel.setdefault(channel, []).extend(map(_RANGE, runs))
+        acks = [
+            Acks(engine.name, channel_engine.name, sorted(ranges))
+            for (engine, channel_engine), ranges in by_channel.items()
+            if not (is_ephemeral(engine.name) or is_ephemeral(channel_engine.name))
+        ]
         # What is durable now stays where it is; the messages come behind it.
         puts = [Puts(i.name, i.log.durable, columns) for i, columns, _ in self.puts if not is_ephemeral(i.name)]
         return Commit(acks, puts, self.origin)
@@ -436,8 +446,8 @@ class Committer:
         """Wait until every message that is settled here is durable."""
         # In the order in which they were named, not in a set's: a simulated run is the same each time.
         stops: dict[Topic, int] = {}
-        for run in chain.from_iterable(entry.settlements for entry in entries):
-            stops[run.engine] = max(run.stop, stops.get(run.engine, 0))
+        for engine, runs in groupby(chain.from_iterable(entry.settlements for entry in entries), _TOPIC):
+            stops[engine] = max(*map(_STOP, runs), stops.get(engine, 0))
         for engine, stop in stops.items():
             if engine.log.durable < stop:
                 await engine.sync_log()
