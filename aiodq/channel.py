@@ -194,7 +194,7 @@ class Channel(AsyncIteration):
             messages += channel_engine.take_run(most - len(messages), self._store_ref)
             if len(messages) == most:
                 return
-            if channel_engine.turn_is_over(len(messages) - taken):
+            if channel_engine.turn_is_over(len(messages) - taken, most):
                 await channel_engine.leave_turn()
                 taken = len(messages)
             message = self._take_now()

@@ -298,7 +298,7 @@ class RemoteChannel(RemoteSettlement):
         self._took(len(taken))
         return taken
 
-    def turn_is_over(self, _taken: int = 0) -> bool:
+    def turn_is_over(self, _taken: int, _most: int) -> bool:
         """Return whether others are to have their turn: what is here was sent, and is no endless stream."""
         return False
 

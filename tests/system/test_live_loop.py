@@ -493,13 +493,14 @@ async def test_of_those_who_get_in_one_turn_one_looks(tmp_path: Path, monkeypatc
     assert 0 < looks <= 5
 
 
-async def test_batches_are_handed_out_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most", [20, 150, 1000])
+async def test_batches_are_handed_out_in_order(tmp_path: Path, most: int) -> None:
     """Whoever returns first has what comes first, also where each of those who take batches gives way."""
     taken: list[int] = []
 
     async def consume(queue: aiodq.Queue) -> None:
         while len(taken) < 900:
-            messages = await queue.get_many(20)
+            messages = await queue.get_many(most)
             taken.extend(message.offset for message in messages)
             await queue.ack_many(messages)
 

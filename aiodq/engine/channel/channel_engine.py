@@ -40,8 +40,11 @@ M = TypeVar("M")
 _MOST_AT_ONCE: Final = 100
 """So many messages that are dead or expired are settled in a turn of the loop."""
 
-_SHORT_BATCH: Final = 100
-"""Messages that one call takes without a look at the time: whoever returns first has what comes first."""
+_WHOLE_BATCH: Final = 1000
+"""So many messages one call takes without giving way: whoever returns first has what comes first."""
+
+_LOOK_AFTER: Final = 100
+"""Messages of a longer batch after which its call looks whether others are to have their turn."""
 
 _LONGEST_TURN: Final = 0.001
 """Seconds after which a getter that always finds something gives way to others, also amid a longer batch."""
@@ -392,12 +395,14 @@ class ChannelEngine(Settlement, Generic[M]):
         """The lowest offset that the log's tail is still needed for."""
         return 0 if self.state is None else self.state.fresh()
 
-    def turn_is_over(self, taken: int) -> bool:
-        """Return whether who has taken so many messages at once is to let others have their turn.
+    def turn_is_over(self, taken: int, most: int) -> bool:
+        """Return whether who has taken so many messages at once, of up to `most`, is to let others have their turn.
 
         Seldom: whoever gets the next ones meanwhile has them sooner than who gets these.
         """
-        return taken > _SHORT_BATCH and self._clock.monotonic() - self._turn_began > _LONGEST_TURN
+        if most <= _WHOLE_BATCH or taken <= _LOOK_AFTER:
+            return False
+        return self._clock.monotonic() - self._turn_began > _LONGEST_TURN
 
     async def leave_turn(self) -> None:
         """Let others have their turn."""
@@ -449,9 +454,8 @@ class ChannelEngine(Settlement, Generic[M]):
     @property
     def finished(self) -> bool:
         """Shut down, with nothing ready and nothing on its way."""
-        if not self.shut:
-            return False
-        return self.shut_now or not (self._host.pending or (self.state is not None and self.state.ready > 0))
+        left = self._host.pending or (self.state is not None and self.state.ready > 0)
+        return self.shut and (self.shut_now or not left)
 
     def wake(self, *, everybody: bool = False) -> None:
         """Wake as many getters as there are messages for them."""
