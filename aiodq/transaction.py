@@ -342,21 +342,22 @@ class Transaction(AsyncBlock):
         if not (self._messages or self._puts):
             return
         self._host.check()
-        claims = list(self._messages.values())
-        joined = tuple(self._joined)
+        messages, joined = self._messages, tuple(self._joined)
 
         def ended(error: BaseException | None) -> None:
-            for message, _ in claims if error is None else ():
+            for message, _ in messages.values() if error is None else ():
                 message._committed()  # noqa: SLF001 - as in `_settlement`
             for message in joined if error is not None else ():
                 message._given_back(None)  # noqa: SLF001 - as in `_settlement`
 
-        await self._host.committer.commit([claim for _, claim in claims], list(self._puts.values()), ended)
+        claims = [claim for _, claim in messages.values()]
+        await self._host.committer.commit(claims, list(self._puts.values()), ended)
         try:
-            while len(claims) > _AT_ONCE:
-                some, claims = claims[:_AT_ONCE], claims[_AT_ONCE:]
-                for message, _ in some:
-                    message._committed()  # noqa: SLF001 - as in `_settlement`
+            # Also what is kept of them goes a few at a time: to let go of very many holds others up as well.
+            while len(messages) > _AT_ONCE:
+                for _ in range(_AT_ONCE):
+                    messages.popitem()[1][0]._committed()  # noqa: SLF001 - as in `_settlement`
+                    claims.pop()
                 await asyncio.sleep(0)
         finally:
             ended(None)

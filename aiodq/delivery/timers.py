@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Deadlines", "Deferrals"]
+__all__ = ["Deadlines", "Deferrals", "later_than"]
 
 _OFFSET_BITS: Final = 64
 _OFFSET: Final = (1 << _OFFSET_BITS) - 1
@@ -24,6 +24,17 @@ _BLOCK: Final = 128
 _Entry: TypeAlias = tuple[int, int, int]
 """A deadline, an offset, a delivery number."""
 """So many entries that stand for nothing any more are left alone."""
+
+
+def later_than(moment: int, start: int, dues: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    """Return which of some neighbours from `start` on are due later than this moment, and when."""
+    alike = dues.count(dues[0]) == len(dues)
+    if (dues[0] if alike else min(dues)) > moment:
+        return range(start, start + len(dues)), dues
+    if alike:
+        return (), ()
+    later = [offset for offset, due in enumerate(dues, start) if due > moment]
+    return later, [dues[offset - start] for offset in later]
 
 
 class Deferrals:

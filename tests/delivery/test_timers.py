@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiodq.delivery.timers import Deadlines, Deferrals
+from aiodq.delivery.timers import Deadlines, Deferrals, later_than
 
 SPANS = st.integers(0, 30)
 STEPS = st.lists(
@@ -168,3 +168,9 @@ def test_deferring_one_message_again_and_again_takes_no_room() -> None:
     assert len(deferrals._heap) < 100
     assert deferrals.take(9_998) == []
     assert deferrals.take(9_999) == [1]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(0, 6))
+def test_later_than(dues: list[int], moment: int) -> None:
+    offsets, later = later_than(moment, 100, dues)
+    assert list(zip(offsets, later, strict=True)) == [(n, due) for n, due in enumerate(dues, 100) if due > moment]

@@ -8,6 +8,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from aiodq.delivery.leases import MEASURED
+from aiodq.delivery.timers import later_than
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.held_by_task import HeldByTask
 from aiodq.engine.channel.message_lease import MessageLease
@@ -23,7 +24,7 @@ from aiodq.options import seconds
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
@@ -478,13 +479,10 @@ class ChannelEngine(Settlement, Generic[M]):
         """Messages came of which some are due later."""
         state, dues = self.state, batch.columns.dues
         wall, now = self.times()
-        if state is None or dues is None or max(dues) <= wall:
+        offsets, later = ((), ()) if dues is None else later_than(wall, batch.first, dues)
+        if state is None or not offsets:
             return
-        offsets: Sequence[int] = range(batch.first, batch.stop)
-        if min(dues) <= wall:
-            offsets = [offset for offset, due in zip(offsets, dues, strict=True) if due > wall]
-            dues = [due for due in dues if due > wall]
-        state.defer_all(offsets, dues, now - wall)
+        state.defer_all(offsets, later, now - wall)
         self._set_alarm(state)
         self.source.keep_deferred(batch, offsets)
 
