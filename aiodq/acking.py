@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from aiodq.delivery.leases import HELD, MEASURED
+from aiodq.delivery.leases import APART, HELD, MEASURED
 from aiodq.errors import AlreadySettledError, InvalidOptionTypeError, NotInFlightError
 from aiodq.message import Message
 
@@ -77,11 +77,18 @@ def _divided(
     leases, places = [message._run for message in messages], [message._index for message in messages]  # noqa: SLF001 - by whom a message is settled that does not do it itself
     for lease, at, stop in _stretches(leases, places):
         first, count, marks = places[at], stop - at, lease.marks
+        offset, held = lease.first + first, marks.count(HELD, first, first + count)
         if (
             lease.channel_engine is channel_engine
             and lease not in runs
             and places[at:stop] == list(range(first, first + count))
-            and marks.count(HELD, first, first + count) + marks.count(MEASURED, first, first + count) == count
+            and (
+                held + marks.count(MEASURED, first, first + count) == count
+                or (
+                    marks.count(APART, first, first + count) == count
+                    and channel_engine.holds_all(offset, offset + count, lease.number + first)
+                )
+            )
         ):
             runs[lease] = first, count
         else:

@@ -182,7 +182,7 @@ class Channel(AsyncIteration):
             self._give_back(messages)
             raise
         if channel_engine.special:
-            return [self._handed(message) for message in messages]
+            return self._handed_many(messages)
         if self._held_by_task is not None:
             self._held_by_task.note_many(messages)
         return messages
@@ -223,6 +223,18 @@ class Channel(AsyncIteration):
         if self._held_by_task is not None:
             self._held_by_task.note(message)
         return message
+
+    def _handed_many(self, messages: list[Message]) -> list[Message]:
+        """As `_handed`, with several."""
+        channel_engine = self._channel_engine
+        if channel_engine.options.auto_ack:
+            ack_all(channel_engine, messages)
+            return messages
+        if channel_engine.counting:
+            channel_engine.note_deliveries()
+        if self._held_by_task is not None:
+            self._held_by_task.note_many(messages)
+        return messages
 
     def ack_many(self, messages: Iterable[Message]) -> Awaitable[None]:
         """Settle messages of this channel in one call: all of them, or, on an error here, none.

@@ -13,6 +13,7 @@ import sys
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
+from aiodq.delivery.attempts import Attempts
 from aiodq.delivery.counters import Counters
 from aiodq.delivery.leases import LONGEST, Lease, Leases
 from aiodq.delivery.log_end import OwnEnd
@@ -22,12 +23,12 @@ from aiodq.delivery.requeue_ops import deferrals, deliveries
 from aiodq.delivery.state_snapshot import StateSnapshot
 from aiodq.delivery.timers import Deadlines, Deferrals
 from aiodq.delivery.unnoted import Unnoted
-from aiodq.format.journal import ChannelImage, Op, applied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from aiodq.delivery.log_end import LogEnd
+    from aiodq.format.journal import ChannelImage, Op
 
 __all__ = ["ChannelState"]
 
@@ -48,8 +49,11 @@ class ChannelState:
         counting: deliveries are to be noted as they happen, so that they count also if their process dies.
     """
 
-    def __init__(self, floor: int, end: int, max_in_flight: int) -> None:
-        """Begin with everything from `floor` to `end` ready."""
+    def __init__(
+        self, floor: int, end: int, max_in_flight: int,
+        settled: RangeSet | None = None, attempts: dict[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        """Begin with all from `floor` to `end` ready but `settled`; `attempts`: how often messages were delivered."""
         self.log: LogEnd = OwnEnd(max(floor, end))
         self.deferred: Deferrals = Deferrals()
         self.max_in_flight = max_in_flight
@@ -57,7 +61,7 @@ class ChannelState:
         self.orphans: dict[int, bool] = {}
         self._floor = floor
         self._cursor = floor
-        self._settled = RangeSet()
+        self._settled = RangeSet() if settled is None else settled
         self._counters = Counters()
         self._leases = Leases(self._settle_plain, self._settle_runs, self._set_apart)
         # Delivery numbers of what is in flight and in no lease.
@@ -66,53 +70,16 @@ class ChannelState:
         self.again: ReadyAgain = ReadyAgain(self.is_ready)
         # What lies before the cursor and is not to be found by it, as it was deferred before it was handed out.
         self._passed = RangeSet()
-        self._attempts: dict[int, int] = {}
-        # Of messages in flight whose deliveries are noted: how often they were delivered, this time included.
-        self._noted: dict[int, int] = {}
+        self._attempts = Attempts({} if attempts is None else attempts)
         # No message from here on was delivered before, in another process.
-        self._unseen = floor
+        self._unseen = max(self._attempts.before, default=-1) + 1
         self._deliveries = 0
         self._unnoted = Unnoted(floor)
 
-    @classmethod
-    def restored(
-        cls, image: ChannelImage, ops: Iterable[Op], end: int, max_in_flight: int, *, wall: int = 0, now: int = 0
-    ) -> ChannelState:
-        """Return the state that a checkpoint and the operations behind it describe.
-
-        What was in flight is ready again. Whatever names an offset at or behind `end` is dropped: the log lost those
-        messages before anyone was promised them, and other messages will take their numbers.
-
-        Args:
-            image: what the checkpoint holds.
-            ops: what was noted since.
-            end: the log's.
-            max_in_flight: the bound.
-            wall: wall time, nanoseconds. Where it is earlier than what was noted, it was set back meanwhile; then what
-                was noted last counts as now, so that nothing waits for longer than it was deferred for.
-            now: the same moment on the clock that never goes back.
-        """
-        noted = applied(image, ops)
-        state = cls(noted.floor, end, max_in_flight)
-        for start, stop in noted.ranges:
-            state._settled.add(start, stop)
-        dues, wall = noted.deferred, max(wall, noted.noted_ns)
-        state._floor = min(noted.floor, end)
-        state.log = OwnEnd(end)
-        state._settled.discard_from(end)
-        state._advance()
-        state._attempts = {o: n for o, n in noted.attempts.items() if state._is_open(o)}
-        state.orphans = {offset: waited for offset, waited in noted.suspects.items() if state._is_open(offset)}
-        state._unseen = max(state._attempts, default=-1) + 1
-        state._cursor = state._unnoted.floor = state._floor
-        for offset in sorted(o for o, due in dues.items() if due > wall and state._is_open(o)):
-            state._attempts.setdefault(offset, 0)
-            state.defer(offset, now + dues[offset] - wall)
-        return state
-
     def snapshot(self, wall: int = 0, now: int = 0) -> StateSnapshot:
         """Return the state as it is, noted at this wall time and moment."""
-        counts = self._attempts.copy(), self._noted.copy(), self.orphans.copy()
+        self._look()
+        counts = self._attempts.before.copy(), self._attempts.noted.copy(), self.orphans.copy()
         return StateSnapshot(self.floor, self.settled.copy(), *counts, self.deferred.copy(), wall, now)
 
     def image(self, wall: int = 0, now: int = 0) -> ChannelImage:
@@ -125,11 +92,19 @@ class ChannelState:
         """Enter what was handed out and acked by way of leases."""
         leases, lease = self._leases, self._leases.open
         if leases.dirty or (lease is not None and lease.counted != lease.next):
+            if self.counting and lease is not None:
+                # INVARIANT: before what of it is acked is settled, which takes it out again.
+                self._note(range(lease.first + lease.counted, lease.first + lease.next), 1)
             handed, acked = leases.look()
             if handed and lease is not None:
                 self._cursor = lease.first + lease.next
             self._counters.delivered += handed
             self._counters.acked += acked
+
+    def _note(self, offsets: range, attempts: int) -> None:
+        """Have it noted that messages were delivered, this time included, so often."""
+        self._attempts.note(offsets, attempts)
+        self._unnoted.deliveries += offsets
 
     @property
     def floor(self) -> int:
@@ -222,7 +197,7 @@ class ChannelState:
         stop = min(stop, self.log.visible, offset + LONGEST)
         stop = min(self._settled.next_present(offset, stop), self._passed.next_present(offset, stop))
         if offset < self._unseen:
-            stop = next((each for each in range(offset, stop) if each in self._attempts), stop)
+            stop = self._attempts.first_of(offset, stop)
         return stop - offset
 
     def begin(self, lease: Lease) -> None:
@@ -270,19 +245,51 @@ class ChannelState:
         """Hand out a ready message, to be settled by `deadline`; return (attempts, delivery number)."""
         self._make_way(offset, offset + 1)
         self.again.handed_out(offset)
-        attempts = self._attempts.get(offset, 0) + 1
+        attempts = self.attempts(offset) + 1
         self._counters.redelivered += attempts > 1
         self._counters.delivered += 1
         self._deliveries += 1
         self._apart[offset] = self._deliveries
         if self.counting:
-            self._noted[offset] = attempts
-            self._unnoted.deliveries.append(offset)
+            self._note(range(offset, offset + 1), attempts)
         if deadline is not None:
             self._deadlines.add(deadline, offset, self._deliveries)
         if offset >= self._cursor and not (self._passed.total and offset in self._passed):
             self._cursor = offset + 1
         return attempts, self._deliveries
+
+    def deliver_again(
+        self, most: int, fits: Callable[[int], bool], deadline: int | None = None
+    ) -> tuple[range, int, int] | None:
+        """As `deliver`, of neighbours that come next and were delivered equally often before, as far as each `fits`.
+
+        Returns:
+            Which they are, the attempts of each, and the first one's delivery number, which those of the others follow;
+            None where what comes next is no such message.
+        """
+        start, fresh, before = self.again.first(), self.fresh(), self._attempts.before
+        if start is None or start >= fresh:
+            return None
+        number, apart, deferred, waiting = before.get(start, 0), self._apart, self.deferred, len(self.deferred)
+
+        def takes(at: int) -> bool:
+            return before.get(at, 0) == number and at not in apart and not (waiting and at in deferred) and fits(at)
+
+        stop = self._settled.next_present(start, min(fresh, start + min(most, self.credit)))
+        stop = self.again.take_neighbours(stop, takes)
+        if start == stop:
+            return None
+        self._make_way(start, stop)
+        offsets, attempts, first = range(start, stop), number + 1, self._deliveries + 1
+        self._counters.redelivered += len(offsets) if number else 0
+        self._counters.delivered += len(offsets)
+        self._deliveries += len(offsets)
+        self._apart.update(zip(offsets, range(first, first + len(offsets)), strict=True))
+        if self.counting:
+            self._note(offsets, attempts)
+        if deadline is not None:
+            self._deadlines.add_all(deadline, offsets, first)
+        return offsets, attempts, first
 
     def _make_way(self, start: int, stop: int) -> None:
         """Messages are dealt with otherwise than by the open lease: it looks again, or ends if they were to come."""
@@ -314,15 +321,15 @@ class ChannelState:
 
     def attempts(self, offset: int) -> int:
         """Return how often a message was delivered that is not in flight."""
-        return self._attempts.get(offset, 0)
+        return self._attempts.before.get(offset, 0)
 
     def delivered_as_often(self, attempts: int) -> list[int]:
         """Return what is not in flight, was delivered so often or more often, and is not settled."""
-        return [offset for offset, number in self._attempts.items() if number >= attempts]
+        return [offset for offset, number in self._attempts.before.items() if number >= attempts]
 
     def count(self, offset: int, attempts: int) -> None:
         """Note how often a message was delivered, for whoever delivers it next."""
-        self._attempts[offset] = attempts
+        self._attempts.before[offset] = attempts
         self._unnoted.requeues.append(offset)
 
     def touch(self, offset: int, deadline: int) -> None:
@@ -469,9 +476,7 @@ class ChannelState:
         self._look()
         self._floor = self._cursor = offset
         self._settled, self._passed = RangeSet(), RangeSet()
-        for forgotten in (
-            self._apart, self._leases, self.deferred, self._deadlines, self.again, self._attempts, self._noted,
-        ):  # fmt: skip
+        for forgotten in (self._apart, self._leases, self.deferred, self._deadlines, self.again, self._attempts):
             forgotten.clear()
         self.all_noted()
         self._unnoted.seek = offset
@@ -523,17 +528,13 @@ class ChannelState:
             most: only so many of the oldest acks and so many of the oldest requeues: the others come with later calls.
         """
         self._look()
-        unnoted = self._unnoted
-        ops = unnoted.take_settled(self._floor, most)
-        if unnoted.requeues or unnoted.deliveries:
-            requeued = {offset for offset in unnoted.requeues[:most] if self._is_open(offset)}
-            # INVARIANT: each delivery is told now, as it is to be written before anybody has the message.
-            delivered = requeued | (self._noted.keys() & set(unnoted.deliveries))
-            ops += deliveries(sorted(delivered), self._noted, self._attempts, self.orphans)
+        ops = self._unnoted.take_settled(self._floor, most)
+        requeued, delivered = self._unnoted.take_deliveries(most)
+        if requeued or delivered:
+            requeued = sorted(filter(self._is_open, set(requeued)))
+            ops += deliveries(self._attempts.to_tell(requeued, delivered), self._attempts, self.orphans)
             # Behind the others: what is delivered or requeued counts as deferred no more.
-            ops += deferrals(sorted(requeued), self.deferred, self.orphans, wall, now)
-            del unnoted.requeues[:most]
-            unnoted.deliveries.clear()
+            ops += deferrals(requeued, self.deferred, self.orphans, wall, now)
         return ops
 
     def all_noted(self) -> None:
@@ -542,7 +543,8 @@ class ChannelState:
 
     def renote(self) -> None:
         """Have `take_ops` say everything again, as what it said last did not reach the disk."""
-        self._unnoted = Unnoted.everything(self.floor, self._settled, self._attempts, self._noted)
+        self._look()
+        self._unnoted = Unnoted.everything(self._floor, self._settled, self._attempts.before, self._attempts.noted)
 
     def _is_open(self, offset: int) -> bool:
         return self._floor <= offset < self.log.visible and offset not in self._settled
@@ -566,16 +568,15 @@ class ChannelState:
         if self._apart.pop(offset, None) is None:
             self._look()
             self._leases.pop(offset)
-        if self._noted:
-            self._noted.pop(offset, None)
+        self._attempts.land(offset)
 
     def _settle(self, start: int, stop: int) -> None:
-        for offset in among(self._attempts, start, stop):
-            del self._attempts[offset]
+        self._attempts.settle(start, stop)
         self._settle_plain(start, stop)
 
     def _settle_plain(self, start: int, stop: int) -> None:
-        """Settle what was delivered once at most, so that no number of attempts is known of it."""
+        """Settle what was delivered once at most, so that it stands in no number of attempts but what is noted."""
+        self._attempts.settle_noted(start, stop)
         if start == self._floor and not self._settled:
             self._floor = stop
             return
@@ -588,6 +589,8 @@ class ChannelState:
         """As `_settle_plain`, of several ranges of messages that were in flight: each start and its stop, in order."""
         # INVARIANT: what is in flight is not settled yet.
         self._settled.add_new(edges)
+        for start, stop in zip(edges[0::2], edges[1::2], strict=True) if self._attempts.noted else ():
+            self._attempts.settle_noted(start, stop)
         self._unnoted.acks += zip(edges[0::2], edges[1::2], strict=True)
         if edges[0] == self._floor:
             self._advance()

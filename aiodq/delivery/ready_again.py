@@ -45,6 +45,23 @@ class ReadyAgain:
             heapq.heappush(self._heap, offset)
         return found
 
+    def take_neighbours(self, stop: int, takes: Callable[[int], bool]) -> int:
+        """Take the first and those next to it, below `stop` and as long as `takes` says so; return where that ends.
+
+        The first of all is to be ready (see `first`).
+        """
+        heap = self._heap
+        at = heap[0]
+        while heap and at < stop:
+            if heap[0] < at:  # it stands there twice
+                heapq.heappop(heap)
+            elif heap[0] > at or not takes(at):
+                break
+            else:
+                heapq.heappop(heap)
+                at += 1
+        return at
+
     def handed_out(self, offset: int) -> None:
         """An offset is ready no more, which is the lowest as a rule."""
         if self._heap and self._heap[0] == offset:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 from aiodq.format.journal import LONGEST_RUN, MOST_REMAINING, Op, OpKind, due_time
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Container, Iterable
 
+    from aiodq.delivery.attempts import Attempts
     from aiodq.delivery.timers import Deferrals
 
 __all__ = ["deferrals", "deliveries"]
@@ -16,29 +17,32 @@ __all__ = ["deferrals", "deliveries"]
 _MILLISECOND: Final = 1_000_000
 
 
-def deliveries(
-    offsets: Iterable[int], noted: Mapping[int, int], attempts: Mapping[int, int], suspects: Container[int]
-) -> list[Op]:
+def deliveries(offsets: Iterable[int], attempts: Attempts, suspects: Container[int]) -> list[Op]:
     """Return operations that say how often messages were delivered; those in flight in runs.
 
     Args:
         offsets: the messages', in order.
-        noted: how often those in flight were.
-        attempts: how often the others were.
+        attempts: how often they were.
         suspects: which of the others may have ended a process.
     """
     ops: list[Op] = []
-    run: Op | None = None
+    noted, before = attempts.noted, attempts.before
+    # The last run of messages in flight: from where to before where, and how often each was delivered.
+    start = stop = value = 0
     for offset in offsets:
         number = noted.get(offset)
+        if offset == stop and number == value and stop - start < LONGEST_RUN:
+            stop += 1
+            continue
+        if start < stop:
+            ops.append(Op(OpKind.REQUEUE, start, stop - start, value, in_hand=True))
+            start = stop = 0
         if number is None:
-            run = None
-            ops.append(Op(OpKind.REQUEUE, offset, value=attempts.get(offset, 0), in_hand=offset in suspects))
-        elif run is not None and (run.run.stop, run.value) == (offset, number) and run.length < LONGEST_RUN:
-            run = ops[-1] = run._replace(length=run.length + 1)
+            ops.append(Op(OpKind.REQUEUE, offset, value=before.get(offset, 0), in_hand=offset in suspects))
         else:
-            run = Op(OpKind.REQUEUE, offset, value=number, in_hand=True)
-            ops.append(run)
+            start, stop, value = offset, offset + 1, number
+    if start < stop:
+        ops.append(Op(OpKind.REQUEUE, start, stop - start, value, in_hand=True))
     return ops
 
 

@@ -82,10 +82,11 @@ class Deferrals:
 
     def in_order(self) -> Iterator[tuple[int, int]]:
         """Yield (offset, due) by moment, as of the first step; some of it may be deferred no more, or anew."""
-        heap, tails, before = self._heap.copy(), self._tails.copy(), -1
+        heap, keys, tails, before = self._heap.copy(), self._keys.copy(), self._tails.copy(), -1
         while heap:
             key = heapq.heappop(heap)
-            if key == before:
+            # What was said of a message before may still stand in the heap, also where it is in the rest of a run now.
+            if key == before or keys.get(key & _OFFSET) != key:
                 continue
             before = key
             offset, due = key & _OFFSET, key >> _OFFSET_BITS
@@ -277,6 +278,11 @@ class Deadlines:
             self._sweep()
             self._last = deque()
             self._blocks.append(self._last)
+
+    def add_all(self, deadline: int, offsets: range, delivery: int) -> None:
+        """As `add`, of messages of which the first has this delivery number, and the others those behind it."""
+        for number, offset in enumerate(offsets, delivery):
+            self.add(deadline, offset, number)
 
     def _sweep(self) -> None:
         """Drop what no longer counts from the next block, and the next time from the one after it."""

@@ -66,3 +66,12 @@ class Unnoted:
             ops += [Op(OpKind.ACK, start, stop - start) for start, stop in joined]
             del self.acks[:most]
         return ops
+
+    def take_deliveries(self, most: int) -> tuple[list[int], list[int]]:
+        """Return up to so many of the oldest requeues, and the deliveries.
+
+        INVARIANT: each delivery is told now, as it is to be written before anybody has the message.
+        """
+        requeued, delivered, self.deliveries = self.requeues[:most], self.deliveries, []
+        del self.requeues[:most]
+        return requeued, delivered

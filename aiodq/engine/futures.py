@@ -1,16 +1,16 @@
-"""Deciding a future that may be decided already."""
+"""Deciding a future that may be decided already, and waiting in a line of futures that are decided together."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiodq.errors import AiodqError, StoreFailedError
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Iterable
 
-__all__ = ["as_failure", "settle", "tell_all"]
+__all__ = ["as_failure", "release", "settle", "tell_all", "wait_in"]
 
 
 def settle(done: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
@@ -21,6 +21,27 @@ def settle(done: asyncio.Future[Any], result: object, error: BaseException | Non
         done.set_exception(error)
     else:
         done.set_result(result)
+
+
+async def wait_in(line: list[asyncio.Future[None]]) -> None:
+    """Wait in line until `release` is called.
+
+    Cancellation: the line is left.
+    """
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    line.append(waiter)
+    try:
+        await waiter
+    finally:
+        if waiter in line:
+            line.remove(waiter)
+
+
+def release(line: list[asyncio.Future[None]]) -> None:
+    """Let all go on who wait in line."""
+    for waiter in line:
+        settle(waiter, None, None)
+    line.clear()
 
 
 def as_failure(error: BaseException, path: str = "") -> StoreFailedError:

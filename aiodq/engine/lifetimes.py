@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.clock_timer import monotonic_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiodq.clock import Clock
 
 __all__ = ["Lifetimes"]
@@ -61,3 +64,24 @@ class Lifetimes:
             # A wall clock that was set back between two runs makes nothing live for longer than it was to.
             ahead += max(put - self._opened, 0)
         return expiry - ahead
+
+    def left(self, first: int, put: int, expiries: Sequence[int], now: int) -> tuple[int, int]:
+        """Return how many neighbours have time left, up to the first that has not, and when the first of them ends.
+
+        Args:
+            first: the first one's offset.
+            put: when the last of them was put, wall time. All are taken to have been: it makes them end sooner, if any.
+            expiries: when the time of each ends, wall time; 0 for never.
+            now: monotonic nanoseconds, as what is returned; `sys.maxsize` where none ends.
+        """
+        at = bisect_right(self._starts, first)
+        ahead = self._ahead[at - 1]
+        if self._own is None or first < self._own:
+            ahead += max(put - self._opened, 0)
+        if at < len(self._starts):
+            expiries = expiries[: self._starts[at] - first]
+        soonest = min(filter(None, expiries), default=0)
+        if 0 < soonest <= now + ahead:
+            expiries = expiries[: next(at for at, expiry in enumerate(expiries) if 0 < expiry <= now + ahead)]
+            soonest = min(filter(None, expiries), default=0)
+        return len(expiries), soonest - ahead if soonest else sys.maxsize

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from aiodq.delivery.channel_state import ChannelState
+from aiodq.delivery.recovery import restored_state
 from aiodq.engine.channel.addressed import FOR, aimed_since
 from aiodq.engine.clock_timer import monotonic_ns
 from aiodq.engine.opened_files import Brought, OpenedStore, OpenedTopic
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from aiodq.clock import Clock
+    from aiodq.delivery.channel_state import ChannelState
     from aiodq.format.columns import Columns
     from aiodq.format.transactions import Block, Puts
     from aiodq.storage.io.filesystem import FileSystem, Lock
@@ -375,7 +376,7 @@ def open_channel(  # noqa: PLR0917 - a channel hangs on that much
     try:
         wall, now = clock.now_ns(), monotonic_ns(clock)
         most = ChannelOptions().max_in_flight
-        state = ChannelState.restored(journal.image, journal.ops, log.end, most, wall=wall, now=now)
+        state = restored_state(journal.image, journal.ops, log.end, most, wall=wall, now=now)
         for offset, put, due in dues:
             # One that was delivered has its due time, if any, from its journal.
             if due > wall and not state.attempts(offset):

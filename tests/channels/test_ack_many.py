@@ -107,9 +107,9 @@ async def test_one_with_an_entry_of_its_own_leaves_other_leases_to_be_settled_in
     alone: list[int] = []
     ack = ChannelState.ack
 
-    def counted(state: ChannelState, offset: int) -> None:
-        alone.append(offset)
-        ack(state, offset)
+    def counted(state: ChannelState, start: int, stop: int | None = None) -> None:
+        alone.extend(range(start, start + 1 if stop is None else stop))
+        ack(state, start, stop)
 
     monkeypatch.setattr(ChannelState, "ack", counted)
     async with machine.jobs() as jobs:

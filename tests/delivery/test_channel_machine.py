@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 
 from aiodq.delivery.channel_state import ChannelState
+from aiodq.delivery.recovery import restored_state
 from aiodq.format.journal import ChannelImage, Op, OpKind
 
 if TYPE_CHECKING:
@@ -115,6 +116,38 @@ class ChannelMachine(RuleBasedStateMachine):
             if timed:
                 self.deadlines[offset] = self.now + 10
 
+    @rule(most=st.integers(1, 6), unfit=st.integers(0, 20), timed=st.booleans())
+    def deliver_again(self, most: int, unfit: int, *, timed: bool) -> None:
+        """Of what is redelivered, neighbours that were delivered equally often are handed out at once."""
+        again, fresh = self.state.again.first(), self.state.fresh()
+        deadline = self.now + 10 if timed else None
+        fits = unfit.__ne__
+        found = self.state.deliver_again(most, fits, deadline)
+        if again is None or again > fresh or again == unfit or self.state.max_in_flight <= len(self.flight):
+            assert found is None
+            return
+        if again == fresh:  # as a rule it is before that
+            return
+        assert found is not None
+        offsets, attempts, number = found
+        room = min(most, self.state.max_in_flight - len(self.flight))
+        stop = again
+        while stop < again + room and stop in self.ready and stop < fresh and stop != unfit:
+            if self.attempts.get(stop, 0) != self.attempts.get(again, 0):
+                break
+            stop += 1
+        assert offsets == range(again, stop)
+        for each, offset in enumerate(offsets, number):
+            assert each not in self.numbers
+            assert attempts == self.attempts.get(offset, 0) + 1
+            self.deliveries += 1
+            self.numbers.add(each)
+            self.flight[offset] = attempts, each
+            self.state.orphans.pop(offset, None)
+            self.suspected.discard(offset)
+            if timed:
+                self.deadlines[offset] = self.now + 10
+
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
     def ack(self, data: st.DataObject) -> None:
@@ -130,6 +163,21 @@ class ChannelMachine(RuleBasedStateMachine):
         self.deadlines.pop(offset, None)
         self.attempts[offset] = attempts if counted else attempts - 1
         self.state.nack(offset, self.attempts[offset])
+
+    @precondition(lambda self: self.taken)
+    @rule(passed_over=st.integers(0, 12), most=st.integers(2, 6), timed=st.booleans(), counted=st.booleans())
+    def give_all_back(self, passed_over: int, most: int, *, timed: bool, counted: bool) -> None:
+        """All of it comes again, but what is settled at once; then as much as may be is handed out anew."""
+        for offset in self.taken:
+            attempts, _ = self.flight.pop(offset)
+            self.deadlines.pop(offset, None)
+            self.attempts[offset] = attempts if counted else attempts - 1
+            self.state.nack(offset, self.attempts[offset])
+        if passed_over in self.ready:
+            self.state.expire(passed_over)
+            self.settle({passed_over})
+        for _ in range(3):
+            self.deliver_again(most, -1, timed=timed)
 
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
@@ -168,15 +216,16 @@ class ChannelMachine(RuleBasedStateMachine):
     @rule(passing=st.integers(0, 15), most=st.integers(1, 4))
     def time_goes_by(self, passing: int, most: int) -> None:
         self.now += 2 * passing
-        due, late = self.state.tick(self.now, most)
+        due, late = list[int](), list[int]()
         while (moment := self.state.next_moment()) is not None and moment <= self.now:
-            more = self.state.tick(self.now, most)
-            assert 0 < len(more[0] + more[1]) <= 2 * most
-            due, late = due + more[0], late + more[1]
+            more_due, more_late = self.state.tick(self.now, most)
+            assert 0 < len(more_due + more_late) <= 2 * most
+            for offset in more_late:  # as the engine does before it asks again
+                self.state.time_out(offset)
+            due, late = due + more_due, late + more_late
         assert sorted(due) == sorted(o for o, moment in self.deferred.items() if moment <= self.now)
         assert sorted(late) == sorted(o for o, deadline in self.deadlines.items() if deadline <= self.now)
         for offset in late:
-            self.state.time_out(offset)
             self.attempts[offset], _ = self.flight.pop(offset)
             del self.deadlines[offset]
         self.deferred = {offset: due for offset, due in self.deferred.items() if due > self.now}
@@ -406,9 +455,7 @@ class ChannelMachine(RuleBasedStateMachine):
     def restore(self, end: int) -> None:
         self.end = end
         self.dues = {offset: due for offset, due in self.dues.items() if offset < end}
-        self.state = ChannelState.restored(
-            self.image, self.journal, end, MAX_IN_FLIGHT, wall=WALL + self.now, now=self.now
-        )
+        self.state = restored_state(self.image, self.journal, end, MAX_IN_FLIGHT, wall=WALL + self.now, now=self.now)
         self.state.counting = self.counting
         self.settled = {offset for offset in self.kept_settled if offset < end}
         self.attempts = {offset: n for offset, n in self.kept_attempts.items() if offset in self.open}
@@ -474,15 +521,15 @@ class ChannelMachine(RuleBasedStateMachine):
         image = snapshot.image()
         assert all(before.image() == was for before, was in self.snapshots), "what happens later changes a snapshot"
         self.snapshots = [*self.snapshots[-2:], (snapshot, image)]
-        twin = ChannelState.restored(image, (), self.end, MAX_IN_FLIGHT, wall=WALL + self.now, now=self.now)
+        twin = restored_state(image, (), self.end, MAX_IN_FLIGHT, wall=WALL + self.now, now=self.now)
         assert twin.depth == len(self.open)
         assert twin.image().attempts == {offset: n for offset, n in self.delivered.items() if n > 0}
 
     @precondition(lambda self: self.looking)
     @invariant()
     def what_is_on_disk_may_be_read_twice(self) -> None:
-        once = ChannelState.restored(self.image, self.journal, self.end, MAX_IN_FLIGHT)
-        twice = ChannelState.restored(self.image, self.journal * 2, self.end, MAX_IN_FLIGHT)
+        once = restored_state(self.image, self.journal, self.end, MAX_IN_FLIGHT)
+        twice = restored_state(self.image, self.journal * 2, self.end, MAX_IN_FLIGHT)
         assert once.image() == twice.image()
 
 

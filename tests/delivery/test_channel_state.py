@@ -6,6 +6,8 @@ import pytest
 
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.delivery.leases import Lease
+from aiodq.delivery.ready_again import ReadyAgain
+from aiodq.delivery.recovery import restored_state
 from aiodq.format.journal import ChannelImage, Op, OpKind, decode_checkpoint, encode_checkpoint
 
 
@@ -116,7 +118,7 @@ class TestAttempts:
         state.nack(1, 5)
         state.deliver(0)
         state.ack(0)
-        restored = ChannelState.restored(ChannelImage(0), state.take_ops(), 10, 100)
+        restored = restored_state(ChannelImage(0), state.take_ops(), 10, 100)
         assert restored.image().attempts == {1: 5}
         assert restored.deliver(1)[0] == 6
 
@@ -230,7 +232,7 @@ class TestOps:
         state.nack(4, 2)
         state.take_ops()
         state.renote()
-        restored = ChannelState.restored(ChannelImage(2), state.take_ops(), 12, 100)
+        restored = restored_state(ChannelImage(2), state.take_ops(), 12, 100)
         assert restored.image() == state.image()
         assert restored.depth == state.depth
 
@@ -240,30 +242,30 @@ class TestRestoring:
         state = channel()
         take_all(state, 4)
         state.ack(1)
-        restored = ChannelState.restored(ChannelImage(0), state.take_ops(), 10, 100)
+        restored = restored_state(ChannelImage(0), state.take_ops(), 10, 100)
         assert (restored.in_flight, restored.depth, restored.ready) == ({}, 9, 9)
         assert take_all(restored, 3) == [0, 2, 3]
 
     def test_what_names_messages_that_the_log_lost_is_dropped(self) -> None:
         ops = [Op(OpKind.ACK, 5, 4), Op(OpKind.REQUEUE, 7, value=2), Op(OpKind.REQUEUE, 4, value=2)]
-        restored = ChannelState.restored(ChannelImage(0), ops, 6, 100)
+        restored = restored_state(ChannelImage(0), ops, 6, 100)
         restored.extend(10)
         assert restored.depth == 9
         assert restored.image().attempts == {4: 2}
         assert take_all(restored, 9) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
 
     def test_a_floor_behind_the_end_is_the_end(self) -> None:
-        restored = ChannelState.restored(ChannelImage(20), [], 6, 100)
+        restored = restored_state(ChannelImage(20), [], 6, 100)
         restored.extend(8)
         assert take_all(restored, 2) == [6, 7]
 
     def test_ranges_that_touch_the_floor_move_it(self) -> None:
-        restored = ChannelState.restored(ChannelImage(2, [(4, 6)]), [Op(OpKind.ACK, 2, 2)], 10, 100)
+        restored = restored_state(ChannelImage(2, [(4, 6)]), [Op(OpKind.ACK, 2, 2)], 10, 100)
         assert (restored.floor, restored.depth) == (6, 4)
 
     def test_it_has_nothing_to_say(self) -> None:
         ops = [Op(OpKind.FLOOR, 3), Op(OpKind.ACK, 5, 1), Op(OpKind.REQUEUE, 4, value=1)]
-        assert ChannelState.restored(ChannelImage(0), ops, 10, 100).take_ops() == []
+        assert restored_state(ChannelImage(0), ops, 10, 100).take_ops() == []
 
 
 def test_settled_all() -> None:
@@ -283,7 +285,7 @@ class TestOrphans:
     """What was in hand when its process ended may have ended it."""
 
     def restored(self, *ops: Op, wall: int) -> ChannelState:
-        return ChannelState.restored(ChannelImage(0, [], {}, {}, 0), ops, 10, 100, wall=wall, now=0)
+        return restored_state(ChannelImage(0, [], {}, {}, 0), ops, 10, 100, wall=wall, now=0)
 
     def test_what_was_in_hand_is_one_that_has_not_waited(self) -> None:
         assert self.restored(Op(OpKind.REQUEUE, 3, 2, 1, in_hand=True), wall=5).orphans == {3: False, 4: False}
@@ -318,7 +320,7 @@ class TestOrphans:
         for wall in 50, 1000:
             assert self.restored(*ops, wall=wall).orphans == {3: True, 7: False}
             image, generation = decode_checkpoint(encode_checkpoint(state.image(100, 0), 5))
-            again = ChannelState.restored(image, (), 10, 100, wall=wall)
+            again = restored_state(image, (), 10, 100, wall=wall)
             assert generation == 5
             assert again.orphans == {3: True, 7: False}
             assert again.attempts(4) == 2
@@ -327,3 +329,14 @@ class TestOrphans:
 
     def test_what_was_never_delivered_is_none(self) -> None:
         assert self.restored(Op(OpKind.DEFER, 3, 1, 50), wall=60).orphans == {}
+
+
+def test_neighbours_are_told_from_what_stands_there_twice() -> None:
+    again = ReadyAgain(lambda _: True)
+    for offset in (1, 1, 3, 2, 2, 5):
+        again.add(offset)
+    assert again.take_neighbours(10, lambda offset: offset != 3) == 3
+    assert again.first() == 3
+    assert again.take_neighbours(10, lambda _: True) == 4
+    assert again.take_neighbours(5, lambda _: True) == 5
+    assert again.first() == 5

@@ -14,7 +14,7 @@ from aiodq.delivery.leases import ACKED, APART, HELD, MEASURED, SETTLED, Lease
 from tests.delivery.test_channel_machine import ChannelMachine
 
 SECOND = 10**9
-STEPS = st.lists(st.tuples(st.sampled_from("dddggnattxs"), st.integers(0, 9)), min_size=1, max_size=12)
+STEPS = st.lists(st.tuples(st.sampled_from("dddggnattxsr"), st.integers(0, 9)), min_size=1, max_size=12)
 
 
 class LeaseMachine(ChannelMachine):
@@ -42,9 +42,9 @@ class LeaseMachine(ChannelMachine):
             lease.last = self.now / SECOND
             count -= 1
 
-    @initialize(floor=st.integers(0, 5), count=st.integers(4, 12))
-    def begin(self, floor: int, count: int) -> None:
-        super().begin(floor=floor, count=count, counting=False)
+    @initialize(floor=st.integers(0, 5), count=st.integers(4, 12), counting=st.booleans())
+    def begin(self, floor: int, count: int, *, counting: bool) -> None:
+        super().begin(floor=floor, count=count, counting=counting)
 
     def _work(self, steps: list[tuple[str, int]]) -> None:
         """What happens most, many steps at a time: deliver, go on, nack, ack, let time go by."""
@@ -70,6 +70,8 @@ class LeaseMachine(ChannelMachine):
                 self.time_goes_by(number % 5, number % 4 + 1)
             elif step == "x":
                 self.deliver_apart(1)
+            elif step == "r":
+                self.deliver_again(number % 4 + 1, number * 2, timed=number % 2 > 0)
 
     # Of all the rules, about every third that is chosen is to be this.
     work1, work2, work3, work4, work5, work6, work7, work8, work9 = map(rule(steps=STEPS), repeat(_work, 9))

@@ -149,6 +149,15 @@ def test_deferrals_are_those_that_were_made_last(steps: list[tuple[str, int, int
         assert bool(soon) == bool(model)
 
 
+def test_what_was_due_at_the_same_moment_before_comes_once_in_order() -> None:
+    deferrals = Deferrals()
+    deferrals.add(1, 27)
+    deferrals.add(2, 0)
+    deferrals.discard(1)
+    deferrals.add_all(0, [27, 27])
+    assert list(deferrals.in_order()) == [(2, 0), (0, 27), (1, 27)]
+
+
 def test_neighbours_that_are_due_at_once_take_no_room() -> None:
     deferrals = Deferrals()
     deferrals.add_all(5, [100] * 1_000_000)

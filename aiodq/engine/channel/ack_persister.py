@@ -81,6 +81,8 @@ class AckPersister:
         self._dirty: dict[str, Settlement] = {}
         self._unsynced: dict[str, Settlement] = {}
         self._held: dict[str, list[Op]] = {}
+        # Of those held: which are, as a thread had the journal when they were to be written.
+        self._busy: set[str] = set()
         self._flush_queued = False
         self._over: Exception | None = None
         self._urgent = asyncio.Event()
@@ -103,15 +105,17 @@ class AckPersister:
         """Write what a channel has to say, on the caller's time; it is synced when something else of it is.
 
         Where that cannot be done (a full disk) it is tried again: consuming goes on, as that is what makes room. And
-        where a thread writes the journal this very moment, it is written right after: the loop waits for no thread.
+        where a thread writes the journal this very moment, it is written right after, or with the next call, whichever
+        is first: the loop waits for no thread.
         """
-        if channel_engine.name in self._held:
+        if channel_engine.name in self._held and channel_engine.name not in self._busy:
             return
         error = self._write(channel_engine, wait=False)
         if error is not None:
             self._put_off(channel_engine, [], error)
         elif channel_engine.name in self._held:
             self.settled(channel_engine)
+            self._urgent.set()
         else:
             self._unsynced[channel_engine.name] = channel_engine
 
@@ -269,6 +273,7 @@ class AckPersister:
     def _write(self, channel_engine: Settlement, *, wait: bool = True) -> AiodqError | None:
         if channel_engine.state is None or channel_engine.journal is None:
             return None
+        self._busy.discard(channel_engine.name)
         ops = [
             *self._held.pop(channel_engine.name, ()),
             *channel_engine.state.take_ops(*channel_engine.times(), _PIECE),
@@ -278,6 +283,7 @@ class AckPersister:
         try:
             if not channel_engine.journal.append(ops, wait=wait):
                 self._held[channel_engine.name] = ops
+                self._busy.add(channel_engine.name)
         except AiodqError as error:
             self._held[channel_engine.name] = ops
             return error

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from aiodq.delivery.leases import MEASURED
 from aiodq.delivery.timers import later_than
 from aiodq.engine.channel.addressed import FOR
+from aiodq.engine.channel.delivery_filter import NEVER, DeliveryFilter
 from aiodq.engine.channel.held_by_task import HeldByTask
 from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.channel.out_of_turn import MOST_LETTERS
 from aiodq.engine.channel.settlement import EXPIRED, SECOND, Settlement
 from aiodq.engine.clock_timer import monotonic_ns
-from aiodq.engine.futures import settle
+from aiodq.engine.futures import release, settle, wait_in
 from aiodq.engine.home_loop import BY_THREAD
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.format.columns import Columns
@@ -98,8 +99,9 @@ class ChannelEngine(Settlement, Generic[M]):
         self._own_pause = False
         self._reclaiming = False
         self._fetch_error: Exception | None = None
-        self._tags: frozenset[str] | None = None
+        self._filter = DeliveryFilter(name, host.lifetimes, clock)
         self._plain = True
+        self._ends = NEVER
         self._home = home
         self.monotonic: Callable[[], float] = clock.monotonic
         self._turn = _LONGEST_TURN
@@ -113,9 +115,9 @@ class ChannelEngine(Settlement, Generic[M]):
         self.options = options
         timeout = options.visibility_timeout
         self._timeout = None if timeout is None or options.auto_ack else int(seconds(timeout) * SECOND)
-        self._tags = None if options.tags is None else frozenset(options.tags)
+        self._filter.tags = None if options.tags is None else frozenset(options.tags)
         self._turn = _LONGEST_TURN if self._timeout is None else min(_LONGEST_TURN, self._timeout / SECOND / 20)
-        self._plain = self._tags is None and options.max_attempts is None
+        self._plain = options.tags is None and options.max_attempts is None
         self.counting: bool = options.max_attempts is not None and not options.auto_ack
         self.special: bool = self.counting or options.auto_ack
         if self.state is not None:
@@ -145,9 +147,40 @@ class ChannelEngine(Settlement, Generic[M]):
         return self._make(lease, index, self.bodies[index], store_ref)
 
     def take_run(self, most: int, store_ref: object) -> list[M]:
-        """Hand out up to so many of the lease that is open, likewise. The caller's context is known to be right."""
+        """Hand out up to so many of the lease that is open, likewise, or of neighbours that are redelivered next.
+
+        The caller's context is known to be right.
+        """
         lease, (first, stop) = self.lease, self.lend(most)
+        if first == stop:
+            return self._take_again(most, store_ref)
         return self._make_run(lease, first, self.bodies[first:stop], store_ref)
+
+    def _take_again(self, most: int, store_ref: object) -> list[M]:
+        state, limit = self.state, self.options.max_attempts
+        first = None if state is None else state.again.first()
+        if state is None or first is None or self.shut_now or self.paused or self._filter.tags is not None:
+            return []
+        if limit is not None and state.attempts(first) >= limit:
+            return []
+        found = self.source.deliver_again(state, most, self._filter, self._deadline(self._clock.monotonic()))
+        if found is None:
+            return []
+        batch, attempts, number = found
+        lease = MessageLease.of_apart(self._host.name, batch, number=number, attempts=attempts, channel_engine=self)
+        while self._measure_at < number + len(lease.marks):
+            at = max(self._measure_at - number, 0)
+            self._measure_at = self.latency.delivered(number + at, lease.since(at), attempts)
+        return self._make_run(lease, 0, batch.columns.bodies, store_ref)
+
+    def _deadline(self, now: float) -> int | None:
+        """Return until when what is handed out now is to be settled, and see to it that somebody looks then."""
+        if self._timeout is None:
+            return None
+        deadline = round(now * SECOND) + self._timeout
+        if self._alarm.at is None or self._alarm.at > deadline:
+            self._alarm.set(deadline)
+        return deadline
 
     def lend(self, most: int) -> tuple[int, int]:
         """Likewise, without making messages: return from which place of the lease to before which they are."""
@@ -177,30 +210,28 @@ class ChannelEngine(Settlement, Generic[M]):
             batch, number = found
             columns = batch.columns
             now = self._clock.monotonic() if now is None else now
+            if self._lease(state, batch, number, round(now * SECOND)):
+                return self._take_of_lease(state, now, store_ref)
             if (
                 self._plain
                 and columns.dues is None
                 and columns.expiries is None
                 and (columns.headers is None or FOR not in columns.headers[number])
-            ):
-                if self._lease(state, batch, number):
-                    return self._take_of_lease(state, now, store_ref)
-                return self._deliver(state, batch, number, now, store_ref)
-            if self._wanted(state, batch, number):
+            ) or self._wanted(state, batch, number):
                 return self._deliver(state, batch, number, now, store_ref)
         return None
 
-    def _lease(self, state: ChannelState, batch: Batch, number: int) -> bool:
+    def _lease(self, state: ChannelState, batch: Batch, number: int, now: int) -> bool:
         """Have a lease whose next message is this one; return whether that can be."""
         lease, offset = self.lease, batch.first + number
-        if lease.open and lease.first + lease.next == offset and lease.next < len(lease.marks):
+        if lease.open and lease.first + lease.next == offset and lease.next < len(lease.marks) and now < self._ends:
             return True
         count = state.plain_run(offset, batch.stop)
+        if count:
+            count, self._ends = self._filter.deliverable(batch, number, count)
         if not count:
             return False
-        headers = batch.columns.headers
-        if headers is not None:
-            count = next((at for at in range(count) if FOR in headers[number + at]), count)
+        self.until = min(self.until, self._ends / SECOND)
         run = batch.cut(offset, offset + count)
         self.lease = MessageLease(
             self._host.name, run, timeout=self._timeout, channel_engine=self,
@@ -215,18 +246,14 @@ class ChannelEngine(Settlement, Generic[M]):
         lease = self.lease
         if now >= self.until:
             lease.turn()
-            self.until: float = now + self._turn
-        if self._timeout is not None:
-            deadline = round(now * SECOND) + self._timeout
-            if self._alarm.at is None or self._alarm.at > deadline:
-                self._alarm.set(deadline)
+            self.until: float = min(now + self._turn, self._ends / SECOND)
+        self._deadline(now)
         state.reach(lease)
         index = lease.next
         lease.next, lease.last = index + 1, now
         if lease.number + index >= self._measure_at:
             lease.marks[index] = MEASURED
-            put = lease.time_ns if lease.times is None else lease.times[index]
-            self._measure_at = self.latency.delivered(lease.number + index, put, 1)
+            self._measure_at = self.latency.delivered(lease.number + index, lease.since(index), 1)
         lease.limit = min(lease.limit, self._measure_at - lease.number)
         return self._make(lease, index, self.bodies[index], store_ref)
 
@@ -235,7 +262,7 @@ class ChannelEngine(Settlement, Generic[M]):
         out_of_turn.asked = False
         if state is None or self._over is not None or self._reclaiming or self.held:
             return
-        out_of_turn.sort(each=self.options.dead_letter is not None or self._tags is not None)
+        out_of_turn.sort(each=self.options.dead_letter is not None or self._filter.tags is not None)
         if ended := out_of_turn.take_ended():
             out_of_turn.outlived(state.expire_ranges(ended), state)
             self.source.requeue_cache.discard_settled(state.floor, state.settled)
@@ -274,7 +301,7 @@ class ChannelEngine(Settlement, Generic[M]):
     def _look_at(self, state: ChannelState, batch: Batch, number: int) -> None:
         offset = batch.first + number
         if offset in state.deferred:
-            if not self._is_over(batch, number, monotonic_ns(self._clock)):
+            if not self._filter.is_over(batch, number, monotonic_ns(self._clock)):
                 self._out_of_turn.wait(offset, state)
                 return
             state.recall(offset)
@@ -288,9 +315,10 @@ class ChannelEngine(Settlement, Generic[M]):
             # A wall clock that was set back makes nothing wait for longer than it was to.
             state.defer(offset, now + columns.dues[number] - max(wall, batch.time_ns))
             self._set_alarm(state)
-        elif self._is_for_others(columns, number):
-            state.skip(offset, offset + 1)
-        elif self._is_over(batch, number, now):
+        elif self._filter.is_for_others(columns, number):
+            count = max(state.plain_run(offset, batch.stop), 1)
+            state.skip(offset, offset + self._filter.others(columns, number, count))
+        elif self._filter.is_over(batch, number, now):
             if self.options.dead_letter is None:
                 state.expire(offset)
             else:
@@ -304,27 +332,16 @@ class ChannelEngine(Settlement, Generic[M]):
         self._changed()
         return False
 
-    def _is_for_others(self, columns: Columns, number: int) -> bool:
-        """Return whether the message is for another channel, or has none of the tags that are wanted."""
-        if columns.headers is not None and columns.headers[number].get(FOR, self.name) != self.name:
-            return True
-        return self._tags is not None and (columns.tags is None or columns.tags[number] not in self._tags)
-
     def _deliver(self, state: ChannelState, batch: Batch, number: int, now: float, store_ref: object) -> M:
         offset = batch.first + number
-        deadline = None
-        if self._timeout is not None:
-            deadline = round(now * SECOND) + self._timeout
-            if self._alarm.at is None or self._alarm.at > deadline:
-                self._alarm.set(deadline)
-        attempts, delivery = state.deliver(offset, deadline)
+        attempts, delivery = state.deliver(offset, self._deadline(now))
         if self.source.requeue_cache.batches:
             self.source.requeue_cache.discard(offset)
-        if delivery >= self._measure_at:
-            self._measure_at = self.latency.delivered(delivery, _since(batch, number), attempts)
         lease = MessageLease.of_one(
             self._host.name, batch, number, number=delivery, attempts=attempts, channel_engine=self
         )
+        if delivery >= self._measure_at:
+            self._measure_at = self.latency.delivered(delivery, lease.since(0), attempts)
         return self._make(lease, 0, batch.columns.bodies[number], store_ref)
 
     def peek(self) -> M | None:
@@ -466,9 +483,8 @@ class ChannelEngine(Settlement, Generic[M]):
             number = 0 if state is None or self.paused else min(number, state.ready, state.credit)
         self._wait_queue.wake(number)
         if state is not None and self._joiners and self._is_through(state, deferred=False):
-            self._release_joiners()  # each looks for itself
-        if self._idlers:
-            self._release_idlers()  # likewise
+            release(self._joiners)  # each looks for itself
+        release(self._idlers)  # likewise
 
     @property
     def waits(self) -> bool:
@@ -506,23 +522,11 @@ class ChannelEngine(Settlement, Generic[M]):
             self._host.check()
             if self._over is not None:
                 raise self._over
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._joiners.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._joiners:
-                    self._joiners.remove(waiter)
+            await wait_in(self._joiners)
 
     @staticmethod
     def _is_through(state: ChannelState, *, deferred: bool) -> bool:
         return state.depth == 0 or (not deferred and state.depth == len(state.deferred))
-
-    def _release_joiners(self) -> None:
-        joiners, self._joiners = self._joiners, []
-        for waiter in joiners:
-            if not waiter.done():
-                waiter.set_result(None)
 
     async def idle(self, *, handlers_only: bool = False) -> None:
         """Wait until nobody works on a message any more: no consumer, and nothing in flight.
@@ -533,19 +537,7 @@ class ChannelEngine(Settlement, Generic[M]):
         Cancellation: nothing changes.
         """
         while self.consumers or (not handlers_only and self._over is None and self.state and self.state.flying):
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._idlers.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._idlers:
-                    self._idlers.remove(waiter)
-
-    def _release_idlers(self) -> None:
-        idlers, self._idlers = self._idlers, []
-        for waiter in idlers:
-            if not waiter.done():
-                waiter.set_result(None)
+            await wait_in(self._idlers)
 
     def shut_down(self, *, immediate: bool, over: QueueShutDown | None = None) -> None:
         """Let getters go on until nothing is ready, or end them at once; what is not settled stays on disk."""
@@ -555,7 +547,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self.halt()
         self.ending.set()
         if self.shut_now:
-            self._release_joiners()
+            release(self._joiners)
         self.wake()
 
     @property
@@ -581,7 +573,7 @@ class ChannelEngine(Settlement, Generic[M]):
             self.state.part()  # whoever settles something is told
         self._alarm.stop()
         self.end_getters(error)
-        self._release_idlers()
+        release(self._idlers)
 
     def end(self, error: Exception) -> None:
         """As `refuse`, and end everyone who waits."""
@@ -589,10 +581,3 @@ class ChannelEngine(Settlement, Generic[M]):
         for waiter in self.ack_waiters:
             settle(waiter, None, error)
         self.ack_waiters.clear()
-
-
-def _since(batch: Batch, number: int) -> int:
-    """Return when a message was put, or was to be delivered where that is later; wall time."""
-    columns = batch.columns
-    put = batch.time_ns if columns.times is None else columns.times[number]
-    return put if columns.dues is None else max(put, columns.dues[number])

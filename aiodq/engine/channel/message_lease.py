@@ -29,11 +29,12 @@ class MessageLease(Lease):
         channel_engine: the channel's; None for messages that are only looked at.
         home: where they may be settled without another look.
         attempts: how often each was delivered.
-        time_ns, times, tags, keys, headers, expiries: as in `Batch` and `Columns`.
+        time_ns, times, tags, keys, headers, dues, expiries: as in `Batch` and `Columns`.
     """
 
     __slots__ = (
-        "attempts", "channel_engine", "expiries", "headers", "home", "keys", "tags", "time_ns", "times", "topic",
+        "attempts", "channel_engine", "dues", "expiries", "headers", "home", "keys", "tags", "time_ns", "times",
+        "topic",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +54,7 @@ class MessageLease(Lease):
         self.tags: Sequence[str | None] | None = columns.tags
         self.keys: Sequence[bytes | None] | None = columns.keys
         self.headers: Sequence[Mapping[str, str]] | None = columns.headers
+        self.dues: Sequence[int] | None = columns.dues
         self.expiries: Sequence[int] | None = columns.expiries
 
     @classmethod
@@ -62,13 +64,27 @@ class MessageLease(Lease):
     ) -> MessageLease:  # fmt: skip
         """Return one for a message that is no lease's: it is only looked at, or has an entry of its own."""
         offset = batch.first + place
-        alone = batch.cut(offset, offset + 1)
-        lease = cls(topic, alone, number=number, attempts=attempts, channel_engine=channel_engine)
+        lease = cls.of_apart(
+            topic, batch.cut(offset, offset + 1), number=number, attempts=attempts, channel_engine=channel_engine
+        )
         if lease.headers is not None:
             lease.headers = [shown(lease.headers[0])]
-        lease.marks[0] = APART
+        return lease
+
+    @classmethod
+    def of_apart(
+        cls, topic: str, batch: Batch, *, number: int, attempts: int, channel_engine: Settlement | None
+    ) -> MessageLease:
+        """Return one for a batch of messages each of which has an entry of its own."""
+        lease = cls(topic, batch, number=number, attempts=attempts, channel_engine=channel_engine)
+        lease.marks[:] = bytes([APART]) * len(lease.marks)
         lease.open = False
         return lease
+
+    def since(self, index: int) -> int:
+        """Return when a message was put, or was to be delivered where that is later; wall time, nanoseconds."""
+        put = self.time_ns if self.times is None else self.times[index]
+        return put if self.dues is None else max(put, self.dues[index])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from aiodq.delivery.channel_state import ChannelState
+    from aiodq.engine.channel.delivery_filter import DeliveryFilter
     from aiodq.engine.reading.prefetch_reader import PrefetchingReader
     from aiodq.engine.reading.tail_cache import TailCache
     from aiodq.format.frame import Batch
@@ -79,6 +80,32 @@ class MessageSource:
                 return None
             self.brought(offset, self._reader.read_now(offset))
         return self.read_ahead.fresh(state, cold=cold)
+
+    def deliver_again(
+        self, state: ChannelState, most: int, chosen: DeliveryFilter, deadline: int | None
+    ) -> tuple[Batch, int, int] | None:
+        """Hand out neighbours that are redelivered next and in memory, as `ChannelState.deliver_again`.
+
+        Returns:
+            Them as a batch, the attempts of each, and the first one's delivery number; None where there are none, or
+            the first one is to be looked at by itself.
+        """
+        first, kept = state.again.first(), self.requeue_cache.batches
+        if first is None:
+            return None
+        if first in kept:
+            found = state.deliver_again(most, self.requeue_cache.is_simple, deadline)
+            return None if found is None else (self.requeue_cache.take_all(found[0]), *found[1:])
+        batch = self._tail.find(first)
+        if batch is None:
+            return None
+        count, _ = chosen.deliverable(batch, first - batch.first, min(batch.stop - first, most))
+        found = state.deliver_again(count, range(first, batch.stop).__contains__, deadline) if count else None
+        if found is None:
+            return None
+        for offset in found[0] if kept else ():
+            self.requeue_cache.discard(offset)
+        return batch.cut(found[0].start, found[0].stop), *found[1:]
 
     def at_hand(self, offset: int) -> Batch | None:
         """Return the batch that holds a message, or None where it is not in memory."""

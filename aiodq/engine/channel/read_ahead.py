@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from aiodq.engine.reading.small_batches import merged
 from aiodq.engine.reading.tail_cache import batch_cost
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class ReadAhead:
     def feed(self, state: ChannelState, result: ReadResult, offset: int) -> None:
         """Put what was read from `offset` on behind what is in memory; what is missing in it is lost."""
         self.piece = min(max(_MESSAGES * result.bytes_read // max(result.next - offset, 1), _LEAST), _MOST)
-        for batch in result.batches:
+        for batch in merged(result.batches):
             self._lose(state, offset, batch.first)
             offset = max(offset, batch.stop)
             cost = batch_cost(batch)

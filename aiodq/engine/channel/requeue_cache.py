@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.reading.tail_cache import batch_cost
+from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 
 if TYPE_CHECKING:
@@ -39,6 +42,22 @@ class RequeueCache:
     def get(self, offset: int) -> Batch | None:
         """Return a message, or None where it has to be read."""
         return self.batches.get(offset)
+
+    def is_simple(self, offset: int) -> bool:
+        """Return whether the message is in memory, has no time to live, and no header that is not to be seen."""
+        batch = self.batches.get(offset)
+        if batch is None:
+            return False
+        headers, expiries = batch.columns.headers, batch.columns.expiries
+        return (headers is None or FOR not in headers[0]) and (expiries is None or not expiries[0])
+
+    def take_all(self, offsets: range) -> Batch:
+        """Remove and return neighbours that are in memory, as one batch."""
+        parts = [self.batches.pop(offset) for offset in offsets]
+        self._cost -= sum(map(batch_cost, parts)) + _OVERHEAD * len(parts)
+        times = [part.time_ns for part in parts]
+        columns = Columns.joined([part.columns for part in parts])
+        return Batch(offsets.start, times[0], replace(columns, times=times))
 
     def keep(self, batch: Batch, limit: int | None = None) -> None:
         """Keep a batch of one message, if no more than `limit` bytes are kept."""

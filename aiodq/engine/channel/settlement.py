@@ -7,7 +7,8 @@ import random
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from aiodq.delivery.leases import ACKED, MEASURED
+from aiodq.delivery.leases import ACKED, APART, MEASURED, SETTLED
+from aiodq.delivery.range_set import among
 from aiodq.engine.channel.dead_letters import DeadLetter, send_dead_letter
 from aiodq.engine.channel.failure_causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.channel.message_source import MessageSource
@@ -292,14 +293,6 @@ class Settlement(ABC):
         most = self.options.max_attempts
         return most is not None and state.attempts(offset) >= most
 
-    def _is_over(self, batch: Batch, number: int, now: int) -> bool:
-        """Return whether the message's time to live has ended."""
-        expiries = batch.columns.expiries
-        if expiries is None or not expiries[number]:
-            return False
-        put = batch.time_ns if batch.columns.times is None else batch.columns.times[number]
-        return self._host.lifetimes.end(batch.first + number, put, expiries[number]) <= now
-
     def note_deliveries(self) -> None:
         """Write down what was handed out, before it is in anybody's hands: it counts even if that kills the process."""
         self._host.write_now(self)
@@ -315,7 +308,10 @@ class Settlement(ABC):
         self._host.acked(self)
 
     def ack_run(self, lease: Lease, first: int, count: int) -> None:
-        """Settle so many messages of a lease, one behind the other, which are in flight."""
+        """Settle so many messages of a lease, one behind the other: all in flight by it, or all apart from it."""
+        if lease.marks[first] == APART:
+            self._ack_apart(lease, first, count)
+            return
         at = lease.marks.find(MEASURED, first, first + count)
         while at >= 0:
             self.latency.acked(lease.number + at)
@@ -323,6 +319,14 @@ class Settlement(ABC):
         lease.marks[first : first + count] = bytes([ACKED]) * count
         if lease.clean:
             self.acked(lease)
+
+    def _ack_apart(self, lease: Lease, first: int, count: int) -> None:
+        start, number = lease.first + first, lease.number + first
+        self._in_flight(start, number).ack(start, start + count)
+        for delivery in among(self._measured, number, number + count):
+            self.latency.acked(delivery)
+        lease.marks[first : first + count] = bytes([SETTLED]) * count
+        self._changed()
 
     def ack(self, offset: int, delivery: int) -> None:
         """Settle a message.
@@ -487,6 +491,10 @@ class Settlement(ABC):
     def holds(self, offset: int, held: int) -> bool:
         """Return whether a message is still held by that number."""
         return self._over is None and self.state is not None and self.state.delivery(offset) == held
+
+    def holds_all(self, start: int, stop: int, held: int) -> bool:
+        """Return whether all these messages are still held, by that number and those that follow."""
+        return self._over is None and self.state is not None and self.state.is_in_flight(start, stop, held)
 
     @property
     def over(self) -> bool:

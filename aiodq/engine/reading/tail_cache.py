@@ -6,6 +6,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.put_batch import OVERHEAD, columns_cost
+from aiodq.engine.reading.small_batches import LONGEST_RUN, is_small, joined
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 
@@ -15,14 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["TailCache", "batch_cost"]
 
 _COMPACT_AT: Final = 512
-_LONGEST_RUN: Final = 1000
-"""Messages that were written one by one and become one batch, unless somebody looks for one of them earlier."""
-
 _TRIM_EVERY: Final = 256
 """Messages, written one by one, after which it is looked which of them every channel has had."""
 
 _RUN_BYTES: Final = 64 * 1024
-"""Likewise, bytes of memory."""
+"""Bytes of memory of what becomes one batch, unless somebody looks for one of its messages earlier."""
 
 _DROPPED: Final = (Batch(0, 0, Columns([])), 0)
 
@@ -40,7 +38,7 @@ class TailCache:
         cost: bytes of memory.
     """
 
-    __slots__ = ("_batches", "_bodies", "_first", "_head", "_run_cost", "_times", "cost", "limit")
+    __slots__ = ("_batches", "_bodies", "_first", "_head", "_parts", "_run_cost", "_times", "cost", "limit")
 
     def __init__(self, limit: int) -> None:
         """Start empty."""
@@ -51,6 +49,7 @@ class TailCache:
         self._first = self._run_cost = 0
         self._bodies: list[bytes] = []
         self._times: list[int] = []
+        self._parts: list[Batch] = []
 
     def add(self, offset: int, time_ns: int, body: bytes) -> bool:
         """Add a plain message behind all others, to a run that becomes a batch; return whether to `trim` now."""
@@ -61,12 +60,16 @@ class TailCache:
         bodies.append(body)
         self._times.append(time_ns)
         self._run_cost += len(body) + OVERHEAD
-        if len(bodies) >= _LONGEST_RUN or self._run_cost >= _RUN_BYTES:
+        if len(bodies) >= LONGEST_RUN or self._run_cost >= _RUN_BYTES:
             self._end_run()
         return not offset % _TRIM_EVERY
 
     def _end_run(self) -> None:
         bodies, times = self._bodies, self._times
+        if self._parts:
+            batch, cost, self._parts, self._run_cost = joined(self._parts), self._run_cost, [], 0
+            self._first = batch.stop
+            self._take(batch, cost)
         if not bodies:
             return
         first, cost, time_ns = self._first, self._run_cost, times[0]
@@ -74,12 +77,29 @@ class TailCache:
         columns = Columns(bodies, None if times[-1] == time_ns == max(times) == min(times) else times)
         self._take(Batch(first, time_ns, columns), cost)
 
-    def append(self, batch: Batch, cost: int) -> None:
-        """Add the batch, which takes so many bytes of memory, behind all others; the oldest go to make room."""
+    def append(self, batch: Batch, cost: int) -> bool:
+        """Add the batch, which takes so many bytes of memory, behind all others; the oldest go to make room.
+
+        Returns:
+            Whether to `trim` now: a small one becomes one with those that follow it, unless somebody looks for it.
+        """
+        batch.columns.lengths = None  # they were for the writer, and `cost` does not count them
+        if is_small(batch):
+            return self._append_small(batch, cost)
         self._end_run()
         self._first = batch.stop
-        batch.columns.lengths = None  # they were for the writer, and `cost` does not count them
         self._take(batch, cost)
+        return True
+
+    def _append_small(self, batch: Batch, cost: int) -> bool:
+        if not self._parts or self._parts[-1].stop != batch.first:
+            self._end_run()
+            self._first = batch.first
+        self._parts.append(batch)
+        self._run_cost += cost
+        if batch.stop - self._first >= LONGEST_RUN or self._run_cost >= _RUN_BYTES:
+            self._end_run()
+        return batch.first // _TRIM_EVERY != batch.stop // _TRIM_EVERY
 
     def _take(self, batch: Batch, cost: int) -> None:
         self._batches.append((batch, cost))
@@ -101,7 +121,7 @@ class TailCache:
     def clear(self) -> None:
         """Let go of everything."""
         self._batches.clear()
-        self._bodies, self._times, self._run_cost = [], [], 0
+        self._bodies, self._times, self._parts, self._run_cost = [], [], [], 0
         self._head = self.cost = 0
 
     def find(self, offset: int) -> Batch | None:

@@ -117,9 +117,9 @@ class Publisher:
         if batch.columns.expiries is not None:
             engine.lifetimes.note(batch.first, engine.log.begin)
         if engine.channel_engines:
-            engine.tail.append(batch, part.cost)
+            ended = engine.tail.append(batch, part.cost)
             self._tell(batch)
-            if len(engine.channel_engines) == 1 or engine.tail.cost * 2 > engine.tail.limit:
+            if ended and (len(engine.channel_engines) == 1 or engine.tail.cost * 2 > engine.tail.limit):
                 self._trim()
         part.resolve()
         engine.put_buffer.done(part)
@@ -175,10 +175,11 @@ class Publisher:
         """Show channels plain messages that were written by themselves, and cost so many bytes of memory."""
         engine = self._engine
         if engine.channel_engines:
-            engine.tail.append(batch, cost)
+            ended = engine.tail.append(batch, cost)
             if engine.waiting:
                 self._wake()
-            self._trim()
+            if ended:
+                self._trim()
 
     def adopted(self) -> None:
         """Show what the log holds now that did not come through here: channels read it from disk."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -13,6 +14,7 @@ from aiodq.delivery.leases import Lease, Leases
 from aiodq.delivery.unnoted import Unnoted
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.channel.dead_letters import DeadLetterOffice
+from aiodq.engine.channel.delivery_filter import DeliveryFilter
 from aiodq.engine.channel.out_of_turn import OutOfTurn
 from aiodq.engine.channel.settlement import Settlement
 from aiodq.engine.topic.expirations import Expirations
@@ -22,7 +24,7 @@ from aiodq.transaction import Transaction
 from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import aiodq
     from aiodq.engine.channel.dead_letters import DeadLetter
@@ -60,6 +62,7 @@ def deliveries_are_counted_only_in_memory() -> Patch:
     taken = ChannelState.take_ops
 
     def forgetful(state: ChannelState, *times: int) -> list[Op]:
+        state._look()
         state._unnoted.deliveries.clear()
         return taken(state, *times)
 
@@ -87,8 +90,13 @@ def a_dead_letter_is_settled_before_it_is_put() -> Patch:
 
 
 @mutant("requeued letters")
-def what_goes_back_to_one_channel_comes_to_all() -> Patch:
-    return mock.patch.multiple(ChannelEngine, _is_for_others=lambda *_: False, pass_over=lambda *_: None)
+@contextmanager
+def what_goes_back_to_one_channel_comes_to_all() -> Iterator[None]:
+    with (
+        mock.patch.object(DeliveryFilter, "is_for_others", return_value=False),
+        mock.patch.object(ChannelEngine, "pass_over"),
+    ):
+        yield
 
 
 @mutant("requeued letters")

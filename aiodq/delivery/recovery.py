@@ -1,0 +1,53 @@
+"""A channel's state when its store is opened: what its checkpoint and journal say of what the log still has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.delivery.channel_state import ChannelState
+from aiodq.delivery.range_set import RangeSet
+from aiodq.format.journal import ChannelImage, Op, applied
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["restored_state"]
+
+
+def restored_state(
+    image: ChannelImage, ops: Iterable[Op], end: int, max_in_flight: int, *, wall: int = 0, now: int = 0
+) -> ChannelState:
+    """Return the state that a checkpoint and the operations behind it describe.
+
+    What was in flight is ready again. Whatever names an offset at or behind `end` is dropped: the log lost those
+    messages before anyone was promised them, and other messages will take their numbers.
+
+    Args:
+        image: what the checkpoint holds.
+        ops: what was noted since.
+        end: the log's.
+        max_in_flight: the bound.
+        wall: wall time, nanoseconds. Where it is earlier than what was noted, it was set back meanwhile; then what was
+            noted last counts as now, so that nothing waits for longer than it was deferred for.
+        now: the same moment on the clock that never goes back.
+    """
+    noted = applied(image, ops)
+    settled = RangeSet()
+    for start, stop in noted.ranges:
+        settled.add(start, stop)
+    settled.discard_from(end)
+    floor = settled.next_missing(min(noted.floor, end))
+    settled.discard_below(floor)
+
+    def is_open(offset: int) -> bool:
+        return floor <= offset < end and offset not in settled
+
+    dues, wall = noted.deferred, max(wall, noted.noted_ns)
+    attempts = {offset: number for offset, number in noted.attempts.items() if is_open(offset)}
+    waiting = sorted(offset for offset, due in dues.items() if due > wall and is_open(offset))
+    # What is deferred by the journal is in each later checkpoint, by its attempts.
+    state = ChannelState(floor, end, max_in_flight, settled, dict.fromkeys(waiting, 0) | attempts)
+    state.orphans = {offset: waited for offset, waited in noted.suspects.items() if is_open(offset)}
+    for offset in waiting:
+        state.defer(offset, now + dues[offset] - wall)
+    return state
