@@ -1,4 +1,4 @@
-"""What a store's directory holds, and how to tell one from any other directory."""
+"""The layout of a store's directory, and how to tell a store from any other directory."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ __all__ = [
 ]
 
 _DELETED: Final = "#deleted"
-"""No topic may be called so; two deletions of one name never meet, as the first is swept before the second."""
+"""A name that no topic may have. Two deletions never collide here: the first is swept before the second begins."""
 
 _NO_STORE: Final = "{}, so no store is opened and, with create=False, none is made; is its volume mounted?"
 
 SOCKET: Final = "#socket"
-"""Where the owner of a store that is shared listens."""
+"""The socket on which the owner of a shared store listens."""
 
 CLIENTS: Final = "#clients"
-"""Whom it serves, for the next owner to know who may hold messages."""
+"""The clients that the owner serves, so that the next owner knows who may hold messages."""
 
 OWN: Final = frozenset({
     LOCK_NAME, TRANSACTIONS, ORIGINS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS, SOCKET, CLIENTS, STORE_FILE,
@@ -64,13 +64,13 @@ _TOPIC_ENTRIES: Final = frozenset({TOPIC_FILE, WATERMARK, CHANNELS})
 
 
 def check_store_directory(fs: FileSystem, path: str) -> None:
-    """Make sure that a directory is a store, or empty and so may become one.
+    """Check that a directory is a store, or is empty and may become one.
 
-    A store is what holds a topic, or, beside its `LOCK`, nothing but what an owner leaves that was killed while it made
-    or deleted one. Beside a topic anything else may lie.
+    A store is a directory that holds a topic, or, beside its `LOCK`, nothing but what an owner leaves when it is killed
+    while it creates or deletes one. Beside a topic anything else may lie.
 
     Raises:
-        NotAStoreError: it holds something else, or is no directory; nothing was touched.
+        NotAStoreError: it holds something else, or is not a directory; nothing was touched.
         StoreNotFoundError: there is nothing under that path.
         StorageError: as mapped from the system's error.
     """
@@ -80,7 +80,7 @@ def check_store_directory(fs: FileSystem, path: str) -> None:
         others = [name for name in names if not _is_harmless(name)]
         if all(mine and _is_remnant(fs, path, name) for name in others):
             return
-        # What is owed to a topic that cannot be made may be all that a store holds.
+        # What is owed to a topic that cannot be created may be all that a store holds.
         if (mine and (TRANSACTIONS in names or ASIDE in names)) or any(_is_topic(fs, path, name) for name in names):
             return
     except NotADirectoryError as cause:
@@ -91,7 +91,7 @@ def check_store_directory(fs: FileSystem, path: str) -> None:
 
 
 def require_store(fs: FileSystem, path: str) -> None:
-    """Make sure that there is a store, and not just a place where one could be made.
+    """Check that there is a store, not just a place where one could be made.
 
     Raises:
         StoreNotFoundError: there is nothing under that path, or an empty directory.
@@ -112,7 +112,7 @@ def require_store(fs: FileSystem, path: str) -> None:
 def list_topics(fs: FileSystem, path: str) -> list[str]:
     """Return the names of a store's topics: directories with a description or a segment in them.
 
-    One that may not be looked into counts: what is in it is somebody's.
+    One that cannot be read because of its permissions counts, as what is in it belongs to somebody.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -124,7 +124,7 @@ def list_topics(fs: FileSystem, path: str) -> list[str]:
 
 
 def has_topic(fs: FileSystem, path: str, name: str) -> bool:
-    """Return whether `list_topics` would name this one, without a look at the others.
+    """Return whether `list_topics` would name this one, without looking at the others.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -136,7 +136,7 @@ def has_topic(fs: FileSystem, path: str, name: str) -> bool:
 
 
 def has_topics(fs: FileSystem, path: str) -> bool:
-    """Return whether `list_topics` would name any, without a look at the others.
+    """Return whether `list_topics` would name any, without looking at the others.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -148,7 +148,7 @@ def has_topics(fs: FileSystem, path: str) -> bool:
 
 
 def owed_topics(fs: FileSystem, store: str) -> set[str]:
-    """Return the topics for which something is committed that may not be in its place yet. Blocking.
+    """Return the topics for which something is committed that may not have arrived there yet. Blocking.
 
     Raises:
         FormatVersionError: a newer version.
@@ -160,9 +160,9 @@ def owed_topics(fs: FileSystem, store: str) -> set[str]:
 
 
 def in_the_way(fs: FileSystem, store: str) -> dict[str, str]:
-    """Return by topic the path of what is no directory, and lies where the topic's would be made. Blocking.
+    """Return, by topic, the path of each non-directory that lies where the topic's directory would be. Blocking.
 
-    What a store itself needs does not count: no topic can be in its place.
+    The store's own files do not count: no topic may have their names.
 
     Raises:
         FormatVersionError: a newer version.
@@ -173,7 +173,7 @@ def in_the_way(fs: FileSystem, store: str) -> dict[str, str]:
 
 
 def delete_topic(fs: FileSystem, path: str, name: str) -> None:
-    """Delete a topic's directory. One that is not there is fine.
+    """Delete a topic's directory. A missing one is fine.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -182,7 +182,7 @@ def delete_topic(fs: FileSystem, path: str, name: str) -> None:
     try:
         if not fs.is_directory(os.path.join(path, name)):
             return
-        # CRASH: 8. Under its new name it is no topic any more, and the next owner sweeps it away.
+        # CRASH: 8. Under its new name it is no longer a topic, and the next owner sweeps it.
         fs.rename(os.path.join(path, name), doomed)
         fs.sync_directory(path)
         _remove_tree(fs, doomed)
@@ -191,7 +191,7 @@ def delete_topic(fs: FileSystem, path: str, name: str) -> None:
 
 
 def remove_channel_files(fs: FileSystem, directory: str) -> None:
-    """Remove a channel's directory with all that is in it. One that is not there is fine.
+    """Remove a channel's directory with all that is in it. A missing one is fine.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -204,10 +204,10 @@ def remove_channel_files(fs: FileSystem, directory: str) -> None:
 
 
 def sweep_deleted(fs: FileSystem, path: str) -> None:
-    """Remove what is left of topics whose deletion was cut short: the first that an owner changes in a store.
+    """Remove what is left of topics whose deletion was interrupted: the first thing that an owner changes in a store.
 
     Raises:
-        FormatVersionError: some file of the store is of a newer version; nothing was touched.
+        FormatVersionError: a file of the store has a newer version; nothing was touched.
         StorageError: as mapped from the system's error.
     """
     try:
@@ -229,7 +229,7 @@ def _refuse_newer_topic(fs: FileSystem, directory: str) -> None:
         if not is_lasting(storage_error(cause, directory)):
             raise
     except StorageError as error:
-        # What cannot be read for good costs this topic alone, which its opening finds out.
+        # A file that can never be read costs this topic alone, and opening the topic will find that out.
         if not is_lasting(error):
             raise
 
@@ -250,7 +250,7 @@ def _is_harmless(name: str) -> bool:
 
 
 def _is_remnant(fs: FileSystem, path: str, name: str) -> bool:
-    """Return whether this is a topic that was being deleted, or one that was being made, without any file of others."""
+    """Return whether this is a half-deleted or half-created topic that holds no foreign file."""
     directory = os.path.join(path, name)
     if not fs.is_directory(directory):
         return False

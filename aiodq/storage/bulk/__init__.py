@@ -1,1 +1,1 @@
-"""Segments written beside a store and taken over by its owner."""
+"""Bulk loads: segments written by others beside a store and adopted by its owner."""

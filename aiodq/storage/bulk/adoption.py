@@ -1,4 +1,4 @@
-"""Taking over segments that somebody else has written and committed (`aiodq.storage.bulk.commits`)."""
+"""Adoption of segments that somebody else has written and committed (`aiodq.storage.bulk.commits`)."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ __all__ = ["adopt", "adopt_pending", "finish_adoptions", "unadoptable"]
 
 
 def adopt(log: TopicLog, store: str, commit: Commit, topic: str) -> Commit:
-    """Let a topic take over what a commit brings it; return the record as it is then. The log is at rest. Blocking.
+    """Have a topic adopt its segments of a commit; return the updated record. The log must be at rest. Blocking.
 
     Raises:
-        CorruptionError: a staged segment is not what was written; nothing was taken over.
-        StorageError: nothing was taken over; it may be repeated.
-        StoreFailedError: it will be when the store is opened again.
+        CorruptionError: a staged segment is not what was written; nothing was adopted.
+        StorageError: nothing was adopted; retrying is safe.
+        StoreFailedError: the segments will be adopted when the store is opened again.
     """
     directory = staging_directory(store, commit.key.name)
     placed = commit
@@ -53,21 +53,21 @@ def adopt(log: TopicLog, store: str, commit: Commit, topic: str) -> Commit:
 
 
 def finish_adoptions(fs: FileSystem, store: str) -> tuple[dict[str, StorageError], set[CommitKey]]:
-    """Put in its place what an owner before had decided to: before any topic is opened. Blocking.
+    """Finish the adoptions that an earlier owner decided on, before any topic is opened. Blocking.
 
     Returns:
         The topics into which something cannot be moved, and why: nothing may be appended to them, as the offsets of
-        what belongs there are decided. And the commits that this concerns, which are left as they are.
+        the missing segments are decided. Then the commits concerned, which are left as they are.
 
     Raises:
-        FormatVersionError: a record is of a newer version.
-        StorageError: as mapped from the system's error; it may be repeated.
+        FormatVersionError: a record has a newer version.
+        StorageError: as mapped from the system's error; retrying is safe.
     """
     unusable: dict[str, StorageError] = {}
     blocked: set[CommitKey] = set()
     pending = read_commits(fs, store).pending
     if pending:
-        # CRASH: 10. A record that was renamed and no more is durable before anything is moved by its word.
+        # CRASH: 10. A record that was only renamed is made durable before anything is moved because of it.
         sync_directory(fs, os.path.join(store, COMMITS))
     for commit in pending:
         for topic in commit.bases:
@@ -81,13 +81,13 @@ def finish_adoptions(fs: FileSystem, store: str) -> tuple[dict[str, StorageError
                 unusable[topic] = error
                 blocked.add(commit.key)
         if commit.bases.keys() == commit.topics.keys() and commit.key not in blocked:
-            with suppress(DiskFullError):  # it can be noted later, when consuming has made room
+            with suppress(DiskFullError):  # noted later, when consuming has made room
                 finish_commit(fs, store, commit)
     return unusable, blocked
 
 
 def unadoptable(fs: FileSystem, store: str, commit: Commit) -> list[str]:
-    """Return why an owner cannot adopt a commit, in words. Blocking.
+    """Return the reasons, in words, why an owner cannot adopt a commit. Blocking.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -109,20 +109,20 @@ def unadoptable(fs: FileSystem, store: str, commit: Commit) -> list[str]:
 def adopt_pending(
     fs: FileSystem, store: str, now_ns: int, log_of: Callable[[str], TopicLog], blocked: Iterable[CommitKey] = ()
 ) -> None:
-    """Let a store that is being opened take over all that was committed. Blocking.
+    """Adopt all that was committed to a store that is being opened. Blocking.
 
-    What the disk has no room for now, what is damaged, or cannot be for another reason, is left as it is: all of it, so
-    that a commit is there or not.
+    A commit that does not fit on the disk now, is damaged, or fails for another reason is left as it is, whole: a
+    commit is there or not.
 
     Args:
         fs: the store's.
         store: its directory.
         now_ns: wall time.
-        log_of: opens a topic, or makes it.
-        blocked: commits that are to be left as they are.
+        log_of: opens or creates a topic.
+        blocked: commits to leave as they are.
 
     Raises:
-        StoreFailedError: it has to be opened again.
+        StoreFailedError: the store has to be opened again.
         StorageError: as mapped from the system's error.
     """
     waiting = {key.name for key in blocked}
@@ -138,9 +138,9 @@ def adopt_pending(
                 commit = adopt(log, store, commit, topic)
             finish_commit(fs, store, commit)
         except DiskFullError:
-            break  # what comes behind it may be of the same stream
+            break  # what follows may belong to the same stream
         except StoreFailedError:
             raise
         except AiodqError:
-            waiting.add(commit.key.name)  # nobody else has to suffer for it; it is tried again
+            waiting.add(commit.key.name)  # other writers' commits go on; this one is tried again
     sweep_staged(fs, store, now_ns)

@@ -1,4 +1,4 @@
-"""Who may commit bulk loads, and how an owner and a committer wait for each other (`aiodq.storage.bulk.commits`)."""
+"""The lock of bulk commits, and how an owner and a committer wait for each other (`aiodq.storage.bulk.commits`)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["COMMITS", "lock_commits", "lock_store"]
 
 COMMITS: Final = "#commits"
-"""Where the records are, and their lock. No topic may be called so."""
+"""The directory of the records and their lock. No topic may have this name."""
 
 _PAUSES: Final = (0.01,) * 100 + (0.05,) * 200
-"""Seconds between two attempts to have a lock."""
+"""Seconds between two attempts to take a lock."""
 
 
 def lock_commits(fs: FileSystem, store: str) -> Lock:
-    """Return a lock that one committer at a time has, waiting for others for some seconds. Blocking.
+    """Take the lock that admits one committer at a time, waiting for others for some seconds. Blocking.
 
     Raises:
-        StoreLockedError: they are not through yet.
+        StoreLockedError: others are still committing.
         StorageError: as mapped from the system's error.
     """
     directory = os.path.join(store, COMMITS)
@@ -41,7 +41,7 @@ def lock_commits(fs: FileSystem, store: str) -> Lock:
 
 
 def lock_store(fs: FileSystem, store: str) -> Lock:
-    """Return the lock of a store's owner, waiting for a committer that is its owner for a moment. Blocking.
+    """Take the lock of a store's owner, waiting while a committer holds it for a moment. Blocking.
 
     Raises:
         StoreLockedError: another owner has it.

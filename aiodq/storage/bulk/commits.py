@@ -1,13 +1,13 @@
-"""What was written beside a store for its owner to take over: staged segments, and the commits that say which count.
+"""Bulk loads: segments staged beside a store, and the commits that say which of them count.
 
-A bulk writer, Spark for one, does not own the store. Its tasks write whole segments below `#staging`, with offsets that
-begin at 0, and sync them. Then its driver writes one record, `#commits/KEY.json`: that is the commit. Whoever owns the
-store, or comes to own it, adopts them (`aiodq.storage.bulk.adoption`): it decides at which offset each topic takes them
-in, notes that in the record, and moves the files into place.
+A bulk writer, such as Spark, does not own the store. Its tasks write whole segments below `#staging`, with offsets that
+begin at 0, and sync them. Then its driver writes one record, `#commits/KEY.json`: that is the commit. The owner of the
+store, now or next, adopts them (`aiodq.storage.bulk.adoption`): it decides at which offset each topic takes them in,
+notes that in the record, and moves the files into place.
 
-A key that was committed once adds nothing again, so the record of a key that can be repeated stays, without its files:
-for a stream, whose batches are numbered, only the last one's. What is staged and in no record was left behind by a
-writer that is gone; it is swept after a day, or by the next commit of the same writer.
+Committing a key again adds nothing, so the record of a repeatable key stays, without its files: for a stream, whose
+batches are numbered, only the last one's. Staged segments that are in no record were left by a writer that is gone;
+they are swept after a day, or by the next commit of the same writer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 STAGING: Final = "#staging"
-"""Where writers stage. No topic may be called so, either."""
+"""The directory in which writers stage. No topic may have this name either."""
 
 _VERSION: Final = 1
 _LONGEST: Final = 150
@@ -67,7 +67,7 @@ _DAY: Final = 86_400 * 10**9
 
 
 class Staged(NamedTuple):
-    """A staged segment: its file's name in the writer's directory, and how many messages it holds."""
+    """A staged segment: its file name in the writer's directory, and its number of messages."""
 
     file: str
     records: int
@@ -75,12 +75,12 @@ class Staged(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitKey:
-    """What tells one commit from another, and from itself.
+    """The identity of a commit.
 
     Attributes:
-        name: the writer's: of a stream, or of a single write that may be repeated.
-        number: of a stream's batch; they count up.
-        once: the name is made up for this commit, so that nobody can repeat it.
+        name: the writer's name: that of a stream, or of a single write that may be repeated.
+        number: the number of a stream's batch; they count up.
+        once: whether the name was made up for this commit, so that nobody can repeat it.
     """
 
     name: str
@@ -89,7 +89,7 @@ class CommitKey:
 
     @property
     def file(self) -> str:
-        """The record's name."""
+        """The file name of the record."""
         return quote(self.name, safe="") + ("" if self.number is None else f",{self.number:020d}") + _SUFFIX
 
 
@@ -98,11 +98,11 @@ class Commit:
     """One commit's record.
 
     Attributes:
-        key: its own.
-        topics: the staged segments of each topic, in their order.
+        key: its key.
+        topics: the staged segments of each topic, in order.
         time_ns: wall time of the commit, nanoseconds since the epoch.
-        bases: the offset at which a topic takes them in, for those where that is decided.
-        done: everything is in its place.
+        bases: the offset at which a topic takes them in, for the topics where that is decided.
+        done: whether everything is in its place.
     """
 
     key: CommitKey
@@ -112,7 +112,7 @@ class Commit:
     done: bool = False
 
     def placed(self, topic: str) -> list[tuple[str, int]]:
-        """Return the name of each staged segment of a topic, and the offset it has or is to have."""
+        """Return the name of each staged segment of a topic, with its offset, final or planned."""
         found: list[tuple[str, int]] = []
         base = self.bases[topic]
         for staged in self.topics[topic]:
@@ -122,7 +122,7 @@ class Commit:
 
     @property
     def left(self) -> list[str]:
-        """The topics for which it is not decided where they take them in, in one order."""
+        """The topics whose offset is not decided yet, sorted."""
         return sorted(self.topics.keys() - self.bases.keys())
 
     def at(self, topic: str, base: int) -> Commit:
@@ -131,19 +131,19 @@ class Commit:
 
 
 class FoundCommits(NamedTuple):
-    """The commits of a store, in the order of their times, and the records that cannot be read."""
+    """The commits of a store, ordered by time, and the records that cannot be read."""
 
     commits: list[Commit]
     damages: list[Damage]
 
     @property
     def pending(self) -> list[Commit]:
-        """Those of which something is not in its place yet."""
+        """The commits that are not done."""
         return [commit for commit in self.commits if not commit.done]
 
 
 def staging_directory(store: str, name: str) -> str:
-    """Return where a writer of that name stages.
+    """Return the staging directory of the writer of that name.
 
     Raises:
         InvalidOptionError: the name is empty or too long.
@@ -155,7 +155,7 @@ def staging_directory(store: str, name: str) -> str:
 
 
 def decode_commit(data: bytes, path: str) -> Commit:
-    """Return what a record says.
+    """Return the commit that a record describes.
 
     Raises:
         CorruptionError: not what was written.
@@ -184,11 +184,11 @@ def _durable_name(topic: str) -> str:
 
 
 def write_commit(fs: FileSystem, store: str, commit: Commit) -> None:
-    """Write a commit's record, durably, over the one there is. Blocking.
+    """Write a commit's record, durably, over any earlier one. Blocking.
 
     Raises:
-        StorageError: what was there stands.
-        StoreFailedError: nobody knows which of the two stands.
+        StorageError: the old record stands.
+        StoreFailedError: it is unknown which of the two stands.
     """
     key = commit.key
     content: dict[str, object] = {
@@ -209,7 +209,7 @@ def read_commits(fs: FileSystem, store: str) -> FoundCommits:
     """Return the commits of a store. Blocking.
 
     Raises:
-        FormatVersionError: a record is of a newer version.
+        FormatVersionError: a record has a newer version.
         StorageError: as mapped from the system's error.
     """
     directory = os.path.join(store, COMMITS)
@@ -227,7 +227,7 @@ def read_commits(fs: FileSystem, store: str) -> FoundCommits:
 
 
 def _in_order(commits: list[Commit]) -> list[Commit]:
-    """Sort by time, but never one of a stream before an earlier one: clocks may be set back."""
+    """Sort by time, but never put a batch of a stream before an earlier one: clocks may be set back."""
     latest: dict[str, int] = {}
     times: dict[CommitKey, int] = {}
     for commit in sorted(commits, key=lambda commit: commit.key.number or 0):
@@ -246,32 +246,32 @@ def _names(fs: FileSystem, directory: str) -> list[str]:
 
 
 def commit_staged(fs: FileSystem, store: str, commit: Commit) -> bool:
-    """Commit what was staged; return whether it counts: not if its key was committed before. Blocking.
+    """Commit what was staged; return False if its key was committed before, so that it does not count. Blocking.
 
-    Whatever else its writer staged is removed.
+    Anything else its writer staged is removed.
 
     Raises:
-        StoreLockedError: others were committing for many seconds.
+        StoreLockedError: others held the lock for many seconds.
         StorageError: nothing was committed.
-        StoreFailedError: nobody knows whether it was; repeating it is safe.
+        StoreFailedError: it is unknown whether it was committed; repeating it is safe.
     """
     lock = lock_commits(fs, store)
     try:
-        # INVARIANT: two writers with one key never both find it new.
+        # INVARIANT: two writers with the same key never both find it new.
         new = not _is_known(fs, store, commit.key)
         if new and commit.topics:
             _require_staged(fs, store, commit)
-            # CRASH: 10. Up to here nothing that was staged is anybody's; from here on all of it will be there.
+            # CRASH: 10. Until here the staged segments belong to nobody; from here on all of them will be adopted.
             write_commit(fs, store, commit)
     finally:
         lock.release()
-    with suppress(AiodqError, OSError):  # it is committed, whatever cannot be tidied up now
+    with suppress(AiodqError, OSError):  # it is committed, even if tidying up fails
         discard_staged(fs, store, commit.key.name)
     return new
 
 
 def _require_staged(fs: FileSystem, store: str, commit: Commit) -> None:
-    """Make sure that nobody has swept away what is to be committed: another writer of the same name, or the time."""
+    """Check that nobody has swept what is to be committed: another writer of the same name, or the sweep by age."""
     directory = staging_directory(store, commit.key.name)
     try:
         there = set(fs.listdir(directory)) if fs.is_directory(directory) else set()
@@ -285,7 +285,7 @@ def _require_staged(fs: FileSystem, store: str, commit: Commit) -> None:
 
 
 def _is_known(fs: FileSystem, store: str, key: CommitKey) -> bool:
-    """Return whether this key was committed, or a later one of its stream."""
+    """Return whether this key, or a later one of its stream, was committed."""
     for name in _names(fs, os.path.join(store, COMMITS)):
         match = _KEY.fullmatch(name)
         if match is None or unquote(match[1]) != key.name:
@@ -296,7 +296,7 @@ def _is_known(fs: FileSystem, store: str, key: CommitKey) -> bool:
 
 
 def discard_staged(fs: FileSystem, store: str, name: str) -> None:
-    """Remove what a writer staged and did not commit, as far as the system lets it. Blocking.
+    """Remove what a writer staged and did not commit, as far as the system allows it. Blocking.
 
     Raises:
         StorageError: the commits cannot be read.
@@ -305,7 +305,7 @@ def discard_staged(fs: FileSystem, store: str, name: str) -> None:
 
 
 def sweep_staged(fs: FileSystem, store: str, now_ns: int) -> None:
-    """Remove what writers staged more than a day ago and did not commit, as far as the system lets it. Blocking.
+    """Remove what writers staged more than a day ago and did not commit, as far as the system allows it. Blocking.
 
     Raises:
         StorageError: the commits cannot be read.
@@ -323,11 +323,11 @@ def _remove_staged(fs: FileSystem, store: str, writer: str, before_ns: int | Non
     found = read_commits(fs, store)
     commits = os.path.join(store, COMMITS)
     if found.damages or (fs.is_directory(commits) and quarantined(fs, commits)):
-        return  # any of it may be what a record that cannot be read speaks of
+        return  # an unreadable record may name any of these files
     used = {staged.file for commit in found.pending for files in commit.topics.values() for staged in files}
     moving = any(quote(commit.key.name, safe="") == writer for commit in found.pending)
     directory = os.path.join(store, STAGING, writer)
-    with suppress(OSError):  # what stays is swept another time
+    with suppress(OSError):  # what stays is swept later
         for name in fs.listdir(directory):
             match = _STAGED.fullmatch(name)
             if match is None or name in used or (before_ns is not None and int(match[1]) >= before_ns):
@@ -342,13 +342,13 @@ def finish_commit(fs: FileSystem, store: str, commit: Commit) -> None:
     """Note that everything a commit brought is in its place. Blocking.
 
     Raises:
-        StorageError: it was not noted; it may be repeated.
-        StoreFailedError: nobody knows.
+        StorageError: it was not noted; retrying is safe.
+        StoreFailedError: it is unknown whether it was noted.
     """
     directory = os.path.join(store, COMMITS)
     try:
         if commit.key.once:
-            # CRASH: 12. It may come back, and then finds nothing that is not in its place.
+            # CRASH: 12. The record may come back; then everything is already in its place.
             fs.remove(os.path.join(directory, commit.key.file))
         else:
             write_commit(fs, store, Commit(commit.key, time_ns=commit.time_ns, done=True))
@@ -359,5 +359,5 @@ def finish_commit(fs: FileSystem, store: str, commit: Commit) -> None:
     except OSError as cause:
         raise storage_error(cause, directory) from cause
     if commit.key.number is None:
-        with suppress(OSError):  # what else is there is swept another time
+        with suppress(OSError):  # anything else in it is swept later
             fs.remove_directory(staging_directory(store, commit.key.name))

@@ -1,4 +1,4 @@
-"""Writing segments beside a store, for its owner to take over (`aiodq.storage.bulk.commits`). Blocking."""
+"""The writer of staged segments, for a store's owner to adopt (`aiodq.storage.bulk.commits`). Blocking."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 __all__ = ["StagingWriter"]
 
 _NOBODY: Final = UUID(int=0)
-"""The topic of a segment that no topic has taken over."""
+"""The topic of a segment that no topic has adopted."""
 
 _MOST_OPEN: Final = 100
-"""Segments open at a time: each has a file, of which a process has perhaps a thousand, and what it holds back."""
+"""Segments open at a time: each has a descriptor, of which a process has perhaps a thousand, and a buffer."""
 
 
 class StagingWriter:
-    """What one task of a bulk writer stages, for any number of topics.
+    """A writer of staged segments for one task of a bulk writer and any number of topics.
 
     Attributes:
-        staged: the segments that are finished, by topic.
+        staged: the finished segments, by topic.
     """
 
     def __init__(
         self, fs: FileSystem, clock: Clock, store: str, name: str, *, segment_bytes: int, codec: int = CODEC_NONE
     ) -> None:
-        """Stage for the writer of this name.
+        """Stage for the writer of that name.
 
         Raises:
             InvalidOptionError: the name is empty or too long.
@@ -55,14 +55,14 @@ class StagingWriter:
         ensure_directory(fs, self._directory)
 
     def put(self, topic: str, columns: Columns) -> None:
-        """Stage records, in their order.
+        """Stage records in order.
 
         Raises:
-            StorageError: as mapped from the system's error; `discard`.
+            StorageError: as mapped from the system's error; call `discard`.
         """
         for part in cuts(columns, atomic=False) if columns.bodies else ():
             active = self._open.pop(topic, None) or self._begin(topic)
-            self._open[topic] = active  # behind all that were not put to since
+            self._open[topic] = active  # as the most recently used
             if not self._stage(active, part):
                 self._end(topic)
                 active = self._begin(topic)
@@ -81,7 +81,7 @@ class StagingWriter:
         """Make everything durable; return `staged`.
 
         Raises:
-            StorageError: as mapped from the system's error; `discard`.
+            StorageError: as mapped from the system's error; call `discard`.
         """
         for topic in list(self._open):
             self._end(topic)
@@ -91,7 +91,7 @@ class StagingWriter:
         """Remove what was staged.
 
         Raises:
-            OSError: as the system gave it; what stays is swept another time.
+            OSError: as the system gave it; what stays is swept later.
         """
         for active in self._open.values():
             active.close()
@@ -105,7 +105,7 @@ class StagingWriter:
         if len(self._open) >= _MOST_OPEN:
             self._end(next(iter(self._open)))
         identity, now_ns = uuid4(), self._clock.now_ns()
-        # The time is for who sweeps; the rest makes two tasks' files two files.
+        # The time is for the sweep; the rest keeps the files of two tasks apart.
         path = os.path.join(self._directory, f"{max(now_ns, 0):020d}-{identity.hex}.seg")
         self._paths.append(path)
         header = SegmentHeader(0, _NOBODY, now_ns, topic_salt(identity))

@@ -1,7 +1,6 @@
-"""Small files that change seldom: written beside, synced, renamed over, and the directory synced.
+"""Atomic, durable replacement of small files: written under a temporary name, synced, renamed, directory synced.
 
-A power cut leaves the old content or the new one. What it may also leave is the temporary file, which the next owner
-sweeps away.
+A power cut leaves the old content or the new one. It may also leave the temporary file, which the next owner sweeps.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ __all__ = [
 ]
 
 TEMPORARY: Final = ".aiodq-tmp"
-"""How the name of a file ends that is not finished and that nobody relies on."""
+"""Suffix of a file that is unfinished and that nobody relies on."""
 
 LARGEST_FILE: Final = 1 << 24
-"""Bytes that `read_file` reads, unless it is told otherwise."""
+"""Most bytes that `read_file` reads by default."""
 
 _AGAIN: Final = 1 << 20
 _OF_A_SYNC: Final = frozenset({errno.EIO, errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EROFS})
 
 
 def write_all(file: File, buffers: Sequence[BytesLike], position: int) -> int:
-    """Write all of the buffers from `position` on, however often the system takes too little; return the end.
+    """Write all of the buffers from `position` on, repeating short writes; return the end.
 
     Raises:
-        OSError: as the system gave it; what lies behind `position` is then undefined.
+        OSError: as the system gave it; what follows `position` is then undefined.
     """
     pending = list(buffers)
     while pending:
@@ -65,10 +64,10 @@ def write_all(file: File, buffers: Sequence[BytesLike], position: int) -> int:
 
 
 def write_again(file: File, start: int, end: int) -> None:
-    """Write the bytes that a file shows from `start` to `end` once more, so that the next sync takes them along.
+    """Write the bytes that a file shows from `start` to `end` once more, so that the next sync covers them.
 
-    Where a sync failed, Linux shows what it then did not write as if it had, and never writes it by itself: the next
-    sync succeeds without it (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020).
+    After a failed sync, Linux shows the unwritten pages as if they were written, and never writes them by itself: the
+    next sync succeeds without them (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020).
 
     Raises:
         OSError: as the system gave it; the bytes are as before.
@@ -81,10 +80,10 @@ def write_again(file: File, start: int, end: int) -> None:
 
 
 def sync_file(file: File, path: str) -> None:
-    """Return when the file's bytes are on the device.
+    """Sync the file: on return, its bytes are on the device.
 
     Raises:
-        StoreFailedError: nobody knows what is there: the system may have dropped the bytes and succeed next time.
+        StoreFailedError: it is unknown what is on disk: the system may drop the bytes and succeed next time.
     """
     try:
         file.sync()
@@ -93,10 +92,10 @@ def sync_file(file: File, path: str) -> None:
 
 
 def sync_directory(fs: FileSystem, path: str) -> None:
-    """Return when the names in a directory are on the device.
+    """Sync the directory: on return, the names in it are on the device.
 
     Raises:
-        StoreFailedError: nobody knows what is there.
+        StoreFailedError: it is unknown which names are on disk.
     """
     try:
         fs.sync_directory(path)
@@ -105,10 +104,10 @@ def sync_directory(fs: FileSystem, path: str) -> None:
 
 
 def sync_names(fs: FileSystem, path: str) -> None:
-    """As `sync_directory`, for who does it again at the next attempt: a directory that could not be opened may wait.
+    """Call `sync_directory` for a caller that will retry: a directory that cannot be opened is left for the next time.
 
     Raises:
-        StoreFailedError: nobody knows what is there.
+        StoreFailedError: it is unknown which names are on disk.
         OSError: no sync was tried.
     """
     try:
@@ -120,16 +119,16 @@ def sync_names(fs: FileSystem, path: str) -> None:
 
 
 def sync_failure(cause: OSError, path: str) -> StoreFailedError:
-    """Return what a sync raises that failed: nobody knows what is there."""
+    """Return the error for a failed sync, after which it is unknown what is on disk."""
     return StoreFailedError(f"fsync failed: {cause.strerror}; open the store again", path, errno=cause.errno)
 
 
 def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
-    """Make `data` the file's content, durably, or leave it as it was.
+    """Make `data` the file's content, durably, or leave the old content.
 
     Raises:
         StorageError: as mapped from the system's error; the old content stands.
-        StoreFailedError: a sync failed. If it was the directory's, nobody knows which of the two a power cut leaves.
+        StoreFailedError: a sync failed. If it was the directory's, a power cut may leave either content.
     """
     temporary = path + TEMPORARY
     try:
@@ -145,17 +144,17 @@ def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
         fs.rename(temporary, path)
         sync_directory(fs, os.path.dirname(path))
     except OSError as cause:
-        # On a full disk half a file is space that others need; where removing fails, the next owner does it.
+        # On a full disk, half a file is space that others need; where removing it fails, the next owner does it.
         with suppress(OSError):
             fs.remove(temporary)
         raise storage_error(cause, path) from cause
 
 
 def read_file(fs: FileSystem, path: str, limit: int = LARGEST_FILE) -> bytes | None:
-    """Return the file's bytes, at most `limit`, or None when there is no file.
+    """Return the file's bytes, at most `limit`, or None if there is no file.
 
     Raises:
-        StorageError: it is there and cannot be read.
+        StorageError: the file exists and cannot be read.
     """
     try:
         if not fs.exists(path):
@@ -175,7 +174,7 @@ def read_file(fs: FileSystem, path: str, limit: int = LARGEST_FILE) -> bytes | N
 
 
 def sweep_temporaries(fs: FileSystem, directory: str) -> int:
-    """Remove what unfinished replacements left in a directory; return how many there were.
+    """Remove what unfinished replacements left in a directory; return their number.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -191,15 +190,15 @@ def sweep_temporaries(fs: FileSystem, directory: str) -> int:
 
 
 def ensure_directory(fs: FileSystem, path: str) -> bool:
-    """Make a directory, durably, unless it is there; return whether it was made.
+    """Create a directory durably, unless it exists; return whether it was created.
 
     Raises:
         StorageError: something else has that name, or the system refused.
     """
     try:
         if fs.is_directory(path):
-            # An owner that was killed may have made it and not synced its name. Where a parent may not be opened, it
-            # was not aiodq that made the directory.
+            # An owner that was killed may have created it without syncing its name. Where the parent may not be opened,
+            # it was not aiodq that created the directory.
             with suppress(PermissionError):
                 sync_names(fs, os.path.dirname(path) or ".")
             return False
@@ -207,7 +206,7 @@ def ensure_directory(fs: FileSystem, path: str) -> bool:
             fs.make_directory(path)
             made = True
         except FileExistsError:
-            # Another process that stages beside this one was faster; its sync may be still to come.
+            # Another process that stages at the same time was faster; its sync may be still to come.
             if not fs.is_directory(path):
                 raise
             made = False

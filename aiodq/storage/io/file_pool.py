@@ -1,13 +1,12 @@
-"""Files that are closed while they are idle and opened again when they are needed, so that descriptors never run out.
+"""A file pool: idle files are closed and reopened when they are needed, so that descriptors never run out.
 
-A topic has a segment, a watermark, and a journal for each channel open, and what reads it some more. The one policy for
-all of them is here: of a store's files as many are open as half of what the process may have (`ulimit -n`), shared by
-the stores that are open; the ones that were used least lately are closed first, and those first that hold nothing
-which is not on the device.
+A topic keeps a segment, a watermark and a journal for each channel open, and its readers keep more. The one policy for
+all of them is here: at most half of the process's descriptors (`ulimit -n`) are open, shared by the open stores; the
+least recently used files are closed first, and clean ones, whose bytes are all on the device, before dirty ones.
 
-What is closed has nothing to lose. An error that the system finds while it writes a closed file back is one that the
-next descriptor may never hear of. So a file is synced before it is closed; where that fails, it says so to whoever
-syncs, writes or closes it later, for ever.
+A closed file has nothing to lose. An error that the system finds while it writes back a closed file may never be
+reported to the next descriptor. So a file is synced before it is closed; where that fails, every later sync, write and
+close of the file raises the error.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from weakref import WeakSet
 
 try:
     import resource
-except ImportError:  # on Windows, where no such limit is
+except ImportError:  # on Windows, which has no such limit
     _getrlimit = None
 else:
     _getrlimit = resource.getrlimit
@@ -39,33 +38,33 @@ __all__ = ["PooledFile", "PooledFileSystem", "is_ready", "make_ready"]
 T = TypeVar("T")
 
 _MOST: Final = 8192
-"""Descriptors of which half is plenty, however many more the process may have."""
+"""Descriptors at which the limit is capped, however many more the process may have."""
 
 _LEAST: Final = 64
-"""Open files of one store, however many stores there are, unless the process may have few."""
+"""Open files that one store may always have, however many stores there are, unless the process has few descriptors."""
 
 _SHORTLY: Final = 0.001
-"""Seconds after which it is looked again for what nobody tells."""
+"""Seconds between two looks at a condition that nobody signals."""
 
 _NONE_FREE: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _STORES: Final[WeakSet[threading.Condition]] = WeakSet()
-"""Of each store that is open something that lives as long as it: what is compiled cannot be referred to weakly."""
+"""One object of each open store, which lives as long as the store: compiled classes have no weak references."""
 
 
 def _limit() -> int:
-    """Return how many files of one store may be open."""
+    """Return the most files of one store that may be open."""
     soft = _MOST if _getrlimit is None else _getrlimit(resource.RLIMIT_NOFILE)[0]
     most = min(soft, _MOST) if soft > 0 else _MOST
     return max(most // 2 // max(len(_STORES), 1), min(_LEAST, most // 4))
 
 
 class PooledFileSystem:
-    """A file system whose files are closed and opened again as needed. Its methods may be called from any thread.
+    """A file system whose files are closed and reopened as needed. Its methods may be called from any thread.
 
     Attributes:
-        mutex: held while any of this is changed.
-        clean: the open files that hold nothing that is not on the device, those used least lately first.
-        dirty: the open files of which something may not be on the device, likewise.
+        mutex: held while any of this changes.
+        clean: the open files whose bytes are all on the device, least recently used first.
+        dirty: the open files that may have bytes that are not on the device, least recently used first.
     """
 
     def __init__(self, fs: FileSystem, unpromised: frozenset[str] = frozenset()) -> None:
@@ -73,21 +72,21 @@ class PooledFileSystem:
 
         Args:
             fs: the file system.
-            unpromised: names of files of which nobody relies on what is not synced.
+            unpromised: names of files whose unsynced bytes nobody relies on.
         """
         self._fs = fs
         self._in_place: Callable[[], bool] = lambda: True
         self._unpromised = unpromised
         self.mutex: threading.RLock = threading.RLock()
         self._changed = threading.Condition(self.mutex)
-        # Each in the order of use. Looking for a victim among thousands must not take a walk through them.
+        # Each in order of use, so that the victim among thousands is found without a scan.
         self.clean: dict[PooledFile, None] = {}
         self.dirty: dict[PooledFile, None] = {}
         _STORES.add(self._changed)
 
     @property
     def tells_what_is_cached(self) -> bool:
-        """Whether `PooledFile.read_cached` ever finds anything."""
+        """Whether `PooledFile.read_cached` can ever return data."""
         return NOWAIT is not None and isinstance(self._fs, OsFileSystem)
 
     def retire(self) -> None:
@@ -95,11 +94,11 @@ class PooledFileSystem:
         _STORES.discard(self._changed)
 
     def stay(self, in_place: Callable[[], bool]) -> None:
-        """Use names only as long as `in_place` says that they are those of the store's own files."""
+        """Use paths only while `in_place` says that they still lead to the store's own files."""
         self._in_place = in_place
 
     def _check_place(self, path: str) -> None:
-        # INVARIANT: no name is used in a directory that another store has by now, whose files would be taken for ours.
+        # INVARIANT: no name is used in a directory that belongs to another store by now: its files would pass for ours.
         if not self._in_place():
             text = "the store's directory was renamed, removed or replaced while the store was open"
             raise OSError(errno.ESTALE, text, path)
@@ -167,11 +166,11 @@ class PooledFileSystem:
         limit = _limit()
         while len(self.clean) + len(self.dirty) >= limit:
             if not self._close_one():
-                break  # all are in use, so that there are more for a moment
+                break  # all are in use, so the limit is exceeded for a moment
         return self._insist(lambda: self._fs.open(path, write=write, create=create))
 
     def _insist(self, call: Callable[[], T]) -> T:
-        """Return what `call` returns; where no descriptor is free, one is made so."""
+        """Return what `call` returns; where no descriptor is free, close a file and try again."""
         while True:
             try:
                 return call()
@@ -180,7 +179,7 @@ class PooledFileSystem:
                     raise
 
     def _close_one(self) -> bool:
-        """Close the file that was used least lately; return False where all are in use."""
+        """Close the least recently used file; return False if all are in use."""
         with self._changed:
             victim = self._victim()
             if victim is None:
@@ -193,7 +192,7 @@ class PooledFileSystem:
         return True
 
     def _victim(self) -> PooledFile | None:
-        """Return the file to be closed, which is `busy` from now on, or None where all are in use."""
+        """Return the file to close, marked `busy`, or None if all are in use."""
         for files in (self.clean, self.dirty, self.clean, self.dirty):
             for _ in range(len(files)):
                 file = next(iter(files))
@@ -205,10 +204,10 @@ class PooledFileSystem:
     # --- for files
 
     def take(self, pooled: PooledFile) -> File:
-        """Return a file's descriptor, opened if it is not; it stays so until `give_back`.
+        """Return a file's descriptor, opening the file if needed; it stays open until `give_back`.
 
         Raises:
-            OSError: as the system gave it; or the file is not as it was left.
+            OSError: as the system gave it; or the file was changed while it was closed.
         """
         with self._changed:
             self._changed.wait_for(lambda: not pooled.busy)
@@ -227,7 +226,7 @@ class PooledFileSystem:
         return file
 
     def give_back(self, pooled: PooledFile, *, keep: bool = False) -> None:
-        """End what `take` began; `keep`: whether everything is on the device may have changed."""
+        """End what `take` began; `keep`: whether the file is clean may have changed."""
         with self._changed:
             pooled.users -= 1
             if keep:
@@ -236,7 +235,7 @@ class PooledFileSystem:
                 self._changed.notify_all()
 
     def settled(self, pooled: PooledFile) -> None:
-        """It was opened or closed; who waits for that may go on."""
+        """Note that the file was opened or closed, and wake those who wait for that."""
         with self._changed:
             pooled.busy = False
             self.keep(pooled)
@@ -246,13 +245,13 @@ class PooledFileSystem:
         """Let a file be closed by its owner, once nobody uses it."""
         with self._changed:
             pooled.closed = True
-            # INVARIANT: all three at one look: while it waits for one of them, another may come to be.
+            # INVARIANT: all three are checked at once: while it waits for one of them, another may become true.
             while pooled.busy or pooled.users or pooled.writing:
-                self._changed.wait(_SHORTLY if pooled.writing else None)  # who writes alone notifies nobody
+                self._changed.wait(_SHORTLY if pooled.writing else None)  # `write_alone` notifies nobody
             self._drop(pooled)
 
     def keep(self, pooled: PooledFile) -> None:
-        """Put an open file behind those that were used before."""
+        """Make an open file the most recently used one."""
         self._drop(pooled)
         if pooled.file is not None:
             (self.dirty if pooled.dirty else self.clean)[pooled] = None
@@ -267,15 +266,15 @@ class PooledFile:
 
     Attributes:
         path: its name.
-        write: it may be written.
-        careless: nobody relies on what is not synced.
-        file: what is open, or None.
+        write: whether it may be written.
+        careless: whether nobody relies on its unsynced bytes.
+        file: the open file, or None.
         users: how many use it now.
-        busy: it is being opened or closed.
-        writing: who writes it alone is doing so.
-        used: that was done since somebody looked for a file to close.
-        dirty: something may not be on the device.
-        closed: its owner has closed it.
+        busy: whether it is being opened or closed.
+        writing: whether `write_alone` is running.
+        used: whether it was used since the pool last looked for a file to close.
+        dirty: whether it may have bytes that are not on the device.
+        closed: whether its owner has closed it.
     """
 
     __slots__ = (
@@ -310,7 +309,7 @@ class PooledFile:
             self._fs.give_back(self)
 
     def read_cached(self, size: int, position: int) -> bytes | None:
-        """As `OsFile.read_cached`; None also where the file is not open now.
+        """Read as `OsFile.read_cached` does; return None also if the file is not open now.
 
         Raises:
             OSError: as the system gave it.
@@ -326,7 +325,7 @@ class PooledFile:
     def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
         """See `File.write_at`."""
         fs = self._fs
-        # What `take` does, as far as an open file needs it: `used` tells what the order of use would.
+        # This is `take`, as far as an open file needs it: `used` replaces the order of use.
         with fs.mutex:
             file = None if self.busy or self.closed or self._failure is not None else self.file
             if file is not None:
@@ -346,14 +345,14 @@ class PooledFile:
                     fs.keep(self)
 
     def write_alone(self, data: BytesLike, position: int) -> int:
-        """As `write_at`, of one buffer, by the only one who ever writes the file; every put is here.
+        """Write one buffer as `write_at` does, for the file's only writer; every put comes through here.
 
-        Nothing is locked: whoever is about to close the file says so (`busy`, `closed`) before it looks whether
-        somebody writes, and here it is the other way round. So one of the two sees the other. A sync that runs
-        meanwhile marks the file clean before it begins, and here it is marked behind the write.
+        Nothing is locked: closing first sets `busy` or `closed` and then looks at `writing`, and this does the reverse,
+        so one of the two always sees the other. A sync that runs meanwhile marks the file clean before it begins, and
+        this marks it dirty after the write.
 
         Returns:
-            The bytes that were written; -1 where the file is not open now, or cannot be used: see `write_at`.
+            The bytes written; -1 if the file is not open now or cannot be used, which is a case for `write_at`.
 
         Raises:
             OSError: as the system gave it.
@@ -392,8 +391,8 @@ class PooledFile:
         """See `File.sync`."""
         self._check()
         file = self._fs.take(self)
-        # INVARIANT: what is written during this sync may not be covered by it, and counts as not synced. So nobody
-        # says behind it that the file is clean.
+        # INVARIANT: what is written during this sync may not be covered by it, and counts as not synced. So the file is
+        # not marked clean afterwards.
         self.dirty = False
         try:
             file.sync()
@@ -404,18 +403,17 @@ class PooledFile:
             self._fs.give_back(self, keep=True)
 
     def begin_sync(self, submit: Callable[[File], object]) -> bool:
-        """Have `submit` begin a sync, which goes on by itself; `end_sync` is to be called once it has ended.
+        """Have `submit` begin an asynchronous sync; `end_sync` is to be called once it has ended.
 
         Returns:
-            False where none was begun, and `sync` is to be called: the file is not open now, or `submit` raised
-            OSError.
+            False if none was begun, and `sync` is to be called: the file is not open now, or `submit` raised OSError.
         """
         with self._fs.mutex:
             file = None if self.busy or self.closed or self._failure is not None else self.file
             if file is None:
                 return False
-            # INVARIANT: as in `sync`. Whoever closes the file meanwhile has nothing to lose by it: how the sync has
-            # ended is told all the same.
+            # INVARIANT: as in `sync`. Closing the file meanwhile loses nothing: the result of the sync is reported all
+            # the same.
             before, self.dirty = self.dirty, False
             try:
                 submit(file)
@@ -428,7 +426,7 @@ class PooledFile:
         return True
 
     def end_sync(self, *, synced: bool) -> None:
-        """The sync that was begun has ended."""
+        """Note that the sync begun by `begin_sync` has ended."""
         with self._fs.mutex:
             if not synced:
                 self.dirty = not self.careless
@@ -457,9 +455,9 @@ class PooledFile:
         return self.file is not None and not self.busy
 
     def claimed(self) -> bool:
-        """Have nobody use the file any more, as it is to be closed; return False where somebody does, or did lately.
+        """Claim the file for closing; return False if it is in use, or was used lately.
 
-        One that is marked dirty, and was not when it was put among the clean ones, is to be put among the others.
+        A dirty file that was clean when it was put among the clean ones is to be moved to the dirty ones.
         """
         lately, self.used = self.used, False
         if lately or self.users or self.busy or (self.dirty and self in self._fs.clean):
@@ -470,14 +468,14 @@ class PooledFile:
         return self.busy
 
     def lay_down(self) -> None:
-        """Close the file until it is needed again. Whatever fails is told to who uses it next."""
+        """Close the file until it is needed again. Any failure is reported to its next user."""
         file = self.file
         if file is None:
             return
         try:
             if self.write:
                 self._size = file.size()
-            # CRASH: as any sync; what is on the device earlier than was asked for does no harm.
+            # CRASH: as any sync; bytes that reach the device earlier than asked do no harm.
             if self.dirty:
                 file.sync()
         except OSError as cause:
@@ -490,7 +488,7 @@ class PooledFile:
             self._failure = self._failure or cause
 
     def checked(self, file: File) -> File:
-        """Return the file that was opened again, if it is the one that was laid down.
+        """Return the reopened file if it is the one that was closed.
 
         Raises:
             OSError: it is not.
@@ -502,12 +500,12 @@ class PooledFile:
 
 
 def is_ready(file: File) -> bool:
-    """Return whether using a file opens none, nor closes another."""
+    """Return whether using a file opens no file, and so closes no other."""
     return not isinstance(file, PooledFile) or file.ready
 
 
 def make_ready(file: File) -> None:
-    """Open a file again that was closed while it was idle. Blocking.
+    """Reopen a file that was closed while it was idle. Blocking.
 
     Raises:
         OSError: as the system gave it.

@@ -1,6 +1,6 @@
 """The seam between storage and the operating system.
 
-Everything that reaches a disk goes through a `FileSystem`, so that a test's can count, fail and lose power. Its methods
+Everything that reaches a disk goes through a `FileSystem`, so that tests can count, fail and lose power. Its methods
 raise `OSError` as the system does; `aiodq.storage.io.os_errors` translates further up.
 """
 
@@ -24,14 +24,14 @@ __all__ = ["NOWAIT", "File", "FileSystem", "Lock", "Opener", "OsFile", "OsFileSy
 
 
 NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
-"""Asks the system to read what it has in its page cache and nothing else; None where it has no such thing."""
+"""The flag that restricts a read to the page cache; None where the system has none."""
 
 
 class Lock(Protocol):
     """The ownership of a directory."""
 
     def release(self) -> None:
-        """Give it up; repeating it does nothing."""
+        """Release the lock; repeating it does nothing."""
         ...
 
 
@@ -43,23 +43,23 @@ class File(Protocol):
         ...
 
     def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
-        """Write the buffers one behind the other; return how many bytes were taken, which may be too few."""
+        """Write the buffers one after the other; return the bytes written, which may be too few."""
         ...
 
     def size(self) -> int:
-        """Return the file's size."""
+        """Return the size of the file."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut or extend the file."""
+        """Truncate or extend the file."""
         ...
 
     def sync(self) -> None:
-        """Return when data, and the metadata needed to read it, are on the device."""
+        """Sync: on return, the data, and the metadata needed to read them, are on the device."""
         ...
 
     def close(self) -> None:
-        """Close; repeating it does nothing."""
+        """Close the file; repeating it does nothing."""
         ...
 
 
@@ -75,7 +75,7 @@ class FileSystem(Protocol):
     """What storage needs of an operating system. Paths are text."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """Open a file. `create` makes it, with mode 0600, and refuses one that is there. Links are not followed."""
+        """Open a file. `create` makes a new one (mode 0600) and refuses an existing path. Links are not followed."""
         ...
 
     def listdir(self, path: str) -> list[str]:
@@ -95,7 +95,7 @@ class FileSystem(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing what has it, atomically."""
+        """Rename a file atomically, replacing any file of the new name."""
         ...
 
     def remove(self, path: str) -> None:
@@ -107,7 +107,7 @@ class FileSystem(Protocol):
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Return when the names in a directory are on the device."""
+        """Sync the directory: on return, the names in it are on the device."""
         ...
 
     def lock(self, path: str) -> Lock:
@@ -124,7 +124,7 @@ _FULL_FSYNC: Final = 51
 
 
 class OsFile:
-    """A file of the system's.
+    """A file of the operating system.
 
     Attributes:
         descriptor: its number, or -1 once it is closed.
@@ -149,9 +149,9 @@ class OsFile:
         return b"".join(parts)
 
     def read_cached(self, size: int, position: int) -> bytes | None:
-        """Return these bytes if the system has all of them in its page cache; None where not, or where nothing tells.
+        """Return these bytes if all of them are in the page cache, or None if they are not or it cannot be told.
 
-        As `preadv2` with RWF_NOWAIT (Linux 4.14): what it refuses is read otherwise, and that says what is wrong.
+        This is `preadv2` with RWF_NOWAIT (Linux 4.14). Any error gives None: the ordinary read that follows reports it.
         """
         if NOWAIT is None:
             return None
@@ -194,7 +194,7 @@ class OsFile:
 
 
 class OsFileSystem:
-    """The machine's own."""
+    """The file system of the operating system."""
 
     __slots__ = ()
 
@@ -242,7 +242,7 @@ class OsFileSystem:
             os.close(fd)
 
     def free_space(self, path: str) -> int:
-        """See `aiodq.storage.io.free_space`: what an ordinary user may still write."""
+        """See `aiodq.storage.io.free_space`: the space available to an unprivileged user."""
         return shutil.disk_usage(path).free
 
     def lock(self, path: str) -> Lock:
@@ -254,7 +254,7 @@ def close_file(file: File, path: str) -> None:
     """Close a file.
 
     Raises:
-        StorageError: the system reported an error that it had kept for this moment; the file is closed all the same.
+        StorageError: the system reported a deferred write error; the file is closed all the same.
     """
     try:
         file.close()
@@ -277,10 +277,10 @@ def locked(fs: FileSystem, path: str) -> Lock:
 
 @contextmanager
 def opened(fs: FileSystem, path: str, *, write: bool = False) -> Iterator[File]:
-    """Open a file that is there, for as long as it is needed.
+    """Open an existing file for the duration of the block.
 
     Raises:
-        StorageError: what the system refuses within, too, as mapped by `storage_error`.
+        StorageError: as mapped from the system's error, also from within the block.
     """
     try:
         file = fs.open(path, write=write)

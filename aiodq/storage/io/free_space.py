@@ -1,4 +1,4 @@
-"""How much room there is where a store lies."""
+"""The free space where a store lies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["free_space"]
 
 
 def free_space(fs: FileSystem, path: str) -> int | None:
-    """Return the bytes that may still be written at `path`, or None where the file system does not tell. Blocking."""
-    # Not a method of `FileSystem`: nothing that is stored depends on it, and not all of them have a bound.
+    """Return the bytes that may still be written at `path`, or None if the file system does not tell. Blocking."""
+    # Not a method of `FileSystem`: no stored data depend on it, and not every file system has a limit.
     measure: Callable[[str], int | None] | None = getattr(fs, "free_space", None)
     if measure is None:
         return None

@@ -1,8 +1,8 @@
-"""Syncs that Linux does while their caller goes on, without a thread: `IOCB_CMD_FDSYNC`, and an eventfd that tells.
+"""Linux AIO: syncs that the kernel does in the background, without a thread (`IOCB_CMD_FDSYNC` and an eventfd).
 
-It is the interface of `io_submit(2)`, which neither Python's library nor the C library has. What it does for a sync is
-what fdatasync does, errors included (`fs/aio.c`, since Linux 4.18). It never waits for the device; whoever asks learns
-of the end by the eventfd, which an event loop watches as it does a socket.
+This is the interface of `io_submit(2)`, which neither Python's library nor the C library wraps. A sync does what
+fdatasync does, errors included (`fs/aio.c`, since Linux 4.18). Submitting never waits for the device; the end is
+signalled by the eventfd, which an event loop watches as it does a socket.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["KernelAio"]
 
 
 class _Calls(NamedTuple):
-    """The numbers of the system calls on one kind of machine."""
+    """The numbers of the system calls on one architecture."""
 
     setup: int
     destroy: int
@@ -39,10 +39,10 @@ _CALLS: Final = {
     "aarch64": _GENERIC,
     "riscv64": _GENERIC,
 }
-"""Machines with 64 bits, the least significant byte first: the layout of `_REQUEST` is theirs."""
+"""64-bit little-endian machines only: the layout of `_REQUEST` is theirs."""
 
 _MOST: Final = 64
-"""Syncs at once. All stores of a machine share 65,536 of them (`/proc/sys/fs/aio-max-nr`)."""
+"""Syncs in flight at once. All processes of a machine share 65,536 of them (`/proc/sys/fs/aio-max-nr`)."""
 
 _FDSYNC: Final = 3
 _TELL: Final = 1
@@ -54,24 +54,24 @@ _EVENT: Final = struct.Struct("<QQqq")
 
 
 class KernelAio:
-    """Syncs that are under way, for one thread.
+    """The syncs in flight of one thread.
 
     Attributes:
-        eventfd: a descriptor that can be read once a sync has ended.
-        number: of the last sync that was begun.
+        eventfd: a descriptor that becomes readable once a sync has ended.
+        number: the number of the last sync begun.
     """
 
     def __init__(self) -> None:
-        """Ask the system for it.
+        """Set up an AIO context.
 
         Raises:
-            OSError: it has none, allows none, or has no more.
+            OSError: the system has no AIO, forbids it, or has no context left.
         """
         calls = _CALLS.get(platform.machine()) if sys.platform == "linux" and sys.maxsize > 1 << 32 else None
         if calls is None or not hasattr(os, "eventfd"):
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         self._calls = calls
-        # None of these waits, so that the interpreter's lock is kept: to give it up and take it again costs more.
+        # None of these calls blocks, so the GIL is kept: releasing and retaking it would cost more.
         self._call = ctypes.PyDLL(None, use_errno=True).syscall
         self._call.restype = ctypes.c_long
         context = ctypes.c_ulong(0)
@@ -82,7 +82,7 @@ class KernelAio:
             _destroy(calls.destroy, context.value, -1)
             raise
         self._end = finalize(self, _destroy, calls.destroy, context.value, self.eventfd)
-        # In a child that was forked nothing is under way, and the descriptor is not its own to give up at its end.
+        # In a forked child nothing is in flight, and the context is not the child's to destroy at exit.
         self._end.atexit = False
         self.number: int = 0
         self._context = context
@@ -92,10 +92,10 @@ class KernelAio:
         self._no_time = ctypes.create_string_buffer(16)
 
     def submit(self, file: File) -> None:
-        """Begin a sync, which has `number` then. The file may be closed as soon as this returns: the system holds it.
+        """Begin a sync, and set `number` to its number. The file may be closed at once: the kernel holds a reference.
 
         Raises:
-            OSError: no sync was begun: too many are under way, say, or the file is none of the system's.
+            OSError: no sync was begun: too many are in flight, or the file is not an `OsFile`, for instance.
         """
         if not isinstance(file, OsFile):
             raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
@@ -110,7 +110,7 @@ class KernelAio:
         """Return the numbers of the syncs that have ended since the last call, each with its errno, 0 for none.
 
         Raises:
-            OSError: the system does not tell.
+            OSError: the system refused.
         """
         try:
             os.eventfd_read(self.eventfd)
@@ -118,7 +118,7 @@ class KernelAio:
             return []
         ended: list[tuple[int, int]] = []
         least, most, count = ctypes.c_long(0), ctypes.c_long(_MOST), _MOST
-        # What is left now, the eventfd does not tell of again; and it takes more at once than it was asked for.
+        # The eventfd does not signal again for what is left now, and more may have ended than fit in one call.
         while count == _MOST:
             count = self._check(
                 self._call(self._calls.getevents, self._context, least, most, self._events, self._no_time)
@@ -128,7 +128,7 @@ class KernelAio:
         return ended
 
     def close(self) -> None:
-        """Give it back, once every sync has ended. Repeating it does nothing."""
+        """Destroy the context, once every sync has ended. Repeating it does nothing."""
         self._end()
 
     @staticmethod
@@ -140,7 +140,7 @@ class KernelAio:
 
 
 def _destroy(call: int, context: int, eventfd: int) -> None:
-    # This one waits for what is under way, without the interpreter's lock.
+    # This call waits for what is in flight, and so releases the GIL.
     ctypes.CDLL(None).syscall(call, ctypes.c_ulong(context))
     if eventfd >= 0:
         os.close(eventfd)

@@ -1,10 +1,10 @@
-"""One owner per store directory.
+"""The store lock: one owner per store directory.
 
-Two locks of the operating system stand for the ownership: one on the file `LOCK`, which says who the owner is, and on
+Two locks of the operating system make the owner: one on the file `LOCK`, which says who the owner is, and on
 POSIX one on the directory itself, which deleting or replacing `LOCK` does not undo. Both die with the process, so a
 `LOCK` left behind by a killed owner blocks nobody.
 
-`filelock` is used at its lowest level, `lock_descriptor`, on descriptors opened here: its lock objects know neither
+`filelock` is used at its lowest level, `lock_descriptor`, on descriptors opened here: its lock objects support neither
 directories nor a second lock, and reopen by path.
 """
 
@@ -45,13 +45,13 @@ _RECORD_LIMIT: Final = 1024
 _DIRECTORY: Final[int] = getattr(os, "O_DIRECTORY", 0)
 # Without O_NONBLOCK a FIFO swapped in for LOCK would hang the open; without O_BINARY Windows translates line ends.
 _SAFE: Final[int] = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-# What file systems answer that cannot lock a directory, NFS for one: its locks need a descriptor open for writing.
+# What file systems that cannot lock a directory answer, such as NFS, whose locks need a descriptor open for writing.
 _NO_DIRECTORY_LOCK: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 
 
 class StoreLock:
-    """The ownership of a store directory by this process.
+    """This process's ownership of a store directory.
 
     Made by `acquire`. A child made by fork does not share it: there, `held_here` is False and nothing it does to the
     object touches the parent's lock.
@@ -62,7 +62,7 @@ class StoreLock:
     """
 
     def __init__(self, directory: str) -> None:
-        """Make an object that holds nothing; `acquire` is what callers want."""
+        """Make an object that holds no lock; callers use `acquire`."""
         self.directory = directory
         self.pid: int = os.getpid()
         self._held = False
@@ -78,8 +78,8 @@ class StoreLock:
             directory: an existing directory; symbolic links to it and relative paths are fine.
 
         Raises:
-            StoreLockedError: someone owns it, this process perhaps; `pid` tells who, where that could be read.
-            NotAStoreError: `LOCK` is not a plain file of one name, and was left untouched.
+            StoreLockedError: it has an owner, perhaps this process; `pid` is the owner's, if it could be read.
+            NotAStoreError: `LOCK` is not a regular file with one link, and was left untouched.
             StorageError: the operating system refused, as mapped by `storage_error`.
         """
         lock = cls(directory)
@@ -94,11 +94,11 @@ class StoreLock:
         return lock
 
     def held_here(self) -> bool:
-        """Return whether this very process holds the lock through this object."""
+        """Return whether this process holds the lock through this object."""
         return self._held and self.pid == os.getpid()
 
     def in_place(self) -> bool:
-        """Return whether what has the directory's name is the directory that is locked, and not renamed or replaced."""
+        """Return whether the directory's path still leads to the locked directory, not renamed or replaced."""
         if self._directory_fd is None:
             return True
         try:
@@ -107,14 +107,14 @@ class StoreLock:
             return False
 
     def release(self) -> None:
-        """Give the directory up. Repeating it does nothing; in a forked child the parent's lock stays."""
+        """Release the directory. Repeating it does nothing; in a forked child the parent's lock stays."""
         with _GUARD:
             if self.pid == os.getpid():
                 self._unlock()
             self._close()
 
     def __del__(self) -> None:
-        """Release, and warn where that was forgotten."""
+        """Release the lock, and warn if that was forgotten."""
         forgotten = self.held_here()
         self.release()
         if forgotten:
@@ -130,7 +130,7 @@ class StoreLock:
 
     def _take_file(self) -> None:
         with _os_errors(self._path):
-            # O_NOFOLLOW is not everywhere, and stops only links: looking first also keeps devices from being opened.
+            # O_NOFOLLOW is not everywhere, and stops only links; checking first also keeps devices from being opened.
             with suppress(FileNotFoundError):
                 self._check(os.stat(self._name(), dir_fd=self._directory_fd, follow_symlinks=False))
             self._file_fd = os.open(self._name(), os.O_RDWR | os.O_CREAT | _SAFE, _MODE, dir_fd=self._directory_fd)
@@ -143,11 +143,11 @@ class StoreLock:
             self._held = True
 
     def _name(self) -> str:
-        # Through the descriptor, a directory renamed meanwhile cannot put the two locks in different places.
+        # Relative to the descriptor, so that a rename of the directory cannot put the two locks in different places.
         return self._path if self._directory_fd is None else LOCK_NAME
 
     def _check(self, found: os.stat_result) -> None:
-        """Refuse what may be someone else's file under another name, into which the pid must not be written."""
+        """Refuse what may be a link to someone else's file, into which the pid must not be written."""
         if not stat.S_ISREG(found.st_mode):
             kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "no regular file"
         elif found.st_nlink > 1:
@@ -165,7 +165,7 @@ class StoreLock:
         return StoreLockedError(text, self.directory, pid=pid)
 
     def _held_by_another_here(self) -> bool:
-        """Return whether this process owns the directory through another object: a pid alone may be a container's."""
+        """Return whether this process owns the directory through another object: equal pids may be two containers'."""
         with suppress(OSError):
             mine = os.stat(self.directory)
             others = [lock for lock in _LIVE if lock is not self and lock.held_here()]
@@ -173,7 +173,7 @@ class StoreLock:
         return False
 
     def _unlock(self) -> None:
-        # Closing alone would not do: a program another thread is starting has copies of the descriptors until exec.
+        # Closing alone is not enough: a program that another thread starts has copies of the descriptors until exec.
         if self._file_fd is not None:
             with suppress(OSError):
                 if self._held:
@@ -211,7 +211,7 @@ def _make_private(fd: int, found: os.stat_result) -> None:
 
 
 def _write_owner(fd: int, pid: str) -> None:
-    """Write pid and host over what is there, so that a full disk needs no new block for it."""
+    """Overwrite the record with pid and host, which on a full disk needs no new block."""
     # On Windows the first byte is the locked one, which nobody else can read.
     record = f" {pid}\n{socket.gethostname()}\n".encode("utf-8", "replace")
     try:
@@ -221,12 +221,12 @@ def _write_owner(fd: int, pid: str) -> None:
     except OSError as exc:
         if exc.errno not in _NO_SPACE:
             raise
-        # The pid is a courtesy, and consuming from a full store is what frees space. No pid beats a wrong one.
+        # The pid is a courtesy, and consuming from a full store is what frees space. No pid is better than a wrong one.
         os.ftruncate(fd, 0)
 
 
 def _read_owner(name: str, directory_fd: int | None) -> tuple[int | None, str]:
-    """Return the owner's pid and host as written, None if there is nothing sensible to read."""
+    """Return the owner's pid and host as written, None if there is nothing sensible."""
     try:
         fd = os.open(name, os.O_RDONLY | _SAFE, dir_fd=directory_fd)
     except OSError:
@@ -243,11 +243,11 @@ def _read_owner(name: str, directory_fd: int | None) -> tuple[int | None, str]:
 
 
 def lock_holder(directory: str) -> int | None:
-    """Return the process that owns a store's directory; None where nobody does, or nobody knows which.
+    """Return the process that owns a store's directory, or None if there is none or it cannot be told.
 
-    The system is asked for its locks, which disturbs nobody (Linux). Where it shows none of the directory, as on file
-    systems that give their files other numbers there, the process that `LOCK` names is the owner if it lives and the
-    directory is locked, which is tried for a moment.
+    The system is asked for its locks, which disturbs nobody (Linux). Where it shows none for the directory, as on file
+    systems that report other inode numbers there, the process that `LOCK` names is the owner if it is alive and the
+    directory is locked, which is tested by trying to lock it for a moment.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -272,7 +272,7 @@ def _shown_holder(place: str) -> int | None:
 
 
 def lives(pid: int) -> bool:
-    """Return whether there is a process of that number, as far as it can be seen from here."""
+    """Return whether a process with that pid exists, as far as can be seen from here."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -283,9 +283,9 @@ def lives(pid: int) -> bool:
 
 
 def is_locked(directory: str) -> bool:
-    """Return whether somebody owns a store's directory, as far as that can be seen by the directory's own lock.
+    """Return whether a store's directory has an owner, as far as the directory's own lock shows it.
 
-    Whoever tries to own it in that moment is refused.
+    Anyone who tries to own it at that moment is refused.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -295,7 +295,7 @@ def is_locked(directory: str) -> bool:
         try:
             free = _lock_directory(fd)
             if free:
-                with suppress(OSError):  # where directories have no locks
+                with suppress(OSError):  # where directories cannot be locked
                     unlock_descriptor(fd)
             return not free
         finally:
@@ -310,13 +310,13 @@ def _os_errors(path: str) -> Iterator[None]:
         raise storage_error(exc, path) from exc
 
 
-# A fork waits for whoever is between opening a descriptor and noting it; the child could not know of that one.
+# A fork waits for any thread that has opened a descriptor but not recorded it; the child could not know of that one.
 _GUARD: Final = threading.RLock()
 _LIVE: Final[WeakSet[StoreLock]] = WeakSet()
 
 
 def _forget_in_child() -> None:
-    """Close the inherited descriptors, and no more: unlocking would unlock the parent's, which are the same locks."""
+    """Close the inherited descriptors only: unlocking would release the parent's locks, which are the same."""
     for lock in list(_LIVE):
         lock._close()  # noqa: SLF001 - the same module
     _GUARD.release()

@@ -1,4 +1,4 @@
-"""Files that live in memory and end with the process: where `#ephemeral` topics and channels keep what they have."""
+"""An in-memory file system, which ends with the process: it holds `#ephemeral` topics and channels."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["MemoryFileSystem"]
 
 
 class _MemoryFile:
-    """One opening of a file. Its bytes outlive its name, as on POSIX."""
+    """An open file. Its bytes outlive its name, as on POSIX."""
 
     __slots__ = ("_data",)
 
     def __init__(self, data: bytearray) -> None:
-        """Open these bytes."""
+        """Open a file with these bytes."""
         self._data = data
 
     def read_at(self, size: int, position: int) -> bytes:
@@ -48,17 +48,17 @@ class _MemoryFile:
             self._data.extend(bytes(size - len(self._data)))
 
     def sync(self) -> None:
-        """Do nothing: no medium is more durable than this one."""
+        """Do nothing: memory cannot be made durable."""
 
     def close(self) -> None:
         """Do nothing."""
 
 
 class MemoryFileSystem:
-    """See `FileSystem`. Directories need no parents."""
+    """See `FileSystem`. Directories need no parent."""
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Make an empty file system."""
         self._nodes: dict[str, bytearray | None] = {}
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:  # noqa: ARG002 - all are writable
@@ -116,7 +116,7 @@ class MemoryFileSystem:
         """Do nothing."""
 
     def lock(self, path: str) -> Lock:
-        """Refuse: no store lives here, only parts of one."""
+        """Raise ENOTSUP: only parts of a store live in memory."""
         raise _error(errno.ENOTSUP, path)
 
 

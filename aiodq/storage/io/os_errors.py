@@ -1,4 +1,4 @@
-"""The one place where an `OSError` becomes an error of aiodq."""
+"""The one place where an `OSError` becomes one of aiodq's errors."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _ADVICE: Final = {
 
 
 def storage_error(cause: OSError, path: str | PathLike[str], position: int | None = None) -> StorageError:
-    """Return the error to raise for what the operating system refused.
+    """Return the error to raise for an `OSError`.
 
     None of these says that data is damaged: an errno is never read as damage.
 
     Args:
         cause: what the call raised.
         path: the file or directory in question.
-        position: the byte, where the call was about one.
+        position: the byte position, if the call had one.
     """
     number = cause.errno
     reason = _ADVICE.get(number or 0) or cause.strerror or str(cause)
@@ -49,9 +49,9 @@ def storage_error(cause: OSError, path: str | PathLike[str], position: int | Non
 
 
 def is_lasting(error: StorageError) -> bool:
-    """Return whether an error is about one place, and stays until somebody puts that right.
+    """Return whether an error concerns one place and lasts until somebody fixes it.
 
-    Such a one costs the topic that lies there, and no other. One that may pass, or that says something of the whole
-    device, is none of these: who opens a store is told.
+    Such an error costs only the topic that lies there. Any other, which may pass or concerns the whole device, is
+    raised to whoever opens the store.
     """
     return error.errno in _LASTING or (isinstance(error, CorruptionError) and error.errno is None)

@@ -1,4 +1,4 @@
-"""Reading what the system has in its page cache, and nothing else: so whoever must not wait may read files, too."""
+"""Reads from the page cache only, so that code that must not block can read files too."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 __all__ = ["PageCache"]
 
 _MOST: Final = 2 << 20
-"""Bytes between two `begin`: looking for what follows damage, or at a large message, takes its time in memory, too."""
+"""Bytes read between two `begin`: scanning past damage, or a large message, takes long even in memory."""
 
 
 class PageCache:
-    """Opens files whose reads fail with EAGAIN, as a read from a pipe would, where the system had to ask the device.
+    """Opens files whose reads fail with EAGAIN, like those of a non-blocking pipe, where the device would be needed.
 
     Attributes:
-        usable: it is known what is in memory: on Linux, of the machine's own files.
+        usable: whether the page cache can be queried: on Linux, for files of the operating system.
     """
 
     def __init__(self, fs: FileSystem) -> None:
-        """Read files of `fs`."""
+        """Set up for the files of `fs`."""
         self.usable: bool = isinstance(fs, PooledFileSystem) and fs.tells_what_is_cached
         self._fs = fs
         self._left = 0
 
     def begin(self) -> None:
-        """Let as much be read as may be without a break."""
+        """Allow another `_MOST` bytes to be read."""
         self._left = _MOST
 
     def open(self, path: str) -> File:
@@ -49,7 +49,7 @@ class PageCache:
         """Return these bytes.
 
         Raises:
-            BlockingIOError: the device would have to be asked; or so much was read that it takes too long.
+            BlockingIOError: the device would be needed, or the limit since `begin` is exceeded.
         """
         self._left -= size
         data = file.read_cached(size, position) if self._left >= 0 and isinstance(file, PooledFile) else None
@@ -59,7 +59,7 @@ class PageCache:
 
 
 class _CachedFile:
-    """One of its files."""
+    """A file of a `PageCache`."""
 
     __slots__ = ("_cache", "_file")
 

@@ -1,4 +1,4 @@
-"""What was found wrong, and quarantining it."""
+"""Damage that was found, and its quarantine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _CHUNK: Final = 1 << 20
 
 
 class Damage(NamedTuple):
-    """A range of a file that does not hold what was written there.
+    """A range of a file that does not hold what was written to it.
 
     Attributes:
         path: the file.
-        position: its first bad byte.
-        end: the byte behind its last.
+        position: the first bad byte.
+        end: the byte after the last bad one.
         reason: in words.
-        first, stop: the offsets that are missing for it, as far as known; equal where none is.
+        first, stop: the range of offsets missing because of it, as far as known; equal if there are none.
     """
 
     path: str
@@ -40,17 +40,17 @@ class Damage(NamedTuple):
 
 
 def quarantine_path(path: str, position: int) -> str:
-    """Return where the bytes of `path` from `position` on are quarantined."""
+    """Return the path to which the bytes of `path` from `position` on are quarantined."""
     return f"{path}{_MARK}{position:012d}"
 
 
 def is_quarantined(name: str) -> bool:
-    """Return whether a file of that name is something quarantined."""
+    """Return whether the name is that of a quarantined file."""
     return _MARK in name and not name.endswith(TEMPORARY)
 
 
 def quarantined(fs: FileSystem, directory: str) -> list[str]:
-    """Return the names of what has been quarantined in a directory."""
+    """Return the names of the quarantined files in a directory."""
     try:
         return [name for name in fs.listdir(directory) if is_quarantined(name)]
     except OSError as cause:
@@ -58,10 +58,10 @@ def quarantined(fs: FileSystem, directory: str) -> list[str]:
 
 
 def quarantine(fs: FileSystem, path: str, position: int, end: int) -> str:
-    """Copy the bytes `position` to `end` of a file beside it, durably, before anything is done to them.
+    """Copy the bytes `position` to `end` of a file to quarantine beside it, durably, before they are touched.
 
-    A copy of the same bytes that is there already will do: found again, damage is not copied again. A copy of other
-    bytes is left alone.
+    An existing copy of the same bytes is used: damage that is found again is not copied again. A copy of other bytes is
+    left alone.
 
     Returns:
         The copy's path.
@@ -86,14 +86,14 @@ def quarantine(fs: FileSystem, path: str, position: int, end: int) -> str:
 
 
 def quarantine_file(fs: FileSystem, path: str) -> str:
-    """Take a whole file out of the way under a quarantine name, durably; return that name.
+    """Rename a whole file to a quarantine name, durably; return that name.
 
     Raises:
         StorageError: as mapped from the system's error.
     """
     try:
         target = next(name for name in _names(quarantine_path(path, 0)) if not fs.exists(name))
-        # CRASH: 7. The file is there under one of its two names.
+        # CRASH: 7. The file exists under one of its two names.
         fs.rename(path, target)
         sync_directory(fs, os.path.dirname(path))
     except OSError as cause:

@@ -1,1 +1,1 @@
-"""A topic's log for its owner: append, roll, sync, recover, delete."""
+"""A topic's log, as its owner writes it: append, roll, sync, recover, delete."""

@@ -1,4 +1,4 @@
-"""The segment being written: frames are staged, written, and only then shown to readers."""
+"""The active segment, the one being written: frames are staged, written, and only then visible to readers."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["WRITE_BYTES", "ActiveSegment", "cuts"]
 
 WRITE_BYTES: Final = 256 * 1024
-"""What is staged goes to the file in pieces of about this size, so that no single call holds the caller up for long."""
+"""Staged frames are written in pieces of about this many bytes, so that no single call blocks for long."""
 
 
 def cuts(columns: Columns, *, atomic: bool) -> Iterator[Columns]:
-    """Yield the parts of `columns` that may lie in different segments."""
+    """Yield the parts of `columns` that may go to different segments."""
     slices = [] if atomic else slice_frames(columns)
     if len(slices) <= 1:
         yield columns
@@ -51,20 +51,19 @@ def _write_one(file: File, data: BytesLike, position: int) -> int:
 
 
 _MOST_OF_OTHERS: Final = 20_000
-"""So many puts of other processes in one segment, after which the next one begins: whoever owns the store after a kill
-looks through the last segment, at some five microseconds for each of these, and everybody waits for that."""
+"""Puts of other processes after which a segment rolls: the owner after a kill scans the last segment, at about five
+microseconds for each of these, and everybody waits for that."""
 
 
 _MANY_OF_OTHERS: Final = 1_000
-"""With so many of them, whoever owns the store next has it sooner if the segment is sealed: its footer says what is in
-it."""
+"""Puts of other processes from which on the segment is sealed at closing: its footer saves the next owner the scan."""
 
 
 class ActiveSegment:
-    """The last segment of a log, open for its owner.
+    """The last segment of a log, as its owner writes it.
 
     Attributes:
-        segment: what readers may see; it grows with `commit`.
+        segment: the segment as readers see it; it grows with `commit`.
         next: the offset of the next record.
     """
 
@@ -75,7 +74,7 @@ class ActiveSegment:
     )  # fmt: skip
 
     def __init__(self, fs: FileSystem, file: File, segment: Segment, index: SegmentIndex) -> None:
-        """Go on behind the segment's last frame."""
+        """Continue after the segment's last frame."""
         self._file = file
         self._pooled = file if isinstance(file, PooledFile) else None
         self._write_alone = file.write_alone if isinstance(file, PooledFile) else partial(_write_one, file)
@@ -91,14 +90,14 @@ class ActiveSegment:
         self._known: list[Producer] = []
         self._torn = False
         self._limit = 0
-        # As many as there may be: each has a frame before its own.
+        # An upper bound: each of those puts has a control frame before its own.
         self._of_others = sum(index.frames) // 2
-        # Everything before this offset is counted in the index.
+        # The index counts everything before this offset.
         self._counted = segment.end
         self._count_entries()
 
     def _count_entries(self) -> None:
-        """Let the footer be as large as what readers may see makes it."""
+        """Reset the expected size of the footer to that of the committed frames."""
         positions = self._index.positions
         self._indexed = len(positions)
         self._opens_at = positions[-1] + INDEX_STRIDE if positions else 0
@@ -106,17 +105,17 @@ class ActiveSegment:
 
     @classmethod
     def create(cls, fs: FileSystem, path: str, header: SegmentHeader) -> ActiveSegment:
-        """Make a new segment file, durably.
+        """Create a segment file durably.
 
         Raises:
-            StorageError: as mapped from the system's error; what was made of the file is removed.
+            StorageError: as mapped from the system's error; the incomplete file is removed.
         """
         try:
             file = fs.open(path, create=True)
             try:
                 write_all(file, [header.encode()], 0)
                 sync_file(file, path)
-                # CRASH: 1. Without its name in the directory the segment never was; nothing was promised in it.
+                # CRASH: 1. Without its name in the directory, the segment never existed; nothing was promised in it.
                 sync_directory(fs, os.path.dirname(path))
             except BaseException:
                 file.close()
@@ -128,11 +127,11 @@ class ActiveSegment:
 
     @property
     def ready(self) -> bool:
-        """Whether `flush` opens no file: one that was idle may be closed."""
+        """Whether `flush` opens no file: an idle one may be closed."""
         return is_ready(self._file)
 
     def wake(self) -> None:
-        """Open the file if it was closed while it was idle. Blocking.
+        """Reopen the file if it was closed while it was idle. Blocking.
 
         Raises:
             StorageError: as mapped from the system's error.
@@ -144,32 +143,32 @@ class ActiveSegment:
 
     @property
     def crowded(self) -> bool:
-        """Whether the segment has many puts of other processes, who wait for the next owner."""
+        """Whether the segment has many puts of other processes, which wait for the next owner."""
         return self._of_others >= _MANY_OF_OTHERS
 
     @property
     def position(self) -> int:
-        """Where the next frame goes, bytes, counting what is staged."""
+        """The byte position of the next frame, counting what is staged."""
         return self._position + self._staged_bytes
 
     def stage(
         self, columns: Columns, limit: int, *, watermark: int, time_ns: int, codec: int, atomic: bool,
         producers: ProducerTable | None = None, origin: Origin | None = None,
     ) -> tuple[int, int] | None:  # fmt: skip
-        """Encode records to be written next.
+        """Stage records: encode them for the next `flush`.
 
         Args:
             columns: the records; with `atomic` they become one put.
-            limit: the segment's size, with its footer; a segment without records takes any.
+            limit: the largest size of the segment with its footer; an empty segment takes a put of any size.
             watermark: everything below this offset is durable.
             time_ns: the batch's time.
             codec: see `aiodq.format.codecs`.
             atomic: all or nothing.
-            producers: who is known; a segment begins with them.
-            origin: whose put it is, if that is to be known; it is atomic then.
+            producers: the known producers, with which a segment begins.
+            origin: the producer and sequence of an idempotent put; the put is atomic then.
 
         Returns:
-            The first offset and the one behind the last, or None where the segment has to roll first.
+            The first offset and the one after the last, or None if the segment has to roll first.
         """
         if limit != self._limit:
             self._keep_within(limit)
@@ -187,7 +186,7 @@ class ActiveSegment:
         )
         staged = [*controls, *(frame.data for frame in frames)]
         size, position = sum(map(len, staged)), self.position
-        # What is staged at once is one run, which an index never divides, and control frames before it.
+        # What is staged at once is one run, which never spans two index entries, with control frames before it.
         indexed, opens_at, begins = self._indexed, self._opens_at, position
         for length in (*map(len, controls), 0):
             if begins >= opens_at:
@@ -207,7 +206,7 @@ class ActiveSegment:
         return first, self.next
 
     def _enter(self, controls: list[bytes], frames: list[Encoded], position: int, time_ns: int) -> None:
-        """Have entries in the index for what is staged from `position` on, once it is committed."""
+        """Prepare index entries for what is staged from `position` on; `commit` adds them."""
         relative = self.next - self.segment.base
         for control in controls:
             self._entries.append((IndexEntry(position, relative, 0, 1, time_ns), False, 0, 0))
@@ -219,7 +218,7 @@ class ActiveSegment:
             relative += frame.records
 
     def stage_end(self, producers: ProducerTable, limit: int, *, watermark: int, time_ns: int) -> None:
-        """Let the segment end with who is known, where its size allows that: nothing else is to be put into it."""
+        """Stage the known producers as the last frame of the segment, if they fit its size."""
         frame = encode_producers(producers.rows(), self.segment.context, watermark, time_ns, first=self.next)
         position = self.position
         if position + len(frame) + footer_bytes(self._indexed + 1) > limit:
@@ -231,8 +230,8 @@ class ActiveSegment:
         self._fits_until = 0
 
     def _is_full(self, messages: int, *, of_other: bool) -> bool:
-        """Return whether the segment has too many messages for so many more, or too many puts of other processes."""
-        # A roll that failed half-way may have left it sealed: frames over the footer would be lost behind it.
+        """Return whether the segment is full: of messages, if so many more are added, or of others' puts."""
+        # A failed roll may have left it sealed: frames written over the footer would be lost.
         if self.segment.sealed or self.next + messages - self.segment.base > MAX_RELATIVE:
             return True
         return of_other and self._of_others >= _MOST_OF_OTHERS and self.next > self.segment.base
@@ -245,7 +244,7 @@ class ActiveSegment:
         producers: ProducerTable | None,
         origin: Origin | None,
     ) -> list[bytes]:
-        """Return what is to stand before a put: who was known before the segment, and whose it is."""
+        """Return the control frames that precede a put: the known producers at the segment's start, and the origin."""
         context, first, controls = self.segment.context, self.next, []
         if producers is not None and producers.puts and first == self.segment.base:
             controls.append(encode_producers(producers.rows(), context, watermark, time_ns))
@@ -255,26 +254,26 @@ class ActiveSegment:
         return controls
 
     def _control(self, frame: BytesLike, origin: Origin, messages: int, watermark: int, time_ns: int) -> bytes:
-        """Return what is to stand before the first frame of somebody's put."""
+        """Return the control frame that precedes the first frame of a put and names its origin."""
         put = PutOf(origin.producer, origin.sequence, self.next, messages, FRAME_START.unpack_from(frame)[1])
         return encode_put(put, self.segment.context, watermark, time_ns)
 
     def append(
         self, body: bytes, limit: int, *, watermark: int, time_ns: int, zeros_ahead: bool, origin: Origin | None = None
     ) -> int:
-        """Write one plain record at once, and show it to readers: `stage`, `flush` and `commit` in one step.
+        """Write one plain record at once and make it visible: `stage`, `flush` and `commit` in one step.
 
         Args:
             body: the record.
             limit: as for `stage`.
-            watermark: likewise.
-            time_ns: when it was put.
-            zeros_ahead: write zeros behind it, if few are left and syncs gain by them: a sync comes next.
-            origin: whose put it is, if that is to be known.
+            watermark: as for `stage`.
+            time_ns: the time of the put.
+            zeros_ahead: a sync comes next: write zeros ahead if few are left and syncs gain by them.
+            origin: the producer and sequence of an idempotent put.
 
         Returns:
-            Its offset, or -1 where it has to go the long way: the segment rolls first, something is to be cut off, or
-            the file to be opened again.
+            Its offset, or -1 if it has to go through `stage`: the segment rolls first, something is to be truncated, or
+            the file is to be reopened.
 
         Raises:
             StorageError: call `rollback`.
@@ -284,7 +283,7 @@ class ActiveSegment:
         segment, offset, position = self.segment, self.next, self._position
         frame = encode_compact(body, segment.context, offset, watermark, time_ns)
         if origin is not None:
-            # Where an entry of the index begins between the two frames, they go the long way.
+            # Where an index entry would begin between the two frames, they go through `stage`.
             apart = position < self._opens_at <= position + PUT_FRAME_BYTES
             full = self._of_others >= _MOST_OF_OTHERS and offset > segment.base
             frame = b"" if apart or full else self._control(frame, origin, 1, watermark, time_ns) + frame
@@ -314,7 +313,7 @@ class ActiveSegment:
         segment.records += 1
         segment.raw_bytes += len(body)
         segment.data_end = segment.size = end
-        # INVARIANT: last, as readers in other threads believe it.
+        # INVARIANT: set last, as readers in other threads rely on it.
         segment.end = offset + 1
         return offset
 
@@ -323,7 +322,7 @@ class ActiveSegment:
         self._fit()
 
     def _fit(self) -> None:
-        """See up to which position `append` may write without looking at anything but that."""
+        """Compute the position up to which `append` may write without any other check."""
         segment = self.segment
         if self._torn or self._staged or segment.sealed:
             self._fits_until = 0
@@ -333,7 +332,7 @@ class ActiveSegment:
         self._fits_until = min(self._limit - footer, self._position + records * COMPACT_MIN)
 
     def _note(self, position: int, offset: int, time_ns: int, raw_bytes: int, *, of_other: bool) -> None:
-        """Enter a record that was just written in the index, and the frame before it that says whose it is, if any."""
+        """Index a record that was just written, and the control frame before it, if any."""
         self._count()
         self._of_others += of_other
         segment, index = self.segment, self._index
@@ -346,10 +345,10 @@ class ActiveSegment:
             self._fit()
 
     def _count(self) -> None:
-        """Count in the index what `append` wrote since it was counted last.
+        """Add to the index what `append` wrote since the last count.
 
-        Each is a frame in the last entry, and none is older than the one before. The next one to count them does: an
-        entry is a few pages long, and who reads a segment that grows needs no more of it than where it begins.
+        Each is a frame of the last entry, and none is older than the one before. `append` leaves the count to the next
+        caller: an entry is a few pages long, and a reader of a growing segment needs only its beginning.
         """
         index, segment = self._index, self.segment
         if count := segment.end - self._counted:
@@ -361,7 +360,7 @@ class ActiveSegment:
 
     @property
     def staged_bytes(self) -> int:
-        """What waits to be written."""
+        """The staged bytes that are not written yet."""
         return self._staged_bytes
 
     def flush(self) -> None:
@@ -388,14 +387,14 @@ class ActiveSegment:
         self._ahead.top_up(self._position, self._limit)
 
     def commit(self, producers: ProducerTable | None = None) -> None:
-        """Show readers what was written; `producers` are told whose it is."""
+        """Make visible to readers what was written; tell `producers` whose puts they are."""
         segment = self.segment
         if self._known and producers is not None:
             for row in self._known:
                 producers.note(row)
         self._known.clear()
         if segment.sealed:
-            return  # nothing was, and its size is that of the footer, too
+            return  # nothing was written, and its size includes the footer
         self._count()
         for entry, joined, flags, raw_bytes in self._entries:
             self._index.add(entry, joined=joined, flags=flags, raw_bytes=raw_bytes)
@@ -410,7 +409,7 @@ class ActiveSegment:
         self._fit()
 
     def rollback(self) -> None:
-        """Forget what was staged or written since the last commit; it is cut off before anything else is written."""
+        """Drop what was staged or written since the last commit; it is truncated before the next write."""
         self._staged.clear()
         self._staged_bytes = 0
         self._entries.clear()
@@ -421,24 +420,24 @@ class ActiveSegment:
         self._count_entries()
 
     def sync(self) -> None:
-        """Return when all that was written before is on the device.
+        """Sync: on return, everything written before is on the device.
 
         Raises:
-            StoreFailedError: nobody knows what is there.
+            StoreFailedError: it is unknown what is on disk.
         """
         position = self.segment.data_end
         sync_file(self._file, self.segment.path)
         self._ahead.synced(position)
 
     def begin_sync(self, submit: Callable[[File], object]) -> bool:
-        """As `PooledFile.begin_sync`: what `sync` does, in two steps."""
+        """Begin the first half of `sync`; see `PooledFile.begin_sync`."""
         return self._pooled is not None and self._pooled.begin_sync(submit)
 
     def end_sync(self, position: int, error: int) -> None:
-        """The sync that was begun when the frames ended at `position` has ended, with this errno, 0 for none.
+        """Note the end of a sync, with its errno (0 for none), begun when the frames ended at `position`.
 
         Raises:
-            StoreFailedError: nobody knows what is there.
+            StoreFailedError: it is unknown what is on disk.
         """
         if self._pooled is not None:
             self._pooled.end_sync(synced=not error)
@@ -452,7 +451,7 @@ class ActiveSegment:
         Raises:
             StorageError: as mapped from the system's error.
         """
-        # INVARIANT: with part of a footer behind the frames, nothing is appended before that is cut off.
+        # INVARIANT: after a partly written footer, nothing is appended before that is truncated.
         self._torn = True
         self._fits_until = 0
         self._count()
@@ -465,10 +464,10 @@ class ActiveSegment:
         self.segment.index = None
 
     def close(self) -> None:
-        """Cut off what a failed write left and what was allocated ahead, if that still works, and close the file.
+        """Truncate what a failed write left and what was preallocated, if that still works, and close the file.
 
         Raises:
-            StorageError: one of these could not be done; the file is closed all the same.
+            StorageError: one of these failed; the file is closed all the same.
         """
         try:
             if self._torn:

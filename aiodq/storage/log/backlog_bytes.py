@@ -1,4 +1,4 @@
-"""How many bytes lie before a channel, from what is in memory of a log's segments."""
+"""Estimates of a channel's backlog in bytes, from what is in memory of a log's segments."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ __all__ = ["BacklogBytes", "position_in", "segment_at"]
 
 
 def segment_at(segments: Sequence[Segment], offset: int) -> Segment | None:
-    """Return the segment that holds an offset, or would if damage had not taken it; None where none does."""
+    """Return the segment that holds an offset, or would but for damage; None if there is none."""
     at = bisect_right(segments, offset, key=lambda segment: segment.base) - 1
     return segments[at] if at >= 0 and offset < segments[at].end else None
 
 
 class BacklogBytes:
-    """Sums of one log's segments, made anew only when the list of them changes."""
+    """Running sums over one log's segments, recomputed only when their list changes."""
 
     def __init__(self) -> None:
-        """Begin without segments."""
+        """Make sums of no segments."""
         self._segments: Sequence[Segment] = ()
         self._before: list[int] = []
 
     def of(self, segments: Sequence[Segment], floor: int, depth: int) -> int:
-        """Return about how many bytes so many messages take, of those from `floor` on: the payloads, uncompressed.
+        """Return about how many bytes `depth` of the messages from `floor` on take: the payloads, uncompressed.
 
-        Those that are settled among them are taken for as large as the others.
+        The settled ones among them are assumed to be as large as the others.
 
         Args:
             segments: the log's, in order.
             floor: the first offset that counts.
-            depth: how many messages count.
+            depth: how many messages count of those from `floor` on.
         """
         if not segments or depth <= 0:
             return 0
@@ -48,7 +48,7 @@ class BacklogBytes:
 
     def _from(self, segments: Sequence[Segment], offset: int) -> int:
         if segments is not self._segments:
-            # All but the last are full: what they hold does not change any more.
+            # All but the last are full, so their sizes no longer change.
             self._before = list(accumulate((segment.raw_bytes for segment in segments[:-1]), initial=0))
             self._segments = segments
         at = max(bisect_right(segments, offset, key=lambda segment: segment.base) - 1, 0)
@@ -56,9 +56,9 @@ class BacklogBytes:
 
 
 def position_in(segment: Segment, offset: int, index: SegmentIndex | None) -> int:
-    """Return about where in a segment's file an offset lies: to the entry of its index, and within it by the number.
+    """Return about where in a segment's file an offset lies: by its index entry, and by interpolation within that.
 
-    Without an index, all records count as alike in size.
+    Without an index, all records are assumed to be equally large.
     """
     if offset <= segment.base:
         return SEGMENT_HEADER.size
@@ -68,7 +68,7 @@ def position_in(segment: Segment, offset: int, index: SegmentIndex | None) -> in
     first, following = 0, segment.end - segment.base
     position, behind = SEGMENT_HEADER.size, segment.data_end
     if index is not None:
-        # Positions first: they are the first to grow where a thread writes on meanwhile.
+        # Positions first: they are the first to grow if a thread appends meanwhile.
         positions, firsts = index.positions, index.firsts
         entry = bisect_right(firsts, relative)
         if entry:
@@ -80,7 +80,7 @@ def position_in(segment: Segment, offset: int, index: SegmentIndex | None) -> in
 
 
 def _below(segment: Segment, offset: int) -> int:
-    """Return about how many of a segment's bytes lie below an offset."""
+    """Return about how many payload bytes of a segment lie below an offset."""
     frames = segment.data_end - SEGMENT_HEADER.size
     below = position_in(segment, offset, segment.index) - SEGMENT_HEADER.size
     return round(segment.raw_bytes * below / frames) if frames > 0 else 0

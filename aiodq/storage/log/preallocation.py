@@ -1,13 +1,13 @@
-"""Zeros written ahead of a growing segment's end, so that the sync of a small write has no new size to commit.
+"""Preallocation: zeros written ahead of a growing segment's end, so that a sync has no new size to commit.
 
-A sync of a file that grew has its new size and its new blocks to commit as well as the bytes, which takes the device
-longer than the bytes do. Measured on ext4, synced each time, beside appending: batches of 132 bytes go 1.5 times as
-fast, of 13 KB twice, of 132 KB no faster. `posix_fallocate` and a larger size without blocks gain as much for the
-smallest and nothing, or 1.3 times, for 13 KB: blocks that were never written cost a commit when they are.
+A sync of a file that grew commits the new size and the new blocks as well as the bytes, which takes the device longer
+than the bytes do. Measured on ext4, synced each time, against appending: batches of 132 bytes are 1.5 times as fast, of
+13 KB twice, of 132 KB no faster. `posix_fallocate` and a larger size without blocks gain as much for the smallest, but
+nothing, or 1.3 times, for 13 KB: blocks that were never written cost a commit at their first write.
 
-INVARIANT: between a segment's last frame and its file's end are zeros and nothing else, but for a write that is under
-way or failed. Whoever reads a segment without a footer takes them for not written; they end with the seal, at closing,
-and at the next opening.
+INVARIANT: between a segment's last frame and its file's end are only zeros, except for a write that is in progress or
+failed. Readers of a segment without a footer treat the zeros as not written; sealing, closing and the next opening
+remove them.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ __all__ = ["Preallocation"]
 
 _PAGE: Final = 4096
 _MOST: Final = 256 * 1024
-"""Bytes of zeros at once: writing them holds the caller up for some 0.05 ms."""
+"""Zeros written at once, in bytes: writing them blocks for about 0.05 ms."""
 
 _SMALL: Final = 64 * 1024
-"""A sync of more bytes than these gains nothing."""
+"""Bytes in one sync above which zeros gain nothing."""
 
 _SHARE: Final = 100
-"""No more than the hundredth part of the free space is taken, so that many topics leave some to others."""
+"""One part in so many of the free space is used at most, so that many topics leave room for others."""
 
 _ZEROS: Final = memoryview(bytes(_MOST))
 
 
 class Preallocation:
-    """The zeros behind one segment's last frame.
+    """The zeros after one segment's last frame.
 
-    As many are written as the segment has bytes of frames, 4 KiB at least and 256 at most, once those before are used
-    up and as long as each sync covers little: a topic of a few messages has none, nor has one that is seldom synced.
+    As many are written as the segment has bytes of frames, between 4 and 256 KiB, once the previous ones are used up,
+    and as long as each sync covers little: a topic of a few messages has none, nor has one that is seldom synced.
     """
 
     def __init__(self, fs: FileSystem, file: File, path: str) -> None:
-        """Begin without zeros."""
+        """Start without zeros."""
         self._fs = fs
         self._file = file
         self._path = path
@@ -54,22 +54,22 @@ class Preallocation:
         self._refused = False
 
     def synced(self, position: int) -> None:
-        """Everything before `position` is on the device. May be called at any time."""
+        """Note that everything before `position` is on the device. May be called at any time."""
         self._synced = position
 
     def top_up(self, position: int, limit: int) -> None:
-        """Write zeros from the frames' end on, not beyond `limit`, if few are left. That they cannot be is no error."""
+        """Write zeros from the frames' end on, not beyond `limit`, if few are left. Failing to do so is no error."""
         synced = self._synced
         if position < self._end or synced is None or position - synced > _SMALL or self._refused:
             return
         target = min(2 * position, position + _MOST, limit) // _PAGE * _PAGE
         if target - position < _PAGE or not self._has_room(target - position):
             return
-        # CRASH: 15. Any part of them may be missing, and what is written over them later may be torn.
+        # CRASH: 15. Any part of them may be missing, and later writes over them may be torn.
         try:
             self._end = write_all(self._file, [_ZEROS[: target - position]], position)
         except OSError:
-            # Whatever got there is given back: others have more use for it.
+            # What was written is given back: others need the space more.
             self._refused, self._end = True, target
             self.give_back(position)
 
@@ -78,14 +78,14 @@ class Preallocation:
         return free is None or size <= free // _SHARE
 
     def give_back(self, position: int) -> None:
-        """Cut off the zeros behind the frames' end. Where that fails they stay, and are cut off at the next opening."""
+        """Truncate the zeros after the frames' end. If that fails they stay until the next opening."""
         if self._end <= position:
             return
         with suppress(OSError):
-            # CRASH: 15. Not synced; a power cut brings the zeros back, and the next opening cuts them off.
+            # CRASH: 15. Not synced; a power cut brings the zeros back, and the next opening truncates them.
             self._file.truncate(position)
             self._end = 0
 
     def gone(self) -> None:
-        """Somebody has cut the file off behind its frames."""
+        """Note that somebody has truncated the file after its frames."""
         self._end = 0

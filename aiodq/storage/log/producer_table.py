@@ -1,4 +1,4 @@
-"""What a log holds of whom: the last puts of each producer, by which one that comes again is known."""
+"""The producer table: the last puts of each producer of a log, by which a repeated put is recognised."""
 
 from __future__ import annotations
 
@@ -32,61 +32,61 @@ if TYPE_CHECKING:
 __all__ = ["MOST_PENDING", "Origin", "ProducerTable"]
 
 MOST_PENDING: Final = 16
-"""So many puts of a producer are known: it has no more of them unacknowledged in one topic."""
+"""Puts known of each producer: it has no more of them unacknowledged in one topic."""
 
 _MOST: Final = 1000
-"""Producers known of one topic; beyond that those are forgotten that have been silent for longest."""
+"""Producers known of one topic; beyond that, those silent for longest are forgotten."""
 
 _IDLE_NS: Final = 3600 * 1_000_000_000
-"""After such a time a producer is forgotten."""
+"""Nanoseconds of silence after which a producer is forgotten."""
 
 _FURTHEST: Final = 4
-"""So many segments are looked through, from the last one back, where none begins with what was known before."""
+"""Segments that are searched, from the last one back, if none begins with the table as it was before."""
 
 _KIND_AT: Final = 8
 _CONTROL: Final = re.compile(bytes([91, KIND_PUT, KIND_PRODUCERS, 93]) + rb"\x00\x00\x00", re.DOTALL)
 _CHUNK: Final = 1 << 20
 _PRODUCER: Final = struct.Struct(f"<I{FRAME_PREFIX.size - 4}xQ")
 _SHORTEST: Final = _PRODUCER.size
-"""Bytes of a frame by which it is told whose put it names, if it is one."""
+"""Bytes of a control frame that are needed to tell its length and producer."""
 
 
 class ProducerTable:
-    """The last puts of each producer, in the order in which they were put.
+    """The last puts of each producer, in the order of the puts.
 
     Attributes:
-        puts: those of each producer, by sequence, the one that was silent for longest first. Empty: nobody is known.
+        puts: by producer, the one silent for longest first, and by sequence. Empty: none is known.
     """
 
     def __init__(self) -> None:
-        """Know nobody."""
+        """Make an empty table."""
         self.puts: dict[int, dict[int, Producer]] = {}
 
     def __len__(self) -> int:
-        """Return how many producers are known."""
+        """Return the number of known producers."""
         return len(self.puts)
 
     def rows(self) -> list[Producer]:
-        """Return all that is known, oldest producer first."""
+        """Return all known puts, those of the producer silent for longest first."""
         return list(chain.from_iterable(puts.values() for puts in self.puts.values()))
 
     def find(self, origin: Origin) -> range | None:
-        """Return the offsets of a put that is in the log already, or None."""
+        """Return the offsets of a put if the log holds it already, or None."""
         put = self.puts.get(origin.producer, {}).get(origin.sequence)
         return None if put is None else range(put.first, put.first + put.messages)
 
     def last(self, producer: int) -> int | None:
-        """Return the sequence of a producer's last put, or None where nobody knows it."""
+        """Return the sequence of a producer's last put, or None if the producer is unknown."""
         puts = self.puts.get(producer)
         return None if puts is None else next(reversed(puts))
 
     def note(self, row: Producer) -> None:
-        """Know of a put that is in the log from now on."""
+        """Add a put that is in the log now."""
         puts = self.puts.pop(row.producer, {})
         puts[row.sequence] = row
         while len(puts) > MOST_PENDING:
             del puts[next(iter(puts))]
-        self.puts[row.producer] = puts  # behind all who have been silent for longer
+        self.puts[row.producer] = puts  # after all that have been silent for longer
         while len(self.puts) > _MOST or self._oldest_ns() < row.time_ns - _IDLE_NS:
             del self.puts[next(iter(self.puts))]
 
@@ -95,13 +95,13 @@ class ProducerTable:
         return puts[next(reversed(puts))].time_ns
 
     def recall(self, fs: FileSystem, segments: Sequence[Segment], end: int, salt: int) -> None:
-        """Know what a log's files say. Blocking.
+        """Load the table from a log's files. Blocking.
 
         Args:
-            fs: the log's.
-            segments: the log's, in order, whose ends are right.
-            end: the offset behind the last record of the log.
-            salt: of the segments that an owner has written; those that were taken over tell of nobody.
+            fs: the log's file system.
+            segments: the log's, in order, with their ends verified.
+            end: the offset after the last record of the log.
+            salt: that of the segments written by an owner; adopted ones name no producers.
 
         Raises:
             StorageError: as mapped from the system's error.
@@ -113,7 +113,7 @@ class ProducerTable:
             try:
                 rows, whole = _recalled(fs, segment, end)
             except StoreNotFoundError:
-                break  # retention has deleted it meanwhile, and what is older before it
+                break  # retention has deleted it meanwhile, and older ones before it
             found.append(rows)
             if whole:
                 break
@@ -122,15 +122,15 @@ class ProducerTable:
 
 
 class _Place(NamedTuple):
-    """Where a control frame seems to stand."""
+    """The position of what looks like a control frame."""
 
     position: int
     producer: int | None
-    """Whose put it names; None where it tells of several."""
+    """The producer whose put it names; None for a frame that holds a table."""
 
 
 def _recalled(fs: FileSystem, segment: Segment, end: int) -> tuple[list[Producer], bool]:
-    """Return what one segment says, and whether that is everything: it begins with what was known before."""
+    """Return a segment's rows, and whether they are complete: the segment holds a table from its start or its end."""
     with opened(fs, segment.path) as file:
         window = Window(file, segment.path, segment.data_end)
         if segment.sealed and (rows := _told_at_the_end(window, segment)) is not None:
@@ -138,13 +138,13 @@ def _recalled(fs: FileSystem, segment: Segment, end: int) -> tuple[list[Producer
         places = list(_places(window, segment))
         latest = _latest(places)
         rows, whole, sure = _rows(window, segment, latest, end)
-        if not sure and len(latest) < len(places):  # an earlier put is known in the place of one that is none
+        if not sure and len(latest) < len(places):  # an earlier put counts in place of one that is not real
             rows, whole, _ = _rows(window, segment, places, end)
     return rows, whole
 
 
 def _told_at_the_end(window: Window, segment: Segment) -> list[Producer] | None:
-    """Return who was known where a segment ends, or None where it does not say so."""
+    """Return the table with which a segment ends, or None if it has none."""
     try:
         length = TRAILER.unpack(window.read(segment.data_end - TRAILER.size, TRAILER.size))[0]
         position = segment.data_end - length
@@ -157,11 +157,11 @@ def _told_at_the_end(window: Window, segment: Segment) -> list[Producer] | None:
         at = window.at(position, frame.length)
         return decode_producers(memoryview(window.data), at, frame, segment.context, path=segment.path)
     except CorruptionError:
-        return None  # it is found by a look through the segment who can be
+        return None  # the segment's scan finds what can be found
 
 
 def _rows(window: Window, segment: Segment, places: Iterable[_Place], end: int) -> tuple[list[Producer], bool, bool]:
-    """Return what control frames say, whether that is everything, and whether each put is what it seems to be."""
+    """Return the rows of control frames, whether they are complete, and whether each frame was a real put."""
     rows: list[Producer] = []
     whole, sure = False, True
     for place in places:
@@ -182,15 +182,15 @@ def _rows(window: Window, segment: Segment, places: Iterable[_Place], end: int) 
                 rows += decode_producers(view, at, frame, segment.context, path=segment.path)
                 whole = whole or frame.first == segment.base
         except CorruptionError:
-            # Bytes of a message that only look like one, or damage that reading the messages tells of.
+            # Bytes of a message that only look like one, or damage, which reading the messages will report.
             sure = sure and place.producer is None
     return rows, whole, sure
 
 
 def _latest(places: Sequence[_Place]) -> list[_Place]:
-    """Return those that tell of the last puts of each producer, as many as are known, and those that tell of several.
+    """Return the frames of each producer's last puts, as many as are kept, and all frames that hold a table.
 
-    There may be a frame for each message of the log: what is not needed is not read.
+    There may be one frame for each message of the log, so only what is needed is read.
     """
     left: dict[int, int] = {}
     found: list[_Place] = []
@@ -205,7 +205,7 @@ def _latest(places: Sequence[_Place]) -> list[_Place]:
 
 
 def _places(window: Window, segment: Segment) -> Iterator[_Place]:
-    """Yield where something looks like a control frame of producers; nothing but kind and length is checked."""
+    """Yield the positions of what looks like a producer's control frame; only kind and length are checked."""
     position, behind = SEGMENT_HEADER.size, 0
     while position + _SHORTEST <= segment.data_end:
         chunk = window.read(position, min(_CHUNK, segment.data_end - position))
@@ -219,7 +219,7 @@ def _places(window: Window, segment: Segment) -> Iterator[_Place]:
                 yield _Place(position + at, None)
             elif length == PUT_FRAME_BYTES:
                 yield _Place(position + at, producer)
-        # What lies across the border of two chunks is looked at again with the second.
+        # What spans two chunks is looked at again with the second.
         step = len(chunk) - _SHORTEST & ~(ALIGNMENT - 1)
         if step <= 0:
             return
@@ -227,7 +227,7 @@ def _places(window: Window, segment: Segment) -> Iterator[_Place]:
 
 
 def _put_of(window: Window, view: memoryview, at: int, frame: Frame, segment: Segment) -> Producer | None:
-    """Return the put that a frame names, if that stands behind it."""
+    """Return the put that a frame names, if that put follows it."""
     put = decode_put(view, at, frame, segment.context, path=segment.path)
     prefix = window.read(frame.end, min(64, segment.data_end - frame.end))
     following = read_prefix(prefix, 0, segment.context, position=frame.end, limit=segment.data_end, path=segment.path)

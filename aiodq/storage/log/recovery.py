@@ -1,4 +1,4 @@
-"""Finding out, at open, what a topic's files really hold: by the crash model of `aiodq.storage`."""
+"""Recovery: finding out, at open, what a topic's files really hold, by the crash model of `aiodq.storage`."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 __all__ = ["Recovery", "index_unit", "recover", "seal_file"]
 
 _MANY: Final = 8
-"""More bad ranges than this in one file, and the whole file is quarantined rather than each of them."""
+"""Bad ranges in one file above which the whole file is quarantined rather than each range."""
 
 
 @dataclass(slots=True)
 class Recovery:
-    """What was found.
+    """The result of a recovery.
 
     Attributes:
-        segments: in order; all but the last sealed, the last perhaps.
-        damages: what is wrong.
-        cut_bytes: unfinished writes taken off the end.
+        segments: in order; all but the last are sealed, the last perhaps.
+        damages: the damage found.
+        cut_bytes: bytes of unfinished writes that were truncated.
     """
 
     segments: list[Segment] = field(default_factory=list)
@@ -48,10 +48,10 @@ class Recovery:
 
 
 class _Task(NamedTuple):
-    """One segment's file while it is being looked into.
+    """One segment file during recovery.
 
-    `promised` is the offset below which everything was durable, as far as this segment could hold it; `copied`, that
-    nobody noted any.
+    `promised` is the offset below which everything was durable, as far as it concerns this segment; `copied`, that
+    there was no watermark.
     """
 
     fs: FileSystem
@@ -64,24 +64,24 @@ class _Task(NamedTuple):
 
 
 def recover(fs: FileSystem, directory: str, topic: UUID, promised: int, *, copied: bool = False) -> Recovery:
-    """Bring a topic's segments into a state that can be read and appended to.
+    """Bring a topic's segments into a state in which they can be read and appended to.
 
-    Only the last segment is scanned, and any other that has lost its footer; of the rest only header and footer tail
-    are read. Doing it twice finds the same.
+    Only the last segment is scanned, and any other that has lost its footer; of the others only the header and the
+    footer's tail are read. A second run finds the same.
 
     Args:
         fs: the file system.
         directory: the topic's.
-        topic: its uuid.
+        topic: the topic's uuid.
         promised: the noted watermark, or 0.
-        copied: there was no watermark, not even one of 0.
+        copied: the file `watermark` did not exist.
 
     Raises:
-        FormatVersionError: a segment is of a newer version; nothing was touched.
-        StorageError: the system refused; never taken for damage.
+        FormatVersionError: a segment has a newer version; nothing was touched.
+        StorageError: the system refused; this is never taken for damage.
     """
     result = Recovery()
-    # All are looked at before any is touched: one of a newer version may come last.
+    # All are looked at before any is touched: the last may have a newer version.
     own, foreign = own_segments(fs, directory, topic, promised)
     for path, found in foreign:
         _take_out(fs, path, found, result)
@@ -92,13 +92,13 @@ def recover(fs: FileSystem, directory: str, topic: UUID, promised: int, *, copie
             raise storage_error(cause, one.path) from cause
         if segment is not None:
             _append(result, segment, fs)
-    # CRASH: 1. An owner that was killed may have made a file whose name is not durable yet; from here on all are.
+    # CRASH: 1. A killed owner may have created a file whose name is not durable yet; from here on all are.
     sync_directory(fs, directory)
     return result
 
 
 def _append(result: Recovery, segment: Segment, fs: FileSystem) -> None:
-    """Add a segment behind the others, unless it repeats what they hold."""
+    """Append a segment to the result, unless it repeats offsets of the others."""
     reason = repeats(segment.base, result.segments[-1].end) if result.segments else ""
     if reason:
         result.damages.append(Damage(quarantine_file(fs, segment.path), 0, segment.size, reason))
@@ -132,17 +132,17 @@ def _recover_file(task: _Task) -> Segment | None:
 
 
 def _settle_sealed(task: _Task, segment: Segment) -> bool:
-    """Make a last segment durable of which only its footer says that it is; return False where it is not whole."""
-    # Without any watermark it is a copy or a backup, not what an owner left that was killed while it sealed.
+    """Make a last segment durable of which only the footer says that it is; return False if it is incomplete."""
+    # A log without a watermark file is a copy or a backup, not what an owner left that was killed while sealing.
     believed = task.copied or task.promised >= segment.end
     file = task.fs.open(task.path, write=True)
     try:
-        # CRASH: 4. Footer and last frames go to the device with one sync, and the footer may get there alone.
+        # CRASH: 4. Footer and last frames reach the device by one sync, and the footer may get there alone.
         if not believed and not _is_whole(task, segment, file):
             return False
         write_again(file, segment.data_end if believed else 0, task.found.size)
-        # CRASH: 4. Before, the footer may be gone again, whatever was promised of the frames; then the segment is
-        # scanned, as long as none follows it.
+        # CRASH: 4. Until the sync, the footer may be lost again, whatever was promised of the frames; then the segment
+        # is scanned, as long as none follows it.
         sync_file(file, task.path)
     finally:
         file.close()
@@ -155,7 +155,7 @@ def _is_whole(task: _Task, segment: Segment, file: File) -> bool:
 
 
 def _take_out(fs: FileSystem, path: str, found: Inspection, result: Recovery) -> None:
-    """Set aside a file in which there is nothing of this log that could be read."""
+    """Quarantine a file that holds nothing readable of this log."""
     target = quarantine_file(fs, path)
     reason = "" if found.header_error is None else found.header_error.message
     result.damages.append(Damage(target, 0, found.size, reason))
@@ -169,7 +169,7 @@ def _report_header(task: _Task) -> None:
 
 
 def _report_lost(task: _Task, contents: Contents) -> None:
-    """Report what had been promised and is not there, having set the bytes aside."""
+    """Report what was promised and is missing, after quarantining the bytes."""
     lost = [Damage(task.path, *item) for item in contents.lost]
     if contents.unfinished and not task.last:
         # The next segment began only after this one's footer was durable.
@@ -182,19 +182,19 @@ def _report_lost(task: _Task, contents: Contents) -> None:
 
 
 def _cut(task: _Task, file: File, contents: Contents) -> Segment:
-    """Leave a file that can go on or be sealed."""
+    """Truncate a file to its valid frames, so that it can be appended to or sealed."""
     found = task.found
     if found.header_error is not None:
         write_all(file, [found.header.encode()], 0)
     if found.size > contents.data_end:
-        # CRASH: 7. Whatever of this had been promised was quarantined before.
-        # CRASH: 15. Zeros that were written ahead are cut off whether or not something was torn before them.
+        # CRASH: 7. Whatever was promised of this was quarantined before.
+        # CRASH: 15. Zeros that were written ahead are truncated, whether or not something was torn before them.
         file.truncate(contents.data_end)
         if contents.unfinished and task.last:
             task.result.cut_bytes += max(found.written - contents.data_end, 0)
     if task.last:
         write_again(file, _unpromised(task, contents), contents.data_end)
-    # CRASH: 2. What was found is made durable before anyone is told of it; else a second crash could take it back.
+    # CRASH: 2. What was found is made durable before anyone sees it; otherwise a second crash could take it back.
     sync_file(file, task.path)
     segment = scanned_segment(task.path, contents, found.header.context)
     if not task.last:
@@ -203,7 +203,7 @@ def _cut(task: _Task, file: File, contents: Contents) -> Segment:
 
 
 def _unpromised(task: _Task, contents: Contents) -> int:
-    """Return from which byte on a segment may hold what is shown, but was never synced."""
+    """Return the position from which on a segment may show bytes that were never synced."""
     index, base = contents.index, task.found.header.context.base
     if task.promised <= base or not len(index):
         return 0
@@ -213,7 +213,7 @@ def _unpromised(task: _Task, contents: Contents) -> int:
 
 
 def seal_file(file: File, segment: Segment, index: SegmentIndex) -> None:
-    """Write the footer behind a segment's frames, sync, and mark the segment as sealed.
+    """Write the footer after a segment's frames, sync, and mark the segment as sealed.
 
     Raises:
         OSError: as the system gave it; the file still counts as unsealed.
@@ -222,7 +222,7 @@ def seal_file(file: File, segment: Segment, index: SegmentIndex) -> None:
     tail, footer = encode_footer(index, data_end=segment.data_end, end=relative_end, salt=segment.context.salt)
     end = write_all(file, [footer], segment.data_end)
     file.truncate(end)
-    # CRASH: 4. A footer that is not whole is cut away as an unfinished write, and written again.
+    # CRASH: 4. An incomplete footer is truncated like an unfinished write, and written again.
     sync_file(file, segment.path)
     segment.size = end
     segment.oldest_ns, segment.newest_ns = tail.oldest_ns, tail.newest_ns

@@ -1,4 +1,4 @@
-"""Which segments may go: pure rules over what is known of them."""
+"""Retention: which segments may be deleted, as pure rules over what is known of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Verdict", "expired", "gone_ns", "outgrown_ns"]
 
 _PARTS: Final = 4
-"""A segment takes messages of a quarter of `max_age` at most, so that none outlives its time by more than that."""
+"""A segment spans at most a quarter of `max_age`, so that no message outlives its time by more than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Verdict:
 
     Attributes:
         segments: oldest first.
-        forced_to: the offset up to which channels lose what they have not acked; 0 where they lose nothing.
+        forced_to: the offset up to which channels lose unacked messages; 0 if they lose none.
     """
 
     segments: tuple[Segment, ...]
@@ -42,12 +42,12 @@ def expired(
     consumed: Callable[[Segment], bool],
     asked: Iterable[Segment] = (),
 ) -> Verdict:
-    """Return which full segments go now: of those that are consumed, the oldest ones, and those of the others `asked`.
+    """Return which full segments go now: the oldest consumed ones, those `asked` that are consumed, those over a bound.
 
-    As many are looked at as go, and one more, besides those that are asked.
+    Besides `asked`, only the segments that go are looked at, and one more.
 
     Args:
-        listed: a log's; the last one is being written and never goes.
+        listed: the log's segments; the last one is being written and never goes.
         policy: the options.
         now_ns: wall time.
         consumed: whether every channel has acked all of a segment, durably.
@@ -73,7 +73,7 @@ def _full(listed: SegmentList) -> Iterator[Segment]:
 def _over_bounds(
     listed: SegmentList, going: Mapping[int, Segment], policy: Retention, now_ns: int
 ) -> Iterator[Segment]:
-    """Yield the oldest of the segments that stay, as long as the bounds on age, bytes and number ask to delete them."""
+    """Yield the oldest of the segments that stay, as long as a bound on age, bytes or number is exceeded."""
     total = listed.size - sum(segment.size for segment in going.values())
     number = len(listed.segments) - len(going)
     oldest_ns = None if policy.max_age is None else now_ns - _age_ns(policy.max_age)
@@ -90,19 +90,19 @@ def _over_bounds(
 
 
 def _written_ns(listed: SegmentList, at: int, now_ns: int) -> int:
-    """Return when a segment was written to last.
+    """Return the time of the last write to a segment.
 
-    What a clock ahead of time has written is at least as old as what was written next.
+    A segment written under a clock that was ahead is at least as old as the next one.
     """
     times = (listed.segments[later].newest_ns for later in range(at, len(listed.segments)))
     return next((written_ns for written_ns in times if written_ns <= now_ns), now_ns)
 
 
 def outgrown_ns(last: Segment, policy: Retention) -> int | None:
-    """Return the wall time from which on the segment being written has to be sealed, or None for no such time.
+    """Return the wall time at which the segment being written has to be sealed, or None if there is none.
 
-    Only what is sealed can go, and it goes as a whole: a segment that went on taking messages would keep its oldest
-    ones as long as its newest.
+    Only sealed segments can go, and each goes as a whole: one that went on taking messages would keep its oldest as
+    long as its newest.
     """
     if policy.max_age is None or last.empty:
         return None
@@ -110,7 +110,7 @@ def outgrown_ns(last: Segment, policy: Retention) -> int | None:
 
 
 def gone_ns(first: Segment, policy: Retention) -> int | None:
-    """Return the wall time from which on a segment is older than the bound on age, or None for no such time."""
+    """Return the wall time at which a segment exceeds the bound on age, or None if there is no bound."""
     return None if policy.max_age is None else first.newest_ns + _age_ns(policy.max_age)
 
 

@@ -1,4 +1,4 @@
-"""Staged segments become a topic's own: looked at, told whose they are and where they begin, moved into place."""
+"""Staged segments made a topic's own: checked, given the topic and a base offset, and moved into place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["check_staged", "move_in", "place", "placed"]
 
 
 def check_staged(fs: FileSystem, path: str, records: int) -> None:
-    """Make sure that both ends of a staged segment say that it holds so many messages. Blocking.
+    """Check that both ends of a staged segment say that it holds `records` messages. Blocking.
 
     Raises:
         CorruptionError: they do not.
@@ -37,9 +37,9 @@ def check_staged(fs: FileSystem, path: str, records: int) -> None:
 
 
 def place(fs: FileSystem, path: str, topic: UUID, base: int, records: int) -> None:
-    """Let a staged segment say that it is a topic's, and where it begins. Blocking.
+    """Write into a staged segment's header its topic and its base offset. Blocking.
 
-    Its frames say everything relative to that, and its checksums go on from a salt of its own.
+    Its frames are relative to that offset, and its checksums keep their own salt.
 
     Raises:
         CorruptionError: it is not what was written.
@@ -62,19 +62,19 @@ def _checked(file: File, path: str, records: int) -> SegmentHeader:
 
 
 def move_in(fs: FileSystem, directory: str, staged: Sequence[tuple[str, int]]) -> None:
-    """Move staged segments to their places, durably. One that is no longer staged is in its place, or was. Blocking.
+    """Move staged segments into place, durably. Those that are no longer staged were moved before. Blocking.
 
     Raises:
-        StorageError: as mapped from the system's error; it may be repeated.
+        StorageError: as mapped from the system's error; retrying is safe.
     """
     moving = [(path, base) for path, base in staged if fs.exists(path)]
     try:
         for path, base in moving:
-            # The first takes the name of the empty segment that the log would have gone on with.
+            # The first one takes the name of the empty segment that the log would have continued with.
             fs.rename(path, segment_path(directory, base))
-        # CRASH: 11. Nothing else is appended before both names are durable: no power cut brings a staged one back once
-        # retention may have deleted what it became. Nor is the commit noted as done: an owner that was killed may have
-        # moved them and no more.
+        # CRASH: 11. Nothing else is appended before both directories are durable: no power cut brings a staged file
+        # back once retention may have deleted the segment it became. Nor is the commit marked as done: a killed owner
+        # may have only moved the files.
         if staged and fs.exists(directory):
             sync_directory(fs, directory)
             _sync_staging(fs, os.path.dirname(staged[0][0]))
@@ -83,7 +83,7 @@ def move_in(fs: FileSystem, directory: str, staged: Sequence[tuple[str, int]]) -
 
 
 def _sync_staging(fs: FileSystem, directory: str) -> None:
-    """Make durable that files have left a writer's directory, which the writer may be removing at this moment."""
+    """Sync a writer's directory, which files have left; the writer may be removing it at this moment."""
     try:
         if fs.exists(directory):
             sync_directory(fs, directory)

@@ -1,4 +1,4 @@
-"""A topic's log, for its owner: append, roll, sync, give up, recover."""
+"""A topic's log, as its owner writes it: append, roll, sync, give up, recover."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What the log needs of a topic's options: the size at which a segment rolls, and the codec's number."""
+    """The options that a log needs: the size at which a segment rolls, and the number of the codec."""
 
     segment_bytes: int
     codec: int = CODEC_NONE
 
     @classmethod
     def of(cls, options: StoreOptions) -> LogOptions:
-        """Return what the log needs: chosen in another process, the options may ask for a codec that is not here."""
+        """Return these options. Chosen in another process, they may name a codec that is not installed here."""
         try:
             codec = codec_number(options.compression)
         except MissingExtraError:
@@ -63,22 +63,22 @@ class LogOptions:
 
 
 class TopicLog:
-    """The segments of one topic.
+    """The log of one topic: its segments.
 
-    Blocking, and not to be called from two threads at once, with two exceptions: `sync` may run during `stage`, `flush`
-    and `commit`, and readers at any time.
+    Blocking, and not for two threads at once, with two exceptions: `sync` may run during `stage`, `flush` and
+    `commit`, and readers may read at any time.
 
     Attributes:
         directory: the topic's.
-        options: may be replaced; what is staged next goes by the new ones.
-        meta: its description.
+        options: may be replaced; what is staged next uses the new ones.
+        meta: the topic's description.
         segments: in order; the last one is being written.
-        listed: the same, with what they hold.
-        damages: what was found wrong at open.
-        cut_bytes: unfinished writes that were taken off at open.
+        listed: the same, with running sums.
+        damages: damage found at open.
+        cut_bytes: bytes of unfinished writes truncated at open.
         durable: the offset below which everything is on the device.
-        closed: its files are closed, or are being closed.
-        producers: who put what, as far as that is to be known; nobody before `recall`.
+        closed: whether its files are closed or being closed.
+        producers: the producer table; empty before `recall`.
     """
 
     __slots__ = (
@@ -89,14 +89,14 @@ class TopicLog:
     def __init__(
         self, fs: FileSystem, directory: str, options: LogOptions, clock: Clock, record: StoredOptions | None = None
     ) -> None:
-        """Open the topic's files, or make them, and recover.
+        """Open or create the topic's files, and recover.
 
         Args:
             fs: the store's.
             directory: the topic's.
-            options: how it is written.
+            options: the size of its segments, and their codec.
             clock: the store's.
-            record: what is kept of its options if it is made now.
+            record: the options to store if the topic is created now.
 
         Raises:
             FormatVersionError: written by a newer aiodq; nothing was touched.
@@ -136,7 +136,7 @@ class TopicLog:
             raise
 
     def _keep_watermark(self) -> None:
-        """Set aside a watermark that cannot be read, before it is written over."""
+        """Quarantine a watermark that cannot be read, before it is overwritten."""
         if self._slots.values != (0, 0):
             return
         path = os.path.join(self.directory, WATERMARK)
@@ -145,7 +145,7 @@ class TopicLog:
             quarantine(self.fs, path, 0, len(data))
 
     def _promised(self) -> int:
-        """Return the noted watermark, unless it is another topic's or junk: that one is quarantined."""
+        """Return the noted watermark, unless it is another topic's: then it is quarantined."""
         self._keep_watermark()
         promised = noted_watermark(self._slots.values, topic_salt(self.meta.uuid))
         if promised != self._slots.values[0]:
@@ -155,9 +155,9 @@ class TopicLog:
         return promised
 
     def _report_missing(self, segments: Sequence[Segment], promised: int) -> Ranges:
-        """Report the offsets that no segment holds and that were not given up; return those that a channel waits for.
+        """Report the offsets that no segment holds and that were not given up; return those that a channel awaits.
 
-        They are reported until every channel has passed them, also where they are noted already.
+        They are reported until every channel has passed them, even if they are noted already.
         """
         lost: Ranges = ()
         spans = [(segment.base, segment.end) for segment in segments]
@@ -172,22 +172,22 @@ class TopicLog:
         return lost
 
     def _note_losses(self, segments: Sequence[Segment], found: Ranges) -> None:
-        """Note what is missing; forget what is there again, as somebody has put its file back."""
+        """Note what is missing; forget what is there again because somebody has put its file back."""
         lost = without((*self.meta.lost, *found), ((segment.base, segment.end) for segment in segments))
         if lost != self.meta.lost:
-            # CRASH: 14. Before a segment that is made, or a channel that passes them, hides that they were there.
+            # CRASH: 14. Noted before a new segment, or a channel that passes them, hides that they existed.
             self._describe_with_room(replace(self.meta, lost=lost))
 
     def _without_dead(self, segments: list[Segment]) -> list[Segment]:
-        """Delete what lies wholly below the offset that was given up, as its deletion was cut short."""
+        """Delete segments wholly below the offset that was given up, whose deletion was interrupted."""
         dead = [segment for segment in segments[:-1] if segment.end <= self.meta.begin]
         self.remove(dead)
         return segments[len(dead) :]
 
     def _continue(self, segments: list[Segment], promised: int) -> ActiveSegment:
-        """Return the segment to write to: the last one if it can grow, else a new one behind all that was promised."""
+        """Return the segment to append to: the last one if it can grow, else a new one after all that was promised."""
         end = segments[-1].end if segments else 0
-        # INVARIANT: no offset that was lost is given again.
+        # INVARIANT: no lost offset is assigned again.
         promised = max(promised, self.meta.begin, *(stop for _, stop in self.meta.lost))
         if segments and not segments[-1].sealed and end >= promised:
             active = self._reopen(segments[-1])
@@ -229,17 +229,17 @@ class TopicLog:
 
     @property
     def end(self) -> int:
-        """The offset behind the last record that was written."""
+        """The offset after the last record written."""
         return self._active.segment.end
 
     @property
     def begin(self) -> int:
-        """The first offset that may still be read."""
+        """The first offset that may be read."""
         return max(self.meta.begin, self._skipped, self.segments[0].base)
 
     @property
     def lost(self) -> int:
-        """How many messages were found to be missing, until a repair."""
+        """The number of messages found to be missing; a repair resets it."""
         return total(self.meta.lost)
 
     @property
@@ -248,7 +248,7 @@ class TopicLog:
         return self._active.ready
 
     def wake(self) -> None:
-        """Open the file that is written, if it was closed while the topic was idle. Blocking.
+        """Reopen the active segment's file if it was closed while the topic was idle. Blocking.
 
         Raises:
             StorageError: as mapped from the system's error.
@@ -256,16 +256,16 @@ class TopicLog:
         self._active.wake()
 
     def skip_to(self, offset: int) -> None:
-        """Let `begin` be at least `offset`, until the log is opened again; `give_up` makes it last."""
+        """Raise `begin` to `offset` until the log is opened again; `give_up` makes that durable."""
         self._skipped = max(self._skipped, min(offset, self.end))
 
     def view(self, stop: int | None = None) -> LogView:
-        """Return what readers may see, up to `stop` or all that was written."""
+        """Return what readers may see, up to `stop` or to the end of what was written."""
         segment = self._active.segment
         return LogView(self.segments, segment.end if stop is None else min(stop, segment.end), segment.data_end)
 
     def recall(self) -> None:
-        """Know who put what before the log was opened. Blocking.
+        """Load the producer table from the log's files. Blocking.
 
         Raises:
             StorageError: as mapped from the system's error.
@@ -275,16 +275,16 @@ class TopicLog:
     def stage(
         self, columns: Columns, time_ns: int, *, atomic: bool, origin: Origin | None = None
     ) -> tuple[int, int] | None:
-        """Encode records to be written with the next `flush`; None where `roll` has to come first.
+        """Stage records for the next `flush`; return None if `roll` has to come first.
 
         Args:
             columns: the records.
-            time_ns: when they are put.
+            time_ns: the time of the put.
             atomic: all or nothing.
-            origin: whose put it is, if that is to be known; it is atomic then.
+            origin: the producer and sequence of an idempotent put; the put is atomic then.
 
         Returns:
-            The first offset and the one behind the last.
+            The first offset and the one after the last.
         """
         return self._active.stage(
             columns,
@@ -298,18 +298,18 @@ class TopicLog:
         )
 
     def append(self, body: bytes, time_ns: int, *, zeros_ahead: bool = False, origin: Origin | None = None) -> int:
-        """Write one plain record at once, and show it to readers.
+        """Write one plain record at once, and make it visible to readers.
 
         Returns:
-            Its offset, or -1 where it has to go through `stage`.
+            Its offset, or -1 if it has to go through `stage`.
 
         Raises:
-            DiskFullError: no space; `rollback`, and later puts may succeed.
-            StorageError: as mapped from the system's error; `rollback`.
+            DiskFullError: no space; call `rollback`, and later puts may succeed.
+            StorageError: as mapped from the system's error; call `rollback`.
         """
         active = self._active
         if self.producers.puts and active.next == active.segment.base:
-            return -1  # a segment begins with them
+            return -1  # a segment begins with the producer table
         size, durable = self.options.segment_bytes, self.durable
         offset = active.append(body, size, watermark=durable, time_ns=time_ns, zeros_ahead=zeros_ahead, origin=origin)
         if origin is not None and offset >= 0:
@@ -318,31 +318,31 @@ class TopicLog:
 
     @property
     def staged_bytes(self) -> int:
-        """What waits for `flush`."""
+        """The staged bytes that wait for `flush`."""
         return self._active.staged_bytes
 
     def flush(self) -> None:
         """Write what is staged.
 
         Raises:
-            DiskFullError: no space; `rollback`, and later puts may succeed.
-            StorageError: as mapped from the system's error; `rollback`.
+            DiskFullError: no space; call `rollback`, and later puts may succeed.
+            StorageError: as mapped from the system's error; call `rollback`.
         """
         self._active.flush()
 
     def commit(self) -> None:
-        """Show readers what was flushed."""
+        """Make what was flushed visible to readers."""
         self._active.commit(self.producers)
 
     def rollback(self) -> None:
-        """Forget what was staged or flushed since the last commit."""
+        """Drop what was staged or flushed since the last commit."""
         self._active.rollback()
 
     def sync(self) -> None:
-        """Make durable what was committed before, and note so.
+        """Make durable what was committed before, and note the watermark.
 
         Raises:
-            StorageError: nobody knows what the device holds; the log must not be used any further.
+            StorageError: it is unknown what is on disk; the log must not be used any further.
         """
         active = self._active
         end = active.segment.end
@@ -351,17 +351,17 @@ class TopicLog:
         self._note()
 
     def begin_sync(self, submit: Callable[[File], object]) -> bool:
-        """As `PooledFile.begin_sync`, of the segment that is written to: what `sync` does, in two steps."""
+        """Begin an asynchronous sync of the active segment, the first half of `sync`; see `PooledFile.begin_sync`."""
         active = self._active
-        # INVARIANT: what the sync covers is what was committed before it began.
+        # INVARIANT: the sync covers what was committed before it began.
         self._begun = active, active.segment.data_end, active.segment.end
         return self._slots.ready and active.begin_sync(submit)
 
     def end_sync(self, error: int) -> None:
-        """The sync that was begun has ended, with this errno, 0 for none.
+        """Note the end of the sync begun by `begin_sync`, with its errno, 0 for none.
 
         Raises:
-            StoreFailedError: nobody knows what the device holds; the log must not be used any further.
+            StoreFailedError: it is unknown what is on disk; the log must not be used any further.
         """
         begun, self._begun = self._begun, None
         if begun is None:
@@ -372,14 +372,14 @@ class TopicLog:
         self._note()
 
     def _note(self) -> None:
-        """Note how far the log is durable."""
-        # CRASH: 3. Noted after the sync and without one of its own: it may be late, never early. So a write that fails
-        # is no reason to doubt what was synced; the next one says as much and more.
+        """Note the watermark: how far the log is durable."""
+        # CRASH: 3. Written after the sync and without one of its own: it may be late, never early. So a failed write
+        # casts no doubt on what was synced; the next one promises as much and more.
         with suppress(StorageError):
             self._slots.write(self.durable, topic_salt(self.meta.uuid))
 
     def roll(self) -> None:
-        """Seal the segment being written and begin the next. Without records in it, nothing happens.
+        """Seal the segment being written and begin the next. An empty segment stays.
 
         Raises:
             StorageError: the segment goes on as it was, sealed or not; a later `roll` repeats what is left to do.
@@ -397,15 +397,15 @@ class TopicLog:
         active.close()
 
     def adopt(self, staged: Sequence[tuple[str, int]], note: Callable[[int], None]) -> None:
-        """Take over whole segments that somebody else has written, behind everything there is.
+        """Adopt whole segments that somebody else has written, at the end of the log.
 
         Args:
             staged: their paths, and how many records each holds.
-            note: called with the offset of their first record; what it makes durable stands from then on.
+            note: called with the offset of their first record; once it has made that durable, the adoption stands.
 
         Raises:
-            StorageError: it was not noted, and the log is as before.
-            StoreFailedError: it is noted, and not done.
+            StorageError: the offset was not noted, and the log is as before.
+            StoreFailedError: the offset is noted, but the adoption is unfinished.
         """
         self.roll()
         bases = list(accumulate((records for _, records in staged), initial=self.end))
@@ -424,11 +424,11 @@ class TopicLog:
         self._note()
 
     def _after(self, segment: Segment) -> ActiveSegment:
-        """Return the segment that follows a full one, or that one itself while the disk has no room for another."""
+        """Return the segment that follows a full one, or the full one itself while the disk has no room for another."""
         try:
             return self._create(segment.end)
         except DiskFullError:
-            # Everything can be read and settled; the first put that finds space rolls.
+            # Everything can be read and settled; the first put that finds space rolls the segment.
             return self._reopen(segment)
 
     def give_up(self, begin: int) -> None:
@@ -443,7 +443,7 @@ class TopicLog:
                 self._describe(replace(self.meta, begin=begin))
 
     def note_deleted(self, segments: Sequence[Segment]) -> None:
-        """Note durably that segments are deleted on purpose, where a gap remains that somebody might take for a loss.
+        """Note durably that segments are deleted on purpose, if they leave a gap that might be taken for a loss.
 
         Raises:
             StorageError: it was not noted. On a full disk it is noted later, as the deletion makes room.
@@ -453,21 +453,21 @@ class TopicLog:
             gone = joined((*self.meta.deleted, *((segment.base, segment.end) for segment in segments)))
             deleted = tuple((start, stop) for start, stop in gone if stop > first)
             if any(segment.base > first for segment in segments):
-                # CRASH: 5. What is noted here and is still there is simply there.
+                # CRASH: 5. A segment that is noted here and still exists is simply read.
                 self._describe_with_room(replace(self.meta, deleted=deleted))
 
     def choose(self, options: StoredOptions) -> None:
-        """Note durably which options the topic goes by.
+        """Note durably the topic's options.
 
         Raises:
             StorageError: they were not noted.
         """
         with self._describing:
-            # CRASH: 12. Either the old ones stand or these, whole; nothing is deleted by these before.
+            # CRASH: 12. Either the old ones stand or these, whole; nothing is deleted by the new ones before.
             self._describe(replace(self.meta, options=options))
 
     def choose_for_channel(self, name: str, options: ChannelOptions) -> None:
-        """Note durably which options were named for a channel. One that is gone has none.
+        """Note durably the options given for a channel. A deleted one has none.
 
         Raises:
             StorageError: they were not noted.
@@ -477,7 +477,7 @@ class TopicLog:
                 self._describe(replace(self.meta, channel_options={**self.meta.channel_options, name: options}))
 
     def add_channel(self, name: str, begin: int, options: ChannelOptions | None = None) -> None:
-        """Note durably that there is a channel, which began at offset `begin`, and the options named for it.
+        """Note durably that there is a channel, the offset `begin` at which it began, and the options given for it.
 
         Raises:
             StorageError: it was not noted.
@@ -485,7 +485,7 @@ class TopicLog:
         self.add_channels({name: (begin, options)})
 
     def add_channels(self, channels: Mapping[str, tuple[int, ChannelOptions | None]]) -> None:
-        """As `add_channel`, for several at once: all are noted, or none.
+        """Add several channels as `add_channel` does: all are noted, or none.
 
         Raises:
             StorageError: they were not noted.
@@ -497,13 +497,13 @@ class TopicLog:
             self._describe(replace(self.meta, channels={**self.meta.channels, **begins}, channel_options=named))
 
     def remove_channel(self, name: str) -> None:
-        """Note durably that a channel is gone. Its files may be deleted then.
+        """Note durably that a channel is deleted. Its files may be deleted after that.
 
         Raises:
             StorageError: it was not noted.
         """
         with self._describing:
-            # CRASH: 9. From here on it is no channel any more, whatever files it leaves.
+            # CRASH: 9. From here on the channel no longer exists, whatever files it leaves.
             channels, named = _without(self.meta.channels, name), _without(self.meta.channel_options, name)
             paused = self.meta.paused - {name}
             self._describe(replace(self.meta, channels=channels, paused=paused, channel_options=named))
@@ -525,18 +525,18 @@ class TopicLog:
         self.meta = meta
 
     def _describe_with_room(self, meta: TopicMeta) -> None:
-        """Note what explains a gap; on a full disk with whatever is noted next, as reading and settling must go on."""
+        """Describe what explains a gap; on a full disk, leave it to the next note, as reading and settling go on."""
         try:
             self._describe(meta)
         except DiskFullError:
             self.meta = meta
 
     def hide(self, segments: Iterable[Segment]) -> None:
-        """Take segments out of sight of new views; `remove` then deletes them. The last one stays."""
+        """Hide segments from new views; `remove` then deletes them. The last one stays."""
         self._list(self.listed.without(segments))
 
     def remove(self, segments: Sequence[Segment]) -> None:
-        """Delete the files of segments that were hidden. One that is gone already is fine.
+        """Delete the files of segments that were hidden. A missing file is fine.
 
         Raises:
             StorageError: as mapped from the system's error; the rest is found again at the next open.
@@ -552,7 +552,7 @@ class TopicLog:
         """Make everything durable and close the files.
 
         Raises:
-            StorageError: nobody knows what the device holds.
+            StorageError: it is unknown what is on disk.
         """
         try:
             self._active.flush()
@@ -566,7 +566,7 @@ class TopicLog:
             self.abandon()
 
     def _seal_or_sync(self) -> None:
-        """Let the next owner, for whom others wait, find at the end what it would have to look through otherwise."""
+        """Seal the segment with the producer table at its end, so that the next owner need not scan for it."""
         active = self._active
         try:
             active.stage_end(
@@ -583,7 +583,7 @@ class TopicLog:
             self._note()
 
     def abandon(self) -> None:
-        """Close the files and nothing else; what a failed write left is cut off where that works."""
+        """Only close the files; what a failed write left is truncated if that works."""
         self.closed = True
         try:
             self._active.close()
@@ -596,5 +596,5 @@ def _without(values: Mapping[str, T], name: str) -> dict[str, T]:
 
 
 def _once(last: Sequence[Segment], active: ActiveSegment) -> Sequence[Segment]:
-    """Return a log's last segments, of which the one being written may be the last of those there were."""
+    """Return a log's last segments, counting the active one once if it is the last of `last`."""
     return last if last and last[0] is active.segment else (*last, active.segment)

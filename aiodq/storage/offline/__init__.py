@@ -1,1 +1,1 @@
-"""A store looked at, verified or repaired without an engine."""
+"""A store inspected, verified and repaired without an engine."""

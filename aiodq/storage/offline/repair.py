@@ -1,8 +1,8 @@
-"""Settling what `verify` calls damage, for the owner of a store that nobody has open.
+"""Repair: settles what `verify` calls damage, as the owner of a store that nobody has open.
 
-Nothing that cannot be read is destroyed: its bytes are quarantined, durably, before the original is touched. What is
-lost stays lost, but from then on the files say so themselves: a segment's footer covers the offsets that are missing
-behind its last frame, so that the log has no gap that nobody accounts for.
+Nothing unreadable is destroyed: its bytes are quarantined, durably, before the original is touched. What is lost stays
+lost, but from then on the files say so themselves: a segment's footer covers the offsets that are missing after its
+last frame, so that the log has no unexplained gap.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ __all__ = ["RepairAction", "repair_store"]
 
 @dataclass(frozen=True, slots=True)
 class RepairAction:
-    """One thing that was done.
+    """One action of a repair.
 
     Attributes:
         path: the file.
         what: in words.
-        kept: where the bytes are that were there before; empty where none were removed.
+        kept: where the previous bytes are; empty if none were removed.
     """
 
     path: str
@@ -69,21 +69,21 @@ class RepairAction:
 
 
 def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
-    """Bring a store into a state that `verify_store` calls ok, and say what was done. A second run does nothing.
+    """Repair a store so that `verify_store` calls it ok; return what was done. A second run does nothing.
 
-    A topic that may not be read is left alone, and reported on.
+    A topic that may not be read is left alone and reported.
 
     Raises:
         StoreNotFoundError: there is no such directory.
         NotAStoreError: the directory holds something else.
         StoreLockedError: somebody has it open.
-        FormatVersionError: a file is of a newer version; nothing was touched.
-        StorageError: as mapped from the system's error; what was done until then is whole, and another run goes on.
+        FormatVersionError: a file has a newer version; nothing was touched.
+        StorageError: as mapped from the system's error; every action so far is complete, and another run continues.
     """
     check_store_directory(fs, path)
     lock = locked(fs, path)
     try:
-        # Every file is looked at before any is touched: one of them may be of a newer version.
+        # Every file is looked at before any is touched: one of them may have a newer version.
         verify_store(path, fs)
         actions = [*_in_the_way(fs, path), *_sweep(fs, path), *_transactions(fs, path), *_owed(fs, path)]
         actions += [*_identity(fs, path), *_origins(fs, path)]
@@ -97,7 +97,7 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
 
 
 def _identity(fs: FileSystem, store: str) -> Iterator[RepairAction]:
-    """Leave no file that should say which store this is and cannot be read; the next owner makes another one."""
+    """Quarantine an unreadable `#store`; the next owner makes another one."""
     path = os.path.join(store, STORE_FILE)
     try:
         read_identity(fs, store)
@@ -106,7 +106,7 @@ def _identity(fs: FileSystem, store: str) -> Iterator[RepairAction]:
 
 
 def _transactions(fs: FileSystem, store: str) -> Iterator[RepairAction]:
-    """Leave a file of transactions of which every block can be read."""
+    """Rewrite the transaction log so that every block can be read."""
     found, path = read_transactions(fs, store), os.path.join(store, TRANSACTIONS)
     if found.damages and found.header is None:
         yield RepairAction(
@@ -119,7 +119,7 @@ def _transactions(fs: FileSystem, store: str) -> Iterator[RepairAction]:
 
 
 def _origins(fs: FileSystem, store: str) -> Iterator[RepairAction]:
-    """Leave no file that should say whose transactions are committed and cannot be read."""
+    """Quarantine an unreadable `#origins`."""
     path = os.path.join(store, ORIGINS)
     try:
         read_origins(fs, store)
@@ -128,13 +128,13 @@ def _origins(fs: FileSystem, store: str) -> Iterator[RepairAction]:
 
 
 def _in_the_way(fs: FileSystem, store: str) -> Iterator[RepairAction]:
-    """Make way for topics for which something is committed."""
+    """Quarantine whatever blocks the directory of a topic for which something is committed."""
     for topic, path in in_the_way(fs, store).items():
         yield RepairAction(path, f"moved it out of the way of topic {topic!r}", quarantine_file(fs, path))
 
 
 def _owed(fs: FileSystem, store: str) -> Iterator[RepairAction]:
-    """Leave nothing aside that can never be put where it belongs, or that cannot be read."""
+    """Quarantine parked transactions that no topic can ever take, or that cannot be read."""
     for one in (one for files in read_owed(fs, store).values() for one in files):
         if not may_be_topic(fs, store, one.topic):
             what = f"quarantined the file: no topic can be called {one.topic!r}"
@@ -147,9 +147,9 @@ def _owed(fs: FileSystem, store: str) -> Iterator[RepairAction]:
 
 
 def _commits(fs: FileSystem, store: str) -> Iterator[RepairAction]:
-    """Leave no record of a bulk load that cannot be read, or of one that cannot be adopted whole.
+    """Quarantine each record of a bulk load that cannot be read, or whose commit cannot be adopted whole.
 
-    What is staged stays: nobody sweeps beside a record that was quarantined.
+    The staged segments stay: nothing is swept while there is a quarantined record.
     """
     found = read_commits(fs, store)
     for damage in found.damages:
@@ -161,7 +161,7 @@ def _commits(fs: FileSystem, store: str) -> Iterator[RepairAction]:
 
 
 def _holds(fs: FileSystem, store: str) -> Iterator[RepairAction]:
-    """Leave no hold that cannot be read: it would keep everything for ever."""
+    """Quarantine each unreadable hold: it would keep everything for ever."""
     for name in read_holds(fs, store):
         path = hold_path(store, name)
         try:
@@ -181,7 +181,7 @@ def _sweep(fs: FileSystem, directory: str) -> list[RepairAction]:
 
 
 class _TopicRepair:
-    """One topic."""
+    """The repair of one topic."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._fs = fs
@@ -204,7 +204,7 @@ class _TopicRepair:
         self._actions.append(RepairAction(path, what, kept))
 
     def _whole(self, path: str) -> str:
-        """Set aside a copy of a small file; return where, or nothing where there is nothing to keep."""
+        """Quarantine a copy of a small file; return its path, or nothing if the file is empty."""
         size = len(read_file(self._fs, path, 1 << 30) or b"")
         return quarantine(self._fs, path, 0, size) if size else ""
 
@@ -218,7 +218,7 @@ class _TopicRepair:
         return meta
 
     def _lost(self, meta: TopicMeta) -> None:
-        """Take it for known what was missing at an opening: from now on it is a loss that was settled."""
+        """Forget what was missing at an opening: from now on the loss is settled."""
         if not meta.lost:
             return
         path = os.path.join(self._directory, TOPIC_FILE)
@@ -259,7 +259,7 @@ class _TopicRepair:
                 journal.close()
 
     def _segments(self, meta: TopicMeta, promised: int) -> int:
-        """Repair every segment; return the offset behind the last of them."""
+        """Repair every segment; return the offset after the last of them."""
         kept = self._belonging(meta, promised)
         spans = [(check.base, check.end) for _, check, _ in kept]
         gaps = {gap.place: gap for gap in missing(self._fs, self._directory, meta, spans, promised)}
@@ -278,7 +278,7 @@ class _TopicRepair:
         return end
 
     def _belonging(self, meta: TopicMeta, promised: int) -> list[tuple[str, SegmentCheck, Contents]]:
-        """Return the segments of this log, having quarantined what only has the name of one."""
+        """Return the segments of this log, after quarantining files that only look like one by name."""
         own, foreign = own_segments(self._fs, self._directory, meta.uuid, promised)
         for path, found in foreign:
             reason = "" if found.header_error is None else found.header_error.message
@@ -305,7 +305,7 @@ class _TopicRepair:
         kept = self._whole(path)
         slots = WatermarkFile(self._fs, path)
         try:
-            for _ in range(2):  # so that neither slot keeps what was there
+            for _ in range(2):  # so that neither slot keeps its old value
                 slots.write(end, salt)
             slots.sync()
         finally:

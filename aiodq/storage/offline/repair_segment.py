@@ -1,4 +1,4 @@
-"""Making one segment whole again: in place where only its ends are wrong, as a clean copy where frames are."""
+"""The repair of one segment: in place if only its header or end is wrong, as a clean copy if frames are."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _CHUNK: Final = 1 << 20
 def repair_segment(
     fs: FileSystem, path: str, check: SegmentCheck, contents: Contents, *, end: int, last: bool
 ) -> list[tuple[str, str]]:
-    """Settle what was found in a segment.
+    """Repair what was found in a segment.
 
     Args:
         fs: the file system.
         path: the segment's.
         check: what was found.
-        contents: the same, of its frames.
-        end: the offset up to which it is to account for what is missing behind its last record.
-        last: no segment follows, so that it may stay unsealed.
+        contents: the contents of its frames.
+        end: the offset up to which the segment is to account for messages missing after its last record.
+        last: no segment follows, so it may stay unsealed.
 
     Returns:
-        What was done, in words, and where the bytes before were quarantined.
+        What was done, in words, and where the previous bytes were quarantined.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -60,7 +60,7 @@ def _header(fs: FileSystem, file: File, path: str, check: SegmentCheck) -> list[
         return []
     size = min(found.size, SEGMENT_HEADER.size)
     kept = quarantine(fs, path, 0, size) if size else ""
-    # CRASH: 7. Set aside before; a header that is not whole is found again.
+    # CRASH: 7. Quarantined before; an incomplete header is found again.
     write_all(file, [found.header.encode()], 0)
     sync_file(file, path)
     return [(f"{found.header_error.message}: wrote the header again", kept)]
@@ -68,9 +68,9 @@ def _header(fs: FileSystem, file: File, path: str, check: SegmentCheck) -> list[
 
 def _cut(fs: FileSystem, file: File, path: str, check: SegmentCheck, contents: Contents) -> list[tuple[str, str]]:
     if check.found.written <= contents.data_end:
-        return []  # zeros that were written ahead are no harm
+        return []  # zeros that were written ahead do no harm
     kept = quarantine(fs, path, contents.data_end, check.found.written)
-    # CRASH: 7. Set aside before; without the cut the next owner makes it.
+    # CRASH: 7. Quarantined before; if the truncation is lost, the next owner repeats it.
     file.truncate(contents.data_end)
     sync_file(file, path)
     return [(f"cut off an unfinished write at byte {contents.data_end}", kept)]
@@ -85,7 +85,7 @@ def _footer(
     if file.read_at(size, start) == footer:
         return []
     kept = quarantine(fs, path, start, check.found.written) if check.found.written > start else ""
-    # CRASH: 4. Without a whole footer the segment is scanned, and gets one.
+    # CRASH: 4. Without a complete footer the segment is scanned and gets one.
     file.truncate(start)
     write_all(file, [footer], start)
     sync_file(file, path)
@@ -94,7 +94,7 @@ def _footer(
 
 
 def _rewrite(fs: FileSystem, path: str, check: SegmentCheck, contents: Contents, end: int) -> tuple[str, str]:
-    """Put a copy without the bad ranges in the segment's place."""
+    """Replace the segment by a copy without the bad ranges."""
     kept = quarantine(fs, path, 0, check.size)
     temporary = path + TEMPORARY
     if fs.exists(temporary):
@@ -118,7 +118,7 @@ def _rewrite(fs: FileSystem, path: str, check: SegmentCheck, contents: Contents,
 
 
 def _copy_healthy(fs: FileSystem, path: str, copy: File, contents: Contents, position: int) -> int:
-    """Copy the frames that count, byte by byte; return where they end in the copy."""
+    """Copy the valid frames, byte by byte; return where they end in the copy."""
     source = fs.open(path)
     try:
         start = SEGMENT_HEADER.size

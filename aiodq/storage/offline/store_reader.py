@@ -1,7 +1,7 @@
-"""Looking into a store without owning it: no lock, nothing written, while its owner runs or on a copy.
+"""Reading a store without owning it: no lock, nothing written, while its owner runs or on a copy.
 
-An owner only ever appends to one segment, seals it, begins the next, and deletes whole ones; and the frames say
-themselves how far they are whole. So a reader needs no word with the owner: what is unfinished is the end for now.
+An owner only ever appends to one segment, seals it, begins the next, and deletes whole ones; and the frames themselves
+show how far they are whole. So a reader needs no coordination with the owner: the first unfinished frame is the end.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ _CHUNK: Final = 1 << 20
 
 
 class TopicReader:
-    """One topic, read while its owner runs.
+    """A reader of one topic, which may be used while the owner runs.
 
-    Made by `StoreReader.topic`. It holds no files open between calls. Not for two threads at once.
+    Made by `StoreReader.topic`. It keeps no files open between calls. Not for two threads at once.
 
     Attributes:
         name: the topic's.
-        damages: what was found wrong so far, each once.
+        damages: the damage found so far, each once.
     """
 
     def __init__(self, fs: FileSystem, directory: str, name: str) -> None:
-        """Look at the topic's files.
+        """Read the topic's files.
 
         Raises:
             FormatVersionError: written by a newer aiodq.
@@ -71,14 +71,14 @@ class TopicReader:
         self.refresh()
 
     def __repr__(self) -> str:
-        """Say which topic it is, and what was there at the last `refresh`."""
+        """Show the topic, and what it held at the last `refresh`."""
         found = f", {len(self._noted)} damages" * bool(self._noted)
         offsets = f"offsets {self.begin_offset} to before {self.end_offset}"
         return f"<TopicReader {self.name!r} read-only, {offsets}{found} [{os.path.dirname(self._log.directory)}]>"
 
     @property
     def damages(self) -> tuple[Damage, ...]:
-        """What was found wrong so far, each once."""
+        """The damage found so far, each once."""
         return tuple(self._noted.values())
 
     @property
@@ -88,19 +88,19 @@ class TopicReader:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the newest message, at the last `refresh`."""
+        """The offset after the newest message, at the last `refresh`."""
         return self._log.view.stop
 
     def view(self) -> LogView:
-        """Return what there was at the last `refresh`."""
+        """Return what could be read at the last `refresh`."""
         return self._log.view
 
     def channels(self) -> list[str]:
-        """Return the names of the channels there were at the last `refresh`."""
+        """Return the names of the channels that existed at the last `refresh`."""
         return sorted(self._log.meta.channels)
 
     def refresh(self) -> LogView:
-        """See what came and what went. Of the segment being written, only what is new is looked at.
+        """See what was added and removed. Of the segment being written, only what is new is scanned.
 
         Raises:
             FormatVersionError: written by a newer aiodq.
@@ -121,9 +121,9 @@ class TopicReader:
         """Yield the messages there are now, in order.
 
         Args:
-            start: the first offset; the oldest message where None or older than that.
-            stop: the offset to end before; the end of what there is now where None or beyond it.
-            strict: raise where damage is met, instead of noting it in `damages` and going on behind it.
+            start: the first offset; the oldest message if None or older.
+            stop: the offset to end before; the current end if None or beyond it.
+            strict: raise on damage, instead of adding it to `damages` and continuing after it.
 
         Raises:
             CorruptionError: with `strict`, messages are damaged or missing.
@@ -147,10 +147,10 @@ class TopicReader:
         Args:
             start: as for `scan`.
             stop: as for `scan`.
-            columns: which of `topic`, `offset`, `timestamp`, `tag`, `key`, `headers` and `body`; all where None. What
-                is not named is not decoded.
-            most_rows: the largest batch; one of about 2 MiB is not made larger.
-            verify: compare checksums; without, damage in bodies is not noticed.
+            columns: which of `topic`, `offset`, `timestamp`, `tag`, `key`, `headers` and `body`; all if None. The
+                others are not decoded.
+            most_rows: the largest batch; a batch of about 2 MiB is not enlarged.
+            verify: compare checksums; without it, damage in bodies is not noticed.
             strict: as for `scan`.
 
         Yields:
@@ -182,7 +182,7 @@ class TopicReader:
     ) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return the messages there are now as a `pyarrow.Table`, which pandas, Polars and DuckDB take.
 
-        Args and *Raises* as for `record_batches`.
+        Arguments and *Raises* are those of `record_batches`.
         """
         batches = self.record_batches(start, stop, columns=columns, verify=verify, strict=strict)
         return _arrow().as_table(batches, _arrow().columns_of(columns))
@@ -220,7 +220,7 @@ class TopicReader:
         return (m for m in self.scan(image.floor) if unsettled(image, m.offset, m.offset + 1))
 
     def _met(self, damage: Damage, *, strict: bool) -> None:
-        """Note damage that a read met, unless the owner has deleted the segment meanwhile or long ago."""
+        """Add damage that a read met, unless the owner has deleted the segment."""
         if damage.position == damage.end:
             known = [gap for gap in self._log.gaps if gap.first < damage.stop and damage.first < gap.stop]
             if not known:
@@ -298,7 +298,7 @@ class TopicReader:
         )
 
     def _oldest(self, image: ChannelImage, view: LogView) -> int | None:
-        """Return when the message at a channel's floor, or the first that is there behind it, was put."""
+        """Return the put time of the message at a channel's floor, or of the first one that exists after it."""
         reader = LogReader(self._fs)
         try:
             for batch in reader.read(view, max(image.floor, self._log.begin), 1).batches:
@@ -318,14 +318,14 @@ def _arrow() -> ModuleType:
 
 
 class StoreReader:
-    """A store, read while its owner runs or without one. It takes no lock, writes nothing and holds no files open.
+    """A reader of a store, with or without an owner. It takes no lock, writes nothing and keeps no files open.
 
     Attributes:
         path: the store's directory.
     """
 
     def __init__(self, path: str, fs: FileSystem | None = None) -> None:
-        """Look whether there is a store.
+        """Check that there is a store.
 
         Raises:
             StoreNotFoundError: there is no such directory.
@@ -338,7 +338,7 @@ class StoreReader:
         check_store_directory(self._fs, path)
 
     def __repr__(self) -> str:
-        """Say where it looks."""
+        """Show the path."""
         return f"<StoreReader {self.path!r} read-only>"
 
     def topics(self) -> list[str]:
@@ -350,7 +350,7 @@ class StoreReader:
         return list_topics(self._fs, self.path)
 
     def topic(self, name: str) -> TopicReader:
-        """Return the reader of a topic, the same one each time, after a `refresh`.
+        """Return the reader of a topic, refreshed; each call returns the same one.
 
         Raises:
             InvalidNameError: no topic can have that name.

@@ -1,4 +1,4 @@
-"""What a reader tells of a store, a topic and a channel."""
+"""Summaries of a store, a topic and a channel, as a reader sees them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ __all__ = ["ChannelSummary", "StoreSummary", "TopicSummary"]
 
 @dataclass(frozen=True, slots=True)
 class ChannelSummary:
-    """A channel as its files tell it. What has the name of a figure in `ChannelStats` is the same.
+    """A channel, as its files show it. Fields named as in `ChannelStats` mean the same.
 
     Attributes:
         name: its name.
         ready: messages that may be delivered now.
-        in_flight: those that a consumer has in hand. This, `timed_out`, `dead`, `dropped` and how long messages take
-            only the owner knows, and shows about once a second; None where no process owns the store.
-        deferred: those that are not due yet, by the wall clock.
-        depth: messages that are not settled: ready, in flight or deferred. What damage took counts until the channel
-            has come past it.
+        in_flight: messages that consumers hold. This, `timed_out`, `dead`, `dropped` and the latencies are known only
+            to the owner, which publishes them about once a second; None if no process owns the store.
+        deferred: messages that are not due yet, by the wall clock.
+        depth: messages that are not settled: ready, in flight or deferred. Damaged ones count until the channel has
+            passed them.
         floor: every message below this offset is settled.
         returned: those of `depth` that were delivered before and came back.
-        timed_out: deliveries that took longer than their visibility timeout, since the owner opened the store.
+        timed_out: deliveries that exceeded their visibility timeout, since the owner opened the store.
         dead: messages given up, since then.
-        oldest_ns: when the oldest that is not settled was put, nanoseconds since the epoch; None where there is none.
+        oldest_ns: put time of the oldest unsettled message, nanoseconds since the epoch; None if there is none.
         backlog_bytes: about how many bytes `depth` takes, uncompressed.
         dropped: messages settled by an overflow policy or by retention, since then.
-        put_to_deliver, put_to_ack: how long messages took in about the last minute; None also where none came.
+        put_to_deliver, put_to_ack: latencies of about the last minute; None also if there were no messages.
     """
 
     name: str
@@ -54,20 +54,20 @@ class ChannelSummary:
 
 @dataclass(frozen=True, slots=True)
 class TopicSummary:
-    """A topic as its files tell it. What has the name of a figure in `TopicStats` is the same.
+    """A topic, as its files show it. Fields named as in `TopicStats` mean the same.
 
     Attributes:
         name: its name.
         begin_offset: the oldest message's offset.
-        end_offset: the offset behind the newest message.
-        durable_offset: everything below this was noted to be on the device; the truth may be ahead of it.
-        segments: how many files.
-        disk_bytes: their size together.
-        messages: the messages in them.
-        damages: what was found wrong so far.
+        end_offset: the offset after the newest message.
+        durable_offset: the noted watermark: everything below is on the device, and perhaps more.
+        segments: the number of files.
+        disk_bytes: their total size.
+        messages: the number of messages in them.
+        damages: the damage found so far.
         channels: by name.
         held: full segments that channels hold back; `by` names them.
-        lost: messages that an owner found to be missing, and noted: their files are gone. They count until `repair`.
+        lost: messages that an owner found missing and noted, as their files are gone. They count until `repair`.
     """
 
     name: str
@@ -85,7 +85,7 @@ class TopicSummary:
 
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
-    """A store as its files tell it.
+    """A store, as its files show it.
 
     Attributes:
         path: its directory.

@@ -1,4 +1,4 @@
-"""Reading every byte of a store and saying what is wrong. Nothing is written, and no lock is needed."""
+"""Verification: reads every byte of a store and reports what is wrong. It writes nothing and needs no lock."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = ["FileReport", "Finding", "Kind", "Severity", "StoreReport", "verify_s
 
 Severity: TypeAlias = Literal["damage", "loss", "note"]
 """`damage`: not as it was written, and `repair_store` can settle it. `loss`: messages that are gone, settled before.
-`note`: nothing wrong, as an unfinished write or a file left over from one."""
+`note`: nothing wrong, such as an unfinished write or a file left over from one."""
 
 Kind: TypeAlias = Literal[
     "store",
@@ -67,14 +67,14 @@ _OWN: Final = frozenset({TRANSACTIONS, ORIGINS, ASIDE, FIGURES, COMMITS, STAGING
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing about a file.
+    """One finding about a file.
 
     Attributes:
         severity: see `Severity`.
         path: the file.
         position: the byte at which it begins.
         reason: in words.
-        first, stop: the offsets it cost; equal where none, or where they are not known.
+        first, stop: the offsets it cost; equal if none, or if they are not known.
     """
 
     severity: Severity
@@ -87,15 +87,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """One file.
+    """The report on one file.
 
     Attributes:
         path: the file.
         kind: what it is.
-        topic: whose it is; empty where it is the store's.
+        topic: the topic it belongs to; empty if it belongs to the store.
         bytes: its size.
         records: messages, channel operations, transactions, or 0.
-        findings: what is to be said about it.
+        findings: what was found about it.
     """
 
     path: str
@@ -108,11 +108,11 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """A whole store.
+    """The report on a whole store.
 
     Attributes:
         path: its directory.
-        files: all there are.
+        files: one report per file.
     """
 
     path: str
@@ -125,7 +125,7 @@ class StoreReport:
 
     @property
     def damages(self) -> tuple[Finding, ...]:
-        """The findings that ask for something to be done."""
+        """The findings that require a repair."""
         return tuple(finding for finding in self.findings if finding.severity == "damage")
 
     @property
@@ -135,30 +135,30 @@ class StoreReport:
 
     @property
     def ok(self) -> bool:
-        """True when there is no damage."""
+        """Whether there is no damage."""
         return not self.damages
 
     @property
     def bytes(self) -> int:
-        """The files' size together."""
+        """The total size of the files."""
         return sum(file.bytes for file in self.files)
 
     @property
     def records(self) -> int:
-        """The messages that can be read."""
+        """The number of messages that can be read."""
         return sum(file.records for file in self.files if file.kind == "segment")
 
 
 def verify_store(path: str, fs: FileSystem) -> StoreReport:
     """Read every byte of a store, while its owner runs or on a copy.
 
-    A copy of a live store should be of one moment: with files of different moments, some seem to be behind others.
+    A copy of a live store should be a snapshot of one moment; otherwise some files seem to lag behind others.
 
     Raises:
         StoreNotFoundError: there is no such directory.
         NotAStoreError: the directory holds something else.
-        FormatVersionError: a file is of a newer version.
-        StorageError: the system refused; never for damage, which the report lists.
+        FormatVersionError: a file has a newer version.
+        StorageError: the system refused; damage is listed in the report instead.
     """
     check_store_directory(fs, path)
     try:
@@ -181,7 +181,7 @@ def verify_store(path: str, fs: FileSystem) -> StoreReport:
 
 
 def _topic(fs: FileSystem, directory: str, name: str) -> list[FileReport]:
-    """Report a topic's files, or that they may not be read: no other topic has to suffer for that."""
+    """Report a topic's files, or that they may not be read, which spoils the report on no other topic."""
     try:
         return _TopicCheck(fs, directory, name).run()
     except ReadOnlyError as error:
@@ -189,7 +189,7 @@ def _topic(fs: FileSystem, directory: str, name: str) -> list[FileReport]:
 
 
 class _TopicCheck:
-    """One topic's files."""
+    """The check of one topic's files."""
 
     def __init__(self, fs: FileSystem, directory: str, name: str) -> None:
         self._fs = fs
@@ -249,13 +249,13 @@ class _TopicCheck:
             self._add(path, "segment", found.size, 0, [Finding("damage", path, 0, reason)])
         checks: list[tuple[str, SegmentCheck]] = []
         for one in own:
-            with suppress(StoreNotFoundError):  # its owner deleted it meanwhile
+            with suppress(StoreNotFoundError):  # the owner deleted it meanwhile
                 check = check_segment(self._fs, one.path, one.base, meta.uuid, one.promised, last=one.last)
                 checks.append((one.path, check))
         self._report(meta, checks, promised)
 
     def _report(self, meta: TopicMeta, checks: list[tuple[str, SegmentCheck]], promised: int) -> None:
-        """Report what was found in each segment, and what none of them holds."""
+        """Report what was found in each segment, and which messages are in none of them."""
         spans = [(check.base, check.end) for _, check in checks if check.contents is not None]
         found = missing(self._fs, self._directory, meta, spans, promised)
         gaps = {gap.place: gap for gap in found if without(gap.ranges, meta.lost)}
@@ -276,7 +276,7 @@ class _TopicCheck:
             self._files.append(FileReport(path, "watermark", self._name, 0, 0, (finding,)))
 
     def _lost(self, meta: TopicMeta, held: list[tuple[int, int]]) -> None:
-        """Report what was missing at an opening, as far as nobody has put it back."""
+        """Report what was missing at an opening and has not been put back."""
         path = os.path.join(self._directory, TOPIC_FILE)
         findings = tuple(
             Finding("damage", path, 0, f"the messages {first} to {stop - 1} were missing at an opening", first, stop)
@@ -311,7 +311,7 @@ def _missing(path: str, gap: Missing, what: str) -> Finding:
 
 
 def _identity(fs: FileSystem, store: str) -> FileReport:
-    """Report the file that says which store this is."""
+    """Report the file of the store's identity."""
     path = os.path.join(store, STORE_FILE)
     size = len(read_file(fs, path) or b"")
     try:
@@ -322,7 +322,7 @@ def _identity(fs: FileSystem, store: str) -> FileReport:
 
 
 def _transactions(fs: FileSystem, store: str) -> FileReport:
-    """Report the store's file of transactions."""
+    """Report the store's transaction log."""
     path, found = os.path.join(store, TRANSACTIONS), read_transactions(fs, store)
     findings = [Finding("damage", path, damage.position, damage.reason) for damage in found.damages]
     if found.blocks:
@@ -332,7 +332,7 @@ def _transactions(fs: FileSystem, store: str) -> FileReport:
 
 
 def _origins(fs: FileSystem, store: str) -> FileReport:
-    """Report the file that says whose transactions are committed."""
+    """Report the file of the origins of committed transactions."""
     path = os.path.join(store, ORIGINS)
     size = len(read_file(fs, path) or b"")
     try:
@@ -342,7 +342,7 @@ def _origins(fs: FileSystem, store: str) -> FileReport:
 
 
 def _owed(fs: FileSystem, store: str) -> Iterator[FileReport]:
-    """Report what is kept for topics that could not be used."""
+    """Report the parked transactions of topics that could not be used."""
     for files in read_owed(fs, store).values():
         for one in files:
             findings = [Finding("damage", one.path, damage.position, damage.reason) for damage in one.damages]
@@ -360,7 +360,7 @@ def _owed(fs: FileSystem, store: str) -> Iterator[FileReport]:
 
 
 def _in_the_way(fs: FileSystem, path: str, topic: str) -> FileReport:
-    """Report something of others that lies in a topic's place."""
+    """Report a foreign file that lies in a topic's place."""
     reason = f"it lies in the place of topic {topic!r}, for which something is committed; move it away"
     return FileReport(path, "unknown", "", _size(fs, path), 0, (Finding("damage", path, 0, reason),))
 
@@ -388,9 +388,9 @@ def _commits(fs: FileSystem, store: str) -> Iterator[FileReport]:
 
 
 def _settled(fs: FileSystem, store: str, commit: Commit) -> tuple[Commit | None, list[str]]:
-    """Return a commit as it is now, or None, and why it cannot be adopted.
+    """Return a commit as it is now, or None, and the reasons why it cannot be adopted.
 
-    An owner that takes it over meanwhile moves what is staged away, and says so in the record first.
+    An owner that adopts it meanwhile moves the staged segments away, and says so in the record first.
     """
     now: Commit | None = commit
     while now is not None:
@@ -404,7 +404,7 @@ def _settled(fs: FileSystem, store: str, commit: Commit) -> tuple[Commit | None,
 
 
 def _staged(fs: FileSystem, store: str) -> Iterator[FileReport]:
-    """Report what lies staged, whether it was committed or not."""
+    """Report the staged segments, committed or not."""
     directory = os.path.join(store, STAGING)
     for writer in _listed(fs, directory):
         for name in _listed(fs, os.path.join(directory, writer)):
@@ -413,7 +413,7 @@ def _staged(fs: FileSystem, store: str) -> Iterator[FileReport]:
 
 
 def _holds(fs: FileSystem, store: str) -> Iterator[FileReport]:
-    """Report holds. One that cannot be read costs nothing but space."""
+    """Report holds. An unreadable one costs nothing but space."""
     directory = os.path.join(store, HOLDS)
     for name in _listed(fs, directory):
         path = os.path.join(directory, name)
@@ -429,7 +429,7 @@ def _holds(fs: FileSystem, store: str) -> Iterator[FileReport]:
 
 
 def _other(fs: FileSystem, path: str, topic: str) -> FileReport:
-    """Report a file that is none of those with messages or state in them."""
+    """Report a file that holds neither messages nor state."""
     name = os.path.basename(path)
     kind: Kind = "unknown"
     findings: tuple[Finding, ...] = ()
@@ -444,7 +444,7 @@ def _other(fs: FileSystem, path: str, topic: str) -> FileReport:
 
 
 def _listed(fs: FileSystem, directory: str) -> list[str]:
-    """Return the names in a directory that somebody may remove at any moment."""
+    """Return the names in a directory that may be removed at any moment."""
     try:
         return fs.listdir(directory) if fs.is_directory(directory) else []
     except FileNotFoundError:
@@ -452,7 +452,7 @@ def _listed(fs: FileSystem, directory: str) -> list[str]:
 
 
 def _size(fs: FileSystem, path: str) -> int:
-    """Return a file's size; 0 for anything that is no file or may not be looked into."""
+    """Return a file's size; 0 for anything that is not a file or may not be read."""
     if fs.is_directory(path):
         return 0
     try:

@@ -1,4 +1,4 @@
-"""One segment, every byte of it: frames forward and backward, footer and index against the frames."""
+"""The check of one segment, every byte of it: frames forward and backward, footer and index against the frames."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["SegmentCheck", "check_segment", "footer_of"]
 
 @dataclass(slots=True)
 class SegmentCheck:
-    """What was found.
+    """The result of checking one segment.
 
     Attributes:
-        base, end: the offsets it stands for.
+        base, end: the offsets it accounts for.
         size: the file's.
-        found: what its two ends say.
-        contents: what its frames say; None where nothing in it can be read.
-        findings: (severity, position, reason, first lost offset, the one behind the last).
+        found: what its header and footer say.
+        contents: what its frames say; None if nothing in it can be read.
+        findings: (severity, position, reason, first lost offset, the one after the last).
     """
 
     base: int
@@ -44,27 +44,27 @@ class SegmentCheck:
 
     @property
     def records(self) -> int:
-        """How many messages can be read."""
+        """The number of messages that can be read."""
         return 0 if self.contents is None else self.contents.records
 
     def damage(self, position: int, reason: str, first: int = 0, stop: int = 0) -> None:
-        """Note something wrong."""
+        """Add a finding of damage."""
         self.findings.append(("damage", position, reason, first, stop))
 
 
 def check_segment(fs: FileSystem, path: str, base: int, topic: UUID, promised: int, *, last: bool) -> SegmentCheck:
-    """Read a whole segment.
+    """Read and check a whole segment.
 
     Args:
         fs: the file system.
         path: the segment's.
-        base: as its name says.
+        base: its base offset, by its name.
         topic: the topic's uuid.
         promised: the offset below which everything in it was durable.
         last: no segment follows.
 
     Raises:
-        FormatVersionError: a newer version.
+        FormatVersionError: it has a newer version.
         StorageError: as mapped from the system's error.
     """
     with opened(fs, path) as file:
@@ -133,7 +133,7 @@ def _check_sealed(file: File, check: SegmentCheck, contents: Contents, path: str
 
 
 def footer_of(contents: Contents, found: Inspection, end: int, data_end: int) -> bytes:
-    """Return the footer that a segment with these frames must have, if it stands for the offsets up to `end`."""
+    """Return the footer that a segment with these frames must have if it accounts for the offsets up to `end`."""
     header = found.header
     return encode_footer(contents.index, data_end=data_end, end=end - header.base, salt=header.salt)[1]
 

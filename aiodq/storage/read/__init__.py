@@ -1,1 +1,1 @@
-"""Reading a log by offset, as its owner or while that runs."""
+"""Reading a log by offset, by its owner or while the owner runs."""

@@ -1,4 +1,4 @@
-"""Ranges of a log as Arrow record batches: what readers give while the owner runs, and what Spark's tasks read."""
+"""Ranges of a log as Arrow record batches: what readers return while the owner runs, and what Spark's tasks read."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 __all__ = ["RUN_BYTES", "arrow_reader", "as_record_batches", "as_table", "columns_of"]
 
 _MOST_BYTES: Final = 2 << 20
-"""A record batch has about this many bytes at most, however few rows it has: it fits a processor's cache, and whoever
-takes it can work on it while the next one is made."""
+"""About the most bytes of a record batch, however few rows it has: it fits a processor's cache, and its consumer can
+work on it while the next one is made."""
 _ENOUGH_BYTES: Final = _MOST_BYTES * 3 // 4
-"""With so many it is closed where rows end that were decoded together: to join more to it takes a copy of both."""
+"""Bytes from which on a batch ends where rows were decoded together: joining more to it takes a copy of both."""
 RUN_BYTES: Final = 16 << 20
-"""So much is decoded in one go where it is needed to see a put whole."""
+"""Bytes decoded at once if needed to see a whole put."""
 
 
 def columns_of(columns: Collection[str] | None) -> tuple[str, ...]:
-    """Return the columns in their own order; all where None.
+    """Return the columns in canonical order; all if None.
 
     Raises:
-        InvalidOptionError: there is no such column, or none is named.
+        InvalidOptionError: a column does not exist, or none is named.
     """
     wanted = COLUMNS if columns is None else columns
     unknown = [name for name in wanted if name not in COLUMNS]
@@ -46,7 +46,7 @@ def arrow_reader(fs: FileSystem, columns: Collection[str], *, verify: bool) -> F
 
 
 def as_record_batches(found: Iterable[ArrowRows], topic: str, columns: Sequence[str], most_rows: int) -> Iterator[Any]:
-    """Yield `pyarrow.RecordBatch` objects: full, of `most_rows` rows or about 2 MiB, but for the last one."""
+    """Yield `pyarrow.RecordBatch` objects of `most_rows` rows or about 2 MiB each; the last one may be smaller."""
     pending: list[ArrowRows] = []
     count = size = 0
     for rows in found:

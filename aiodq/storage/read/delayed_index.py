@@ -1,4 +1,4 @@
-"""What a log says of messages that are not to be delivered before a moment."""
+"""The delayed messages of a log."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Dues", "delayed"]
 
 
 class Dues:
-    """Messages with their delays, in 24 bytes each: there may be millions."""
+    """Delayed messages, in 24 bytes each: there may be millions."""
 
     __slots__ = ("_numbers",)
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Make an empty list."""
         self._numbers = array("q")
 
     def take(self, batch: Batch) -> None:
@@ -34,7 +34,7 @@ class Dues:
                 self._numbers.extend((offset, batch.time_ns, due))
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (offset, when put, when due); times are wall time, nanoseconds."""
+        """Yield (offset, put time, due time); times are wall time in nanoseconds."""
         numbers = iter(self._numbers)
         return zip(numbers, numbers, numbers, strict=True)
 

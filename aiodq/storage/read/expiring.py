@@ -1,4 +1,4 @@
-"""What a log says of messages that have a time to live, in pieces."""
+"""The messages of a log that have a time to live, piece by piece."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _PIECE: Final = 256 * 1024
 
 
 class Expiring(NamedTuple):
-    """Messages one behind the other whose times to live end together.
+    """Consecutive messages whose times to live end together.
 
     Attributes:
-        first: the first one's offset.
-        number: how many.
-        put: when the first one was put, wall time in nanoseconds.
-        expiry: when their time ends, likewise.
+        first: the offset of the first one.
+        number: how many there are.
+        put: the put time of the first one, wall time in nanoseconds.
+        expiry: when they expire, wall time in nanoseconds.
     """
 
     first: int
@@ -34,13 +34,13 @@ class Expiring(NamedTuple):
 
 
 def expiring_in(batch: Batch) -> Iterator[Expiring]:
-    """Yield those messages of a batch that have a time to live, in as few parts as they can be said in."""
+    """Yield the messages of a batch that have a time to live, in as few runs as possible."""
     columns = batch.columns
     expiries, times = columns.expiries, columns.times
     if not expiries:
         return
     count = len(expiries)
-    if expiries.count(expiries[0]) == count:  # as what was put in one go has
+    if expiries.count(expiries[0]) == count:  # as for messages put together
         if expiries[0]:
             yield Expiring(batch.first, count, batch.time_ns if times is None else times[0], expiries[0])
         return
@@ -54,13 +54,13 @@ def expiring_in(batch: Batch) -> Iterator[Expiring]:
 
 
 def expiring_from(reader: LogReader, view: LogView, offset: int) -> tuple[list[Expiring], int]:
-    """Return what has a time to live in the next piece of a log, and the offset to go on with. Blocking.
+    """Return the messages with a time to live in the next piece of a log, and the offset to continue with. Blocking.
 
     Segments without such messages are not read.
 
     Args:
-        reader: of the log.
-        view: what may be read; at its end, there is nothing to go on with.
+        reader: a reader of the log.
+        view: what may be read; the offset to continue with never exceeds its end.
         offset: where the piece begins.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Reading whole frames of a log by offset, whatever their rows are made into; damage is stepped over and told."""
+"""Reading whole frames of a log by offset, whatever their rows become; damage is skipped and reported."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ R = TypeVar("R", bound=Rows)
 _OPEN_FILES: Final = 4
 _CHUNK: Final = 256 * 1024
 _CAREFUL: Final = 32 * 1024
-"""Bytes that are read behind damage: of a file that is damaged all over, each read is in vain but for its beginning."""
+"""Bytes read at once after damage: in a file that is damaged all over, most of each read is wasted."""
 
 
 @dataclass(slots=True)
@@ -41,9 +41,9 @@ class OpenSegment:
 
     Attributes:
         ahead: where the next sequential read begins: (offset, position).
-        whole: between these positions every run is known to be whole.
-        rest: what was decoded behind the last read: the beginning of a run.
-        mended: where the last damage ended; what follows may be damaged soon again.
+        whole: between these positions, every run is known to be complete.
+        rest: what was decoded after the end of the last read: the beginning of a run.
+        mended: where the last damage ended; more may follow soon.
     """
 
     file: File
@@ -59,10 +59,10 @@ class FrameReader(Generic[R]):
     """A reader with a few open files. One caller at a time."""
 
     def __init__(self, fs: Opener, decode: Decode[R], run_bytes: int = 0) -> None:
-        """Read through `fs`; `decode` makes rows of frames.
+        """Read through `fs`; `decode` turns frames into rows.
 
-        With `run_bytes`, a read that has nothing but a part of a run goes on until it has so many bytes, and what it
-        has decoded of the next one is kept: so all reads are to be of one view. A longer run is looked at twice.
+        With `run_bytes`, a read that would return only part of a run goes on up to that many bytes, and keeps what it
+        decoded of the next run: so all reads must be of one view. A longer run is scanned twice.
         """
         self._fs = fs
         self._decode = decode
@@ -70,15 +70,15 @@ class FrameReader(Generic[R]):
         self._open: dict[str, OpenSegment] = {}
 
     def close(self) -> None:
-        """Close the files; a later read opens them again.
+        """Close the files; a later read reopens them.
 
         Raises:
-            StorageError: as `close_file`; the others are closed all the same.
+            StorageError: as for `close_file`; the others are closed all the same.
         """
         self.forget(list(self._open))
 
     def forget(self, paths: Sequence[str]) -> None:
-        """Close these files, so that their space comes back once they are removed."""
+        """Close these files, so that their space is freed once they are removed."""
         with ExitStack() as closing:
             for path in paths:
                 opened = self._open.pop(path, None)
@@ -86,7 +86,7 @@ class FrameReader(Generic[R]):
                     closing.callback(close_file, opened.file, path)
 
     def read(self, view: LogView, offset: int, max_bytes: int) -> FramesRead[R]:
-        """Return batches from `offset` on: at least one record, unless there is none or damage took it.
+        """Return batches from `offset` on: at least one record, unless there is none or it is damaged.
 
         Args:
             view: what may be read.
@@ -94,7 +94,7 @@ class FrameReader(Generic[R]):
             max_bytes: how much to read at once; a larger frame is read all the same.
 
         Raises:
-            StorageError: the system refused; never for damage, which the result reports.
+            StorageError: the system refused; damage is reported in the result instead.
         """
         if offset >= view.stop:
             return FramesRead(next=offset)
@@ -111,7 +111,7 @@ class FrameReader(Generic[R]):
         try:
             return self._read_frames(opened, view, offset, start, limit=limit, max_bytes=max_bytes)
         except StoreNotFoundError as error:
-            # It was closed while it was idle, and is deleted since.
+            # It was closed while it was idle, and has been deleted since.
             self.forget([segment.path])
             return lost_segment(segment, error, view)
 
@@ -137,22 +137,22 @@ class FrameReader(Generic[R]):
             position += used
             if error is not None:
                 position = opened.mended = self._step_over(opened, position, result, error.message, view, limit=limit)
-            # A batch that the view cuts in two has to be read again, as the rest of it comes next.
+            # A batch that the view splits has to be read again for its rest.
             cut = bool(batches) and batches[-1].stop > view.stop
             opened.ahead = (-1, 0) if cut else (result.next, position)
             if result.batches or result.damages or result.next >= view.stop:
                 break
         if position >= limit and not result.batches and not result.damages:
-            # The footer promises more than the frames hold: what lies between was quarantined before.
+            # The footer promises more than the frames hold: the rest was quarantined before.
             return gap(segment.path, result.next, min(segment.end, view.stop), result.bytes_read)
         return result
 
     def _decode_from(
         self, opened: OpenSegment, position: int, result: FramesRead[R], *, max_bytes: int, limit: int
     ) -> tuple[list[R], int, CorruptionError | None]:
-        """Decode whole frames from `position` on; more of them where they are only a part of a run.
+        """Decode whole frames from `position` on, and more of them if they are only a part of a run.
 
-        Return the bytes that they take, and what follows if it is damage.
+        Return them, the bytes that they take, and the error if damage follows.
         """
         segment = opened.segment
         kept = opened.rest and opened.rest[0].position == position
@@ -173,12 +173,12 @@ class FrameReader(Generic[R]):
                 return batches, used, error
 
     def _need(self, opened: OpenSegment, position: int) -> int:
-        """Return how long a frame says that it is."""
+        """Return the length that a frame claims."""
         length = self._read(opened, position, TRAILER.size)
         return max(int.from_bytes(length, "little"), FRAME_PREFIX.size)
 
     def _plausible(self, opened: OpenSegment, position: int, need: int) -> bool:
-        """Look at a large frame's other end before that much memory is spent on a length that one bit may have made."""
+        """Check a large frame's trailing length before spending memory on a length that one wrong bit may have made."""
         return need <= _CHUNK or self._need(opened, position + need - TRAILER.size) == need
 
     def _whole_runs(
@@ -191,10 +191,10 @@ class FrameReader(Generic[R]):
         *,
         limit: int,
     ) -> tuple[list[R], int, CorruptionError | None]:
-        """Make sure that every run that begins here is whole before any of it is given out.
+        """Check that every run that begins here is complete before any of it is returned.
 
-        Mostly what was decoded shows it, and a run that goes on behind it is left for the next read. One that is larger
-        than a read is walked through to its end first.
+        Usually the decoded batches show it, and a run that goes beyond them is left for the next read. A run larger
+        than a read is scanned to its end first.
         """
         segment, end = opened.segment, position + used
         if not opened.index.flags & CONTINUED:
@@ -203,7 +203,7 @@ class FrameReader(Generic[R]):
         if not low <= position <= high:
             low = high = position
         if batches and batches[0].position > high and not batches[0].flags & CONTINUES:
-            low = high = batches[0].position  # nobody has looked at the runs that were skipped
+            low = high = batches[0].position  # the skipped runs are unchecked
         high, seen = whole_until(batches, high)
         whole = [batch for batch in batches if batch.position < high]
         if seen and whole:
@@ -227,14 +227,14 @@ class FrameReader(Generic[R]):
     def _step_over(
         self, opened: OpenSegment, position: int, result: FramesRead[R], reason: str, view: LogView, *, limit: int
     ) -> int:
-        """Report the bytes at `position` that are no put, and return where the next one begins."""
+        """Report the bytes at `position` that are not a put; return where the next put begins."""
         segment = opened.segment
         stop = min(segment.end, view.stop)
         end = limit
         window = Window(opened.file, segment.path, limit, _CAREFUL)
         items = scan_units(opened.file, segment.context, segment.path, limit=limit, start=position, window=window)
         for item in items:
-            # A frame whose checksum is right and whose content is not is at `position` itself: a unit, and no put.
+            # A frame with a valid checksum but invalid content is a unit at `position` itself, not a put.
             if isinstance(item, Unit) and item.frames[0].position > position:
                 stop = min(item.first, view.stop)
                 end = item.frames[0].position
@@ -246,7 +246,7 @@ class FrameReader(Generic[R]):
         return end
 
     def opened(self, segment: Segment) -> OpenSegment:
-        """Return a segment with its file open and its index in memory."""
+        """Return a segment with an open file, and its index in memory."""
         opened = self._open.get(segment.path)
         if opened is not None and opened.segment.base == segment.base:
             return opened
@@ -272,7 +272,7 @@ class FrameReader(Generic[R]):
 
 
 def _index_of(file: File, segment: Segment) -> SegmentIndex:
-    """Return the index, found again by walking the frames where the footer's is damaged."""
+    """Return the index, rebuilt by scanning the frames if the footer's is damaged."""
     try:
         return load_index(file, segment)
     except CorruptionError:

@@ -1,4 +1,4 @@
-"""What a read of a log's frames gives, whatever their rows are made into, and what has to be known of rows for that."""
+"""The result of reading a log's frames, whatever their rows become, and what such rows must provide."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Decode", "FramesRead", "LogView", "Rows", "add_rows", "gap", "lost_s
 
 
 class Rows(Protocol):
-    """Records with consecutive offsets, made of one frame or of several."""
+    """Records with consecutive offsets, from one frame or several."""
 
     @property
     def first(self) -> int:
@@ -29,22 +29,22 @@ class Rows(Protocol):
 
     @property
     def stop(self) -> int:
-        """The offset behind the last record."""
+        """The offset after the last record."""
         ...
 
     @property
     def position(self) -> int:
-        """The first frame's place in its segment, bytes."""
+        """The first frame's position in its segment, bytes."""
         ...
 
     @property
     def length(self) -> int:
-        """The frames' bytes."""
+        """The frames' length, bytes."""
         ...
 
     @property
     def flags(self) -> int:
-        """The frame's, `Flags`; of several only the first one's `CONTINUES` and the last one's `CONTINUED`."""
+        """The frame's `Flags`; of several frames, only the first one's `CONTINUES` and the last one's `CONTINUED`."""
         ...
 
     def cut(self, start: int, stop: int) -> Self:
@@ -70,8 +70,8 @@ class LogView(NamedTuple):
 
     Attributes:
         segments: in order.
-        stop: the offset up to which may be read.
-        data_end: where the last segment's frames ended then, bytes.
+        stop: the offset up to which it may be read.
+        data_end: where the last segment's frames ended at that moment, bytes.
     """
 
     segments: tuple[Segment, ...]
@@ -79,26 +79,26 @@ class LogView(NamedTuple):
     data_end: int
 
     def between(self, start: int, stop: int) -> tuple[Segment, ...]:
-        """Return the segments that stand for offsets from `start` on and below `stop`."""
+        """Return the segments that cover offsets from `start` on and below `stop`."""
         low = bisect_right(self.segments, start, key=lambda segment: segment.end)
         high = bisect_left(self.segments, stop, key=lambda segment: segment.base)
         return self.segments[low:high]
 
     def data_end_of(self, segment: Segment) -> int:
-        """Return where the frames of one of the segments ended then, bytes."""
+        """Return where the frames of one of the segments ended at that moment, bytes."""
         return self.data_end if segment is self.segments[-1] and not segment.sealed else segment.data_end
 
 
 @dataclass(slots=True)
 class FramesRead(Generic[R]):
-    """What one read gave.
+    """The result of one read.
 
     Attributes:
         batches: in order of their offsets.
-        next: the offset to go on with.
+        next: the offset to continue with.
         damages: what could not be read on the way, with the offsets it cost. One without bytes is a gap: offsets that
             no message has any more.
-        bytes_read: from disk.
+        bytes_read: bytes read from disk.
     """
 
     batches: list[R] = field(default_factory=list)
@@ -108,14 +108,14 @@ class FramesRead(Generic[R]):
 
 
 def lost_segment(segment: Segment, error: CorruptionError | StoreNotFoundError, view: LogView) -> FramesRead[Any]:
-    """Return that nothing of a segment can be read."""
+    """Return the result for a segment of which nothing can be read."""
     stop = min(segment.end, view.stop)
     damage = Damage(segment.path, error.position or 0, segment.size, error.message, segment.base, stop)
     return FramesRead(next=stop, damages=[damage])
 
 
 def gap(path: str, first: int, stop: int, bytes_read: int = 0) -> FramesRead[Any]:
-    """Return that no message has these offsets: deleted by retention, or lost and reported before."""
+    """Return the result for offsets without messages: deleted by retention, or lost and reported before."""
     result: FramesRead[Any] = FramesRead(next=max(first, stop), bytes_read=bytes_read)
     if stop > first:
         result.damages.append(Damage(path, 0, 0, f"no message has the offsets {first} to {stop - 1}", first, stop))
@@ -123,19 +123,19 @@ def gap(path: str, first: int, stop: int, bytes_read: int = 0) -> FramesRead[Any
 
 
 def add_rows(result: FramesRead[R], batches: list[R], stop: int, path: str) -> None:
-    """Add what has offsets from `result.next` on and below `stop`, with the gaps between.
+    """Add the rows with offsets from `result.next` on and below `stop`, and the gaps between them.
 
     Args:
-        result: what was read before.
+        result: the result so far.
         batches: in order.
-        stop: where what is wanted ends.
-        path: their segment's.
+        stop: the end of the range wanted.
+        path: the path of their segment.
     """
     for batch in batches:
         if batch.first >= stop:
             break
         if batch.stop <= result.next:
-            continue  # a forged frame may repeat offsets; no reader goes back
+            continue  # a forged frame may repeat offsets; readers never go back
         part = batch.cut(result.next, stop)
         if part.first > result.next:
             result.damages += gap(path, result.next, part.first).damages
@@ -144,11 +144,11 @@ def add_rows(result: FramesRead[R], batches: list[R], stop: int, path: str) -> N
 
 
 def whole_until(batches: Sequence[Rows], known: int) -> tuple[int, bool]:
-    """Return up to where batches, whose frames were checked, are whole runs, and whether more of them may follow.
+    """Return the position up to which checked batches form complete runs, and whether further runs may follow.
 
     Args:
-        batches: in order; those before `known` are whole.
-        known: where a run begins, unless the first of them tells otherwise.
+        batches: in order; those before `known` are complete.
+        known: where a run begins, unless the first batch shows otherwise.
     """
     high, continued, end, stop = known, False, -1, -1
     for batch in batches:

@@ -31,14 +31,14 @@ ReadResult: TypeAlias = FramesRead[Batch]
 
 
 class LogReader(FrameReader[Batch]):
-    """A reader of batches."""
+    """A reader of a log's batches."""
 
     def __init__(self, fs: Opener) -> None:
         """Read through `fs`."""
         super().__init__(fs, decode_frames)
 
     def read_back(self, view: LogView, offset: int, max_bytes: int) -> ReadResult:
-        """Return batches that end below `offset`, in order; `next` is the offset to go on with, downward.
+        """Return batches that end below `offset`, in order; `next` is the offset to continue with, downward.
 
         Args:
             view: what may be read.
@@ -73,7 +73,7 @@ class LogReader(FrameReader[Batch]):
         return result
 
     def _first_before(self, opened: OpenSegment, relative: int, max_bytes: int) -> int:
-        """Return an offset at which an index entry begins, some bytes before the record at `relative`."""
+        """Return the offset of an index entry that begins about `max_bytes` before the record at `relative`."""
         index = opened.index
         number = bisect_right(index.firsts, relative - 1) - 1
         if number < 0:
@@ -84,19 +84,19 @@ class LogReader(FrameReader[Batch]):
         return opened.segment.base + index.firsts[number]
 
     def offset_behind(self, view: LogView, offset: int, size: int, slack: int = 0) -> int:
-        """Return where to end a read of about `size` bytes from `offset` on, so that the next one begins with a put.
+        """Return where a read of about `size` bytes from `offset` on should end, so that the next begins with a put.
 
-        It is a larger offset, the first with so many bytes of frames before it that begins an entry of an index; the
-        view's end where there is none.
+        That is the first larger offset at which an index entry begins and before which there are that many bytes of
+        frames; the view's end if there is none.
 
         Args:
             view: what may be read.
             offset: where the read begins.
             size: at least 1.
-            slack: so many bytes more it may be if a segment ends there, whose index need not be read then.
+            slack: bytes by which the read may be larger if it then ends with a segment, whose index need not be read.
 
         Raises:
-            StorageError: the system refused, or there is no such file any more.
+            StorageError: the system refused, or the file no longer exists.
         """
         for segment in view.between(offset, view.stop):
             if size <= 0:
@@ -107,7 +107,7 @@ class LogReader(FrameReader[Batch]):
                 size -= left
                 continue
             index = self.opened(segment).index
-            # Entries of frames without records have the offset of what follows.
+            # Entries of frames without records have the offset of the next record.
             beyond = bisect_right(index.firsts, offset - segment.base)
             number = max(bisect_left(index.positions, start + size), beyond)
             if number < len(index):
@@ -116,9 +116,9 @@ class LogReader(FrameReader[Batch]):
         return view.stop
 
     def offset_at(self, view: LogView, time_ns: int) -> int:
-        """Return the first offset whose time is `time_ns` or later; the view's end where all are older.
+        """Return the first offset whose time is `time_ns` or later; the view's end if all are older.
 
-        What was deleted since the view was taken has none.
+        Messages deleted since the view was taken are skipped.
 
         Raises:
             StorageError: the system refused.
@@ -138,7 +138,7 @@ class LogReader(FrameReader[Batch]):
         opened = self.opened(segment)
         number = next((n for n, newest in enumerate(opened.index.newest) if newest >= time_ns), None)
         if number is None:
-            # Of a segment that grows, the last entry may hold newer ones than it says.
+            # In a growing segment, the last entry may hold newer messages than it says.
             number = len(opened.index) - 1
         if number < 0:
             return None
@@ -156,10 +156,10 @@ class LogReader(FrameReader[Batch]):
         return None
 
     def light(self, segment: Segment, offset: int) -> Segment:
-        """Return a segment that is small to send to who reads it from an offset on: its index has one entry.
+        """Return a copy of a segment that is small to send to a reader from `offset` on: its index has one entry.
 
         Raises:
-            StorageError: the system refused, or there is no such file any more.
+            StorageError: the system refused, or the file no longer exists.
         """
         start = max(offset - segment.base, 0)
         index, left = SegmentIndex(), segment.end - segment.base - start
@@ -168,7 +168,7 @@ class LogReader(FrameReader[Batch]):
         return replace(segment, index=index)
 
     def _position_of(self, segment: Segment, offset: int) -> int:
-        """Return where to look in a segment for what has this offset, or one behind it."""
+        """Return the position from which to look in a segment for `offset` or a later one."""
         if segment.base >= offset:
             return SEGMENT_HEADER.size
         return self.opened(segment).index.position_of(offset - segment.base)
@@ -185,7 +185,7 @@ def transactions_in(fs: FileSystem, view: LogView, since: int) -> set[int]:
 
 
 def batches_with(fs: FileSystem, view: LogView, flags: Flags, since: int = 0) -> Iterator[Batch]:
-    """Yield the batches of those segments whose frames have all of these flags, from an offset on. Blocking.
+    """Yield the batches of segments that have all of these flags, from an offset on. Blocking.
 
     Raises:
         StorageError: as mapped from the system's error.

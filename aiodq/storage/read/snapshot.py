@@ -1,4 +1,4 @@
-"""A topic's segments as somebody else's reader sees them: read-only, and looked at again in small steps."""
+"""A snapshot of a topic's log for readers that do not own it: read-only, and refreshed in small steps."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _MARK: Final = 64
 
 
 class _Grown(NamedTuple):
-    """What is known of a segment that grows.
+    """What is known of a growing segment.
 
     Attributes:
-        contents: what a walk has found.
+        contents: what a scan has found.
         mark: the last bytes of it.
-        written: where what was written ended, then.
+        written: where the written part ended at that time.
     """
 
     contents: Contents
@@ -54,21 +54,21 @@ class _Grown(NamedTuple):
 
 
 class LogSnapshot:
-    """What a topic's files hold, without their owner's help.
+    """A snapshot of a topic's files, taken without their owner's help.
 
     Attributes:
         directory: the topic's.
-        meta: its description, as it is or as it must have been.
+        meta: its description, as it is, or as it was reconstructed.
         promised: the noted watermark.
         view: what can be read.
-        gaps: offsets in the view, or up to the watermark, that no segment holds and that nobody gave up.
+        gaps: offsets in the view, or up to the watermark, that no segment holds and that were not given up.
         damages: what the last `refresh` found wrong, `gaps` included.
-        unwalked: the last segment, if the last `refresh` looked only at its end. Damage in it and missing offsets are
-            still to be found, and of its times, sizes and index only what is at the end is known.
+        unwalked: the last segment, if the last `refresh` looked only at its end. Damage and missing offsets in it are
+            still to be found, and its times, sizes and index are known only for the end.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
-        """Know nothing yet; `refresh` looks."""
+        """Make an empty snapshot; `refresh` reads the files."""
         self._fs = fs
         self.directory = directory
         self.meta: TopicMeta
@@ -90,13 +90,13 @@ class LogSnapshot:
         return max(self.meta.begin, segments[0].base if segments else 0)
 
     def refresh(self, *, walk: bool = True) -> bool:
-        """Look again. Sealed segments are known for good; of one that grows, only what is new is walked through.
+        """Look again. Sealed segments are not read again; of a growing one, only what is new is scanned.
 
         Args:
-            walk: look at every frame that is new. Otherwise only at the last ones, where they tell where the log ends.
+            walk: scan every new frame. Otherwise only the last ones, if they show where the log ends.
 
         Returns:
-            Whether this is not the topic any more that had messages before, but another one of its name.
+            Whether the topic that had messages before was replaced by another one of the same name.
 
         Raises:
             FormatVersionError: written by a newer aiodq.
@@ -108,7 +108,7 @@ class LogSnapshot:
         another = before not in {None, self.meta.uuid}
         if another:
             self._sealed, self._headers, self._growing, self._given_up = {}, {}, {}, set()
-        # First the watermark, then the files: what it promises is in them by then.
+        # The watermark first, then the files: so they hold what it promises.
         values = read_slot_file(self._fs, os.path.join(self.directory, WATERMARK))
         self.promised = noted_watermark(values, topic_salt(self.meta.uuid))
         listed = self._own()
@@ -136,7 +136,7 @@ class LogSnapshot:
         return another
 
     def _own(self) -> list[tuple[int, str]]:
-        """Return (base offset, path) of the segments, without the files that only have the name of one."""
+        """Return (base offset, path) of the segments, without files that only look like one by name."""
         own: list[tuple[int, str]] = []
         for base, path in list_segments(self._fs, self.directory):
             with suppress(StoreNotFoundError):
@@ -149,11 +149,11 @@ class LogSnapshot:
         return own
 
     def _look(self, path: str, base: int, promised: int, *, last: bool, walk: bool) -> Segment | None:
-        """Return a segment that was not sealed at the last look; None where it is not to be read."""
+        """Return a segment that was not sealed at the last look; None if it is not to be read."""
         try:
             file = self._fs.open(path)
         except FileNotFoundError:
-            return None  # its owner deleted it meanwhile
+            return None  # the owner deleted it meanwhile
         except OSError as cause:
             raise storage_error(cause, path) from cause
         try:
@@ -174,7 +174,7 @@ class LogSnapshot:
         context = found.header.context
         known = self._growing.get(path)
         if known is not None and self._mark(file, path, known.contents) != known.mark:
-            known = None  # a write that failed was taken back, and another took its place
+            known = None  # a failed write was rolled back, and another took its place
         written = _written(file, path, found, known)
         if not walk:
             contents = contents_by_end(file, context, path, limit=written, promised=promised)
@@ -197,9 +197,9 @@ class LogSnapshot:
             raise storage_error(cause, path, start) from cause
 
     def lost(self, start: int, stop: int) -> Damage | None:
-        """Return the first that cost messages between two offsets, as far as looking at the files' ends shows it.
+        """Return the first damage that cost messages between two offsets, as far as the files' ends show it.
 
-        Who reads from the beginning or to the end of what there is misses what is gone before or behind it, too.
+        A range that includes the first or the last offset available also covers what is missing before or after it.
         """
         since = min(start, self.meta.begin) if start <= self.begin else start
         reach = max(stop, self.promised) if stop >= self.view.stop else stop
@@ -207,7 +207,7 @@ class LogSnapshot:
         return min((d for d in known if d.first < reach and since < d.stop), key=lambda d: d.first, default=None)
 
     def _cost(self, damage: Damage) -> Damage:
-        """Return damage with the offsets that it may have cost: of a segment that cannot be read, up to the next."""
+        """Return damage with the offsets it may have cost: for an unreadable segment, those up to the next one."""
         first = segment_base(damage.path)
         if damage.first < damage.stop or first is None:
             return damage
@@ -227,8 +227,8 @@ class LogSnapshot:
 
 
 def _written(file: File, path: str, found: Inspection, known: _Grown | None) -> int:
-    """Return where what was written ends; of a segment that was looked at before, by what is new."""
-    # An owner writes frame behind frame. Zeros between them come from a power cut, and that ends who looks, too.
+    """Return where the written part ends; for a segment seen before, by scanning only what is new."""
+    # An owner writes frames back to back. Zeros between them come from a power cut, which ends this reader, too.
     if found.padded and known is not None:
         end = written_since(file, path, known.contents.data_end, found.size)
         if end is not None and end >= known.written:
@@ -237,7 +237,7 @@ def _written(file: File, path: str, found: Inspection, known: _Grown | None) -> 
 
 
 def _counting() -> IndexSingles:
-    """Return how to count what was put one by one: numpy's way where the program has it loaded anyway."""
+    """Return the function that counts single puts: numpy's if the program has loaded numpy anyway."""
     if sys.modules.get("numpy") is None:
         return index_singles
     from aiodq.format.vectorized import frame_arrays as framearrays  # noqa: PLC0415 - it imports numpy, which is an extra

@@ -17,13 +17,13 @@ _SHOWN: Final = 32
 
 
 class Run(Protocol):
-    """Neighbouring messages, column by column: all that they are but their bodies.
+    """Consecutive messages, column by column, without their bodies.
 
     Attributes:
         topic: the topic's name.
-        first: the offset of the first of them.
-        time_ns: when they were put, where `times` does not say it of each.
-        times, tags, keys, headers: an item each, or None where none has any.
+        first: the offset of the first one.
+        time_ns: their put time, unless `times` has one for each.
+        times, tags, keys, headers: one item per message, or None if no message has any.
     """
 
     topic: str
@@ -52,13 +52,13 @@ class _BatchRun:
 
 
 class StoredMessage:
-    """A message as it lies in the log.
+    """A message as it is stored in the log.
 
     Attributes:
         body: the bytes that were put.
     """
 
-    # Who makes one sets these three: a call of an `__init__` would take longer than all else that there is to it.
+    # The caller sets these three: calling an `__init__` would take longer than everything else here.
     __slots__ = ("_index", "_run", "body")
 
     _run: Run
@@ -77,25 +77,25 @@ class StoredMessage:
 
     @property
     def timestamp_ns(self) -> int:
-        """When it was put, nanoseconds since 1970-01-01 UTC."""
+        """The put time, nanoseconds since 1970-01-01 UTC."""
         times = self._run.times
         return self._run.time_ns if times is None else times[self._index]
 
     @property
     def tag(self) -> str | None:
-        """A short text, or None."""
+        """The tag, a short text, or None."""
         tags = self._run.tags
         return None if tags is None else tags[self._index]
 
     @property
     def key(self) -> bytes | None:
-        """Bytes that name what the message is about, or None."""
+        """The key: bytes that name what the message is about, or None."""
         keys = self._run.keys
         return None if keys is None else keys[self._index]
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Text by text; empty for none. Not to be changed."""
+        """The headers, text by text; empty if there are none. Do not modify."""
         headers = self._run.headers
         return _NO_HEADERS if headers is None else headers[self._index]
 
@@ -106,17 +106,17 @@ class StoredMessage:
 
     @property
     def timestamp(self) -> datetime:
-        """When it was put, in UTC, to the microsecond."""
+        """The put time, in UTC, to the microsecond."""
         seconds, rest = divmod(self.timestamp_ns, 1_000_000_000)
         return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1000)
 
     def __repr__(self) -> str:
-        """Show where it lies and how the body begins."""
+        """Show the topic, the offset and the beginning of the body."""
         more = "…" * (len(self.body) > _SHOWN)
         return f"<{type(self).__name__} {self.topic}:{self.offset} {self.body[:_SHOWN]!r}{more}{self._standing()}>"
 
     def _standing(self) -> str:
-        """Return what else there is to say of it."""
+        """Return what subclasses add to the `repr`."""
         return ""
 
 

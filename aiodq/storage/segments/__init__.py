@@ -1,1 +1,1 @@
-"""A topic's segments as files: their names, their two ends, and what lies between."""
+"""A topic's segment files: their names, their headers and footers, and the frames in between."""

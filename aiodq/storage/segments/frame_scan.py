@@ -1,4 +1,4 @@
-"""Walking a segment's frames through a window of bounded size, checking each."""
+"""Scanning a segment's frames through a window of bounded size, checking each."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["Bad", "Unit", "Window", "frames_backward", "scan_units"]
 
 _WINDOW: Final = 256 * 1024
 _BYTES_BEFORE_RUNNING_SUMS: Final = 16 << 20
-"""Bytes of what only looked like frames, before each is checked without reading it as a whole."""
+"""Bytes of false candidate frames read in full, after which running checksums check each without reading it whole."""
 
 _STEP: Final = 4096
 """Bytes between two running checksums."""
 
 
 class Unit(NamedTuple):
-    """The frames of one put, all of them right."""
+    """The frames of one put, all of them valid."""
 
     frames: tuple[Frame, ...]
 
@@ -41,30 +41,30 @@ class Unit(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The offset behind the last record."""
+        """The offset after the last record."""
         return self.frames[-1].stop
 
     @property
     def end(self) -> int:
-        """The byte behind the last frame."""
+        """The byte after the last frame."""
         return self.frames[-1].end
 
 
 class Bad(NamedTuple):
-    """Bytes that are no whole put; `end` is where the next whole one begins, or the limit where none follows."""
+    """Bytes that are not a whole put; `end` is where the next whole one begins, or the limit if none follows."""
 
     position: int
     end: int
     reason: str
     cut_short: bool
-    """Nothing right follows."""
+    """Whether nothing valid follows."""
 
 
 class Window:
     """A view of a file that moves forward, reading `size` bytes ahead or as much as one frame needs."""
 
     def __init__(self, file: File, path: str, limit: int, size: int = _WINDOW) -> None:
-        """Look at the file up to byte `limit`."""
+        """Read the file up to byte `limit`."""
         self._file = file
         self._path = path
         self.size = size
@@ -73,7 +73,7 @@ class Window:
         self.position: int = 0
 
     def at(self, position: int, need: int) -> int:
-        """Return where in `data` byte `position` is, having read on if fewer than `need` bytes are there.
+        """Return the index of byte `position` in `data`, reading on if fewer than `need` bytes are there.
 
         Raises:
             StorageError: as mapped from the system's error.
@@ -97,13 +97,13 @@ class Window:
             raise storage_error(cause, self._path, position) from cause
 
     def ends_like(self, frame: Frame) -> bool:
-        """Return whether the frame's trailing length fits: a cheap look before a frame of any length is read whole."""
+        """Return whether the trailing length fits: a cheap check before a frame of any length is read whole."""
         trailer = self.read(frame.end - TRAILER.size, TRAILER.size)
         return len(trailer) == TRAILER.size and TRAILER.unpack(trailer)[0] == frame.length
 
 
 class _RunningSums:
-    """Checksums of a file from some place on, by which that of any range is known for the price of its two ends."""
+    """Running checksums of a file, from which the checksum of any range is computed by reading only its two ends."""
 
     def __init__(self, window: Window, start: int) -> None:
         self._window = window
@@ -111,7 +111,7 @@ class _RunningSums:
         self._sums = [0]
 
     def matches(self, frame: Frame, context: FrameContext) -> bool:
-        """Return whether the frame's checksum is right."""
+        """Return whether the frame's checksum is valid."""
         start = frame.position + FRAME_START.size
         before, behind = self._until(start), self._until(frame.end)
         return crc32_of_range(before, behind, frame.end - start, context.salt) == frame.crc
@@ -135,7 +135,7 @@ def scan_units(
     expected: int = -1,
     window: Window | None = None,
 ) -> Iterator[Unit | Bad]:
-    """Yield what stands between `start` and `limit`: whole puts, and ranges that are none.
+    """Yield what lies between `start` and `limit`: whole puts, and bad ranges.
 
     Args:
         file: the segment's file.
@@ -143,9 +143,9 @@ def scan_units(
         path: for errors.
         limit: where its frames must end, bytes.
         start: where a frame begins.
-        expected: the offset of the record there. A larger one is a gap that the caller may see for itself; a smaller
+        expected: the offset of the record there. A larger one is a gap that the caller can see for itself; a smaller
             one is damage.
-        window: to go on with, where somebody has read there before.
+        window: the window to continue with, if the caller has one.
 
     Raises:
         StorageError: the file cannot be read.
@@ -167,7 +167,7 @@ def scan_units(
 
 
 def frames_backward(file: File, context: FrameContext, path: str, end: int) -> Iterator[Frame]:
-    """Yield the frames before `end`, the last one first, by their trailing lengths. Their checksums are not checked.
+    """Yield the frames before `end`, last one first, by their trailing lengths. Checksums are not checked.
 
     Raises:
         CorruptionError: no frame ends where one should.
@@ -182,7 +182,7 @@ def frames_backward(file: File, context: FrameContext, path: str, end: int) -> I
             if need <= at or need > position - SEGMENT_HEADER.size:
                 break
             if need > _WINDOW and window.read(position - need, TRAILER.size) != TRAILER.pack(need):
-                # Before that much memory is spent on a length that one wrong bit may have made.
+                # Checked before spending memory on a length that one wrong bit may have made.
                 message = "the frame's two lengths differ"
                 raise CorruptionError(message, path, position - need)
             low = max(SEGMENT_HEADER.size, position - max(need, _WINDOW))
@@ -223,7 +223,7 @@ def _read_frame(window: Window, position: int, context: FrameContext, path: str)
     at = window.at(position, min(BATCH_HEADER.size, window.limit - position))
     frame = read_prefix(window.data, at, context, position=position, limit=window.limit, path=path)
     if frame.length > _WINDOW and not window.ends_like(frame):
-        # Before that much memory is spent on a length that one wrong bit may have made.
+        # Checked before spending memory on a length that one wrong bit may have made.
         message = "the frame's two lengths differ"
         raise CorruptionError(message, path, position)
     at = window.at(position, frame.length)
@@ -232,16 +232,16 @@ def _read_frame(window: Window, position: int, context: FrameContext, path: str)
 
 
 def _next_unit_start(window: Window, position: int, context: FrameContext, path: str, expected: int) -> int | None:
-    """Return where the next put begins that is right at least in its first frame, or None.
+    """Return the position of the next put whose first frame, at least, is valid, or None.
 
-    A chunk's last bytes are looked at again with the chunk behind it, as a prefix may lie across the border.
+    The end of each chunk is looked at again with the next chunk, as a prefix may span both.
     """
     sums = _RunningSums(window, position)
     spent = 0
     while position + COMPACT_MIN <= window.limit:
         chunk = window.read(position, min(window.size, window.limit - position))
         if not chunk:
-            return None  # the owner has cut the file meanwhile
+            return None  # the owner has truncated the file meanwhile
         for frame in candidate_frames(chunk, 0, context, position=position, limit=window.limit):
             if frame.flags & CONTINUES or frame.first < expected or not window.ends_like(frame):
                 continue

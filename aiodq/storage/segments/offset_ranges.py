@@ -1,4 +1,4 @@
-"""Ranges of offsets, as pairs (first, the one behind the last): sorted, and apart from one another."""
+"""Ranges of offsets, as pairs (first, the one after the last): sorted and disjoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Return what is in any of these ranges, which may come in any order and overlap."""
+    """Return the union of ranges, which may come in any order and overlap."""
     found: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
         if found and start <= found[-1][1]:
@@ -24,7 +24,7 @@ def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def without(ranges: Iterable[tuple[int, int]], taken: Iterable[tuple[int, int]]) -> Ranges:
-    """Return what is in `ranges` and in none of `taken`."""
+    """Return the difference: what is in `ranges` and not in `taken`."""
     left: list[tuple[int, int]] = []
     holes = joined(taken)
     for first, stop in joined(ranges):
@@ -40,5 +40,5 @@ def without(ranges: Iterable[tuple[int, int]], taken: Iterable[tuple[int, int]])
 
 
 def total(ranges: Iterable[tuple[int, int]]) -> int:
-    """Return how many offsets there are in ranges that do not overlap."""
+    """Return the number of offsets in disjoint ranges."""
     return sum(stop - start for start, stop in ranges)

@@ -1,4 +1,4 @@
-"""What a segment's frames come to: which count, which are lost, and where the unfinished part begins. It only reads."""
+"""The contents of a segment by its frames: which are valid, which are lost, where an unfinished write begins."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["Contents", "Lost", "examine", "examine_growing", "index_unit"]
 _WINDOW: Final = 1 << 20
 _AHEAD: Final = 128 * 1024
 _KIND_AT: Final = FRAME_START.size
-"""Where in a frame its kind stands."""
+"""The position of the kind within a frame."""
 
 
 class Lost(NamedTuple):
-    """What had been promised and is not there.
+    """What was promised and is missing.
 
     Attributes:
-        position, end: the bytes that do not check; equal for a gap between good ones.
+        position, end: the bytes that fail their check; equal for a gap between good ones.
         reason: in words.
-        first, stop: the offsets it cost; equal where they are not known or none.
+        first, stop: the offsets it cost; equal if unknown or none.
     """
 
     position: int
@@ -42,14 +42,14 @@ class Lost(NamedTuple):
 
 @dataclass(slots=True)
 class Contents:
-    """What was found.
+    """The result of scanning a segment.
 
     Attributes:
-        end: the offset behind the last record that counts.
-        data_end: the byte behind the last frame that counts.
-        index: of the frames that count.
-        lost: promised, and gone.
-        unfinished: why what lies behind `data_end` does not count and never did; empty where nothing lies there.
+        end: the offset after the last valid record.
+        data_end: the byte after the last valid frame.
+        index: of the valid frames.
+        lost: what was promised and is missing.
+        unfinished: why what follows `data_end` is not valid and never was; empty if nothing follows.
     """
 
     end: int
@@ -60,7 +60,7 @@ class Contents:
 
     @property
     def records(self) -> int:
-        """How many records count."""
+        """The number of valid records."""
         return sum(self.index.records)
 
 
@@ -74,11 +74,11 @@ def examine(
     found: Contents | None = None,
     singles: IndexSingles = index_singles,
 ) -> Contents:
-    """Walk a segment's frames, and tell damage from what was never finished.
+    """Scan a segment's frames, and tell damage from unfinished writes.
 
-    Bytes that do not check are damage if the offset they stand for was promised: by `promised`, or by the watermark in
-    any good frame behind them. Otherwise they are an unfinished write, or a hole that a power cut left in one, and the
-    log ends before them.
+    Bytes that fail their check are damage if their offset was promised: by `promised`, or by the watermark in any good
+    frame after them. Otherwise they are an unfinished write, or a hole that a power cut left in one, and the log ends
+    before them.
 
     Args:
         file: the segment's file.
@@ -86,8 +86,8 @@ def examine(
         path: for errors.
         limit: where its frames must end, bytes.
         promised: the offset below which everything is known to have been durable.
-        found: what an earlier call found; it is continued.
-        singles: how what was put one by one is counted.
+        found: the result of an earlier call, which is continued.
+        singles: how single puts are counted.
 
     Raises:
         StorageError: the file cannot be read.
@@ -111,13 +111,13 @@ def examine(
                     break
                 continue
             if promised <= found.end and not item.cut_short and not asked:
-                # Once: a later mark would have been seen from here, too.
+                # Only once: a later watermark would have been seen from here, too.
                 promised, asked = max(promised, _marks(file, context, path, item.end, limit)), True
             if promised <= found.end:
                 found.unfinished = item.reason
                 return found
             pending = pending or item
-            # A run that lost a frame shows only what is left of it: readers have to be wary as if its flags had been
+            # A run that lost a frame shows only its remaining flags: readers must be as careful as if all had been
             # seen.
             found.index.flags |= CONTINUED
             if item.cut_short:
@@ -137,30 +137,30 @@ def examine_growing(
     found: Contents | None = None,
     singles: IndexSingles = index_singles,
 ) -> Contents:
-    """As `examine`, of a segment that no other follows: the zeros behind what was written are its owner's, not damage.
+    """Examine the last segment of a log, as `examine` does: zeros after the written part are preallocated, not damage.
 
     Args:
         file: the segment's file.
         context: the segment's.
         path: for errors.
         size: the file's, bytes.
-        written: where what was written ends; zeros follow.
+        written: where the written part ends; zeros follow.
         promised: the offset below which everything is known to have been durable.
-        found: what an earlier call found; it is continued.
-        singles: how what was put one by one is counted.
+        found: the result of an earlier call, which is continued.
+        singles: how single puts are counted.
 
     Raises:
         StorageError: the file cannot be read.
     """
     contents = examine(file, context, path, limit=written, promised=promised, found=found, singles=singles)
     if written < size and contents.end < promised:
-        # They stand where something was promised.
+        # The zeros stand where something was promised.
         return examine(file, context, path, limit=size, promised=promised, found=contents, singles=singles)
     return contents
 
 
 def _take_short(found: Contents, window: Window, context: FrameContext, singles: IndexSingles) -> None:
-    """Count what was put one by one, up to the first frame that is neither that nor a control frame: far sooner."""
+    """Count single puts quickly, up to the first frame that is neither one of those nor a control frame."""
     for way in (singles, index_short):
         while found.data_end < window.limit:
             at = window.at(found.data_end, min(_AHEAD, window.limit - found.data_end))
@@ -173,13 +173,13 @@ def _take_short(found: Contents, window: Window, context: FrameContext, singles:
 
 
 def _is_short(window: Window, position: int) -> bool:
-    """Return whether the frame there may be one of those, as far as the window shows it."""
+    """Return whether the frame there may be a single put or a control frame, as far as the window shows it."""
     at = position - window.position + _KIND_AT
     return at < len(window.data) and (window.data[at] == KIND_COMPACT or window.data[at] in CONTROL_KINDS)
 
 
 def _take(found: Contents, unit: Unit, bad: Bad | None, base: int) -> None:
-    """Count a put; what lies between it and the one before is lost."""
+    """Count a put; anything between it and the previous one is lost."""
     position = unit.frames[0].position
     if bad is not None:
         found.lost.append(Lost(bad.position, position, bad.reason, found.end, unit.first))

@@ -1,4 +1,4 @@
-"""Segment files by name, and what is known of one without reading its frames."""
+"""Segment files: their names, and what is known of one without reading its frames."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ _ZEROS: Final = bytes(16 * 1024)
 class Segment:
     """One segment of a log. Offsets are absolute, positions and sizes bytes.
 
-    Only the last of a log grows; `records`, `end` and `data_end` of the others never change.
+    Only the last segment of a log grows; `records`, `end` and `data_end` of the others never change.
 
     Attributes:
         path: the file.
         base: the first record's offset.
-        end: the offset behind the last record.
+        end: the offset after the last record.
         data_end: where its frames end.
         size: the file's size.
-        records: how many it holds; fewer than `end - base` where damage left a gap.
-        raw_bytes: their payloads' size.
-        sealed: it has a footer and never changes again.
-        oldest_ns, newest_ns: the range of batch times; zeros while empty.
+        records: the number of records; fewer than `end - base` if damage left a gap.
+        raw_bytes: the size of their payloads.
+        sealed: whether it has a footer and never changes again.
+        oldest_ns, newest_ns: the range of batch times; zeros if empty.
         context: what its frames have in common.
-        flags: all frames' flags together.
-        index: in memory for a segment that was scanned or is being written, None until it is needed otherwise.
+        flags: the union of all frames' flags.
+        index: in memory for a segment that was scanned or is being written; None until it is needed otherwise.
     """
 
     path: str
@@ -82,21 +82,21 @@ class Segment:
 
     @property
     def empty(self) -> bool:
-        """True when it has no frames, or none but control frames: the segment behind it would have its name."""
+        """Whether it has no frames, or only control frames: the next segment would have the same name."""
         return self.data_end <= SEGMENT_HEADER.size or self.end <= self.base
 
 
 class Inspection(NamedTuple):
-    """What the two ends of a segment's file say.
+    """What a segment file's header and footer say.
 
     Attributes:
         size: the file's, bytes.
-        header: as read, or as it must have been where it is damaged.
+        header: as read, or reconstructed if it is damaged.
         header_error: what is wrong with it.
-        tail: None where there is none, or a damaged one.
+        tail: the footer's tail; None if it is missing or damaged.
         tail_error: what is wrong with it.
-        padded: it has no footer, and its last bytes are zeros: its owner may have written them ahead.
-        written: where what was written ends, bytes, as far as `without_zeros` looked: else the size.
+        padded: whether it has no footer and its last bytes are zeros: its owner may have written them ahead.
+        written: where the written part ends, bytes, if `without_zeros` determined it: else the size.
     """
 
     size: int
@@ -108,11 +108,11 @@ class Inspection(NamedTuple):
     written: int
 
     def followed(self) -> Inspection:
-        """Return this of a segment that another one follows: it was sealed, and zeros at its end are damage."""
+        """Return this for a segment that another one follows: it was sealed, so zeros at its end are damage."""
         return self._replace(padded=False)
 
     def without_zeros(self, file: File, path: str) -> Inspection:
-        """Return this with the place from which on there are only zeros.
+        """Return this with the position at which the trailing zeros begin.
 
         Raises:
             StorageError: as mapped from the system's error.
@@ -121,39 +121,39 @@ class Inspection(NamedTuple):
 
     @property
     def foreign(self) -> bool:
-        """True when the header is whole, but another topic's, or another segment's of this one."""
+        """Whether the header is whole, but belongs to another topic or to another segment of this one."""
         return self.header_error is not None and bool(self.header_error.position)
 
     def torn(self, promised: int, *, last: bool) -> bool:
-        """Return whether this is what a power cut leaves of a segment that had just begun: no file but its name."""
+        """Return whether this is what a power cut leaves of a new segment: a file without a whole header."""
         return last and self.blank and promised <= self.header.base
 
     @property
     def blank(self) -> bool:
-        """True when there is no more than a part of a header, or anything else in its place.
+        """Whether there is at most a part of a header, or anything else of that size in its place.
 
-        A power cut may leave a new file's size with zeros in it, or with what the disk held there before.
+        A power cut may leave a new file's size with zeros in it, or with the previous contents of the disk.
         """
         return self.header_error is not None and not self.foreign and self.size <= SEGMENT_HEADER.size
 
     def nothing(self, records: int, promised: int, *, last: bool) -> bool:
-        """Return whether there is nothing of this log in the file: neither end says so, and no message can be read."""
+        """Return whether the file holds nothing of this log: neither header nor footer is valid, nor is any message."""
         return self.header_error is not None and not (records or self.tail or self.torn(promised, last=last))
 
     def astray(self, before: Inspection, promised: int) -> bool:
-        """Return whether only the file's name says that it follows `before`, and no segment would have that name.
+        """Return whether only the file's name says that it follows `before`, and no real segment would have that name.
 
-        By the word of such a name, all offsets up to it would be missing.
+        If such a name were believed, all offsets up to it would be missing.
         """
         base, start = self.header.base, before.header.base
         if self.blank:
-            # A segment begins where the one before it was sealed, or behind all that was promised.
+            # A segment begins where the one before it was sealed, or after all that was promised.
             return base > promised and (before.tail is None or base != start + before.tail.end)
         return self.header_error is not None and base - start > MAX_RELATIVE
 
 
 def segment_base(path: str) -> int | None:
-    """Return the offset that a file's name says a segment begins at, or None where it is no segment's name."""
+    """Return the base offset in a segment's file name, or None if it is not a segment's name."""
     match = _NAME.fullmatch(os.path.basename(path))
     return None if match is None else int(match[1])
 
@@ -178,10 +178,10 @@ def list_segments(fs: FileSystem, directory: str) -> list[tuple[int, str]]:
 
 
 def inspect_file(fs: FileSystem, path: str, base: int, topic: UUID) -> Inspection:
-    """Open a segment for `inspect`, and close it.
+    """Inspect a segment file by its path; see `inspect`.
 
     Raises:
-        FormatVersionError: a newer version.
+        FormatVersionError: it has a newer version.
         StorageError: as mapped from the system's error.
     """
     with opened(fs, path) as file:
@@ -192,9 +192,9 @@ class OwnSegment(NamedTuple):
     """A file that is a segment of the log in whose directory it lies.
 
     Attributes:
-        base: the offset that its name says it begins at.
+        base: its base offset, by its name.
         path: the file.
-        found: what its two ends say.
+        found: what its header and footer say.
         promised: the offset below which everything in it was durable.
         last: no segment follows.
     """
@@ -207,17 +207,17 @@ class OwnSegment(NamedTuple):
 
 
 def promises(bases: Sequence[int], promised: int) -> list[int]:
-    """Return up to which offset each segment of a log was durable, where only the noted watermark is known."""
-    # CRASH: 4. A segment begins only after the one before it was synced, so all up to its beginning was promised.
+    """Return the offset up to which each segment of a log was durable, if only the noted watermark is known."""
+    # CRASH: 4. A segment begins only after the one before it was synced, so everything before it was promised.
     return [*bases[1:], promised] if bases else []
 
 
 def own_segments(
     fs: FileSystem, directory: str, topic: UUID, promised: int
 ) -> tuple[list[OwnSegment], list[tuple[str, Inspection]]]:
-    """Return a topic's segments in order, and (path, both ends) of files that only have the name of one.
+    """Return a topic's segments in order, and (path, inspection) of files that only look like one by name.
 
-    One that its owner deletes meanwhile is left out.
+    A segment that its owner deletes meanwhile is left out.
 
     Args:
         fs: the file system.
@@ -226,7 +226,7 @@ def own_segments(
         promised: the noted watermark, or 0.
 
     Raises:
-        FormatVersionError: a newer version.
+        FormatVersionError: one has a newer version.
         StorageError: as mapped from the system's error.
     """
     own: list[tuple[int, str, Inspection]] = []
@@ -248,12 +248,12 @@ def own_segments(
 
 
 def inspect(file: File, path: str, base: int, topic: UUID) -> Inspection:
-    """Read header and footer tail of an open segment, and nothing in between.
+    """Read the header and the footer's tail of an open segment, and nothing in between.
 
-    A header that is damaged can be told from the file's name, the topic and the footer.
+    A damaged header is reconstructed from the file's name, the topic and the footer.
 
     Raises:
-        FormatVersionError: a newer version.
+        FormatVersionError: it has a newer version.
         StorageError: as mapped from the system's error.
     """
     try:
@@ -283,20 +283,20 @@ def inspect(file: File, path: str, base: int, topic: UUID) -> Inspection:
 
 
 def written_end(file: File, path: str, size: int) -> int:
-    """Return where what was written of a file of this size ends: the rest is zeros, which its owner wrote ahead.
+    """Return where the written part of a file of this size ends: the rest is zeros, which its owner wrote ahead.
 
     A frame ends at a multiple of 8, and its last bytes, which are its length, are not all zeros.
 
     Args:
         file: a segment without a footer.
-        path: its own.
+        path: its path.
         size: the file's.
 
     Raises:
         StorageError: as mapped from the system's error.
     """
     start, data = size, b""
-    # Comparing is fast, stripping is not: readers do this at every look.
+    # Comparing is fast, stripping is not, and readers do this at every look.
     while data == _ZEROS[: len(data)]:
         if start <= SEGMENT_HEADER.size:
             return min(SEGMENT_HEADER.size, size)
@@ -319,9 +319,9 @@ def _check_identity(header: SegmentHeader, path: str, base: int, topic: UUID) ->
 
 
 def _stray(head: bytes, path: str, base: int, topic: UUID) -> CorruptionError | None:
-    """Return why a segment whose header is damaged is not the one that its name says, as far as can be known.
+    """Return the error of a damaged header that belongs to another segment than the file's name says, as far as known.
 
-    By its name alone, its messages would get the offsets of others.
+    By the name alone, its messages would get other messages' offsets.
     """
     was = SegmentHeader.mended(head, path)
     try:
@@ -352,7 +352,7 @@ def sealed_segment(path: str, found: Inspection, tail: FooterTail) -> Segment:
 
 
 def scanned_segment(path: str, contents: Contents, context: FrameContext) -> Segment:
-    """Return the segment, without a footer, that a walk through its frames describes."""
+    """Return the segment, without a footer, that a scan of its frames describes."""
     index = contents.index
     return Segment(
         path,
@@ -372,7 +372,7 @@ def scanned_segment(path: str, contents: Contents, context: FrameContext) -> Seg
 
 
 def load_index(file: File, segment: Segment) -> SegmentIndex:
-    """Return the segment's index, read from its footer where it is not in memory.
+    """Return the segment's index, read from its footer if it is not in memory.
 
     Raises:
         CorruptionError: the footer is not what was written.

@@ -1,4 +1,4 @@
-"""A log's segments in order, with running sums: what lies where is found and counted in O(log n) steps, without I/O."""
+"""A log's segments in order, with running sums: lookups and counts take O(log n) steps and no I/O."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ __all__ = ["SegmentList"]
 
 
 class SegmentList:
-    """The segments as they are at one moment.
+    """The segments at one moment.
 
-    A change makes another list of it, so that a thread that rolls and the loop that counts never meet half-way. That
-    copies a few machine words a segment at C speed, and counts only what has changed.
+    Immutable: a change makes another list, so that a thread that rolls and the loop that counts never see half a
+    change. That copies a few machine words per segment at C speed, and counts only what has changed.
 
     Attributes:
         segments: in order; the last one is being written and grows.
     """
 
-    # INVARIANT: each sum has one entry a segment: what lies before it, but for a constant. So those in front can be
-    # left out without counting anew.
+    # INVARIANT: each sum has one entry per segment: the total before it, up to a constant. So leading segments can be
+    # dropped without recounting.
     __slots__ = ("_bases", "_frames", "_sizes", "segments")
 
     def __init__(self, segments: Sequence[Segment] = ()) -> None:
-        """Count each segment but the last one, which still grows."""
+        """Sum up each segment but the last one, which still grows."""
         full = segments[:-1]
         self.segments: tuple[Segment, ...] = tuple(segments)
         self._bases: array[int] = array("Q", map(attrgetter("base"), segments))
@@ -49,7 +49,7 @@ class SegmentList:
         return self
 
     def followed_by(self, segment: Segment) -> SegmentList:
-        """Return this list and one segment more; the one that was the last is full now."""
+        """Return this list with one more segment; the previous last one is full now."""
         last = self.segments[-1]
         return self._of(
             (*self.segments, segment),
@@ -61,7 +61,7 @@ class SegmentList:
     def without(self, going: Iterable[Segment]) -> SegmentList:
         """Return this list without these full segments; the last one stays."""
         segments, bases, sizes, frames = list(self.segments), self._bases[:], self._sizes[:], self._frames[:]
-        # From behind, so that where the others lie stays as it is.
+        # From the end, so that the positions of the others stay valid.
         for segment in sorted(going, key=attrgetter("base"), reverse=True):
             at = bisect_left(bases, segment.base)
             if at < len(segments) - 1 and bases[at] == segment.base:
@@ -71,15 +71,15 @@ class SegmentList:
 
     @property
     def size(self) -> int:
-        """All files together, bytes, with headers and footers."""
+        """The total size of the files, bytes, with headers and footers."""
         return self._sizes[-1] - self._sizes[0] + self.segments[-1].size if self.segments else 0
 
     def at(self, offset: int) -> int:
-        """Return the number of the segment that holds an offset or is the last one to begin before it, at least 0."""
+        """Return the index of the segment that holds an offset, or of the last one to begin before it, or 0."""
         return max(bisect_right(self._bases, offset) - 1, 0)
 
     def frames_from(self, number: int) -> int:
-        """Return the bytes of all frames in this segment, counted from 0, and in those behind it."""
+        """Return the bytes of all frames in segment `number`, counted from 0, and in those after it."""
         if not self.segments:
             return 0
         return self._frames[-1] - self._frames[number] + _frame_bytes(self.segments[-1])
@@ -94,7 +94,7 @@ def _sums(values: Iterable[int]) -> array[int]:
 
 
 def _closed(sums: array[int], at: int) -> array[int]:
-    """Return the sums without entry `at`, whose own share what lies behind it loses; the first one shifts nothing."""
+    """Return the sums without entry `at`: later ones lose its share. Without the first, only the constant changes."""
     if not at:
         return sums[1:]
     return sums[:at] + array("Q", map(sub, sums[at + 1 :], repeat(sums[at + 1] - sums[at])))

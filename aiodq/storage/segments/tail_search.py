@@ -1,4 +1,4 @@
-"""Where a growing segment ends, found from its file's end backward: without a walk through all of it."""
+"""Finding the end of a growing segment backward from the end of its file, without a scan of all of it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 __all__ = ["contents_by_end", "written_since"]
 
 _MOST_FRAMES: Final = 1000
-"""So many frames are stepped back over before a walk from the beginning is the better way."""
+"""Frames that are stepped back over before a scan from the beginning is better."""
 
 _LEAST_READ: Final = 512
 _MOST_READ: Final = 64 * 1024
 
 
 def contents_by_end(file: File, context: FrameContext, path: str, *, limit: int, promised: int) -> Contents | None:
-    """Return what a segment holds, or None where its end does not show it and only `examine` can tell.
+    """Return what a segment holds, or None if its end does not show it and only `examine` can tell.
 
-    Goes back, by the lengths at the frames' ends, to the last put of which some was promised, and walks from there. A
-    hole before that put would be damage and not the log's end, whatever is there. So `end` and `data_end` are what
-    `examine` finds. What lies before that put is one entry of the index, of frames that are not counted, and with the
-    wariest of flags; damage in it, and offsets that are missing there, are for its readers to find.
+    This steps back, by the lengths at the frames' ends, to the last put that was promised at least in part, and scans
+    from there. A hole before that put would be damage and not the log's end, whatever is there. So `end` and `data_end`
+    are what `examine` finds. What lies before that put becomes one entry of the index, without a count of frames and
+    with the most careful flags; damage and missing offsets in it are left for its readers to find.
 
-    A write that was cut short exactly behind a frame of this topic that a message holds is taken for an end: it may be
-    older than the log's own, but not older than `promised`.
+    A torn write that ends exactly after a frame of this topic that is quoted in a message's body is taken for the end:
+    that may be before the log's own, but not before `promised`.
 
     The arguments, and *Raises*, are those of `examine`.
     """
@@ -57,10 +57,10 @@ def contents_by_end(file: File, context: FrameContext, path: str, *, limit: int,
 
 
 def written_since(file: File, path: str, start: int, size: int) -> int | None:
-    """Return where what was written behind a frame ends, by the frames' lengths alone, or None if they do not tell.
+    """Return the end of what was written after a frame, by the frames' lengths alone, or None if they do not show it.
 
-    It reads little more than what was written, where `written_end` reads the zeros that were written ahead. So it tells
-    only where frames follow each other up to zeros, and is for who knows that there were only zeros before.
+    It reads little more than what was written, where `written_end` reads the preallocated zeros. It works only where
+    frames follow each other up to zeros, and is for callers that know that there were only zeros before.
 
     Raises:
         StorageError: the file cannot be read.
@@ -85,11 +85,11 @@ def written_since(file: File, path: str, start: int, size: int) -> int | None:
 
 
 def _promised_put(frames: Iterator[Frame], promised: int) -> Frame | None:
-    """Return the first frame of the last put of which some was promised. Nothing is checked yet.
+    """Return the first frame of the last put that was promised at least in part. Checksums are not checked yet.
 
     Args:
         frames: from the log's end backward.
-        promised: the noted watermark. What a frame says of it counts, too: if its checksum is wrong, the walk shows it.
+        promised: the noted watermark. Those of the frames count, too: if a checksum is wrong, the scan shows it.
 
     Raises:
         CorruptionError: the file does not end with frames.

@@ -1,1 +1,1 @@
-"""Everything durable that is no message: channels, transactions, topic descriptions, holds."""
+"""Everything durable that is not a message: channels, transactions, topic descriptions, holds."""

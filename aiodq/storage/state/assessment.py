@@ -1,7 +1,7 @@
-"""What is wrong with a log's segments: decided here for opening, readers, `verify` and `repair` alike.
+"""What is wrong with a log's segments: one assessment for opening, readers, `verify` and `repair`.
 
-Which bytes of one file count is said by `aiodq.storage.segments.segment_contents`. Here it is how the files stand to
-each other: what is missing between them, and, by what channels have settled, whether that is a loss or on purpose.
+Which bytes of one file are valid is decided in `aiodq.storage.segments.segment_contents`. Here it is how the files fit
+together: what is missing between them, and, by what channels have settled, whether that is a loss or on purpose.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ __all__ = [
 ]
 
 CHANNELS: Final = "channels"
-"""The name of the directory of a topic in which each channel has one of its own."""
+"""A topic's directory of channels, each of which has a directory in it."""
 
 _ATTEMPTS: Final = 3
 
 
 def channel_directory(topic_directory: str, channel: str) -> str:
-    """Return where a channel's files are."""
+    """Return the directory of a channel's files."""
     return os.path.join(topic_directory, CHANNELS, channel)
 
 
 def channel_images(fs: FileSystem, topic_directory: str, meta: TopicMeta) -> dict[str, ChannelImage]:
-    """Return what each channel of a topic has settled. Beside a live owner, too.
+    """Return what each channel of a topic has settled. The owner may be running.
 
     Raises:
         FormatVersionError: a newer version.
@@ -55,7 +55,7 @@ def channel_images(fs: FileSystem, topic_directory: str, meta: TopicMeta) -> dic
             image, ops, _, _, damages = read_channel(fs, channel_directory(topic_directory, name), start, topic)
             images[name] = replayed(image, ops)
             if not damages:
-                break  # else the owner may have been replacing the two files just now
+                break  # otherwise the owner may have been replacing the two files
     return images
 
 
@@ -63,9 +63,9 @@ class Missing(NamedTuple):
     """Offsets that no segment holds and that were not given up.
 
     Attributes:
-        place: how many of the segments stand before them.
+        place: the number of segments before them.
         first, stop: the gap.
-        ranges: what of it is missing; retention, purges and channels account for the rest.
+        ranges: the missing part of it; retention, purges and channels account for the rest.
     """
 
     place: int
@@ -75,9 +75,9 @@ class Missing(NamedTuple):
 
 
 def repeats(base: int, end: int) -> str:
-    """Return what is wrong with a segment that begins at `base` behind one that ends at `end`, or nothing.
+    """Return what is wrong with a segment that begins at `base` after one that ends at `end`, or nothing.
 
-    The one before it counts: a copy was put beside it by somebody.
+    The earlier one is valid: somebody put a copy beside it.
     """
     return f"the segment repeats offsets before {end}" if base < end else ""
 
@@ -91,15 +91,15 @@ def missing(
     *,
     given_up: set[tuple[int, int]] | None = None,
 ) -> Iterator[Missing]:
-    """Yield what is missing in front of a log's segments, between them, and behind them up to what was promised.
+    """Yield what is missing before a log's segments, between them, and after them up to what was promised.
 
     Args:
         fs: the file system.
         topic_directory: the topic's.
-        meta: its description.
-        spans: the first offset of each segment and the one behind its last, in order.
+        meta: the topic's description.
+        spans: the first offset of each segment and the one after its last, in order.
         promised: the noted watermark.
-        given_up: gaps that are known to be no losses; those that are found to be none are added.
+        given_up: gaps known to be no losses; newly found ones are added.
 
     Raises:
         FormatVersionError: a newer version.
@@ -118,7 +118,7 @@ def missing(
 def _gaps(meta: TopicMeta, spans: Sequence[tuple[int, int]], promised: int) -> Iterator[tuple[int, int, int]]:
     end = meta.begin
     for place, (base, stop) in enumerate(spans):
-        # Retention leaves a gap in front, too, and notes it nowhere; without a channel nobody can tell.
+        # Retention also leaves a gap in front, and notes it nowhere; without a channel, the two cannot be told apart.
         if base > end and (place or meta.channels):
             yield place, end, base
         end = max(end, stop)

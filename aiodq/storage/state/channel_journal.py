@@ -1,10 +1,10 @@
-"""A channel's checkpoint and journal as files of its directory.
+"""A channel's durable state: the checkpoint and the journal in its directory.
 
-The upper half of a generation is made of the topic's uuid and the channel's name, so that the files of one channel
-never pass for those of another, as after a hasty restore.
+The upper half of a generation derives from the topic's uuid and the channel's name, so that the files of one channel
+are never taken for another's, as after a careless restore.
 
-Zeros are written ahead of the journal's end: what frees a full disk is consuming, and acks that overwrite what is there
-need no space. The file's size then changes seldom, which leaves a sync less to do.
+Zeros are written ahead of the journal's end: a full disk is freed by consuming, and acks that overwrite zeros need no
+space. The file's size then changes seldom, which makes a sync cheaper.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _BLOCK_START: Final = 8
 _OWNER_SHIFT: Final = 32
 _COUNT: Final = (1 << _OWNER_SHIFT) - 1
 _UNWRITTEN: Final = bytes(_OP_BYTES)
-"""No block holds so many zeros in a row: every operation begins with its kind."""
+"""No block holds so many zeros in a row: every operation begins with its kind, which is not zero."""
 
 _PAGE: Final = 4096
 _LEAST: Final = 4 * _PAGE
@@ -74,17 +74,17 @@ _MOST: Final = 16 * _PAGE
 def read_channel(
     fs: FileSystem, directory: str, start: int, topic: UUID | None = None
 ) -> tuple[ChannelImage, list[Op], int, int, list[Damage]]:
-    """Return what a channel's directory holds.
+    """Read a channel's directory.
 
     Args:
         fs: the file system.
         directory: the channel's.
-        start: where the channel began, for want of a checkpoint that can be read.
-        topic: whose channel it is, as `topic_of` says; None: that is looked up.
+        start: where the channel began, used if no checkpoint can be read.
+        topic: the channel's topic, as `topic_of` returns it; None to look it up.
 
     Returns:
-        The checkpoint's image, the operations since, the generation, where the journal's last whole block ends (0 where
-        the journal is to be made anew), and what is damaged.
+        The checkpoint's image, the operations since, the generation, where the journal's last whole block ends (0 if
+        the journal is to be created anew), and the damage.
 
     Raises:
         FormatVersionError: a newer version.
@@ -94,7 +94,7 @@ def read_channel(
 
 
 def topic_of(fs: FileSystem, directory: str) -> UUID | None:
-    """Return which topic's directory this is, or None where nothing describes it.
+    """Return the uuid of a directory's topic, or None if it has no description.
 
     Raises:
         FormatVersionError: a newer version.
@@ -104,7 +104,7 @@ def topic_of(fs: FileSystem, directory: str) -> UUID | None:
 
 
 class _Found(NamedTuple):
-    """As `read_channel` returns it, and whether a block is missing before its end, or what is behind is not zeros."""
+    """The result of `read_channel`, and whether a block is missing before the end or the rest is not zeros."""
 
     image: ChannelImage
     ops: list[Op]
@@ -134,7 +134,7 @@ def _read_channel(fs: FileSystem, directory: str, start: int, topic: UUID | None
 
 
 def _first_generation(fs: FileSystem, directory: str, topic: UUID | None) -> int:
-    """Return the number a channel's generations count from: its upper half says whose they are, 0 for not known."""
+    """Return the number from which a channel's generations count: the upper half identifies it, 0 if unknown."""
     topic = topic or topic_of(fs, os.path.dirname(os.path.dirname(directory)))
     if topic is None:
         return 0
@@ -148,7 +148,7 @@ def _check_owner(generation: int, expected: int, path: str) -> None:
 
 
 class _Blocks(NamedTuple):
-    """A journal's operations and generation, where its last whole block ends, and whether one before is missing."""
+    """A journal's operations and generation, the end of its last whole block, and whether an earlier one is missing."""
 
     ops: list[Op]
     generation: int
@@ -157,7 +157,7 @@ class _Blocks(NamedTuple):
 
 
 def _read_journal(data: bytes | None, path: str, generation: int, damages: list[Damage]) -> _Blocks:
-    """Return what a journal's bytes add to a checkpoint of that generation."""
+    """Return the blocks that a journal adds to a checkpoint of that generation."""
     if not data:
         if data is None and generation & _COUNT:
             damages.append(Damage(path, 0, 0, "the journal is missing"))
@@ -168,7 +168,7 @@ def _read_journal(data: bytes | None, path: str, generation: int, damages: list[
         if not any(data) and (len(data) <= JOURNAL_HEADER.size or not generation & _COUNT):
             return _Blocks([], generation, 0)
         damages.append(Damage(path, 0, len(data), error.message))
-        # The blocks' checksums begin with the generation, so that they prove it, too.
+        # The blocks' checksums begin with the generation, so they verify it, too.
         blocks = _blocks(data, generation, path, damages)
         return blocks if blocks.ops else blocks._replace(end=0)
     try:
@@ -181,19 +181,19 @@ def _read_journal(data: bytes | None, path: str, generation: int, damages: list[
     if found & _COUNT > generation & _COUNT and not damages:
         checkpoint = os.path.join(os.path.dirname(path), CHECKPOINT)
         damages.append(Damage(checkpoint, 0, 0, f"the checkpoint of generation {found & _COUNT} is missing"))
-    # Without its checkpoint a journal still says what was settled; what came before it is delivered again.
+    # Without its checkpoint, a journal still says what was settled; everything before it is redelivered.
     return _blocks(data, found, path, damages)
 
 
 def _blocks(data: bytes, generation: int, path: str, damages: list[Damage]) -> _Blocks:
-    """Return all blocks that check."""
+    """Return all valid blocks."""
     ops, end = decode_blocks(data, generation, path)
     missing = False
     last = len(data.rstrip(b"\0"))
     while (start := _next_block(data, end, last, generation, path)) is not None:
         if _UNWRITTEN in data[end:start]:
-            # Of blocks that were not synced, a power cut may leave a later one without an earlier one. What the later
-            # one says is true all the same, and it stays until a checkpoint says it too.
+            # Of unsynced blocks, a power cut may leave a later one without an earlier one. The later one is valid all
+            # the same, and stays until a checkpoint holds its operations.
             missing = True
         else:
             damages.append(Damage(path, end, start, "operations in the journal are not what was written"))
@@ -204,7 +204,7 @@ def _blocks(data: bytes, generation: int, path: str, damages: list[Damage]) -> _
 
 
 def _next_block(data: bytes, end: int, last: int, generation: int, path: str) -> int | None:
-    """Return where the next block begins that checks, behind one that does not and before `last`, if there is one."""
+    """Return the position of the next valid block after an invalid one and before `last`, or None."""
     header = data[: JOURNAL_HEADER.size]
     for at in range(end + ALIGNMENT, last, ALIGNMENT):
         length = int.from_bytes(data[at : at + 4], "little")
@@ -217,24 +217,24 @@ def _next_block(data: bytes, end: int, last: int, generation: int, path: str) ->
 
 
 class ChannelJournal:
-    """A channel's durable state, open for its owner.
+    """A channel's durable state, as its owner writes it.
 
     Operations may be appended during a sync or a fold in another thread.
 
     Attributes:
-        image, ops: what was found at open; the caller applies the one to the other.
+        image, ops: the state found at open; the caller applies the operations to the image.
         damages: what could not be read; the files are quarantined.
-        pending: operations in the journal, that is, since the last checkpoint.
-        unclean: something was damaged or torn; `fold` before going on, so that nothing of it is ever read again.
+        pending: the number of operations in the journal, that is, since the last checkpoint.
+        unclean: whether anything was damaged or torn; `fold` before going on, so that none of it is read again.
     """
 
     def __init__(self, fs: FileSystem, directory: str, start: int, topic: UUID | None = None) -> None:
-        """Open the channel's files, or make them.
+        """Open or create the channel's files.
 
         Args:
             fs: the file system.
             directory: the channel's.
-            start: where the channel began, for want of a checkpoint that can be read.
+            start: where the channel began, used if no checkpoint can be read.
             topic: see `read_channel`.
 
         Raises:
@@ -272,16 +272,16 @@ class ChannelJournal:
         try:
             if not self._end:
                 if self._generation & _COUNT:
-                    # CRASH: 6. An owner that was killed may have renamed the checkpoint and no more. Without it a
-                    # journal of its generation would have nothing to go on from.
+                    # CRASH: 6. A killed owner may have only renamed the checkpoint. Without it, a journal of its
+                    # generation would have nothing to build on.
                     sync_names(self._fs, os.path.dirname(self._path))
                 self._begin(file)
             else:
                 self._tidy(file, torn=torn)
                 self._reserve(file)
             if not self._generation & _COUNT:
-                # CRASH: until the first fold nothing else makes the journal's name durable, and an owner that was
-                # killed may have made the file and no more.
+                # CRASH: until the first fold, nothing else makes the journal's name durable, and a killed owner may
+                # have only created the file.
                 sync_names(self._fs, os.path.dirname(self._path))
         except BaseException:
             file.close()
@@ -301,7 +301,7 @@ class ChannelJournal:
         if not whole:
             write_all(file, [header], 0)
         write_again(file, 0, self._end)
-        # CRASH: the torn block is gone before anything is written behind it.
+        # CRASH: the torn block is removed before anything is written after it.
         file.truncate(self._end)
         self._reserved = self._end
         sync_file(file, self._path)
@@ -311,7 +311,7 @@ class ChannelJournal:
         sync_file(file, self._path)
 
     def _renew(self, file: File) -> None:
-        # Not cut to nothing: the space it has may be all there is. Nor extended: a hole is no space.
+        # Not truncated to nothing: its space may be all there is. Nor extended: a hole reserves no space.
         file.truncate(min(file.size(), _LEAST))
         self._end = self._reserved = write_all(file, [encode_journal_header(self._generation)], 0)
         self._reserve(file)
@@ -322,7 +322,7 @@ class ChannelJournal:
         return is_ready(self._file)
 
     def wake(self) -> None:
-        """Open the journal if it was closed while the channel was idle. Blocking.
+        """Reopen the journal if it was closed while the channel was idle. Blocking.
 
         Raises:
             StorageError: as mapped from the system's error.
@@ -345,9 +345,9 @@ class ChannelJournal:
         if not self._end or not self.scant:
             return
         target = (self._end + self._ahead) // _PAGE * _PAGE
-        # INVARIANT: zeros are written behind every block. Without them the journal is as good; it only takes space.
+        # INVARIANT: zeros are written after every block. Without them the journal is as good; it only needs more space.
         with suppress(OSError):
-            # How far it got counts, too.
+            # A partial write counts, too.
             while self._reserved < target:
                 taken = file.write_at([bytes(target - self._reserved)], self._reserved)
                 if not taken:
@@ -355,30 +355,30 @@ class ChannelJournal:
                 self._reserved += taken
 
     def top_up(self) -> None:
-        """Write zeros ahead of the journal's end where few are left. Blocking; a disk too full for them is no error."""
+        """Write zeros ahead of the journal's end if few are left. Blocking; a disk too full for them is no error."""
         with self._mutex:
             self._reserve(self._file)
 
     @property
     def reach(self) -> int:
-        """The offset behind the highest that was found at open."""
+        """The offset after the highest one found at open."""
         image = self.image
         named = (offset + 1 for offset in (*image.attempts, *image.deferred))
         return max(image.floor, *(stop for _, stop in image.ranges), *named, *map(_reach_of, self.ops), 0)
 
     def append(self, ops: Iterable[Op], *, wait: bool = True) -> bool:
-        """Write operations behind the others; not durable before `sync`. Return whether that was done.
+        """Append operations; they are not durable before `sync`. Return whether it was done.
 
         Args:
-            ops: them.
-            wait: also where another thread is writing the journal this very moment; else nothing is done then.
+            ops: the operations.
+            wait: wait if another thread is writing the journal; otherwise nothing is done then.
 
         Raises:
             StorageError: nothing was added.
         """
         batch = list(ops)
         if not batch:
-            return True  # an empty block would read as the journal's end
+            return True  # an empty block would look like the journal's end
         if not self._mutex.acquire(blocking=wait):
             return False
         try:
@@ -395,25 +395,25 @@ class ChannelJournal:
         return True
 
     def _write(self, batch: list[Op]) -> None:
-        # A failed write leaves the end where it was, so that the next one covers whatever got there.
+        # A failed write leaves the end where it was, so that the next one overwrites whatever was written.
         self._end = write_all(self._file, [encode_block(batch, self._generation)], self._end)
         self._reserved = max(self._reserved, self._end)
 
     def sync(self) -> None:
-        """Return when everything appended before is on the device, with a reserve behind it.
+        """Sync: on return, everything appended before is on the device, with a reserve after it.
 
         Raises:
-            StoreFailedError: nobody knows what is there.
+            StoreFailedError: it is unknown what is on disk.
         """
         with self._mutex:
             self._reserve(self._file)
         sync_file(self._file, self._path)
 
     def begin_sync(self, submit: Callable[[File], object]) -> bool:
-        """Have `submit` begin a sync of the file; `end_sync` is to follow it.
+        """Have `submit` begin an asynchronous sync of the file; `end_sync` is to follow.
 
         Returns:
-            False where that cannot be, or zeros are to be written first, and `sync` is to be called.
+            False if that is not possible, or zeros have to be written first; then `sync` is to be called.
         """
         file = self._file
         if self.scant or not isinstance(file, PooledFile) or not file.begin_sync(submit):
@@ -422,10 +422,10 @@ class ChannelJournal:
         return True
 
     def end_sync(self, error: int) -> None:
-        """The sync that was begun has ended, with this errno, 0 for none.
+        """Note the end of the sync that was begun, with its errno, 0 for none.
 
         Raises:
-            StoreFailedError: nobody knows what is there.
+            StoreFailedError: it is unknown what is on disk.
         """
         file, self._begun = self._begun, None
         if file is not None:
@@ -434,12 +434,12 @@ class ChannelJournal:
             raise sync_failure(OSError(error, os.strerror(error)), self._path)
 
     def imaged(self) -> None:
-        """An image is taken that `fold` will get: what is appended from now on is not in it, and must outlive it."""
+        """Mark the moment of the image that `fold` will get: what is appended from now on is not in it and is kept."""
         with self._mutex:
             self._since = []
 
     def fold(self, image: ChannelImage) -> None:
-        """Replace checkpoint and journal by `image`, and what was appended since `imaged`.
+        """Replace checkpoint and journal by `image` and what was appended since `imaged`.
 
         Raises:
             StorageError: the old ones stand, or both hold the same.
@@ -451,7 +451,7 @@ class ChannelJournal:
                 self._since = None
 
     def _fold(self, image: ChannelImage) -> None:
-        # CRASH: once the new checkpoint is there, the old journal's generation no longer fits and it is ignored.
+        # CRASH: once the new checkpoint exists, the old journal's generation no longer fits and it is ignored.
         checkpoint = encode_checkpoint(image, self._generation + 1)
         try:
             replace_file(self._fs, self._checkpoint, checkpoint)
@@ -461,14 +461,14 @@ class ChannelJournal:
             replace_file(self._fs, self._checkpoint, checkpoint)
         with self._mutex:
             self._generation += 1
-            # INVARIANT: nothing is written behind a header of another generation; if it cannot be replaced now,
-            # `append` does so first.
+            # INVARIANT: nothing is written after a header of another generation; if it cannot be replaced now, `append`
+            # replaces it first.
             self._end = self.pending = 0
             try:
                 self._renew(self._file)
                 if self._since:
-                    # CRASH: killed between the checkpoint's rename and this, what was appended meanwhile is lost:
-                    # nobody was promised that it is durable, as nobody had it synced.
+                    # CRASH: if the owner is killed between the checkpoint's rename and this, what was appended
+                    # meanwhile is lost; it was not synced, so nobody was promised that it is durable.
                     self._write(self._since)
                     self.pending = len(self._since)
             except OSError as cause:
@@ -476,7 +476,7 @@ class ChannelJournal:
         sync_file(self._file, self._path)
 
     def _give_way(self) -> bool:
-        """Give the reserve back to the disk, so that a checkpoint finds room; return whether there was one."""
+        """Truncate the reserve, so that a checkpoint finds room; return whether there was one."""
         if not self._end or self._reserved == self._end:
             return False
         with suppress(OSError):
@@ -494,7 +494,7 @@ class ChannelJournal:
 
 
 def _reach_of(op: Op) -> int:
-    """Return the offset behind the last that an operation names."""
+    """Return the offset after the last one that an operation names."""
     match op.kind:
         case OpKind.ACK:
             return op.offset + op.length

@@ -1,6 +1,6 @@
-"""Looking for what a newer aiodq wrote, before anything is touched.
+"""Detecting files of a newer aiodq before anything is touched.
 
-Only beginnings are read: a header says what the rest is.
+Only the headers are read: each says what the rest is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["refuse_newer", "refuse_newer_transactions"]
 
 
 def refuse_newer(fs: FileSystem, directory: str) -> None:
-    """Make sure that no file of a topic says it is of a newer version. Damage is somebody else's matter.
+    """Check that no file of a topic has a newer version. Damage is ignored here.
 
     Raises:
         FormatVersionError: one does.
@@ -47,7 +47,7 @@ def refuse_newer(fs: FileSystem, directory: str) -> None:
 
 
 def refuse_newer_transactions(fs: FileSystem, store: str) -> None:
-    """Make sure that what a store knows of its transactions is not of a newer version.
+    """Check that a store's files of transactions have no newer version.
 
     Raises:
         FormatVersionError: it is.
@@ -66,6 +66,6 @@ def _refuse_newer_state(fs: FileSystem, directory: str) -> None:
         decode_journal_header(read_file(fs, path, JOURNAL_HEADER.size) or b"", path)
     path = os.path.join(directory, CHECKPOINT)
     if names_newer_checkpoint(read_file(fs, path, JOURNAL_HEADER.size) or b""):
-        # Its checksum stands at its end; without it, the version may be what a wrong bit has made.
+        # The checksum is at the end; without it, the version may be the result of a wrong bit.
         with suppress(CorruptionError):
             decode_checkpoint(read_file(fs, path, 1 << 30) or b"", path)

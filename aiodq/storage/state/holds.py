@@ -1,7 +1,7 @@
-"""What a reader that is no channel, Spark for one, asks an owner to keep: `#holds/NAME.json`, one file for each hold.
+"""Holds: what a reader that is not a channel, such as Spark, asks an owner to keep, one `#holds/NAME.json` for each.
 
-A hold is like a channel that has consumed everything below an offset: what lies above is deleted only where retention
-is told to delete what was not consumed, by a purge, or to make room. It stands until its reader moves it on or somebody
+A hold acts like a channel that has consumed everything below an offset: what follows is deleted only if retention is
+told to delete unconsumed messages, by a purge, or to make room. It stands until its reader advances it or somebody
 releases it, however long nobody reads; `aiodq holds` shows them.
 """
 
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 HOLDS: Final = "#holds"
-"""No topic may be called so."""
+"""The directory of holds. No topic may have this name."""
 
 _VERSION: Final = 1
 _LONGEST: Final = 150
@@ -47,18 +47,18 @@ _NAME: Final = re.compile(r"[^.].*\.json")
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What is to be kept.
+    """The offsets that a reader asks to keep.
 
     Attributes:
-        offsets: by topic, the first offset that is to be kept.
-        patterns: of the names of further topics, all of which is to be kept; None for every topic.
+        offsets: by topic, the first offset to keep.
+        patterns: name patterns of further topics to keep whole; None for every topic.
     """
 
     offsets: Mapping[str, int] = field(default_factory=dict)
     patterns: tuple[str, ...] | None = ()
 
     def first(self, topic: str) -> int | None:
-        """Return the first offset of a topic that is to be kept, or None where the topic is none of this hold's."""
+        """Return the first offset of a topic to keep, or None if the hold does not cover the topic."""
         if topic in self.offsets:
             return self.offsets[topic]
         held = self.patterns is None or any(fnmatchcase(topic, pattern) for pattern in self.patterns)
@@ -66,12 +66,12 @@ class Hold:
 
 
 def held_by(name: str) -> str:
-    """Return how a hold is named among channels."""
+    """Return the name of a hold among those of channels."""
     return f"hold {name}"
 
 
 def decode_hold(data: bytes, path: str) -> Hold:
-    """Return what a hold's file says.
+    """Decode a hold's file.
 
     Raises:
         CorruptionError: not what was written.
@@ -85,11 +85,11 @@ def decode_hold(data: bytes, path: str) -> Hold:
 
 
 def write_hold(fs: FileSystem, store: str, name: str, hold: Hold) -> None:
-    """Keep this from now on, in place of what was kept under that name, durably. Blocking.
+    """Write a hold durably, replacing any of the same name. Blocking.
 
     Raises:
         InvalidOptionError: the name is empty or too long.
-        StorageError: what was kept before is kept.
+        StorageError: the earlier hold stands.
     """
     ensure_directory(fs, os.path.join(store, HOLDS))
     content: dict[str, object] = {"offsets": hold.offsets, "patterns": hold.patterns}
@@ -97,7 +97,7 @@ def write_hold(fs: FileSystem, store: str, name: str, hold: Hold) -> None:
 
 
 def read_hold(fs: FileSystem, store: str, name: str) -> Hold | None:
-    """Return what is kept under a name, or None where there is no such hold. Blocking.
+    """Return the hold of that name, or None if there is none. Blocking.
 
     Raises:
         CorruptionError: not what was written.
@@ -110,7 +110,7 @@ def read_hold(fs: FileSystem, store: str, name: str) -> Hold | None:
 
 
 def read_holds(fs: FileSystem, store: str) -> dict[str, Hold]:
-    """Return the holds by name. One that cannot be read keeps everything, until it is released. Blocking.
+    """Return the holds by name. An unreadable one keeps everything until it is released. Blocking.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -134,7 +134,7 @@ def read_holds(fs: FileSystem, store: str) -> dict[str, Hold]:
 
 
 def release_hold(fs: FileSystem, store: str, name: str) -> bool:
-    """Keep nothing under that name any more; return whether anything was. Blocking.
+    """Delete a hold; return whether there was one. Blocking.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -150,7 +150,7 @@ def release_hold(fs: FileSystem, store: str, name: str) -> bool:
 
 
 def hold_path(store: str, name: str) -> str:
-    """Return where a hold is.
+    """Return the path of a hold's file.
 
     Raises:
         InvalidOptionError: the name is empty or too long.

@@ -1,4 +1,4 @@
-"""Small files of JSON that say what they are, in which version, and carry their checksum."""
+"""Small JSON files that name their kind and version and carry a checksum."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 __all__ = ["decode_checked", "encode_checked", "taking_apart"]
 
 _UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, InvalidNameError)
-"""What taking apart a file raises that is whole and not what was expected."""
+"""What decoding a file raises if it is whole but not as expected."""
 
 
 def encode_checked(name: str, version: int, content: Mapping[str, object]) -> bytes:
-    """Return a file's bytes: its content under `name`, with its version, and the checksum beside it."""
+    """Return a file's bytes: the content under `name`, with the version, and the checksum beside it."""
     inner = {"version": version, **content}
     return json.dumps({name: inner, "crc32": _crc(inner)}, indent=1, sort_keys=True).encode() + b"\n"
 
 
 def decode_checked(data: bytes, name: str, version: int, path: str, what: str) -> dict[str, Any]:
-    """Return the content of a file's bytes.
+    """Decode a file and return its content.
 
     Args:
         data: the bytes.
-        name: under which the content stands.
-        version: the only one that is read.
-        path: the file's, for errors.
-        what: the file, in words, likewise.
+        name: the name of the content in it.
+        version: the only version accepted.
+        path: the file's path, for errors.
+        what: the file in words, for errors.
 
     Raises:
         CorruptionError: not what was written.
@@ -51,10 +51,10 @@ def decode_checked(data: bytes, name: str, version: int, path: str, what: str) -
 
 @contextmanager
 def taking_apart(path: str, what: str) -> Iterator[None]:
-    """Say of content that is not as expected that the file is damaged.
+    """Report unexpected content in the block as damage of the file.
 
     Raises:
-        CorruptionError: it is.
+        CorruptionError: the content is not as expected.
     """
     try:
         yield

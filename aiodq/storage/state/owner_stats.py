@@ -1,7 +1,7 @@
-"""What only the owner of a store knows of its channels, shown to those who look on: `#figures`, beside the topics.
+"""What only a store's owner knows of its channels, published for other processes: `#figures`, beside the topics.
 
-One line of JSON behind its checksum, written in place about once a second while it changes, never synced, and removed
-at close. Nothing depends on it: a reader that finds it torn, or left behind by an owner that is gone, shows nothing.
+One line of JSON after its checksum, written in place about once a second while it changes, never synced, and removed at
+close. Nothing depends on it: a reader that finds it torn, or left by an owner that is gone, shows nothing.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class ChannelFigures(NamedTuple):
 
 
 Figures: TypeAlias = "Mapping[str, Mapping[str, ChannelFigures]]"
-"""By topic, then by channel; what is missing is all zeros."""
+"""By topic, then by channel; missing ones are all zeros."""
 
 
 def write_figures(fs: FileSystem, store: str, figures: Figures) -> None:
-    """Show these figures instead of the last. Blocking.
+    """Publish these figures in place of the last ones. Blocking.
 
     Raises:
-        OSError: they are not shown.
+        OSError: they were not published.
     """
     path = os.path.join(store, FIGURES)
     text = json.dumps({"pid": os.getpid(), "topics": figures}, separators=(",", ":")).encode()
@@ -62,7 +62,7 @@ def write_figures(fs: FileSystem, store: str, figures: Figures) -> None:
 
 
 def remove_figures(fs: FileSystem, store: str) -> None:
-    """Show nothing any more. Blocking.
+    """Remove the published figures. Blocking.
 
     Raises:
         OSError: the file is still there.
@@ -73,7 +73,7 @@ def remove_figures(fs: FileSystem, store: str) -> None:
 
 
 def read_figures(fs: FileSystem, store: str) -> Figures | None:
-    """Return what the store's owner shows; None where nobody owns it, or it is showing something else right now."""
+    """Return the figures of the store's owner; None if there is no owner, or it is writing them at this moment."""
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # whatever junk there may be
         file = fs.open(os.path.join(store, FIGURES))
         try:
@@ -99,7 +99,7 @@ def _latency(row: Any) -> Latency | None:  # noqa: ANN401 - see above
 
 
 def _lives(pid: int) -> bool:
-    """Return whether there is such a process. On Windows, where asking would kill it, there always is."""
+    """Return whether the process exists. On Windows, where asking would kill it, the answer is always yes."""
     if sys.platform == "win32":
         return True
     try:

@@ -1,9 +1,9 @@
-"""What committed transactions owe a topic that cannot be used: kept beside the topics until it can.
+"""Parked transactions: what committed ones owe a topic that cannot be used, kept beside the topics until it can.
 
-One bad topic must not stop a store, nor keep its file of transactions from being emptied. So what that file brings such
-a topic, and nothing else of it, is written to `#aside/TOPIC,NUMBER`, a file like that one, before it is emptied; NUMBER
-is the first transaction's. Whoever opens the topic later puts it in, and removes the file once that is durable. By the
-transactions' numbers nothing is put in twice.
+One bad topic must neither stop a store nor keep its transaction log from being emptied. So before that log is emptied,
+what it holds for such a topic, and nothing else, is written to `#aside/TOPIC,NUMBER`, a file of the same format; NUMBER
+is the first transaction's. Whoever opens the topic later applies it, and removes the file once that is durable. By the
+transactions' numbers nothing is applied twice.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ __all__ = [
 ]
 
 ASIDE: Final = "#aside"
-"""No topic may be called so."""
+"""The directory of parked transactions. No topic may have this name."""
 
 _NAME: Final = re.compile(r"([^,]+),[0-9]{20}")
 
 
 class Owed(NamedTuple):
-    """What one file keeps for a topic.
+    """The transactions that one file keeps for a topic.
 
     Attributes:
         path: the file.
         topic: the topic.
-        blocks: the transactions, each with what it does in that topic.
-        damages: what cannot be read of them.
+        blocks: the transactions, each with only what it does in that topic.
+        damages: what cannot be read in the file.
         size: bytes of the file.
     """
 
@@ -63,11 +63,11 @@ class Owed(NamedTuple):
 
 
 def owed_to(topic: str, blocks: Iterable[Block]) -> list[Block]:
-    """Return those transactions that do something in a topic, without what they do elsewhere."""
+    """Return the transactions that do something in a topic, without what they do elsewhere."""
     found: list[Block] = []
     for block in blocks:
         acks = [acks for acks in block.commit.acks if acks.topic == topic]
-        # The number stands beside it; within the file, as in that of all transactions, messages do not carry it.
+        # The number stands in the block; as in the transaction log, the messages in the file do not carry it.
         puts = [
             replace(puts, columns=replace(puts.columns, transaction=None))
             for puts in block.commit.puts
@@ -79,7 +79,7 @@ def owed_to(topic: str, blocks: Iterable[Block]) -> list[Block]:
 
 
 def keep_owed(fs: FileSystem, store: str, topic: str, blocks: Sequence[Block]) -> None:
-    """Keep what transactions do in a topic, durably, so that they may be forgotten. Repeating it is safe. Blocking.
+    """Park what transactions do in a topic, durably, so that the log may forget them. Repeating it is safe. Blocking.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -89,12 +89,12 @@ def keep_owed(fs: FileSystem, store: str, topic: str, blocks: Sequence[Block]) -
     sweep_temporaries(fs, directory)
     first = blocks[0].number
     header = Header(first, zlib.crc32(topic.encode()))
-    # CRASH: 13. Before, it is all in the file of transactions; after, in both, and the numbers tell that it is one.
+    # CRASH: 13. Before, all is in the transaction log; after, in both, and the numbers show that both are the same.
     replace_file(fs, os.path.join(directory, f"{topic},{first:020d}"), mended(FoundTransactions(header, [*blocks])))
 
 
 def read_owed(fs: FileSystem, store: str) -> dict[str, list[Owed]]:
-    """Return what is kept, by topic and in the order of the transactions. Blocking.
+    """Return the parked transactions, by topic and in their order. Blocking.
 
     Raises:
         FormatVersionError: a newer version.
@@ -116,15 +116,15 @@ def read_owed(fs: FileSystem, store: str) -> dict[str, list[Owed]]:
 
 
 def may_be_topic(fs: FileSystem, store: str, name: str) -> bool:
-    """Return whether a store can have a topic that is called so: its name is not reserved, or it is there."""
+    """Return whether a store can have a topic of that name: it is not reserved, or the topic exists."""
     return is_topic_name(name) or fs.is_directory(os.path.join(store, name))
 
 
 def drop_owed(fs: FileSystem, owed: Sequence[Owed]) -> None:
-    """Forget what topics hold durably by now. What of it could not be read stays, out of the way. Blocking.
+    """Remove the files of what topics hold durably by now. Unreadable parts stay, in quarantine. Blocking.
 
     Raises:
-        StorageError: as mapped from the system's error; it may be repeated.
+        StorageError: as mapped from the system's error; retrying is safe.
     """
     for one in owed:
         try:
@@ -134,7 +134,7 @@ def drop_owed(fs: FileSystem, owed: Sequence[Owed]) -> None:
                 quarantine_file(fs, one.path)
                 continue
             fs.remove(one.path)
-            # CRASH: 13. Until the name is gone for good, no message may be deleted by which it is known to be there.
+            # CRASH: 13. Until the name is durably gone, no message may be deleted that shows that it was applied.
             sync_directory(fs, os.path.dirname(one.path))
         except OSError as cause:
             raise storage_error(cause, one.path) from cause

@@ -1,7 +1,7 @@
-"""`#store`: which store this is, beside its topics, so that a reader elsewhere can tell it from another one.
+"""The identity of a store, `#store` beside its topics, by which a reader elsewhere tells it from another store.
 
-A store has one as long as it has a topic: an older aiodq takes a directory for no store that holds this file and
-nothing else but `LOCK`. One that was written before there was such a file gets it when it is next opened.
+A store has one as long as it has a topic: to an older aiodq, a directory that holds only this file and `LOCK` is not a
+store. A store that was written before the file existed gets it when it is next opened.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 __all__ = ["STORE_FILE", "StoreIdentity", "decode_identity", "encode_identity", "read_identity"]
 
 STORE_FILE: Final = "#store"
-"""No topic may be called so."""
+"""The file of the identity. No topic may have this name."""
 
 _VERSION: Final = 1
 
 
 def encode_identity(uuid: UUID) -> bytes:
-    """Return the file's bytes."""
+    """Encode the file."""
     return encode_checked("store", _VERSION, {"uuid": str(uuid)})
 
 
 def decode_identity(data: bytes, path: str) -> UUID:
-    """Return which store the file's bytes say it is.
+    """Decode the file and return the store's uuid.
 
     Raises:
         CorruptionError: not what was written.
@@ -47,7 +47,7 @@ def decode_identity(data: bytes, path: str) -> UUID:
 
 
 def read_identity(fs: FileSystem, store: str) -> UUID | None:
-    """Return which store this is; None where nobody has said yet. Blocking.
+    """Return the store's uuid, or None if it has none yet. Blocking.
 
     Raises:
         CorruptionError: not what was written.
@@ -60,18 +60,18 @@ def read_identity(fs: FileSystem, store: str) -> UUID | None:
 
 
 class StoreIdentity:
-    """The file, for the store's owner: made once there is a topic, gone with the last of them.
+    """The file of a store's identity, as its owner writes it: made with the first topic, removed with the last.
 
-    Only readers elsewhere need it, who without it go by the topics' uuids alone. So where the system refuses to read or
-    to write it, the store does without until it is opened again, and nobody is told. A sync that failed is another
-    matter: as everywhere, it stops the store.
+    Only readers elsewhere need it; without it, they go by the topics' uuids alone. So if the system refuses to read or
+    write it, the store does without it until it is opened again, silently. A failed sync is another matter: as
+    everywhere, it stops the store.
 
     Attributes:
-        damages: what was there and could not be read.
+        damages: what existed and could not be read.
     """
 
     def __init__(self, fs: FileSystem, store: str) -> None:
-        """Look at what is there. Blocking; nothing is written.
+        """Read the file. Blocking; nothing is written.
 
         Raises:
             FormatVersionError: a newer version.
@@ -92,9 +92,9 @@ class StoreIdentity:
         self._damaged = bool(self.damages)
 
     def make(self) -> None:
-        """Have the file made unless it was, now that there is a topic: durably, or not at all. Blocking.
+        """Make the file, unless it exists, now that there is a topic: durably, or not at all. Blocking.
 
-        What is damaged is quarantined first. After the first time this costs nothing, however that went.
+        A damaged file is quarantined first. Only the first call does anything, whatever its outcome.
 
         Raises:
             StoreFailedError: a sync failed.
@@ -105,7 +105,7 @@ class StoreIdentity:
             self._settled = True
             try:
                 self._set_aside()
-                # CRASH: 17. Without it the next owner makes another one: nobody has been told of this one durably.
+                # CRASH: 17. If it is lost, the next owner makes another one: nobody has relied on this one yet.
                 replace_file(self._fs, self._path, encode_identity(uuid4()))
             except StoreFailedError:
                 raise
@@ -114,7 +114,7 @@ class StoreIdentity:
             self._there = True
 
     def drop(self, has_topics: Callable[[], bool]) -> None:
-        """Remove the file if there is no topic any more; with the next one it is another store. Blocking.
+        """Remove the file if no topic is left; with the next topic the store gets a new identity. Blocking.
 
         Raises:
             StoreFailedError: a sync failed.
@@ -135,6 +135,6 @@ class StoreIdentity:
 
     def _set_aside(self) -> None:
         if self._damaged:
-            # CRASH: 7. Until there is another one, the store is as those that were written before there were any.
+            # CRASH: 7. Until there is another one, the store is like one that was written before the file existed.
             quarantine_file(self._fs, self._path)
             self._damaged = False

@@ -1,6 +1,6 @@
-"""A topic's options and its channels', as `topic.json` keeps them, and which of several hold.
+"""The options of a topic and its channels as `topic.json` keeps them, and which of several sets apply.
 
-Only what concerns the data is kept: how an owner syncs and how much memory it takes is its own affair.
+Only what concerns the data is stored: how an owner syncs and how much memory it takes is its own affair.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _KEPT: Final = (
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 Differences = dict[str, tuple[object, object]]
-"""By the name of a field, what it was and what it is."""
+"""By field name, the old and the new value."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredOptions:
-    """What is on disk of a topic's options.
+    """A topic's options as stored on disk.
 
     Attributes:
-        named: they were named for this topic; else they are what the store's defaults were when it was last used.
-        options: with the library's defaults in every field that is not kept.
+        named: whether they were given for this topic; otherwise they are the store's defaults when it was last used.
+        options: with the library's defaults in every field that is not stored.
     """
 
     named: bool
@@ -58,7 +58,7 @@ class StoredOptions:
 
 
 def kept(options: StoreOptions) -> StoreOptions:
-    """Return options with only those fields that are kept; the others are the library's defaults."""
+    """Return options with only the stored fields; the others are the library's defaults."""
     return _with_kept(StoreOptions(), options)
 
 
@@ -67,12 +67,12 @@ def _with_kept(own: StoreOptions, data: StoreOptions) -> StoreOptions:
 
 
 def holding(named: StoreOptions | None, stored: StoredOptions | None, given: StoreOptions | None) -> StoreOptions:
-    """Return the options that hold for a topic.
+    """Return the options that apply to a topic.
 
     Args:
-        named: for this topic, in this process.
-        stored: what is on disk.
-        given: to `open`, in this process.
+        named: those given for this topic, in this process.
+        stored: those on disk.
+        given: those given to `open`, in this process.
     """
     if named is not None:
         return named
@@ -83,14 +83,14 @@ def holding(named: StoreOptions | None, stored: StoredOptions | None, given: Sto
 
 
 def unknown() -> StoredOptions:
-    """Return what is to hold where the options were lost: nothing is deleted before somebody names some."""
+    """Return the options that apply if they were lost: nothing is deleted before somebody gives new ones."""
     return StoredOptions(named=True, options=StoreOptions(retention=Retention(consumed="keep")))
 
 
 def differences(before: StoreOptions | ChannelOptions, after: StoreOptions | ChannelOptions) -> Differences:
-    """Return in which fields two options of one kind differ.
+    """Return the fields in which two options of one kind differ.
 
-    Where a channel once began is none of them, nor are alarms, which are the store's and mean nothing to a topic.
+    Not compared are where a channel began, and alarms, which are the store's and mean nothing to a topic.
     """
     names = [field.name for field in fields(before) if field.name not in {"start", "alarms"}]
     pairs = {name: (getattr(before, name), getattr(after, name)) for name in names}
@@ -98,7 +98,7 @@ def differences(before: StoreOptions | ChannelOptions, after: StoreOptions | Cha
 
 
 def encode_topic(stored: StoredOptions) -> dict[str, object]:
-    """Return a topic's options as JSON takes them."""
+    """Encode a topic's options for JSON."""
     values: dict[str, object] = {name: getattr(stored.options, name) for name in _KEPT}
     retention = asdict(stored.options.retention)
     age = retention.pop("max_age")
@@ -107,7 +107,7 @@ def encode_topic(stored: StoredOptions) -> dict[str, object]:
 
 
 def decode_topic(content: Mapping[str, Any]) -> StoredOptions:
-    """Return a topic's options. What a later version may have added is passed over; all that is known has to be there.
+    """Decode a topic's options. Fields that a later version may have added are ignored; known ones must be present.
 
     Raises:
         KeyError, TypeError, ValueError, OverflowError: not what was written.
@@ -138,12 +138,12 @@ def _truth(value: object) -> bool:
 
 
 def kept_channel(options: ChannelOptions) -> ChannelOptions:
-    """Return a channel's options as they are kept: all but where it began."""
+    """Return a channel's options as they are stored: all but where it began."""
     return replace(options, start=None)
 
 
 def encode_channel(options: ChannelOptions) -> dict[str, object]:
-    """Return a channel's options as JSON takes them: those that are not the library's defaults."""
+    """Encode a channel's options for JSON: those that are not the library's defaults."""
     values: dict[str, object] = {name: new for name, (_, new) in differences(ChannelOptions(), options).items()}
     if options.backoff is not None:
         values["backoff"] = asdict(options.backoff)
@@ -151,7 +151,7 @@ def encode_channel(options: ChannelOptions) -> dict[str, object]:
 
 
 def decode_channel(content: Mapping[str, Any]) -> ChannelOptions:
-    """Return a channel's options. What a later version may have added is passed over.
+    """Decode a channel's options. Fields that a later version may have added are ignored.
 
     Raises:
         KeyError, TypeError, ValueError, OverflowError: not what was written.

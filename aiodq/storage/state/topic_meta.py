@@ -1,7 +1,7 @@
-"""`topic.json`: what is known of a topic besides its messages.
+"""A topic's description, `topic.json`: what is known of a topic besides its messages.
 
-The options that were named for a channel stand here, too, beside where it began, and not with its journal: one rename
-makes both durable, so that there is no moment, and no power cut, after which a channel is there and settles messages by
+It also holds the options given for a channel, beside where the channel began, rather than with its journal: one rename
+makes both durable, so that there is no moment, and no power cut, after which a channel exists and settles messages by
 other rules than its own.
 """
 
@@ -55,14 +55,14 @@ class TopicMeta:
     """A topic's description.
 
     Attributes:
-        uuid: stands in every segment's header.
+        uuid: in every segment's header.
         begin: everything below this offset was given up on purpose, by a purge or by retention.
         channels: where each channel began, by name.
-        paused: the channels that deliver nothing; an empty name stands for the topic, that is, for all of them.
-        options: the topic's; None in a store that was written before options were kept.
-        channel_options: those that were named for a channel, by its name.
-        lost: the offsets that were found to be missing though nobody had given them up, until `repair_store`.
-        deleted: the offsets between segments of which retention deleted those that held them.
+        paused: the paused channels; an empty name stands for the topic, that is, for all of them.
+        options: the topic's; None in a store that was written before options were stored.
+        channel_options: the options given for a channel, by its name.
+        lost: the offsets that were found missing without having been given up, until `repair_store`.
+        deleted: the offsets between segments whose messages retention deleted.
     """
 
     uuid: UUID
@@ -76,7 +76,7 @@ class TopicMeta:
 
 
 def save_meta(fs: FileSystem, directory: str, meta: TopicMeta) -> None:
-    """Write the description, durably.
+    """Write the description durably.
 
     Raises:
         StorageError: the old one stands.
@@ -85,7 +85,7 @@ def save_meta(fs: FileSystem, directory: str, meta: TopicMeta) -> None:
 
 
 def encode_meta(meta: TopicMeta) -> bytes:
-    """Return a description's bytes."""
+    """Encode a description."""
     topic: dict[str, object] = {"uuid": str(meta.uuid), "begin": meta.begin, "channels": meta.channels}
     if meta.paused:
         topic["paused"] = sorted(meta.paused)
@@ -101,22 +101,22 @@ def encode_meta(meta: TopicMeta) -> bytes:
 
 
 class KnownMeta:
-    """A description that was read before: while its file says the same, it need not be taken apart anew."""
+    """A cache of the last description read: while its file is unchanged, it need not be decoded again."""
 
     def __init__(self) -> None:
-        """Know none."""
+        """Make an empty cache."""
         self._data: bytes | None = None
         self._meta: TopicMeta | None = None
 
     def decode(self, data: bytes, path: str) -> TopicMeta:
-        """Return what the file's bytes say, as `decode_meta`: the same object while they do, not to be changed."""
+        """Decode the file, as `decode_meta`; unchanged bytes give the same object, which must not be modified."""
         if self._meta is None or data != self._data:
             self._data, self._meta = data, decode_meta(data, path)
         return self._meta
 
 
 def read_meta(fs: FileSystem, directory: str, known: KnownMeta | None = None) -> TopicMeta | None:
-    """Return the description, or None where there is none; with `known` for somebody who reads it again and again.
+    """Return the description, or None if there is none; `known` is a cache for repeated reads.
 
     Raises:
         CorruptionError: not what was written.
@@ -131,7 +131,7 @@ def read_meta(fs: FileSystem, directory: str, known: KnownMeta | None = None) ->
 
 
 def decode_meta(data: bytes, path: str) -> TopicMeta:
-    """Return what a description's bytes say.
+    """Decode a description.
 
     Raises:
         CorruptionError: not what was written.
@@ -150,12 +150,12 @@ def decode_meta(data: bytes, path: str) -> TopicMeta:
 
 
 def load_meta(fs: FileSystem, directory: str, options: StoredOptions | None = None) -> tuple[TopicMeta, list[Damage]]:
-    """Return the description for the topic's owner; a missing or damaged one is told from the other files.
+    """Return the description for the topic's owner; a missing or damaged one is reconstructed from the other files.
 
     Args:
-        fs: the store's.
+        fs: the store's file system.
         directory: the topic's.
-        options: what a topic that is being made is to go by.
+        options: the options of a topic that is being created.
 
     Raises:
         FormatVersionError: a newer version.
@@ -167,15 +167,15 @@ def load_meta(fs: FileSystem, directory: str, options: StoredOptions | None = No
             quarantine(fs, damage.path, 0, damage.end)
     if damages or not fs.exists(os.path.join(directory, TOPIC_FILE)):
         if not damages:
-            meta.options = options  # a topic that is being made
+            meta.options = options  # a topic that is being created
         save_meta(fs, directory, meta)
     return meta, damages
 
 
 def describe(fs: FileSystem, directory: str, known: KnownMeta | None = None) -> tuple[TopicMeta, list[Damage]]:
-    """Return the description as it is, or as it must have been, and what is wrong with it. Nothing is written.
+    """Return the description, as it is or as reconstructed, and what is wrong with it. Nothing is written.
 
-    With `known` as for `read_meta`.
+    `known` is as for `read_meta`.
 
     Raises:
         FormatVersionError: a newer version.
@@ -197,18 +197,18 @@ def describe(fs: FileSystem, directory: str, known: KnownMeta | None = None) -> 
         strangers.append(topic)
     if not strangers or (len(strangers) == 1 and _is_marked(fs, directory, meta.uuid)):
         return meta, []
-    # Metadata never outranks data: by the word of a description that was swapped, every segment would be quarantined.
+    # Metadata never outranks data: if a swapped description were believed, every segment would be quarantined.
     size = len(read_file(fs, path) or b"")
     return _rebuilt(fs, directory), [Damage(path, 0, size, "the description is another topic's")]
 
 
 def _is_marked(fs: FileSystem, directory: str, topic: UUID) -> bool:
-    """Return whether the watermark is that topic's: two files against a single segment, which was swapped then."""
+    """Return whether the watermark is that topic's: then it is two files against one segment, which was swapped."""
     return read_slot_file(fs, os.path.join(directory, WATERMARK))[1] == topic_salt(topic)
 
 
 def _topics(fs: FileSystem, segments: list[tuple[int, str]]) -> Iterator[UUID]:
-    """Yield the topic that each segment says it belongs to, if it is the one that its name says."""
+    """Yield the topic in each segment's header, if the header matches the segment's name."""
     for base, path in segments:
         head = read_file(fs, path, SEGMENT_HEADER.size) or b""
         with suppress(CorruptionError):
@@ -218,11 +218,11 @@ def _topics(fs: FileSystem, segments: list[tuple[int, str]]) -> Iterator[UUID]:
 
 
 def _rebuilt(fs: FileSystem, directory: str) -> TopicMeta:
-    """Tell the uuid from what most segments say, and the channels from their directories."""
+    """Reconstruct the uuid from what most segments say, and the channels from their directories."""
     segments = list_segments(fs, directory)
     most = Counter(_topics(fs, segments)).most_common(1)
     meta = TopicMeta(most[0][0] if most else uuid4(), segments[0][0] if segments else 0)
-    meta.options = unknown()  # nobody knows any more by which rules its messages were to go
+    meta.options = unknown()  # the rules by which its messages may be deleted are lost
     channels = os.path.join(directory, "channels")
     if fs.is_directory(channels):
         for name in fs.listdir(channels):

@@ -1,4 +1,4 @@
-"""The file of committed transactions: read, appended to by group, and emptied once the topics hold all of it."""
+"""The transaction log: committed transactions, appended in groups, and emptied once the topics hold all of them."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ __all__ = [
 ]
 
 TRANSACTIONS: Final = "#transactions"
-"""No topic may be called so."""
+"""The file of the transaction log. No topic may have this name."""
 
 _LARGEST: Final = 1 << 30
 _SPACE: Final = 1 << 16
 _MOST_KEPT: Final = 1 << 20
-"""Bytes of a file: those a new one gets, so that most syncs need not note a new size; and those one keeps."""
+"""Bytes that a new file gets, so that most syncs need not commit a new size, and that a file keeps when it is reset."""
 
 _FIRST: Final = 1 << 40
-"""Numbers begin with the time, so that two files never use one twice, but not below this (see `next_commit`)."""
+"""Numbers begin with the time, so that no two files use the same one, but not below this (see `next_commit`)."""
 
 
 class FoundTransactions(NamedTuple):
-    """What a store's file of transactions holds.
+    """The contents of a store's transaction log.
 
     Attributes:
-        header: None where there is no file, or none that counts.
+        header: None if there is no file, or no valid header.
         blocks: in order.
-        following: a number above all that were used, or 0.
+        following: a number above all used ones, or 0.
         damages: what is not as it was written.
-        size: bytes of the file.
+        size: the file's size, bytes.
     """
 
     header: Header | None
@@ -69,7 +69,7 @@ class FoundTransactions(NamedTuple):
 
 
 def read_transactions(fs: FileSystem, directory: str) -> FoundTransactions:
-    """Return what a store's file of transactions holds.
+    """Read a store's transaction log.
 
     Raises:
         FormatVersionError: a newer version.
@@ -79,10 +79,10 @@ def read_transactions(fs: FileSystem, directory: str) -> FoundTransactions:
 
 
 def read_blocks(fs: FileSystem, path: str) -> FoundTransactions:
-    """As `read_transactions`, of any file like that one."""
+    """Read any file of that format, as `read_transactions` does."""
     data = read_file(fs, path, _LARGEST) or b""
     if not any(data):
-        # CRASH: the file was made, and its header was not durable: nobody was promised anything.
+        # CRASH: the file was created and its header not yet durable: nobody was promised anything.
         return FoundTransactions(None, [], 0, [], len(data))
     try:
         header = decode_header(data, path)
@@ -102,7 +102,7 @@ def _blocks(data: bytes, header: Header, path: str) -> tuple[list[Block], int, l
     at, expected = FIRST_BLOCK, header.first
     for start, block in all_of_them:
         if block.number != expected and expected >= durable:
-            # CRASH: of blocks that were not synced, a power cut may leave a later one without an earlier one.
+            # CRASH: of unsynced blocks, a power cut may leave a later one without an earlier one.
             break
         if block.number != expected:
             lost = block.number - expected
@@ -121,7 +121,7 @@ def _all_blocks(data: bytes, header: Header, path: str) -> Iterator[tuple[int, B
 
 
 def mended(found: FoundTransactions) -> bytes:
-    """Return a file with the same transactions, and empty ones in place of those that are lost."""
+    """Return a file with the same transactions, with empty ones in place of lost ones."""
     if found.header is None:
         return b""
     commits = {block.number: block.commit for block in found.blocks}
@@ -131,18 +131,18 @@ def mended(found: FoundTransactions) -> bytes:
 
 
 class TransactionFile:
-    """The file, open for its owner; made when the first transaction commits.
+    """The transaction log, as its owner writes it; created when the first transaction commits.
 
     Attributes:
-        found: what it held at open.
+        found: the contents at open.
         damages: what could not be read then; the bytes are quarantined.
-        stale: it has to be `reset` before anything is appended.
-        origins: whose transactions are committed, of those that may come again.
-        size: bytes of blocks since it was reset.
+        stale: whether it has to be `reset` before anything is appended.
+        origins: the origins of committed transactions that may be repeated.
+        size: bytes of blocks since the last reset.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
-        """Read the file if there is one.
+        """Read the file, if there is one.
 
         Raises:
             FormatVersionError: a newer version; nothing was touched.
@@ -176,23 +176,23 @@ class TransactionFile:
         self.stale: bool = self._file is not None and used
 
     def _wait_durable(self, file: File, found: FoundTransactions) -> None:
-        """Make durable what was found, before anything is done by its word."""
-        # CRASH: an owner that was killed may have written blocks and not synced them: of what comes of them, a part
-        # could be durable without the rest. Or a header, and the blocks of the one before would come back.
+        """Make durable what was found, before anything is done because of it."""
+        # CRASH: a killed owner may have written blocks without syncing them: a part of their effects could be durable
+        # without the rest. Or a header, and the blocks of the one before would come back.
         if found.header is not None:
             write_again(file, 0, found.blocks[-1].end if found.blocks else FIRST_BLOCK)
             sync_file(file, self._path)
 
     @property
     def size(self) -> int:
-        """Bytes of blocks since the file was reset."""
+        """Bytes of blocks since the last reset."""
         return self._end - FIRST_BLOCK
 
     def append(self, commits: Sequence[Commit], now_ns: int) -> list[int]:
         """Make transactions durable; return their numbers. Blocking.
 
         Raises:
-            StoreFailedError: nobody knows what is there.
+            StoreFailedError: it is unknown what is on disk.
             StorageError: nothing was committed.
         """
         try:
@@ -211,7 +211,7 @@ class TransactionFile:
         try:
             return write_all(file, blocks, self._end)
         except OSError:
-            # CRASH: whole blocks of the group that failed must not be there when the store is opened again.
+            # CRASH: whole blocks of the failed group must not be found when the store is opened again.
             self._undo(file)
             raise
 
@@ -224,9 +224,9 @@ class TransactionFile:
         sync_file(file, self._path)
 
     def _make(self, now_ns: int) -> File:
-        """Make the file, durably."""
+        """Create the file durably."""
         self._header = self._fresh_header(now_ns)
-        # CRASH: until this returns the transaction that waits for it is not there.
+        # CRASH: until this returns, the transaction that waits for it does not exist.
         file = self._fs.open(self._path, create=True)
         try:
             write_all(file, [encode_header(self._header), bytes(_SPACE - FIRST_BLOCK)], 0)
@@ -245,10 +245,10 @@ class TransactionFile:
         return Header(self._number, salt ^ (salt == self._header.salt))
 
     def reset(self, now_ns: int) -> None:
-        """Forget all blocks, as the topics hold durably what they say. Blocking.
+        """Forget all blocks, as the topics hold their contents durably. Blocking.
 
         Raises:
-            StorageError: they stand, or they are forgotten.
+            StorageError: either the blocks stand or they are forgotten.
         """
         file = self._file
         if file is None:
@@ -258,7 +258,7 @@ class TransactionFile:
         try:
             if file.size() > _MOST_KEPT:
                 file.truncate(_MOST_KEPT)
-            # CRASH: the header lies within one sector. Behind the old one the blocks are all true once more.
+            # CRASH: the header lies within one sector. After the old one, all blocks are valid again.
             write_all(file, [encode_header(header)], 0)
         except OSError as cause:
             raise storage_error(cause, self._path) from cause
@@ -269,7 +269,7 @@ class TransactionFile:
         """Close the file.
 
         Raises:
-            StorageError: as `close_file`.
+            StorageError: as for `close_file`.
         """
         if self._file is not None:
             close_file(self._file, self._path)

@@ -1,8 +1,8 @@
-"""Which transactions of whom are committed, for as long as one may come again: `#origins`, beside the topics.
+"""The origins of committed transactions, for as long as one may be repeated: `#origins`, beside the topics.
 
-A transaction's own block says whose it is, as long as it stands in the file of transactions. Before that file is
-emptied, what it says is kept here, with what was known before: by producer, and by lane of it (`aiodq.wire`, TXN), the
-last sequence and when it was committed, as JSON. A store that was never shared has no such file.
+A transaction's block holds its origin as long as it stands in the transaction log. Before that log is emptied, the
+origins are saved here, with those known before, as JSON: the last sequence of each producer and lane (`aiodq.wire`,
+TXN), and when it was committed. A store that was never shared has no such file.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 __all__ = ["LANE_SHIFT", "ORIGINS", "TransactionOrigins", "read_origins"]
 
 ORIGINS: Final = "#origins"
-"""No topic may be called so."""
+"""The file of the origins. No topic may have this name."""
 
 LANE_SHIFT: Final = 40
-"""A sequence's lane stands above so many bits; of a lane, sequences rise."""
+"""The lane is the part of a sequence above this many bits; within a lane, sequences rise."""
 
 _VERSION: Final = 1
 _MOST: Final = 1 << 16
-"""Lanes known; beyond that those are forgotten that have been silent for longest."""
+"""Lanes known; beyond that, those silent for longest are forgotten."""
 
 _IDLE_NS: Final = 3600 * 1_000_000_000
-"""After such a time a lane is forgotten."""
+"""Nanoseconds of silence after which a lane is forgotten."""
 
 
 def read_origins(fs: FileSystem, store: str) -> list[tuple[Origin, int]]:
-    """Return what is kept, each with the time of its commit, the one that was silent for longest first. Blocking.
+    """Return the saved origins, each with the time of its commit, the one silent for longest first. Blocking.
 
     Raises:
         CorruptionError: not what was written.
@@ -57,10 +57,10 @@ def read_origins(fs: FileSystem, store: str) -> list[tuple[Origin, int]]:
 
 
 class TransactionOrigins:
-    """The last transaction of each lane of each producer, the one that was silent for longest first."""
+    """The last transaction of each lane of each producer, the one silent for longest first."""
 
     def __init__(self, fs: FileSystem, store: str, found: Iterable[Origin]) -> None:
-        """Know of those that were found in the file of transactions; `recall` reads the rest."""
+        """Start with the origins found in the transaction log; `recall` reads the rest."""
         self._fs = fs
         self._store = store
         self._found: list[Origin] = list(found)
@@ -68,12 +68,12 @@ class TransactionOrigins:
         self._changed = bool(self._found)
 
     def __contains__(self, origin: Origin) -> bool:
-        """Return whether a transaction is committed, or one behind it: a lane has one under way at a time."""
+        """Return whether a transaction, or a later one of its lane, is committed: a lane has one in flight."""
         last = (self._last or {}).get(_lane(origin))
         return last is not None and origin.sequence <= last[0]
 
     def note(self, origin: Origin, now_ns: int) -> None:
-        """A transaction is committed. `recall` comes before."""
+        """Add a committed transaction. `recall` must come first."""
         if self._last is not None:
             self._note(self._last, origin, now_ns)
             self._changed = True
@@ -86,7 +86,7 @@ class TransactionOrigins:
             del last[next(iter(last))]
 
     def recall(self, now_ns: int) -> None:
-        """Know what was kept, and what stands in the file of transactions. Blocking.
+        """Load the saved origins and add those of the transaction log. Blocking.
 
         Raises:
             FormatVersionError: a newer version.
@@ -97,7 +97,7 @@ class TransactionOrigins:
         try:
             kept = read_origins(self._fs, self._store)
         except CorruptionError:
-            # What it said is lost with it; what stands in the file of transactions is known all the same.
+            # Its contents are lost; those of the transaction log are known all the same.
             quarantine_file(self._fs, os.path.join(self._store, ORIGINS))
             kept = []
         last: dict[tuple[int, int], tuple[int, int]] = {}
@@ -107,16 +107,16 @@ class TransactionOrigins:
         self._last = last
 
     def keep(self, now_ns: int) -> None:
-        """Keep durably what is known, if that is more than what was kept before. Blocking.
+        """Save the known origins durably, if there are new ones. Blocking.
 
         Raises:
-            StorageError: as mapped from the system's error; what was kept before is.
+            StorageError: as mapped from the system's error; the saved ones stand.
         """
         if not self._changed:
             return
         self.recall(now_ns)
         rows = [(lane[0], *last) for lane, last in (self._last or {}).items() if last[1] > now_ns - _IDLE_NS]
-        # CRASH: 16. Until the new content is durable, the file of transactions says it, which is emptied after that.
+        # CRASH: 16. Until the new content is durable, the transaction log holds it, which is emptied after that.
         replace_file(self._fs, os.path.join(self._store, ORIGINS), encode_checked("origins", _VERSION, {"last": rows}))
         self._changed = False
 

@@ -1,7 +1,7 @@
-"""A small value that changes at every sync: two checksummed slots, written in turn and in place.
+"""The watermark: a small value that changes at every sync, in two checksummed slots written in turn and in place.
 
-Writing one costs a single small write. A torn write spoils the slot it was meant for; the other one still holds the
-value before.
+Writing it costs one small write. A torn write spoils the slot it was meant for; the other one still holds the previous
+value.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 WATERMARK: Final = "watermark"
-"""The name of the file that notes up to where a topic is durable, and the topic's salt."""
+"""The file that notes up to where a topic is durable, and the topic's salt."""
 
 _MAGIC: Final = b"AIODQWM1"
 _SLOT: Final = struct.Struct("<8sQQQI")
@@ -44,7 +44,7 @@ SLOT_FILE_BYTES: Final = 2 * _STRIDE
 
 
 def read_slots(data: bytes) -> tuple[int, int, int]:
-    """Return the newest valid slot as (sequence, first value, second value); zeros where none is valid."""
+    """Return the newest valid slot as (sequence, first value, second value); zeros if none is valid."""
     best = (0, 0, 0)
     for at in (0, _STRIDE):
         if len(data) < at + _SLOT.size:
@@ -56,7 +56,7 @@ def read_slots(data: bytes) -> tuple[int, int, int]:
 
 
 def check_slots(data: bytes | None) -> list[tuple[Literal["damage", "note"], int, str]]:
-    """Return what is to be said about a slot file's bytes, or about its absence: (severity, position, reason)."""
+    """Return the findings about a slot file's bytes, or its absence: (severity, position, reason)."""
     if data is None:
         return [("note", 0, "the file is missing; its owner makes it again")]
     found: list[tuple[Literal["damage", "note"], int, str]] = []
@@ -75,12 +75,12 @@ def is_foreign(values: tuple[int, int], salt: int) -> bool:
 
 
 def noted_watermark(values: tuple[int, int], salt: int) -> int:
-    """Return the offset that a watermark's values promise; 0 where they are another topic's."""
+    """Return the offset that a watermark's values promise; 0 if they are another topic's."""
     return 0 if is_foreign(values, salt) else values[0]
 
 
 def read_slot_file(fs: FileSystem, path: str) -> tuple[int, int]:
-    """Return the values of a slot file, while its owner runs perhaps; zeros where there is none or no slot is valid.
+    """Return the values of a slot file, whose owner may be running; zeros if it is missing or no slot is valid.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -100,14 +100,14 @@ def read_slot_file(fs: FileSystem, path: str) -> tuple[int, int]:
 
 
 class WatermarkFile:
-    """The pair of slots, open for its owner.
+    """The pair of slots, as their owner writes them.
 
     Attributes:
         values: the two numbers last written or read, each u64.
     """
 
     def __init__(self, fs: FileSystem, path: str) -> None:
-        """Open the file, or make it with its full size, so that a later write needs no new space.
+        """Open the file, or create it with its full size, so that a later write needs no new space.
 
         Raises:
             StorageError: as mapped from the system's error.
@@ -126,11 +126,11 @@ class WatermarkFile:
 
     @property
     def ready(self) -> bool:
-        """Whether `write` opens no file: one that was idle may be closed."""
+        """Whether `write` opens no file: an idle one may be closed."""
         return is_ready(self._file)
 
     def write(self, first: int, second: int) -> None:
-        """Put both values into the older slot. Not synced: it reaches the disk whenever the system writes it.
+        """Write both values to the older slot. Not synced: the system writes it to disk at some time.
 
         Raises:
             StorageError: as mapped from the system's error.
@@ -145,10 +145,10 @@ class WatermarkFile:
         self.values = (first, second)
 
     def sync(self) -> None:
-        """Return when the slots are on the device.
+        """Sync: on return, the slots are on the device.
 
         Raises:
-            StoreFailedError: nobody knows what is there.
+            StoreFailedError: it is unknown what is on disk.
         """
         sync_file(self._file, self._path)
 
