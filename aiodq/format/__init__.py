@@ -2,8 +2,8 @@
 
 Channel journals and checkpoints are files of their own; `aiodq.format.journal` describes them. This page is about
 segments. All numbers are little-endian. u8, u16, u32, u64 are unsigned, i64 is signed; times are i64 nanoseconds since
-the Unix epoch; an *offset* numbers records, a *position* numbers bytes. The tables below are read by
-`tests/format/test_spec.py` and held against the code: neither changes without the other.
+the Unix epoch; an *offset* numbers records, a *position* numbers bytes. `tests/format/test_spec.py` reads the tables
+below and checks them against the code: neither changes without the other.
 
 
 ## Segment
@@ -16,11 +16,11 @@ position 0        64                                                data end    
                   |<----------- frames, 8-byte aligned ------------>|<----- footer, if sealed --->|
 ```
 
-A segment holds a range of one topic's records; its file is named by the offset of the first. Frames are appended
-until it is sealed: then a footer is written behind them and nothing in it changes any more. Without a footer it is
-scanned from its header on. The footer is derived from the frames: lost, it is made again. Behind the last frame of a
-segment without a footer there may be zeros up to the file's end, which its owner wrote ahead: they are not written yet,
-and no damage. A footer is the file's end.
+A segment holds a range of one topic's records; its file is named by the offset of the first. Frames are appended until
+it is sealed: then a footer is written after them and nothing in it changes any more. Without a footer it is scanned
+from its header on. The footer is derived from the frames: if it is lost, it is rebuilt. In a segment without a footer,
+zeros may follow the last frame up to the file's end, which its owner wrote ahead: they count as not written yet, not as
+damage. Nothing follows a footer.
 
 SEGMENT_HEADER: 64 bytes
 
@@ -36,14 +36,14 @@ SEGMENT_HEADER: 64 bytes
         48    12  zeros     reserved
         60     4  crc       CRC-32 of the 60 bytes before it, starting at 0, in every version and for every algorithm
 
-Reserved bytes are written as 0 and not looked at. Frames know their offsets only relative to `base`, and their
+Reserved bytes are written as 0 and ignored when read. Frames store their offsets only relative to `base`, and their
 watermark only relative to their offset: a segment that was written elsewhere (staged) becomes part of a topic by
 patching `base` and `crc` here, without touching a frame. Its salt stays.
 
 
 ## Frame
 
-Everything behind the header is frames. Each begins at a multiple of 8 and is a multiple of 8 long.
+Everything after the header is frames. Each begins at a multiple of 8 and is a multiple of 8 bytes long.
 
 ```
     |<--------------------------------- length --------------------------------->|
@@ -57,7 +57,7 @@ FRAME_PREFIX: 28 bytes
 
     offset  size  name      meaning
          0     4  length    of the whole frame, this field and the trailing length included
-         4     4  crc       checksum of everything behind this field to the frame's end
+         4     4  crc       checksum of everything after this field to the frame's end
          8     1  kind      what the frame is, see Numbers
          9     1  detail    batch: the codec of its payload. Compact record: its padding, 0 to 7. Below 8 in any kind
         10     2  flags     see Numbers
@@ -72,29 +72,29 @@ TRAILER: 4 bytes
 
 **Checksum.** The algorithm is the header's; the default is CRC-32 as in zlib, PNG and gzip. It does not cover the
 first length, but it covers the trailing one, and the two must be equal. It does not start at 0, but at the segment's
-salt: two different starting values give different sums for the same bytes, always. So a frame that was copied into a
-message's body, say with a whole segment file that somebody stores in a queue, is no frame of the segment that the body
-lies in, even to a reader that looks for frames behind damage. An owner salts all segments of a topic alike, by the
-CRC-32 of the topic's uuid, so that the salt is known where a header is lost. The price: a topic's own segment files,
-stored in the topic itself, are not told apart that way.
+salt: two different starting values always give different sums for the same bytes. So a frame that was copied into a
+message's body, such as part of a whole segment file stored in a queue, is not a frame of the segment that holds the
+body, even to a reader that searches for frames after damage. An owner salts all segments of a topic alike, with the
+CRC-32 of the topic's uuid, so that the salt is known even if a header is lost. The price: a topic's own segment files,
+stored in the topic itself, cannot be told apart that way.
 
-**Watermark.** The offset below which everything was durable when the frame was written: `relative` + base - `lag`,
-not below 0. LAG_UNKNOWN says that it is not known and counts as a watermark of 0. Recovery needs it: where bytes that
-do not check are followed by a good frame with a watermark beyond them, they had been promised and are damage; else
-they were never synced, and the log ends before them.
+**Watermark.** The offset below which everything was durable when the frame was written: `relative` + base - `lag`, but
+at least 0. LAG_UNKNOWN means that it is not known and counts as a watermark of 0. Recovery needs it: bytes that fail
+their check had been promised, and are damage, if a good frame with a watermark beyond them follows; otherwise they were
+never synced, and the log ends before them.
 
 **Run.** A put that does not fit one frame is a run of batches with nothing between them, all in one segment: the
-first has the flag CONTINUED, the last CONTINUES, those between have both. A run counts all or nothing: without its
-last frame, or with any damaged, no reader gives out any of it. A put of one frame has neither flag.
+first has the flag CONTINUED, the last CONTINUES, those between have both. A run counts as a whole or not at all: if its
+last frame is missing, or any is damaged, no reader returns any of it. A put of one frame has neither flag.
 
-**Control kinds** carry no records. A reader checks them like any frame, then steps over those that it does not know.
-Those there are, are in `aiodq.format.producers`. A segment of control frames alone goes on like one without frames: its
-successor would have its name.
+**Control kinds** carry no records. A reader checks them like any frame, and skips those that it does not know.
+`aiodq.format.producers` describes the ones in use. A segment that holds only control frames is continued like one
+without frames: its successor would have the same name.
 
 
 ## Compact record
 
-One record with nothing but a body:
+One record that has only a body:
 
 ```
     +-----------------+------+---------+--------+
@@ -103,7 +103,7 @@ One record with nothing but a body:
       28                       0 to 7    4
 ```
 
-`detail` is the padding, `flags` is 0; the body is what is left: length - 32 - `detail` bytes. The padding is zeros.
+`detail` is the padding, `flags` is 0; the body is the rest: length - 32 - `detail` bytes. The padding is zeros.
 
 
 ## Batch
@@ -126,11 +126,10 @@ BATCH_HEADER: 40 bytes
         36     4  raw       bytes of the payload before compression; `stored` without
 
 A batch has at least 48 bytes. `raw` is at least 4 for each record, and at most 1 MiB or 64 times `stored`, whichever
-is more (`raw_limit`). A writer that would exceed that stores the payload as it is, as it does where compressing gains
-nothing. With codec 1 the payload is one zstd frame that has its content size in its header, equal to `raw`.
+is more (`raw_limit`). A writer that would exceed that stores the payload uncompressed, as it does if compression gains
+nothing. With codec 1 the payload is one zstd frame whose header states its content size, equal to `raw`.
 
-A writer closes a batch at FRAME_BYTES of messages or FRAME_RECORDS records; a message that is larger has a batch of
-its own.
+A writer closes a batch at FRAME_BYTES of messages or FRAME_RECORDS records; a larger message gets a batch of its own.
 
 PAYLOAD: `count` items in each column but the first, the columns present in this order, no gaps
 
@@ -150,7 +149,7 @@ PAYLOAD: `count` items in each column but the first, the columns present in this
 
 One record's headers:
 
-HEADERS_BLOB: 2 bytes, then the headers, and nothing behind them
+HEADERS_BLOB: 2 bytes, then the headers, and nothing after them
 
     offset  size  name      meaning
          0     2  count     headers
@@ -164,9 +163,9 @@ HEADER: 8 bytes, then the name and the value
 
 ## Footer
 
-Index entries, then a tail of fixed size in the file's last bytes. An entry stands for consecutive whole frames and
-whole runs. The index is sparse: an entry begins with the first frame at least INDEX_STRIDE bytes behind the beginning
-of the entry before it, but never inside a run. Positions rise strictly, relative offsets do not fall.
+Index entries, then a tail of fixed size in the file's last bytes. An entry covers consecutive whole frames and whole
+runs. The index is sparse: an entry begins with the first frame at least INDEX_STRIDE bytes after the beginning of the
+previous entry, but never inside a run. Positions rise strictly, relative offsets do not fall.
 
 INDEX_ENTRY: 32 bytes
 
@@ -187,7 +186,7 @@ FOOTER_TAIL: 96 bytes
         16     4  flags     all frames' flags, or-ed
         20     4  salt      the segment header's, so that it is known where that is lost
         24     8  records   in all
-        32     8  end       offset behind the last record, less the base; beyond `records` where damage left a gap
+        32     8  end       offset after the last record, less the base; more than `records` if damage left a gap
         40     8  raw       bytes of all bodies and payloads before compression
         48     8  oldest    i64, of the frames' times
         56     8  newest    i64, of the frames' times
@@ -199,7 +198,7 @@ FOOTER_TAIL: 96 bytes
         88     8  magic     89 41 49 4F 44 51 45 0A
 
 A segment is sealed if and only if its last 8 bytes are the tail's magic. Frames cannot end like that: they end with
-their length, a multiple of 8, and the magic's last four bytes are none.
+their length, a multiple of 8, which the magic's last four bytes are not.
 
 
 ## Numbers
@@ -240,44 +239,42 @@ FLAGS
 
 ## Reading
 
-*A length that was read is believed only after it was held against what is there*: a frame's against the end of the
-frames, a payload's against its frame, an item's against its payload, a footer's against the file. Nothing is
-allocated by a number before that. What a compressed payload may claim is bound by `raw_limit`, what is allocated for
-each record by MAX_RECORDS. A frame's trailing length can be looked at before the frame is read as a whole, which
-tells most wrong lengths for the price of four bytes.
+*A length that was read is trusted only after it was checked against what is there*: a frame's against the end of the
+frames, a payload's against its frame, an item's against its payload, a footer's against the file. Nothing is allocated
+from such a number before that. What a compressed payload may claim is bounded by `raw_limit`, what is allocated for
+each record by MAX_RECORDS. A frame's trailing length can be checked before the frame is read as a whole, which detects
+most wrong lengths at the cost of four bytes.
 
 *Forward* (`decode_frames`): prefix; length a multiple of 8, within bounds and within the file; kind; checksum; then
-the content. Also what is only stepped over is checked, as one wrong bit in kind or offset makes a record look like
-something to step over. The short path for compact records leaves the trailing length to the checksum, which covers
-it.
+the content. Frames that are only skipped are checked too, as one wrong bit in kind or offset makes a record look like
+something to skip. The fast path for compact records leaves the trailing length to the checksum, which covers it.
 
 *Backward* (`frame_before`): the 4 bytes before a frame's end are its length; the frame begins that many bytes earlier,
 where the same length must stand. Start at the data end: by the tail if sealed, else by a scan.
 
-*Behind damage* (`candidate_frames`): frames begin at multiples of 8, and at 8 bytes from their beginning stand a known
-kind and a detail below 8. Any such place whose lengths and checksum are right is a frame.
+*After damage* (`candidate_frames`): frames begin at multiples of 8, and 8 bytes from their beginning are a known kind
+and a detail below 8. Any such place whose lengths and checksum are valid is a frame.
 
-*By offset or time*: the index gives the entry, from which frames are stepped over.
+*By offset or time*: the index gives the entry, from which frames are skipped.
 
 CorruptionError: the bytes are not what was written. Headers and footers: magic, size, checksum, or a footer that does
-not fit the file. Frames: no known kind, a length out of bounds, different lengths, a wrong checksum, and behind a
-right checksum (so written by something else than aiodq) unknown flags, lengths that do not add up, text that is not
+not fit the file. Frames: an unknown kind, a length out of bounds, different lengths, a wrong checksum, and, despite a
+valid checksum (so written by something other than aiodq), unknown flags, lengths that do not add up, text that is not
 UTF-8, a payload that does not decompress or that is larger than allowed.
-FormatVersionError: the bytes are right, but newer than the reader: another version than 1, an unknown checksum or
+FormatVersionError: the bytes are valid, but newer than the reader: another version than 1, an unknown checksum or
 codec. The file must be left as it is.
 MissingExtraError: a payload is compressed and the package for it is not installed.
-A frame that a buffer does not hold as a whole is no error: read on. If the file does not hold it either, it is one.
+A frame that a buffer holds only in part is no error: read on. If the file does not hold all of it either, it is one.
 
 
 ## Versions
 
-A segment is of one version throughout. The place and meaning of `magic`, `version` and the header's `crc` are the
-same in all versions, so that each version knows a newer one for what it is and leaves it untouched. Versions already
-released can be read for ever; new segments are written in the newest. Within a version may be added: codecs and
-checksums (by new numbers, on which older readers raise FormatVersionError), control kinds, and meanings for reserved
-bytes that may be ignored. Anything else (a column, a flag, a kind with records) is a new version, since older readers
-would take it for damage. `tests/data/golden/v1` keeps files of this version; they are never written again, only added
-to.
+A segment has one version throughout. The place and meaning of `magic`, `version` and the header's `crc` are the same in
+all versions, so that each version recognises a newer one and leaves it untouched. Released versions can be read for
+ever; new segments are written in the newest. Within a version, these may be added: codecs and checksums (by new
+numbers, on which older readers raise FormatVersionError), control kinds, and meanings for reserved bytes that may be
+ignored. Anything else (a column, a flag, a kind with records) is a new version, since older readers would take it for
+damage. `tests/data/golden/v1` keeps files of this version; they are never rewritten, only added to.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Checksum algorithms by the number a segment header gives them.
+"""Checksum algorithms, by their number in a segment's header.
 
-A segment's salt is the starting value, so that a frame copied into a message's body (a stored segment file, say) never
-passes for a frame of the segment it lies in.
+A segment's salt is the starting value, so that a frame copied into a message's body (a stored segment file, say) is
+never taken for a frame of the segment that holds it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from zlib import crc32 as crc32_of_few
 from aiodq.errors import FormatVersionError
 
 try:
-    # The extra `arrow` brings it: the same checksum in less than half the time. Only here is it imported.
+    # The extra `arrow` brings it: the same checksum in less than half the time. It is imported only here.
     from isal.isal_zlib import crc32
 except ImportError:
     from zlib import crc32
@@ -34,7 +34,7 @@ _ALGORITHMS: Final[dict[int, Checksum]] = {CRC32: crc32}
 
 
 def checksum_named(number: int, path: str = "") -> Checksum:
-    """Return the function `(data, start) -> u32` with that number.
+    """Return the function `(data, start) -> u32` of that number.
 
     Raises:
         FormatVersionError: no such algorithm in this version of aiodq.
@@ -49,18 +49,18 @@ def checksum_named(number: int, path: str = "") -> Checksum:
 _POLYNOMIAL: Final = 0xEDB88320
 _ALL: Final = 0xFFFFFFFF
 _ONE: Final = 1 << 31
-"""The polynomial 1: bits are reflected, the highest power is the lowest bit."""
+"""The polynomial 1: bits are reflected, so the highest power is the lowest bit."""
 
 
 def crc32_of_range(before: int, behind: int, length: int, start: int) -> int:
-    """Return the CRC-32, begun with `start`, of a range that is not looked at.
+    """Return the CRC-32, with starting value `start`, of a range without reading it.
 
-    Many ranges that overlap, of bytes that somebody chose, would take quadratic time otherwise.
+    Checksumming many overlapping ranges, in bytes that an attacker chose, would otherwise take quadratic time.
 
     Args:
-        before: the CRC-32 of everything up to the range.
+        before: the CRC-32 of everything before the range.
         behind: the CRC-32 of everything up to its end.
-        length: its bytes.
+        length: its length, bytes.
         start: the starting value.
     """
     return behind ^ _product(before ^ start, _shift(length))
@@ -68,7 +68,7 @@ def crc32_of_range(before: int, behind: int, length: int, start: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _shift(length: int) -> int:
-    """Return x to the power of `8 * length`, by which a CRC-32 is multiplied where so many zeros follow."""
+    """Return x to the power of `8 * length`, by which a CRC-32 is multiplied if `length` zero bytes follow."""
     result, square = _ONE, _ONE >> 8
     while length:
         if length & 1:
@@ -80,10 +80,10 @@ def _shift(length: int) -> int:
 
 @lru_cache(maxsize=64)
 def crc32_link(start: int) -> int:
-    """Return what stands, as a u32, for the end of one checksum and the beginning of another.
+    """Return the u32 that ends one checksum and begins another.
 
-    A CRC-32 of bytes that are followed by the u32 of its own inverse, this one, and other bytes, is the CRC-32 of the
-    other bytes begun with `start`.
+    The CRC-32 of any bytes, followed by the inverse of their own CRC-32 as a u32, by this u32 and by other bytes, is
+    the CRC-32 of the other bytes with starting value `start`.
     """
     register = start ^ _ALL
     for _ in range(32):

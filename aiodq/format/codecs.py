@@ -1,4 +1,4 @@
-"""Compression of a batch's payload. Only here is `zstandard` imported, and only when a codec asks for it."""
+"""Compression of a batch's payload. `zstandard` is imported only here, and only when a codec asks for it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _NUMBERS: Final[dict[str | None, int]] = {None: CODEC_NONE, "zstd": CODEC_ZSTD}
 
 
 def codec_number(name: str | None) -> int:
-    """Return the number of a codec by its option name, having made sure that it can be used.
+    """Return the number of a codec by its option name, after checking that it can be used.
 
     Raises:
-        MissingExtraError: zstd was asked for and is not installed.
+        MissingExtraError: zstd was requested and is not installed.
     """
     number = _NUMBERS[name]
     if number == CODEC_ZSTD:
@@ -37,14 +37,14 @@ def codec_number(name: str | None) -> int:
 def raw_limit(stored: int) -> int:
     """Return the largest raw size that `stored` bytes may claim to expand to.
 
-    A reader allocates by a length it has read; this keeps what a damaged or hostile file can make it allocate in
-    proportion to the file.
+    A reader allocates by a length that it has read; this keeps what a damaged or hostile file can make it allocate
+    proportional to the file.
     """
     return max(_ALWAYS_ALLOWED, stored * _MAX_RATIO)
 
 
 def compress(payload: bytes, codec: int) -> tuple[int, bytes]:
-    """Return the codec really used and the stored bytes: the payload itself where compressing gains nothing."""
+    """Return the codec actually used, and the stored bytes: the payload itself if compression gains nothing."""
     if codec == CODEC_NONE:
         return CODEC_NONE, payload
     stored = _zstandard().ZstdCompressor(level=3).compress(payload)
@@ -58,7 +58,7 @@ def decompress(stored: BytesLike, codec: int, raw: int, *, path: str = "", posit
 
     Raises:
         CorruptionError: the stored bytes are not a payload of that size.
-        FormatVersionError: no such codec in this version.
+        FormatVersionError: this version does not know the codec.
         MissingExtraError: the file is compressed and `zstandard` is not installed.
     """
     if codec == CODEC_NONE:
@@ -68,7 +68,7 @@ def decompress(stored: BytesLike, codec: int, raw: int, *, path: str = "", posit
         raise FormatVersionError(message, path, position)
     zstd = _zstandard()
     try:
-        # The size in the frame's own header is what the library allocates, so it is held against the claim first.
+        # The library allocates the size in the zstd frame's own header, so that is first checked against the claim.
         if zstd.get_frame_parameters(stored).content_size != raw:
             message = f"the compressed batch does not hold the {raw} bytes it claims"
             raise CorruptionError(message, path, position)

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Flags(IntFlag):
-    """A frame's attributes: which optional columns it has, and its place in a run of frames."""
+    """A frame's flags: which optional columns it has, and its place in a run of frames."""
 
     TIMES = 0x01
     DUES = 0x02
@@ -47,11 +47,11 @@ class Flags(IntFlag):
     CONTINUES = 0x100
     """The frame belongs to the same put as the one before it."""
     CONTINUED = 0x200
-    """The next frame belongs to the same put; without that one, this one does not count either."""
+    """The next frame belongs to the same put; without it, this one does not count either."""
 
 
 _KNOWN_FLAGS: Final = sum(Flags)
-# As plain numbers: an operation on an IntFlag costs as much as decoding a record.
+# As plain integers: an operation on an IntFlag costs as much as decoding a record.
 _TIMES, _DUES, _EXPIRIES = int(Flags.TIMES), int(Flags.DUES), int(Flags.EXPIRIES)
 _TAGS, _KEYS, _HEADERS = int(Flags.TAGS), int(Flags.KEYS), int(Flags.HEADERS)
 _TRANSACTION: Final = int(Flags.TRANSACTION)
@@ -62,23 +62,23 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 _HEADER_COUNT: Final = struct.Struct("<H")
 _HEADER_LENGTHS: Final = struct.Struct("<II")
 _LENGTH: Final = 4
-"""Bytes of the length of a body."""
+"""Bytes of a body's length field."""
 
 
 @dataclass(slots=True)
 class Columns:
-    """The records of one batch, column by column; each list present has one item per record.
+    """The records of one batch, column by column; each list that is present has one item per record.
 
     Attributes:
         bodies: the message bodies.
-        times: nanoseconds since the epoch, where records differ from the batch's own time.
-        dues: not to be delivered before, nanoseconds; 0 for at once.
-        expiries: not to be delivered after, nanoseconds; 0 for never.
+        times: nanoseconds since the epoch, if records differ from the batch's own time.
+        dues: time of the earliest delivery, nanoseconds; 0 for at once.
+        expiries: time of the latest delivery, nanoseconds; 0 for never expiring.
         tags: text or None.
         keys: bytes or None.
-        headers: text by text; an empty mapping for none.
+        headers: text by text; an empty mapping if there are none.
         transaction: the number of the transaction that put all of them, or None.
-        lengths: the bodies' lengths, bytes, where somebody has them already; not to be changed.
+        lengths: the bodies' lengths, bytes, if the caller has them already; not to be modified.
     """
 
     bodies: list[bytes]
@@ -93,7 +93,7 @@ class Columns:
 
     @property
     def plain(self) -> bool:
-        """True when there is nothing but bodies."""
+        """Whether there are only bodies."""
         return (
             self.times is None
             and self.dues is None
@@ -105,7 +105,7 @@ class Columns:
         )
 
     def sizes(self) -> Iterable[int]:
-        """Return about how many bytes each record takes, to tell where a frame is full."""
+        """Return about how many bytes each record takes, to decide when a frame is full."""
         sizes: Iterable[int] = map(len, self.bodies) if self.lengths is None else self.lengths
         if self.keys is not None:
             sizes = map(add, sizes, (len(key or b"") for key in self.keys))
@@ -131,7 +131,7 @@ class Columns:
 
     @classmethod
     def joined(cls, parts: Sequence[Columns]) -> Columns:
-        """Return the records of several columns as one; the transaction is the first one's."""
+        """Return the records of several `Columns` as one; the transaction is the first one's."""
         if len(parts) == 1:
             return parts[0]
         first = parts[0]
@@ -157,13 +157,13 @@ def _joined(parts: Sequence[Columns], values: Sequence[list[T] | None], none: T)
 
 
 def encode_columns(columns: Columns) -> tuple[int, bytes]:
-    """Return the `Flags` of the columns that are there, and the payload."""
+    """Return the `Flags` of the columns present, and the payload."""
     flags, parts = column_parts(columns)
     return flags, b"".join(parts)
 
 
 def column_parts(columns: Columns) -> tuple[int, list[bytes]]:
-    """Return the `Flags` of the columns that are there, and the payload in parts that are to be joined."""
+    """Return the `Flags` of the columns present, and the payload in parts that are to be joined."""
     bodies = columns.bodies
     if columns.plain:
         return 0, [u32_bytes(map(len, bodies) if columns.lengths is None else columns.lengths), *bodies]
@@ -194,7 +194,7 @@ def column_parts(columns: Columns) -> tuple[int, list[bytes]]:
 
 
 def decode_columns(payload: BytesLike, count: int, flags: int, *, path: str = "", position: int = 0) -> Columns:
-    """Return the columns of a payload whose checksum was right.
+    """Return the columns of a payload whose checksum was valid.
 
     Raises:
         CorruptionError: the lengths do not add up, a text is not UTF-8, or a flag is unknown.
@@ -207,10 +207,10 @@ def decode_columns(payload: BytesLike, count: int, flags: int, *, path: str = ""
 
 
 class ColumnPlaces(NamedTuple):
-    """Where in a payload each column begins, bytes; None for one that is not there.
+    """The byte position of each column in a payload; None for an absent one.
 
-    Of `bodies`, `tags`, `keys` and `headers` it is the lengths, u32; from `values` on come the tags, keys, headers and
-    bodies themselves. `times`, `dues` and `expiries` are i64.
+    For `bodies`, `tags`, `keys` and `headers` it is that of the lengths, u32; the tags, keys, headers and bodies
+    themselves begin at `values`. `times`, `dues` and `expiries` are i64.
     """
 
     times: int | None
@@ -224,10 +224,10 @@ class ColumnPlaces(NamedTuple):
 
 
 def column_places(size: int, count: int, flags: int) -> ColumnPlaces:
-    """Return the places in a payload of `size` bytes.
+    """Return the positions of the columns in a payload of `size` bytes.
 
     Raises:
-        ValueError: a flag is unknown, or that many columns of `count` records do not fit.
+        ValueError: a flag is unknown, or the columns of `count` records do not fit.
     """
     if flags & ~_KNOWN_FLAGS:
         message = f"unknown flags {flags:#x}"
@@ -278,7 +278,7 @@ def _bodies(view: memoryview, start: int, lengths: Sequence[int]) -> list[bytes]
     if (total := sum(lengths)) != len(data):
         message = f"bodies of {total} bytes in {len(data)}"
         raise ValueError(message)
-    # In less than half the time that slices take.
+    # This takes less than half the time of slicing.
     return list(map(BytesIO(data).read, lengths))
 
 
@@ -322,10 +322,10 @@ def _encode_headers(headers: Mapping[str, str]) -> bytes | None:
 
 
 def decode_headers(blob: bytes | None) -> Mapping[str, str]:
-    """Return the headers of one record.
+    """Decode the headers of one record.
 
     Raises:
-        ValueError, struct.error: they are not what was written.
+        ValueError, struct.error: the bytes are not what was written.
     """
     if blob is None:
         return {}

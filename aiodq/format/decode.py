@@ -1,4 +1,4 @@
-"""Decoding many frames at once, with a short path for runs of compact records."""
+"""Decoding many frames at once, with a fast path for consecutive compact records."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ _START: Final = FRAME_START.size
 _PREFIX: Final = FRAME_PREFIX.size
 _TRAILER: Final = TRAILER.size
 _COMPACT: Final = struct.Struct("<IIII4xq")
-"""As `FRAME_PREFIX`; kind, detail and flags are one number, and the lag is not looked at."""
+"""Like `FRAME_PREFIX`, but kind, detail and flags are one number, and the lag is skipped."""
 
 _NEXT: Final = struct.Struct("<IIIII4xq")
-"""A trailer, and that of the frame behind it."""
+"""A trailer, and `_COMPACT` of the next frame."""
 
 _HEAD: Final = _PREFIX - _START
 _ENDS: Final = {KIND_COMPACT | padding << 8: -_TRAILER - padding for padding in range(ALIGNMENT)}
-"""Where the body ends in what a checksum covers, by kind, detail (the padding) and flags of a compact record."""
+"""The end of the body within the checksummed bytes, by kind, detail (the padding) and flags of a compact record."""
 
 _FEW: Final = 256
-"""Of fewer bytes than these, `crc32_of_few`, the same checksum, takes less time: it begins sooner."""
+"""Bytes below which `crc32_of_few`, the same checksum, is faster: it has less overhead."""
 
 _ROOMY: Final = COMPACT_MIN + ALIGNMENT
-"""In so many bytes there is room for any padding."""
+"""A compact frame of at least this many bytes has room for any padding."""
 
 _AT_ONCE: Final = 128 * 1024
-"""Bytes of frames that are counted in one go: the shorter the records, the more memory they take."""
+"""Bytes of frames that are indexed at once: the shorter the records, the more memory they take."""
 
 
 def decode_frames(
@@ -55,10 +55,10 @@ def decode_frames(
 ) -> tuple[list[Batch], int, CorruptionError | None]:
     """Decode whole frames from the start of `data`, which is byte `position` of the file.
 
-    Neighbouring compact records come as one batch with a `times` column.
+    Consecutive compact records become one batch with a `times` column.
 
     Args:
-        data: frames; the last may be cut short. What lies behind `limit` is not looked at.
+        data: frames; the last may be incomplete. What lies beyond `limit` is ignored.
         context: the segment's.
         position: where `data` starts in the file.
         limit: the file's end for frames, bytes.
@@ -66,8 +66,8 @@ def decode_frames(
         path: for the error.
 
     Returns:
-        The batches, the bytes consumed, and what stopped it if that was damage. A frame that `data` does not hold
-        whole ends it without an error, unless the file does not hold it either.
+        The batches, the bytes consumed, and the damage that stopped it, if any. A frame that `data` holds only in part
+        ends it without an error, unless the file does not hold all of it either.
     """
     batches: list[Batch] = []
     view = memoryview(data)
@@ -85,7 +85,7 @@ def decode_frames(
             if frame.records and frame.stop > skip_below:
                 batches.append(decode_frame(view, at, frame, context, path=path))
             else:
-                # Otherwise one wrong bit in kind, offset or count would make a record pass for something to skip.
+                # Otherwise one wrong bit in kind, offset or count would make a record look like something to skip.
                 check_frame(view, at, frame, context, path=path)
             at += frame.length
     except CorruptionError as error:
@@ -96,7 +96,7 @@ def decode_frames(
 def whole_frame(
     view: memoryview, at: int, context: FrameContext, *, position: int, limit: int, path: str
 ) -> Frame | None:
-    """Return the frame's prefix, or None where `view` ends before the frame does and the file does not."""
+    """Return the frame's prefix, or None if `view` ends before the frame does but the file does not."""
     try:
         frame = read_prefix(view, at, context, position=position + at, limit=limit, path=path)
     except CorruptionError as error:
@@ -107,17 +107,17 @@ def whole_frame(
 
 
 def compact_frames(data: bytes, at: int, end: int, context: FrameContext, position: int) -> tuple[Batch | None, int]:
-    """Decode compact records with consecutive offsets from `at`; stop before whatever is anything else.
+    """Decode compact records with consecutive offsets from `at`; stop before anything else.
 
     Args:
         data: frames.
-        at: where the first of them begins.
-        end: where `data` ends for frames.
+        at: where the first of them begins in `data`.
+        end: where the frames end in `data`.
         context: the segment's.
         position: where `data` starts in the file.
 
     Returns:
-        The records, None if there is none, and where the next frame begins in `data`.
+        The records, None if there are none, and where the next frame begins in `data`.
     """
     bodies: list[bytes] = []
     times: list[int] = []
@@ -137,7 +137,7 @@ def compact_frames(data: bytes, at: int, end: int, context: FrameContext, positi
         if (of_few if length < _FEW else checksum)(covered, salt) != crc:
             break
         time = time_ns
-        # What follows is read in one go with the length that ends this one, and looked at in the next turn.
+        # The next prefix is read together with this frame's trailing length, and checked in the next iteration.
         if stop <= last:
             trailing, following, crc, head, relative, time_ns = unpack(data, stop - _TRAILER)
         else:
@@ -167,18 +167,18 @@ class IndexSingles(Protocol):
 def index_singles(
     index: SegmentIndex, data: bytes, at: int, context: FrameContext, *, position: int, first: int
 ) -> tuple[int, int]:
-    """Add the compact records from `data[at]` on to an index, up to whatever is anything else.
+    """Add the compact records from `data[at]` on to an index, up to the first other frame.
 
     Args:
-        index: of the frames before.
+        index: of the preceding frames.
         data: frames.
-        at: where to begin.
+        at: where to begin in `data`.
         context: the segment's.
         position: the same place in the file.
-        first: the relative offset that the first of them has; of any other, none is added.
+        first: the expected relative offset of the first of them; if it has another, none is added.
 
     Returns:
-        How many there are, and the bytes they take. It need not be all of them.
+        The number of records added, and the bytes they take. It need not be all of them.
     """
     batch, stop = compact_frames(data, at, min(len(data), at + _AT_ONCE), context, 0)
     if batch is None or batch.first - context.base != first:
@@ -192,10 +192,10 @@ def index_singles(
 def index_short(
     index: SegmentIndex, data: bytes, at: int, context: FrameContext, *, position: int, first: int
 ) -> tuple[int, int]:
-    """Add the compact records and control frames from `data[at]` on to an index, up to whatever is anything else.
+    """Add the compact records and control frames from `data[at]` on to an index, up to the first other frame.
 
-    In a shared store, a control frame stands before each put of another process. Arguments and result are those of
-    `index_singles`, but that there may be bytes without a record.
+    In a shared store, a control frame precedes each put of another process. Arguments and result are those of
+    `index_singles`, except that there may be bytes without a record.
     """
     view = memoryview(data)
     unpack, trailing = FRAME_PREFIX.unpack_from, TRAILER.unpack_from

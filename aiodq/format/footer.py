@@ -1,4 +1,4 @@
-"""What a sealed segment ends with: an index of its frames, and a tail of fixed size that tells where the index is."""
+"""The footer of a sealed segment: an index of its frames, and a tail of fixed size that locates the index."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _CRC_AT = FOOTER_TAIL.size - 12
 
 
 def footer_bytes(entries: int) -> int:
-    """Return the size of a footer whose index has so many entries."""
+    """Return the size of a footer whose index has that many entries."""
     return entries * INDEX_ENTRY.size + FOOTER_TAIL.size
 
 
 class IndexEntry(NamedTuple):
-    """Consecutive whole frames (and whole runs): where they begin, what they hold, their newest time in nanoseconds."""
+    """Consecutive whole frames (and whole runs): position, contents, and newest time in nanoseconds."""
 
     position: int
     first: int
@@ -48,13 +48,13 @@ class IndexEntry(NamedTuple):
 
 @dataclass(slots=True)
 class SegmentIndex:
-    """The index as it grows with a segment, or as it was read from a footer. First offsets are relative to the base.
+    """A segment's index, growing with it or read from its footer. First offsets are relative to the base.
 
     Attributes:
         positions, firsts, records, frames, newest: one item per entry.
-        flags: all frames' flags together.
-        raw_bytes: the payloads' size in all, before compression.
-        oldest_ns: the oldest batch time, or 0 while empty.
+        flags: the union of all frames' flags.
+        raw_bytes: the total size of the payloads before compression.
+        oldest_ns: the oldest batch time, or 0 if empty.
     """
 
     positions: array[int] = field(default_factory=lambda: array("Q"))
@@ -71,13 +71,13 @@ class SegmentIndex:
         return len(self.positions)
 
     def add(self, entry: IndexEntry, *, joined: bool, flags: int, raw_bytes: int) -> None:
-        """Take in frames at the segment's end.
+        """Add frames at the segment's end.
 
         Args:
             entry: the frames.
-            joined: they continue a run, so no entry may begin with them.
-            flags: theirs together.
-            raw_bytes: their payloads' size before compression.
+            joined: whether they continue a run, so that no entry may begin with them.
+            flags: the union of their flags.
+            raw_bytes: the size of their payloads before compression.
         """
         self.flags |= flags
         self.raw_bytes += raw_bytes
@@ -94,14 +94,14 @@ class SegmentIndex:
         self.newest.append(entry.newest_ns)
 
     def add_record(self, position: int, first: int, time_ns: int, raw_bytes: int, frames: int = 1) -> None:
-        """Take in a frame of one record without flags at the segment's end, as `add` would.
+        """Add a frame of one record without flags at the segment's end, as `add` would.
 
         Args:
-            position: where it begins, or the control frames before it that are in the same entry.
+            position: that of the frame, or of the control frames before it that belong to the same entry.
             first: its relative offset.
             time_ns: when it was put.
-            raw_bytes: its payload's size.
-            frames: those control frames included.
+            raw_bytes: the size of its payload.
+            frames: the number of frames, including those control frames.
         """
         positions, newest = self.positions, self.newest
         self.raw_bytes += raw_bytes
@@ -119,14 +119,14 @@ class SegmentIndex:
         newest.append(time_ns)
 
     def add_each(self, position: int, first: int, lengths: Sequence[int], times: Sequence[int], raw_bytes: int) -> None:
-        """Take in frames of one record each at the segment's end, as `add` would one after the other.
+        """Add frames of one record each at the segment's end, as repeated calls of `add` would.
 
         Args:
             position: the first frame's.
             first: its relative offset.
-            lengths: the frames', bytes.
-            times: when each was put, nanoseconds.
-            raw_bytes: their payloads' size together.
+            lengths: the lengths of the frames, bytes.
+            times: the put time of each, nanoseconds.
+            raw_bytes: the total size of their payloads.
         """
         starts = list(accumulate(lengths, initial=position))[:-1]
         self.raw_bytes += raw_bytes
@@ -148,7 +148,7 @@ class SegmentIndex:
             at = stop
 
     def extend(self, entries: Sequence[IndexEntry], *, raw_bytes: int, oldest_ns: int) -> None:
-        """Take in whole entries at the segment's end, the first of them a stride or more behind the last one there."""
+        """Add whole entries at the segment's end, the first of them at least a stride after the last present one."""
         self.raw_bytes += raw_bytes
         self.oldest_ns = min(self.oldest_ns, oldest_ns) if self.positions else oldest_ns
         columns = (self.positions, self.firsts, self.records, self.frames, self.newest)
@@ -156,23 +156,23 @@ class SegmentIndex:
             column.extend(values)
 
     def position_of(self, relative: int) -> int:
-        """Return the position of the entry in which to look for a relative offset; the header's end while empty."""
+        """Return the position of the entry in which to look for a relative offset; the header's end if empty."""
         number = bisect_right(self.firsts, relative) - 1
         return self.positions[number] if number >= 0 else SEGMENT_HEADER.size
 
     @property
     def newest_ns(self) -> int:
-        """The newest batch time, or 0 while empty."""
+        """The newest batch time, or 0 if empty."""
         return max(self.newest, default=0)
 
     def encode(self) -> bytes:
-        """Return the entries as they stand in a footer."""
+        """Encode the entries as they stand in a footer."""
         rows = zip(self.positions, self.firsts, self.records, self.frames, self.newest, strict=True)
         return b"".join(INDEX_ENTRY.pack(p, first, n, f, 0, t) for p, first, n, f, t in rows)
 
     @classmethod
     def decode(cls, data: BytesLike, tail: FooterTail, path: str = "") -> SegmentIndex:
-        """Return the index that stands before `tail`; `data` holds its bytes.
+        """Decode the index that precedes `tail`; `data` holds its bytes.
 
         Raises:
             CorruptionError: its checksum is wrong, or it does not fit the tail.
@@ -180,7 +180,7 @@ class SegmentIndex:
         if len(data) != tail.entries * INDEX_ENTRY.size or zlib.crc32(data) != tail.index_crc:
             message = "the footer's index is not what was written"
             raise CorruptionError(message, path, tail.data_end)
-        # Entry by entry it would take as long as reading the segment, where its frames are small.
+        # Entry by entry it would take as long as reading a segment of small frames.
         narrow = words(data, "I")
         index = cls(
             array("Q", words(data, "Q")[0::4]),
@@ -198,7 +198,7 @@ class SegmentIndex:
         return index
 
     def _fits(self, tail: FooterTail) -> bool:
-        """Tell whether every entry points into the frames, in order, and the totals are the tail's."""
+        """Return whether every entry points into the frames, in order, and the totals match the tail."""
         if not self.positions:
             return tail.records == tail.frames == 0
         return (
@@ -215,19 +215,19 @@ class SegmentIndex:
 
 @dataclass(frozen=True, slots=True)
 class FooterTail:
-    """The fixed end of a sealed segment.
+    """The tail of a footer, of fixed size, at the end of a sealed segment.
 
     Attributes:
         data_end: where the frames end and the index begins, bytes.
-        entries: the index's length.
+        entries: the number of entries of the index.
         index_crc: crc32 of the index's bytes.
-        flags: all frames' flags together.
-        salt: the header's, kept twice.
-        records: how many there are.
-        end: the relative offset behind the last record; larger than `records` where damage left a gap.
-        raw_bytes: the payloads' size in all, before compression.
+        flags: the union of all frames' flags.
+        salt: a copy of the header's.
+        records: the number of records.
+        end: the relative offset after the last record; larger than `records` if damage left a gap.
+        raw_bytes: the total size of the payloads before compression.
         oldest_ns, newest_ns: the range of batch times.
-        frames: how many there are.
+        frames: the number of frames.
     """
 
     data_end: int
@@ -243,7 +243,7 @@ class FooterTail:
     frames: int
 
     def encode(self) -> bytes:
-        """Return the tail's bytes."""
+        """Encode the tail."""
         footer = footer_bytes(self.entries)
         head = FOOTER_TAIL.pack(
             self.data_end,
@@ -265,7 +265,7 @@ class FooterTail:
 
     @classmethod
     def decode(cls, data: BytesLike, file_size: int, path: str = "") -> FooterTail | None:
-        """Return the tail in the last bytes of a file, or None when the file does not end with one.
+        """Decode the tail in the last bytes of a file; return None if the file does not end with one.
 
         Raises:
             CorruptionError: there is one, but its checksum is wrong or it does not fit the file.
@@ -288,12 +288,12 @@ class FooterTail:
 
 
 def encode_footer(index: SegmentIndex, *, data_end: int, end: int, salt: int) -> tuple[FooterTail, bytes]:
-    """Return the tail, and the bytes of index and tail together, for a segment whose frames end at `data_end`.
+    """Return the tail, and the encoded index and tail, for a segment whose frames end at `data_end`.
 
     Args:
-        index: of all its frames.
-        data_end: bytes.
-        end: the relative offset behind the last record.
+        index: that of all its frames.
+        data_end: the position where the frames end, bytes.
+        end: the relative offset after the last record.
         salt: the header's.
     """
     entries = index.encode()

@@ -1,4 +1,4 @@
-"""One frame: a batch of records, or a single plain record in its compact form."""
+"""One frame: a batch of records, or a single plain record in compact form."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class FrameContext:
 
 
 class Frame(NamedTuple):
-    """A frame's prefix, believed only as far as its length fits the file.
+    """A frame's prefix, of which only the shape has been checked.
 
     `first` is absolute. `watermark` is the offset below which everything was durable when the frame was written. `raw`
     is the size of the payload before compression.
@@ -98,23 +98,23 @@ class Frame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next frame starts, in bytes."""
+        """The position where the next frame starts, bytes."""
         return self.position + self.length
 
     @property
     def stop(self) -> int:
-        """The offset behind the frame's last record."""
+        """The offset after the frame's last record."""
         return self.first + self.records
 
 
 class Encoded(NamedTuple):
-    """A frame that was encoded, with what is known of it without reading it again.
+    """An encoded frame, with what is known of it without decoding it.
 
     Attributes:
         data: its bytes.
-        records: how many it holds.
+        records: the number of its records.
         flags: its `Flags`.
-        raw: the payload's size before compression.
+        raw: the size of the payload before compression.
     """
 
     data: BytesLike
@@ -129,11 +129,11 @@ class Batch:
 
     Attributes:
         first: the first record's offset.
-        time_ns: when the batch was put, nanoseconds since the epoch.
+        time_ns: the put time of the batch, nanoseconds since the epoch.
         columns: the records.
-        position: the frame's place in its segment, bytes; -1 for a batch that was not read from one.
-        length: the frame's bytes.
-        flags: the frame's, `Flags`.
+        position: the frame's position in its segment, bytes; -1 for a batch that was not read from one.
+        length: the length of the frame, bytes.
+        flags: the frame's `Flags`.
     """
 
     first: int
@@ -145,7 +145,7 @@ class Batch:
 
     @property
     def stop(self) -> int:
-        """The offset behind the last record."""
+        """The offset after the last record."""
         return self.first + len(self.columns.bodies)
 
     def cut(self, start: int, stop: int) -> Batch:
@@ -168,7 +168,7 @@ def encode_frames(
     codec: int = CODEC_NONE,
     atomic: bool = False,
 ) -> list[bytes]:
-    """Return the frames that hold `columns`, in order, each of a whole number of 8-byte units.
+    """Return the frames that hold `columns`, in order, each a multiple of 8 bytes long.
 
     Args:
         columns: at least one record.
@@ -177,7 +177,7 @@ def encode_frames(
         watermark: everything below this offset is known to be durable.
         time_ns: the batch's time.
         codec: see `aiodq.format.codecs`.
-        atomic: chain the frames to one run, which readers take whole or not at all.
+        atomic: chain the frames into one run, which readers take as a whole or not at all.
     """
     run = encode_run(columns, context, first=first, watermark=watermark, time_ns=time_ns, codec=codec, atomic=atomic)
     return [bytes(frame.data) for frame in run]
@@ -193,7 +193,7 @@ def encode_run(
     codec: int = CODEC_NONE,
     atomic: bool = False,
 ) -> Iterator[Encoded]:
-    """Yield the frames as `encode_frames` returns them, each as it is encoded, with what is to be noted of it."""
+    """Yield the frames that `encode_frames` returns, one at a time, with what an index needs to know of each."""
     if len(columns.bodies) == 1 and columns.plain and not _worth_compressing(columns.bodies[0], codec):
         body = columns.bodies[0]
         yield Encoded(encode_compact(body, context, first, watermark, time_ns), 1, 0, len(body))
@@ -213,7 +213,7 @@ def _worth_compressing(body: bytes, codec: int) -> bool:
 
 
 def slice_frames(columns: Columns) -> list[tuple[int, int]]:
-    """Return (start, stop) so that each slice stays within a frame's bounds; a large message gets one of its own."""
+    """Return (start, stop) of slices that stay within a frame's bounds; a large message gets one of its own."""
     sizes, count = list(columns.sizes()), len(columns.bodies)
     slices: list[tuple[int, int]] = []
     start = 0
@@ -227,8 +227,8 @@ def slice_frames(columns: Columns) -> list[tuple[int, int]]:
 
 
 def _fitting(sizes: list[int], total: int) -> int:
-    """Return how many of messages of these sizes, which are too large together, go into a frame."""
-    # Those of one put are of much the same size, as a rule: then it is here, and no sum is made for each of them.
+    """Return how many of the messages of these sizes, which exceed a frame in total, fit into one."""
+    # The messages of one put are usually of similar size: then this guess is right, and no running sum is needed.
     guess = len(sizes) * FRAME_BYTES // total
     before = sum(sizes[:guess])
     if before <= FRAME_BYTES < before + sizes[guess]:
@@ -244,7 +244,7 @@ def _lag(first: int, watermark: int) -> int:
 
 
 def encode_compact(body: bytes, context: FrameContext, first: int, watermark: int, time_ns: int) -> bytes:
-    """Return the frame of one record that is nothing but its body; see `encode_frames`."""
+    """Return the frame of one record that has only a body; see `encode_frames`."""
     pack, length, padding = _compact_shape(len(body))
     lag = first - watermark
     if not 0 <= lag < LAG_UNKNOWN:
@@ -255,9 +255,9 @@ def encode_compact(body: bytes, context: FrameContext, first: int, watermark: in
 
 @lru_cache(maxsize=1024)
 def _compact_shape(size: int) -> tuple[Callable[..., bytes], int, int]:
-    """Return of a record of so many bytes: what packs all but the frame's start, the frame's length, its padding.
+    """Return for a body of `size` bytes: the function that packs all but the frame's start, the length, the padding.
 
-    Messages of one topic have few sizes, as a rule, and one call that packs all of it takes half the time of several.
+    Messages of one topic usually have few sizes, and one call that packs everything takes half the time of several.
     """
     used = COMPACT_MIN + size
     padding = -used % ALIGNMENT
@@ -270,7 +270,7 @@ def encode_control(kind: int, body: bytes, context: FrameContext, first: int, *,
 
     Args:
         kind: one of CONTROL_KINDS.
-        body: what it says, a multiple of 8 bytes.
+        body: its content, a multiple of 8 bytes.
         context: the segment's.
         first: the offset of the record that follows.
         watermark: everything below this offset is known to be durable.
@@ -292,7 +292,7 @@ def _encode_batch(
         raw = len(payload)
         codec, stored = compress(payload, codec)
         parts = [stored]
-    # The bytes are joined once, between room for the header and for what follows, and looked at once, for the checksum.
+    # The bytes are joined once, between room for the header and the trailer, and read once, for the checksum.
     parts.insert(0, _NO_HEADER)
     parts.append(_NO_END)
     frame = bytearray().join(parts)
@@ -314,7 +314,7 @@ def _encode_batch(
 def read_prefix(view: BytesLike, at: int, context: FrameContext, *, position: int, limit: int, path: str = "") -> Frame:
     """Return the prefix of the frame that starts at `view[at]`, which is byte `position` of the file.
 
-    Nothing but the shape is checked: enough to step over the frame, not to trust its content.
+    Only the shape is checked: enough to skip the frame, not to trust its content.
 
     Args:
         view: must hold the frame's whole header from `at` on.
@@ -336,7 +336,7 @@ def read_prefix(view: BytesLike, at: int, context: FrameContext, *, position: in
             count, raw = 1, length - COMPACT_MIN - detail
         elif kind == KIND_BATCH and length >= BATCH_MIN:
             count, _, raw = _COUNTS.unpack_from(view, at + _PREFIX)
-            # Against the raw size, not the length: a compressed batch may well have more records than bytes.
+            # Checked against the raw size, not the length: a compressed batch may well have more records than bytes.
             if not 0 < count <= min(raw // 4, MAX_RECORDS) or raw > raw_limit(length):
                 message = f"a batch of {count} records and {raw} raw bytes does not fit into {length} bytes"
                 raise CorruptionError(message, path, position)
@@ -354,10 +354,10 @@ def read_prefix(view: BytesLike, at: int, context: FrameContext, *, position: in
 
 
 def check_frame(view: memoryview, at: int, frame: Frame, context: FrameContext, *, path: str = "") -> None:
-    """Make sure that the whole frame at `view[at]` is what was written.
+    """Check that the whole frame at `view[at]` is what was written.
 
     Raises:
-        CorruptionError: checksum or trailing length are wrong, or `view` ends too early.
+        CorruptionError: the checksum or the trailing length is wrong, or `view` ends too early.
     """
     end = at + frame.length
     if end > len(view):
@@ -396,9 +396,9 @@ def decode_frame(view: memoryview, at: int, frame: Frame, context: FrameContext,
 
 
 def decode_compact(data: bytes, context: FrameContext) -> bytes | None:
-    """Return the body of the record that `data` is the compact frame of, and the first one of its segment.
+    """Return the body of the compact frame `data`, which must be the first record of its segment.
 
-    None where it is anything else, or not what was written: `decode_frame` tells which.
+    None if it is anything else, or not what was written: `decode_frame` tells which.
     """
     size = len(data)
     if size < COMPACT_MIN or size % ALIGNMENT:
@@ -417,7 +417,7 @@ def frame_payload(view: memoryview, at: int, frame: Frame, *, path: str = "") ->
     """Return the payload of the batch at `view[at]`, decompressed; its columns are what `decode_columns` reads.
 
     Raises:
-        CorruptionError: its sizes do not fit.
+        CorruptionError: its sizes do not match.
         FormatVersionError: it uses a codec this version does not know.
         MissingExtraError: it is compressed and the codec's package is not installed.
     """

@@ -1,4 +1,4 @@
-"""A channel's state on disk: a checkpoint, and a journal of small operations since.
+"""A channel's state on disk: a checkpoint, and a journal of the operations since.
 
 ```
 journal     offset size name                       checkpoint  offset size name
@@ -18,15 +18,15 @@ an op       0      1    kind                                   48     16*n range
             16     8    value (i64)
 ```
 
-A checkpoint of version 1 has neither what is deferred nor when it was noted: its ranges begin at byte 36. Times are
-nanoseconds since 1970-01-01 UTC. An odd due time is that of a message that may have ended a process; of a checkpoint's
-messages with attempts those without a due time were in hand. Versions that know neither read the same times.
+A checkpoint of version 1 has neither deferred messages nor the time it was noted at: its ranges begin at byte 36. Times
+are nanoseconds since 1970-01-01 UTC. An odd due time marks a message that may have ended a process; of a checkpoint's
+messages with attempts, those without a due time were in hand. Versions that know neither rule read the same times.
 
-A checkpoint of generation *g* holds everything of the journals before *g*; only a journal of that very generation is
+A checkpoint of generation *g* holds everything of the journals before *g*; only a journal of the same generation is
 applied to it. The generation is also the starting value of the blocks' checksums, so that nothing left of an older
 journal is ever taken for a block.
 
-Zeros may follow the last block: space that is there for those to come. A block is written over them.
+Zeros may follow the last block: space reserved for later blocks, which are written over them.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ __all__ = [
 _VERSION: Final = 1
 _CHECKPOINT_VERSION: Final = 2
 MOST_REMAINING: Final = (1 << 32) - 1
-"""The largest length of an operation. As what remains of a deferral it says nothing."""
+"""The largest length of an operation. As the remaining time of a deferral, it means unknown."""
 
 LONGEST_RUN: Final = 1 << 16
-"""Messages that one `OpKind.REQUEUE` names at most; what is said of more is not believed."""
+"""Most messages that one `OpKind.REQUEUE` names; a larger claim is cut to this."""
 
 _JOURNAL_MAGIC: Final = b"AIODQJN1"
 _CHECKPOINT_MAGIC: Final = b"AIODQCP1"
@@ -87,7 +87,7 @@ _OFFSETS: Final = 1 << 63
 
 
 class OpKind(IntEnum):
-    """What an operation says."""
+    """The kinds of operation."""
 
     ACK = 1
     """`length` messages from `offset` on are settled."""
@@ -96,11 +96,11 @@ class OpKind(IntEnum):
     REQUEUE = 3
     """`length` messages from `offset` on, `LONGEST_RUN` at most, are ready and have been delivered `value` times each.
 
-    Written when a message is redelivered, and, where a channel counts what ends with its process, as messages are
-    handed out: a run of them is one operation, of which a version that knows no runs takes the first message alone.
+    Written when a message is redelivered, and, if a channel counts deliveries that end with their process, as messages
+    are handed out: a run of them is one operation, of which a version without runs takes the first message only.
     """
     DEFER = 4
-    """The message at `offset` is due at `value`, `length` milliseconds after this was noted, or a little less."""
+    """The message at `offset` is due at `value`, `length` milliseconds after this was noted, or slightly less."""
     SEEK = 5
     """Everything below `offset` is settled, and nothing else."""
 
@@ -113,7 +113,7 @@ class Op(NamedTuple):
     length: int = 1
     value: int = 0
     in_hand: bool = False
-    """A `OpKind.REQUEUE` as the messages were handed out, and not when they came back."""
+    """Whether a `OpKind.REQUEUE` was written when the messages were handed out, not when they came back."""
 
     @property
     def run(self) -> range:
@@ -129,9 +129,9 @@ class ChannelImage:
         floor: everything below this offset is settled.
         ranges: settled ranges above it, (start, stop), in order.
         attempts: deliveries so far of messages that were requeued, or whose deliveries are noted, by offset.
-        deferred: when messages are due that are not to be delivered before, wall time, by offset.
-        noted_ns: when this was noted, wall time; 0 where that is not known.
-        in_hand: which of those with attempts were handed out last and did not come back, as `applied` finds out.
+        deferred: the due times of deferred messages, wall time, by offset.
+        noted_ns: when this was noted, wall time; 0 if unknown.
+        in_hand: which of the messages with attempts were handed out last and did not come back; set by `applied`.
     """
 
     floor: int
@@ -143,19 +143,19 @@ class ChannelImage:
 
     @property
     def suspects(self) -> dict[int, bool]:
-        """Which messages may have ended a process, and whether they have waited since."""
+        """The messages that may have ended a process, and whether they have been deferred since."""
         waited = {offset: True for offset, due in self.deferred.items() if due % 2}
         found = dict.fromkeys(self.in_hand, False) | waited
         return {offset: told for offset, told in found.items() if self.attempts.get(offset)}
 
 
 def due_time(due: int, *, suspect: bool) -> int:
-    """Return a due time that tells whether the message may have ended a process."""
+    """Return the due time, odd if the message may have ended a process and even otherwise."""
     return due | 1 if suspect else due + due % 2
 
 
 def replayed(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
-    """Return what a checkpoint comes to with the operations behind it: sorted, disjoint ranges above the floor."""
+    """Return a checkpoint with the journal's operations applied: sorted, disjoint ranges above the floor."""
     found = applied(image, ops)
     for offset in found.deferred:
         found.attempts.setdefault(offset, 0)
@@ -174,7 +174,7 @@ def replayed(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
 
 
 def applied(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
-    """Return a checkpoint with the operations behind it entered, its ranges in any order and overlapping."""
+    """Return a checkpoint with the journal's operations applied, its ranges unsorted and perhaps overlapping."""
     found = replace(
         image,
         ranges=list(image.ranges),
@@ -210,7 +210,7 @@ def _apply(image: ChannelImage, op: Op) -> None:
 
 
 def unsettled(image: ChannelImage, start: int, stop: int) -> int:
-    """Return how many of the offsets from `start` to `stop` are not settled in an image that is `replayed`."""
+    """Return how many of the offsets from `start` to `stop` are unsettled in an image returned by `replayed`."""
     start = max(start, image.floor)
     if stop <= start:
         return 0
@@ -218,16 +218,16 @@ def unsettled(image: ChannelImage, start: int, stop: int) -> int:
 
 
 def encode_journal_header(generation: int) -> bytes:
-    """Return the first bytes of a journal."""
+    """Encode a journal's header."""
     head = JOURNAL_HEADER.pack(_JOURNAL_MAGIC, _VERSION, generation, 0)[: -_CRC.size]
     return head + _CRC.pack(zlib.crc32(head))
 
 
 def decode_journal_header(data: bytes, path: str = "") -> int:
-    """Return a journal's generation.
+    """Decode a journal's header and return its generation.
 
     Raises:
-        CorruptionError: no journal begins here.
+        CorruptionError: the bytes are not a journal's header.
         FormatVersionError: a newer version.
     """
     if len(data) < JOURNAL_HEADER.size:
@@ -241,16 +241,16 @@ def decode_journal_header(data: bytes, path: str = "") -> int:
 
 
 def encode_block(ops: Iterable[Op], generation: int) -> bytes:
-    """Return the operations as one block, which counts whole or not at all."""
+    """Encode operations as one block, which counts as a whole or not at all."""
     body = b"".join(_OP.pack(kind, in_hand, count, offset, value) for kind, offset, count, value, in_hand in ops)
     return _BLOCK.pack(len(body), zlib.crc32(body, generation & 0xFFFFFFFF)) + body
 
 
 def decode_blocks(data: bytes, generation: int, path: str = "") -> tuple[list[Op], int]:
-    """Return the operations of the whole blocks behind a journal's header, and the byte where they end.
+    """Decode the whole blocks after a journal's header; return the operations, and the byte where the blocks end.
 
     Raises:
-        FormatVersionError: a block that checks holds an operation this version does not know.
+        FormatVersionError: a valid block holds an operation that this version does not know.
     """
     ops: list[Op] = []
     at = JOURNAL_HEADER.size
@@ -266,7 +266,7 @@ def decode_blocks(data: bytes, generation: int, path: str = "") -> tuple[list[Op
 
 
 def encode_checkpoint(image: ChannelImage, generation: int) -> bytes:
-    """Return a checkpoint's bytes."""
+    """Encode a checkpoint."""
     counts = (len(image.ranges), len(image.attempts), len(image.deferred))
     head = (_CHECKPOINT_MAGIC, _CHECKPOINT_VERSION, generation, image.floor, *counts, image.noted_ns)
     parts = [
@@ -280,7 +280,7 @@ def encode_checkpoint(image: ChannelImage, generation: int) -> bytes:
 
 
 def decode_checkpoint(data: bytes, path: str = "") -> tuple[ChannelImage, int]:
-    """Return a checkpoint's content and generation.
+    """Decode a checkpoint and return its content and generation.
 
     Raises:
         CorruptionError: not what was written.
@@ -318,7 +318,7 @@ def decode_checkpoint(data: bytes, path: str = "") -> tuple[ChannelImage, int]:
 
 
 def names_newer_checkpoint(data: bytes) -> bool:
-    """Return whether `data` begins like a checkpoint of a version not known here, whatever stands behind it."""
+    """Return whether `data` begins like a checkpoint of an unknown version, whatever follows."""
     end = len(_CHECKPOINT_MAGIC) + 4
     known = {_VERSION, _CHECKPOINT_VERSION}
     return (

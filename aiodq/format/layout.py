@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
-"""What bodies and keys may be given as, and what decoders read from."""
+"""The types of bodies and keys that are accepted, and that decoders read."""
 
 VERSION: Final = 1
 """The format version this code writes, and the newest it reads."""
@@ -66,7 +66,7 @@ BATCH_HEADER: Final = struct.Struct("<IIBBHIIqIII")
 """The prefix, then count, stored bytes, raw bytes."""
 
 TRAILER: Final = struct.Struct("<I")
-"""length again, so that a file can be walked backward."""
+"""length again, so that a file can be read backward."""
 
 INDEX_ENTRY: Final = struct.Struct("<QIIIIq")
 """position, first relative offset, records, frames, 0, newest time."""
@@ -81,7 +81,7 @@ TAIL_MAGIC: Final = b"\x89AIODQE\n"
 KIND_BATCH: Final = 0xB7
 KIND_COMPACT: Final = 0xC5
 CONTROL_KINDS: Final = frozenset(range(0xE0, 0xF0))
-"""Kinds that carry no records; a reader steps over those it does not know."""
+"""Kinds that carry no records; a reader skips those it does not know."""
 
 BATCH_MIN: Final = BATCH_HEADER.size + TRAILER.size + 4
 COMPACT_MIN: Final = FRAME_PREFIX.size + TRAILER.size
@@ -94,21 +94,21 @@ FRAME_RECORDS: Final = 1000
 
 MAX_FRAME: Final = 2**32 - ALIGNMENT
 MAX_RECORDS: Final = 2**15
-"""A reader refuses a frame of more: what a few compressed bytes can make it allocate record by record stays small."""
+"""A reader refuses a frame of more, so that a few compressed bytes cannot make it allocate much per record."""
 
 MAX_RELATIVE: Final = 2**32 - 1
 """Relative offsets are u32: a segment holds at most this many records."""
 
 LAG_UNKNOWN: Final = 2**32 - 1
 NULL_LENGTH: Final = 2**32 - 1
-"""The length that says *no value* in the tag and key columns, as opposed to an empty one."""
+"""The length that means *no value* in the tag, key and header columns, as opposed to an empty one."""
 
 INDEX_STRIDE: Final = 4096
-"""An index entry starts at the first frame at least this many bytes behind the previous entry."""
+"""An index entry starts at the first frame at least this many bytes after the start of the previous entry."""
 
 
 def padded(size: int) -> int:
-    """Return `size` rounded up to the alignment."""
+    """Round `size` up to the alignment."""
     return (size + 7) & ~7
 
 
@@ -121,11 +121,11 @@ def u32_bytes(numbers: Iterable[int]) -> bytes:
 
 
 def words(data: BytesLike, code: Literal["I", "Q", "q"]) -> memoryview:
-    """Return little-endian numbers, without a copy where the machine's are.
+    """Return little-endian numbers, without a copy on a little-endian machine.
 
     Args:
         data: a whole number of them.
-        code: their type, as `array` and `memoryview` name it.
+        code: their type code, as in `array` and `memoryview`.
     """
     if sys.byteorder == "little":
         return memoryview(data).cast(code)

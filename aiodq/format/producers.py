@@ -1,24 +1,24 @@
-"""Control frames that say which producer has put what, by which a put that comes again is known.
+"""Control frames that name the producers of puts, by which a repeated put is recognised.
 
-Both stand among a segment's frames (`aiodq.format`); who does not know them steps over them. PUT_FRAME stands before
+Both kinds lie among a segment's frames (`aiodq.format`); readers that do not know them skip them. PUT_FRAME precedes
 the frames of one put, in the same write:
 
 PUT_FRAME: 56 bytes
 
     offset  size  name      meaning
-         0    28  prefix    FRAME_PREFIX, of kind KIND_PUT; `relative`, `lag` and `time` as those of the put
+         0    28  prefix    FRAME_PREFIX, of kind KIND_PUT; `relative`, `lag` and `time` are those of the put
         28     8  producer  a number that a process chose at random
-        36     8  sequence  the put's, among those of its producer into this topic: they rise by one
+        36     8  sequence  of the put, among those of its producer into this topic: they rise by one
         44     4  count     messages of the put
-        48     4  follows   `crc` of the frame behind this one, the put's first
+        48     4  follows   `crc` of the frame after this one, the put's first
         52     4  length    TRAILER
 
-A power cut may leave it without its put, and another put may then get its offsets. So it counts only if the frame
-behind it has that very checksum, and the put is whole.
+A power cut may leave it without its put, and another put may then get its offsets. So it counts only if the next frame
+has that very checksum, and the put is whole.
 
-PRODUCERS_FRAME: 40 bytes, its TRAILER included, and an entry for each producer before that: what was known of them
-before the record of its offset. A segment begins with one, so that older segments can go; one that an owner has sealed
-for the next one to find ends with one, and says all by that
+PRODUCERS_FRAME: 40 bytes, its TRAILER included, and an entry for each producer before that: the producer table as it
+was before the record at its offset. A segment begins with one, so that older segments can be deleted; a segment that
+was sealed to save the next owner a scan ends with one, which is complete:
 
     offset  size  name      meaning
          0    28  prefix    FRAME_PREFIX, of kind KIND_PRODUCERS
@@ -30,8 +30,8 @@ PRODUCER_ENTRY: 40 bytes
     offset  size  name      meaning
          0     8  producer  as above
          8     8  sequence  of its last put
-        16     8  first     that one's first offset
-        24     4  count     that one's messages
+        16     8  first     first offset of that put
+        24     4  count     messages of that put
         28     4  zero      reserved
         32     8  time      i64, when it was put
 """
@@ -71,25 +71,25 @@ _COUNT: Final = struct.Struct("<II")
 _ENTRY: Final = struct.Struct("<QQQIIq")
 _BODY: Final = FRAME_PREFIX.size
 PUT_FRAME_BYTES: Final = _BODY + _PUT.size + TRAILER.size
-"""The length of each frame of kind KIND_PUT."""
+"""The length of every frame of kind KIND_PUT."""
 
 
 class Origin(NamedTuple):
-    """Whose a put is, and the how manieth of its own into this topic; or a transaction, see `aiodq.wire`."""
+    """The producer of a put and its sequence number in this topic; or those of a transaction, see `aiodq.wire`."""
 
     producer: int
     sequence: int
 
 
 class PutOf(NamedTuple):
-    """A put, and whose it is.
+    """A put and its origin.
 
     Attributes:
         producer: a number that a process chose at random.
-        sequence: the put's, among those of its producer.
+        sequence: the number of the put among those of its producer.
         first: the offset of its first message.
-        messages: how many.
-        follows: the checksum of the frame that must stand behind this one.
+        messages: the number of messages.
+        follows: the checksum of the frame that must follow this one.
     """
 
     producer: int
@@ -100,7 +100,7 @@ class PutOf(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """What is known of a producer: its last put, and when that was."""
+    """A row of the producer table: a put of a producer, and its time."""
 
     producer: int
     sequence: int
@@ -110,13 +110,13 @@ class Producer(NamedTuple):
 
 
 def encode_put(put: PutOf, context: FrameContext, watermark: int, time_ns: int) -> bytes:
-    """Return the frame that stands before a put's own."""
+    """Return the control frame that precedes a put's frames."""
     body = _PUT.pack(put.producer, put.sequence, put.messages, put.follows)
     return encode_control(KIND_PUT, body, context, put.first, watermark=watermark, time_ns=time_ns)
 
 
 def decode_put(view: memoryview, at: int, frame: Frame, context: FrameContext, *, path: str = "") -> PutOf:
-    """Return what the frame at `view[at]` says, which is of kind KIND_PUT.
+    """Decode the frame of kind KIND_PUT at `view[at]`.
 
     Raises:
         CorruptionError: any of its bytes is not what was written.
@@ -131,7 +131,7 @@ def decode_put(view: memoryview, at: int, frame: Frame, context: FrameContext, *
 def encode_producers(
     known: Sequence[Producer], context: FrameContext, watermark: int, time_ns: int, *, first: int | None = None
 ) -> bytes:
-    """Return the frame with which a segment begins where producers are known, or ends, which is before `first` then."""
+    """Return the frame with the producer table for the start of a segment, or for its end, if `first` is given."""
     entries = [_ENTRY.pack(*each[:4], 0, each.time_ns) for each in known]
     body = b"".join((_COUNT.pack(len(known), 0), *entries))
     offset = context.base if first is None else first
@@ -141,14 +141,14 @@ def encode_producers(
 def decode_producers(
     view: memoryview, at: int, frame: Frame, context: FrameContext, *, path: str = ""
 ) -> list[Producer]:
-    """Return what the frame at `view[at]` says, which is of kind KIND_PRODUCERS.
+    """Decode the frame of kind KIND_PRODUCERS at `view[at]`.
 
     Raises:
         CorruptionError: any of its bytes is not what was written.
     """
     check_frame(view, at, frame, context, path=path)
     start, end = at + _BODY + _COUNT.size, at + frame.length - TRAILER.size
-    # Against the frame's length first: nothing is allocated by a number that was read.
+    # Checked against the frame's length first: nothing is allocated from an unchecked number.
     if start > end or _COUNT.unpack_from(view, at + _BODY)[0] * _ENTRY.size != end - start:
         raise CorruptionError(f"producers that do not fit into {frame.length} bytes", path, frame.position)
     rows = _ENTRY.iter_unpack(view[start:end])

@@ -1,4 +1,4 @@
-"""Finding frames where their place is not known: behind damage, or backward from the end."""
+"""Finding frames at unknown positions: after damage, or backward from the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CANDIDATE: Final = re.compile(b"[" + re.escape(_KINDS) + b"][\x00-\x07]", re.DO
 
 
 def candidate_frames(data: bytes, start: int, context: FrameContext, *, position: int, limit: int) -> Iterator[Frame]:
-    """Yield what looks like a frame's prefix in `data` at or after `start`; nothing but the shape is checked.
+    """Yield what looks like a frame's prefix in `data` at or after `start`; only the shape is checked.
 
     Args:
         data: bytes of the file from `position` on.
@@ -45,7 +45,7 @@ def frame_before(data: bytes, at: int, context: FrameContext, *, position: int, 
     """Return the frame that ends at `data[at]`, by its trailing length. Its checksum is not checked.
 
     Raises:
-        CorruptionError: no frame ends there, or `data` does not hold it whole.
+        CorruptionError: no frame ends there, or `data` does not hold all of it.
     """
     where = position + at
     if at < COMPACT_MIN:

@@ -1,4 +1,4 @@
-"""The 64 bytes a segment begins with."""
+"""The header of a segment, its first 64 bytes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _CRC_AT = SEGMENT_HEADER.size - 4
 
 
 def topic_salt(topic: UUID) -> int:
-    """Return the salt an owner gives the segments of a topic, so that it is known even where a header is lost."""
+    """Return the salt that an owner gives a topic's segments, which is thus known even if a header is lost."""
     return zlib.crc32(topic.bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What a segment says of itself.
+    """The header of a segment.
 
     Attributes:
         base: the offset of its first record.
@@ -52,7 +52,7 @@ class SegmentHeader:
         return FrameContext(self.base, checksum_named(self.checksum), self.salt)
 
     def encode(self) -> bytes:
-        """Return the 64 bytes."""
+        """Encode the header."""
         head = SEGMENT_HEADER.pack(
             SEGMENT_MAGIC, self.version, self.checksum, 0, self.salt, self.base, self.topic.bytes, self.created_ns, 0
         )[:_CRC_AT]
@@ -60,10 +60,10 @@ class SegmentHeader:
 
     @classmethod
     def decode(cls, data: BytesLike, path: str = "") -> SegmentHeader:
-        """Return the header at the start of `data`.
+        """Decode the header at the start of `data`.
 
         Raises:
-            CorruptionError: the bytes are no segment's header.
+            CorruptionError: the bytes are not a segment's header.
             FormatVersionError: a newer version or an unknown checksum algorithm.
         """
         if len(data) < SEGMENT_HEADER.size:
@@ -84,9 +84,9 @@ class SegmentHeader:
 
     @classmethod
     def mended(cls, data: BytesLike, path: str = "") -> SegmentHeader | None:
-        """Return what the header at the start of `data` was before one bit of it went wrong; None where more has.
+        """Repair a header in which a single bit is wrong; return None if more is.
 
-        Whatever is tried that is not that has a wrong checksum. It takes about a millisecond.
+        Every bit is tried; only the right one gives a valid checksum. This takes about a millisecond.
         """
         head = bytearray(data[: SEGMENT_HEADER.size])
         for bit in range(8 * len(head)):

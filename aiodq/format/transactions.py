@@ -1,4 +1,4 @@
-"""The transactions of a store that its topics do not durably hold yet: `#transactions`, beside the topics.
+"""The transaction log's format: transactions that the topics do not hold durably yet, in `#transactions` beside them.
 
 ```
 file    offset size name                    block   offset size name
@@ -22,20 +22,20 @@ content                                     an ack group
                                                     16     ..   the name, then frames of base and salt 0
 ```
 
-The blocks' numbers follow each other, beginning with the header's. Their checksums begin with the salt, which is
-another each time the header is written: what is left from before is no block any more, nor is what somebody put into a
-message. Zeros may follow the last block: space that is there for those to come.
+The blocks' numbers are consecutive, beginning with the header's. Their checksums begin with the salt, which changes
+each time the header is written: blocks left from before are no longer valid, nor is a block that somebody put into a
+message. Zeros may follow the last block: space reserved for later blocks.
 
-An ack group of the channel `origin#ephemeral` settles nothing. It says whose transaction this is, so that one which
-comes again is known: its topic is one of those of the block's other groups, its one range begins at the producer's
-number, and the range's length is the transaction's sequence (`aiodq.wire`, TXN). Ephemeral channels have nothing in
-this file otherwise, and whoever does not know of it finds no such channel to settle anything in.
+An ack group of the channel `origin#ephemeral` settles nothing. It names the origin of the transaction, so that a
+repeated one is recognised: its topic is one of those of the block's other groups, its one range begins at the
+producer's number, and the range's length is the transaction's sequence (`aiodq.wire`, TXN). Ephemeral channels have no
+other entries in this file, and a version that does not know the group finds no such channel to settle anything in.
 
-A transaction is committed once its block is durable. Its acks are then true, whatever the channel's journal says; its
-puts are appended to the topics in frames with the flag TRANSACTION and the block's number, all that belong to a topic
-as one run. Who opens a store after a crash looks for that number in the topic, from the offset on that the block names,
-and appends what is not there. The header's first number is raised, which forgets the blocks, when the topics' logs and
-journals hold all of it durably.
+A transaction is committed once its block is durable. From then on its acks count, whatever the channel's journal says;
+its puts are appended to the topics in frames with the flag TRANSACTION and the block's number, all that belong to a
+topic as one run. An owner that opens the store after a crash looks for that number in the topic, from the offset in the
+block on, and appends what is missing. Once the topics' logs and journals hold all of it durably, the header's first
+number is raised, which forgets the blocks.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ _ACKS: Final = struct.Struct("<HHI")
 _RANGE: Final = struct.Struct("<QQ")
 _PUTS: Final = struct.Struct("<HHIQ")
 _ORIGIN: Final = f"origin{EPHEMERAL}"
-"""The channel that stands for whose transaction it is."""
+"""The channel whose ack group names a transaction's origin."""
 
 FIRST_BLOCK: Final = _HEADER.size
-"""Where the first block begins."""
+"""The position of the first block."""
 
 
 @dataclass(slots=True)
@@ -109,8 +109,8 @@ class Puts:
     """What a transaction puts into one topic.
 
     Attributes:
-        topic: its name.
-        since: the topic can hold the messages from this offset on, not below.
+        topic: the topic's name.
+        since: the topic may hold the messages from this offset on, not below.
         columns: the messages.
     """
 
@@ -126,7 +126,7 @@ class Commit:
     Attributes:
         acks: what it settles.
         puts: what it puts.
-        origin: whose it is, of one that may come again. One without acks and puts has none in the file.
+        origin: its producer and sequence, if it may be repeated. Without acks and puts, it is not stored.
     """
 
     acks: list[Acks] = field(default_factory=list)
@@ -135,13 +135,13 @@ class Commit:
 
 
 class Block(NamedTuple):
-    """A block that checks.
+    """A valid block.
 
     Attributes:
         number: the transaction's.
-        durable: every transaction of a lower number than this was durable when it was written.
-        end: where the next begins.
-        commit: what it says.
+        durable: every transaction below this number was durable when the block was written.
+        end: where the next block begins.
+        commit: the transaction.
     """
 
     number: int
@@ -151,24 +151,24 @@ class Block(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a file of transactions begins with: the first block's number, and where the blocks' checksums start."""
+    """The header of a transaction log: the first block's number, and the salt of the blocks' checksums."""
 
     first: int
     salt: int
 
 
 def encode_header(header: Header) -> bytes:
-    """Return the file's first bytes."""
+    """Encode the file's header."""
     head = _HEADER.pack(_MAGIC, _VERSION, header.first, header.salt, 0)[:_CHECKED]
     return (head + _CRC.pack(zlib.crc32(head))).ljust(FIRST_BLOCK, b"\0")
 
 
 def decode_header(data: bytes, path: str = "") -> Header:
-    """Return what the file begins with.
+    """Decode the file's header.
 
     Raises:
-        CorruptionError: it is none.
-        FormatVersionError: of a newer version.
+        CorruptionError: the bytes are not a header.
+        FormatVersionError: it has a newer version.
     """
     if len(data) < FIRST_BLOCK:
         raise CorruptionError("the header of the transactions is cut short", path, 0)
@@ -183,7 +183,7 @@ def decode_header(data: bytes, path: str = "") -> Header:
 
 
 def encode_commit(commit: Commit, number: int, durable: int, salt: int) -> bytes:
-    """Return a transaction as a block."""
+    """Encode a transaction as a block."""
     settled = commit.acks if commit.origin is None else [*commit.acks, *_origin_group(commit, commit.origin)]
     parts = [_GROUPS.pack(len(settled), len(commit.puts))]
     for acks in settled:
@@ -201,17 +201,17 @@ def encode_commit(commit: Commit, number: int, durable: int, salt: int) -> bytes
 
 
 def _origin_group(commit: Commit, origin: Origin) -> Iterator[Acks]:
-    """Yield the group that says whose a transaction is."""
-    # A topic that is there anyhow: who does not know such a group looks for the channel in it, and for nothing else.
+    """Yield the ack group that names a transaction's origin."""
+    # A topic of the transaction anyway: a version that does not know the group looks only for the channel there.
     for topic in [*(acks.topic for acks in commit.acks), *(puts.topic for puts in commit.puts)][:1]:
         yield Acks(topic, _ORIGIN, [(origin.producer, origin.producer + origin.sequence)])
 
 
 def decode_commit(data: bytes, at: int, salt: int, path: str = "") -> Block | None:
-    """Return the block that begins at byte `at`, or None where none does.
+    """Decode the block that begins at byte `at`; return None if there is none.
 
     Raises:
-        CorruptionError: its checksum is right and its content is not.
+        CorruptionError: its checksum is valid and its content is not.
     """
     if at + _BLOCK.size > len(data):
         return None
@@ -230,10 +230,10 @@ def decode_commit(data: bytes, at: int, salt: int, path: str = "") -> Block | No
 
 
 def next_commit(data: bytes, at: int, salt: int, number: int, path: str = "") -> tuple[int, Block] | None:
-    """Return the first block that begins at byte `at` or behind, and where, or None.
+    """Return the position of the first block at or after byte `at`, and the block; or None.
 
-    Only blocks are found whose number is `number` or one of the next 4,000: looking for those eight bytes is what makes
-    a hunt through leftovers cheap, as long as numbers are large enough to be rare.
+    Only blocks whose number is `number` or one of the next 4,000 are found: searching for those eight bytes makes a
+    scan of leftovers cheap, as long as numbers are large enough to be rare.
     """
     for position in chain((at,), _positions(data, at, number)):
         with suppress(CorruptionError):
@@ -244,7 +244,7 @@ def next_commit(data: bytes, at: int, salt: int, number: int, path: str = "") ->
 
 
 def _positions(data: bytes, at: int, number: int) -> Iterator[int]:
-    """Yield where blocks may begin, in order, by the upper seven bytes of their numbers."""
+    """Yield the positions at which blocks may begin, in order, by the upper seven bytes of their numbers."""
     found: set[int] = set()
     for upper in range(number >> 8, (number >> 8) + _HUNTED):
         pattern = upper.to_bytes(7, "little")
@@ -296,7 +296,7 @@ def _text(view: memoryview, at: int, size: int) -> str:
 
 
 def _records(view: memoryview) -> Columns:
-    """Return the records of frames that follow each other."""
+    """Decode the records of consecutive frames."""
     context, at = _context(), 0
     parts: list[Columns] = []
     while at < len(view):

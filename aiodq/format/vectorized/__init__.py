@@ -1,1 +1,1 @@
-"""Frames as numpy and Arrow arrays; only here does the format import the extra `arrow`."""
+"""Frames as numpy and Arrow arrays; the only part of the format that imports the extra `arrow`."""

@@ -1,8 +1,7 @@
 """Frames as Arrow arrays, without a Python loop over messages except where they have headers.
 
-What `aiodq.format.decode` is for tuples of messages: the same frames are believed and the same are refused, but for
-what `frame_arrays` says of damages that cancel each other out. A batch's bodies are not copied; its lengths
-become the array's offsets.
+The counterpart of `aiodq.format.decode`: it accepts and refuses the same frames, except for what `frame_arrays` says of
+damage that cancels out. A batch's bodies are not copied; its lengths become the array's offsets.
 """
 
 from __future__ import annotations
@@ -40,21 +39,21 @@ _TYPES: Final[dict[str, Any]] = {
     "body": pa.binary(),
 }
 COLUMNS: Final[tuple[str, ...]] = tuple(_TYPES)
-"""What a message is shown as; `timestamp` is when it was put."""
+"""The columns of a message; `timestamp` is the put time."""
 
 _FEW: Final = 4
-"""So many frames are decoded together in less time than one by one."""
+"""Frames from which on decoding them together is faster than one by one."""
 _SMALL: Final = 64
-"""Of batches with fewer messages on average, the messages are gathered one by one, not batch by batch."""
+"""Average messages per batch below which they are gathered one by one, not batch by batch."""
 _LARGEST: Final = 2**31 - 1
-"""The bytes that one array of `binary` can hold."""
+"""Most bytes that one array of `binary` can hold."""
 
 
 def schema_of(columns: Collection[str] = COLUMNS) -> Any:  # noqa: ANN401 - pyarrow has no types
-    """Return the schema of these columns, in their own order.
+    """Return the schema of these columns, in canonical order.
 
     Returns:
-        A `pyarrow.Schema`. As Spark wants it, every column may be null; only `tag`, `key` and `headers` ever are.
+        A `pyarrow.Schema`. As Spark requires, every column is nullable; only `tag`, `key` and `headers` ever are null.
     """
     return pa.schema([(name, kind) for name, kind in _TYPES.items() if name in columns])
 
@@ -65,15 +64,15 @@ class ArrowRows:
 
     Attributes:
         first: the first record's offset.
-        stop: the offset behind the last record.
-        position: the first frame's place in its segment, bytes.
-        length: the frames' bytes.
-        size: about the bytes of the rows, decompressed.
-        flags: the frame's, `aiodq.format.columns.Flags`; of several only the first one's `CONTINUES` and the last one's
-            `CONTINUED`, between which no run begins or ends that is not whole.
-        times: when each was put, nanoseconds since the epoch: an array of int64, or one number for all.
-        arrays: `tag`, `key`, `headers` and `body` as far as they are wanted, in one piece or in several; None where
-            none of the records has any.
+        stop: the offset after the last record.
+        position: the first frame's position in its segment, bytes.
+        length: the length of the frames, bytes.
+        size: about the size of the rows, decompressed, bytes.
+        flags: the frame's `aiodq.format.columns.Flags`; of several frames only the first one's `CONTINUES` and the last
+            one's `CONTINUED`, between which only whole runs begin or end.
+        times: put times, nanoseconds since the epoch: an array of int64, or one number for all.
+        arrays: those of `tag`, `key`, `headers` and `body` that are wanted, in one piece or several; None if no record
+            has a value.
     """
 
     first: int
@@ -98,7 +97,7 @@ class ArrowRows:
 
 
 def joined(rows: Sequence[ArrowRows], name: str, topic: str) -> Any:  # noqa: ANN401 - pyarrow has no types
-    """Return a column of `COLUMNS` of all these rows as one array."""
+    """Return one of the `COLUMNS` of all these rows as one array."""
     count = sum(one.stop - one.first for one in rows)
     if name == "topic":
         return _same(topic, _at_least(count)).slice(0, count)
@@ -123,7 +122,7 @@ def joined(rows: Sequence[ArrowRows], name: str, topic: str) -> Any:  # noqa: AN
 
 
 def _at_least(count: int) -> int:
-    """Return a power of two, so that batches of nearly one size share arrays in which every value is the same."""
+    """Return a power of two, so that batches of similar size share the arrays whose values are all the same."""
     return 1 << (count - 1).bit_length()
 
 
@@ -138,18 +137,18 @@ def _nulls(name: str, count: int) -> Any:  # noqa: ANN401 - likewise
 
 
 def _numbers(name: str, values: Any) -> Any:  # noqa: ANN401 - numpy's, pyarrow's
-    """Return numbers as an array; `pyarrow.array` would look for pandas each time."""
+    """Return numbers as an array; `pyarrow.array` would look for pandas at each call."""
     return pa.Array.from_buffers(_TYPES[name], len(values), [None, pa.py_buffer(values)])
 
 
 class ArrowDecoder:
-    """Like `aiodq.format.decode.decode_frames`, of `ArrowRows`."""
+    """A decoder like `aiodq.format.decode.decode_frames` that returns `ArrowRows`."""
 
     def __init__(self, columns: Collection[str] = COLUMNS, *, verify: bool = True) -> None:
         """Decode these columns.
 
         Args:
-            columns: of `COLUMNS`; the lengths of the others are held against the frame all the same.
+            columns: some of `COLUMNS`; the lengths of the others are checked against the frame all the same.
             verify: compare every frame's checksum.
         """
         self._wanted = frozenset(columns)
@@ -158,7 +157,7 @@ class ArrowDecoder:
     def __call__(
         self, data: bytes, context: FrameContext, *, position: int, limit: int, skip_below: int = 0, path: str = ""
     ) -> tuple[list[ArrowRows], int, CorruptionError | None]:
-        """Decode whole frames from the start of `data`. Parameters and result as those of `decode_frames`."""
+        """Decode whole frames from the start of `data`. Parameters and result are those of `decode_frames`."""
         found: list[ArrowRows] = []
         end = min(len(data), limit - position)
         frames = FrameArrays(data, end)
@@ -168,7 +167,7 @@ class ArrowDecoder:
                 while low < high:
                     several, rows = self._several(frames, low, high, context, position)
                     if rows is None:
-                        # One that is by itself, or that is not sound, of which this tells why.
+                        # A single frame, or an invalid one, for which this gives the reason.
                         at = int(frames.starts[low])
                         frame = whole_frame(frames.view, at, context, position=position, limit=limit, path=path)
                         if frame is None:
@@ -184,7 +183,7 @@ class ArrowDecoder:
                     if rows.stop > max(rows.first, skip_below):
                         found.append(rows)
             if at < end:
-                # Cut short, or no frame: this tells which.
+                # Incomplete, or not a frame: this tells which.
                 whole_frame(frames.view, at, context, position=position, limit=limit, path=path)
         except CorruptionError as error:
             return found, at, error
@@ -193,9 +192,9 @@ class ArrowDecoder:
     def _several(
         self, frames: FrameArrays, low: int, high: int, context: FrameContext, position: int
     ) -> tuple[int, ArrowRows | None]:
-        """Decode the frames of a group together, up to the first that is not sound. Return how many.
+        """Decode the frames of a group together, up to the first invalid one. Return their number.
 
-        None where one by one is faster, or all that can be done.
+        The rows are None if decoding one by one is faster, or the only way.
         """
         kind = frames.kinds[low]
         high = frames.together(low, high)
@@ -244,15 +243,15 @@ class ArrowDecoder:
 
 
 def _bodies(view: memoryview, offsets: Any, heads: Any, counts: Any) -> Any:  # noqa: ANN401 - numpy's, pyarrow's
-    """Return bodies as an array, in pieces where several stand together.
+    """Return bodies as an array, in pieces if frames have several each.
 
-    They and what lies between them are one array without a copy.
+    They and the bytes between them form one array without a copy.
 
     Args:
-        view: what they lie in.
-        offsets: where in it each begins, which is where the one before it ends or what lies behind that.
-        heads: the first body's place among the offsets, for each frame.
-        counts: how many a frame has; None for one each.
+        view: the bytes that hold them.
+        offsets: where each begins in `view`, which is where the previous one ends, or what follows that.
+        heads: the index of the first body's offset, for each frame.
+        counts: the number of bodies of each frame; None if each has one.
     """
     places = pa.py_buffer(offsets.astype(np.int32))
     all_of_it = pa.Array.from_buffers(_TYPES["body"], len(offsets) - 1, [None, places, pa.py_buffer(view)])

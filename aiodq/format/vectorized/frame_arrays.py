@@ -1,4 +1,4 @@
-"""Frames as numpy arrays: where they lie in some data, which of them are alike, and whether they are sound."""
+"""Frames as numpy arrays: where they lie in some data, which are alike, and whether they are valid."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OTHER: Final = 0
 COMPACT: Final = 1
 """A plain compact record."""
 PLAIN: Final = 2
-"""A batch of nothing but bodies, not compressed; it may be part of a run."""
+"""An uncompressed batch of bodies only; it may be part of a run."""
 
 _PREFIX: Final = FRAME_PREFIX.size
 _START: Final = FRAME_START.size
@@ -45,32 +45,32 @@ _WORD: Final = 4
 _BATCH: Final = BATCH_HEADER.size
 _COUNT_AT, _STORED_AT, _RAW_AT = 7, 8, 9
 _ANY_FLAGS: Final = 0xFFFF00FF
-"""The bits of a frame's third word that tell its kind and its flags, of which a plain compact record has none."""
+"""The bits of a frame's third word that hold its kind and its flags; a plain compact record has no flags."""
 _RUN_FLAGS: Final = 0xFFFFFFFF ^ (CONTINUES | CONTINUED) << 16
-"""The bits of a frame's third word that tell a plain batch: its kind, its codec, and the flags but those of a run."""
+"""The bits of a frame's third word that identify a plain batch: kind, codec, and all flags except a run's."""
 _LARGEST: Final = 2**31 - 1
-"""The bytes that one array of `binary` can hold."""
+"""Most bytes that one array of `binary` can hold."""
 _ALL_BITS: Final = 0xFFFFFFFF
 _SHORT: Final = 2048
-"""Frames of fewer bytes on average are copied to have one checksum in less time than each has its own."""
+"""Average frame size, bytes, below which copying the frames for one checksum beats one checksum for each."""
 
 
 class FrameArrays:
-    """The frames in some data, found by their lengths alone; nothing of them is believed yet.
+    """The frames in some data, found by their lengths alone and not checked yet.
 
-    Behind something that is no frame there may be more that are none; going through them in order, one meets it first.
-    Wherever frames are asked for by number, `low` is the first and `high` is behind the last.
+    After something that is not a frame there may be more of that kind; going through them in order, a caller meets the
+    first one first. Where frames are given by number, `low` is the first and `high` is one after the last.
 
     Attributes:
-        view: what they lie in.
+        view: the data.
         starts: where each begins, int64.
         ends: where each ends, int64.
         kinds: `COMPACT`, `PLAIN` or `OTHER`.
-        records: how many records each has, if it is `COMPACT` or `PLAIN`.
+        records: the number of records of each, if it is `COMPACT` or `PLAIN`.
     """
 
     def __init__(self, data: bytes, end: int) -> None:
-        """Find those that begin before `end`, as far as even the smallest would have room there."""
+        """Find the frames that begin before `end`, if even the smallest frame would fit there."""
         self.view: memoryview = memoryview(data)
         self._table = np.frombuffer(data, "<u4", len(data) // _WORD)
         self.starts: Any = _starts(data, self._table, end)
@@ -90,7 +90,7 @@ class FrameArrays:
         self._relative = self._table[self._word + 3].astype(np.int64)
 
     def groups(self) -> Iterator[tuple[int, int]]:
-        """Yield from which and up to which frames are of one kind and each goes on where the one before ended."""
+        """Yield (low, high) of groups of frames of one kind, each continuing where the previous one ended."""
         going_on = self._continued[:-1] == self._continues[1:]
         adjacent = (self._relative + self.records)[:-1] == self._relative[1:]
         linked = going_on & adjacent & (self.kinds[:-1] == self.kinds[1:]) & (self.kinds[1:] != OTHER)
@@ -98,9 +98,9 @@ class FrameArrays:
         return ((low, high) for low, high in pairwise(breaks) if low < high)
 
     def together(self, low: int, high: int) -> int:
-        """Return up to where a group's frames make whole runs, or a part of one and nothing else.
+        """Return the end of the frames of a group that form whole runs, or else of a part of a single run.
 
-        Of those, the first frame's `CONTINUES` and the last one's `CONTINUED` tell what a frame's own tell of it.
+        The first frame's `CONTINUES` and the last one's `CONTINUED` then describe them as a frame's own describe it.
         """
         inside = self._continued[low:high]
         if inside.all():
@@ -110,7 +110,7 @@ class FrameArrays:
         return high - int(inside[::-1].argmin())
 
     def run_flags(self, low: int, high: int) -> int:
-        """Return what is known of the runs of a group: the first frame's `CONTINUES` and the last one's `CONTINUED`."""
+        """Return the run flags of a group: the first frame's `CONTINUES` and the last one's `CONTINUED`."""
         return int(self._third[low]) >> 16 & CONTINUES | int(self._third[high - 1]) >> 16 & CONTINUED
 
     def first(self, low: int) -> int:
@@ -118,17 +118,17 @@ class FrameArrays:
         return int(self._relative[low])
 
     def times(self, low: int, high: int) -> Any:  # noqa: ANN401 - numpy has types that say nothing
-        """Return when each frame was put, nanoseconds since the epoch."""
+        """Return the put time of each frame, nanoseconds since the epoch."""
         word = self._word[low:high]
         return self._table[word + 5].astype(np.int64) | self._table[word + 6].astype(np.int64) << 32
 
     def bodies(self, low: int, high: int) -> tuple[Any, Any, Any]:
-        """Return where the bodies of a group's frames lie.
+        """Locate the bodies of a group's frames.
 
         Returns:
             Offsets in `view`, int64: each body ends where the next one begins, or where there is something else. For
-            each frame the number of its first body's offset. And for each whether it can be sound; behind the first
-            that cannot, nothing else is true.
+            each frame, the index of its first body's offset. And for each, whether it can be valid; after the first
+            that cannot, the values mean nothing.
         """
         offsets, heads, sound = (self._compact_bodies if self.kinds[low] == COMPACT else self._plain_bodies)(low, high)
         return offsets, heads, sound & self._framed(low, high)
@@ -150,7 +150,7 @@ class FrameArrays:
         sound &= (counts > 0) & (counts <= np.minimum(raw // _WORD, MAX_RECORDS))
         known = leading(sound)
         word, counts, raw = word[:known], counts[:known], raw[:known]
-        # With the word before the lengths, which makes room for the step from the batch before to the first body.
+        # With the word before the lengths, which makes room for the step from the previous batch to the first body.
         lengths = (self._table[at + _RAW_AT : at + _RAW_AT + 1 + n] for at, n in zip(word, counts, strict=True))
         offsets = np.concatenate((np.empty(0, np.uint32), *lengths)).astype(np.int64)
         behind = np.cumsum(counts + 1)
@@ -163,14 +163,14 @@ class FrameArrays:
         return offsets, heads, sound
 
     def _framed(self, low: int, high: int) -> Any:  # noqa: ANN401 - likewise
-        """Return for each frame whether the lengths at its two ends are the same."""
+        """Return for each frame whether its two lengths are the same."""
         trailing = self._table[self.ends[low:high] - TRAILER.size >> 2]
         return trailing == self._table[self._word[low:high]]
 
     def unchanged(self, low: int, high: int, context: FrameContext) -> int:
-        """Return how many frames from `low` on, one behind the other, have the checksum that they say.
+        """Return how many consecutive frames from `low` on have a valid checksum.
 
-        Of small ones that is only told where not all of them have: see `_unchanged_together`.
+        Small ones are checked one by one only if not all are valid: see `_unchanged_together`.
         """
         short = (high - low) * _SHORT > self.ends[high - 1] - self.starts[low]
         if context.checksum is crc32 and short and self._unchanged_together(low, high, context):
@@ -182,11 +182,11 @@ class FrameArrays:
         return leading(self._table[self._word[low:high] + 1] == found)
 
     def _unchanged_together(self, low: int, high: int, context: FrameContext) -> bool:
-        """Return whether all checksums are right, by one over all the frames.
+        """Return whether all checksums are valid, by computing one over all the frames.
 
-        Where a frame's own length and checksum stand, which it does not cover, a copy has what brings the checksum of
-        the frame before to the next one's starting value. Damage within one frame is found as by its own checksum;
-        damages of several would have to cancel each other out in 32 bits.
+        In a copy, a frame's own length and checksum, which it does not cover, are replaced by what brings the checksum
+        of the previous frame to the starting value of the next. Damage within one frame is found as by its own
+        checksum; damage in several would have to cancel out in 32 bits.
         """
         begin, end = int(self.starts[low]) >> 2, int(self.ends[high - 1]) >> 2
         copy: Any = self._table[begin:end].copy()
@@ -200,7 +200,7 @@ class FrameArrays:
 def index_singles(
     index: SegmentIndex, data: bytes, at: int, context: FrameContext, *, position: int, first: int
 ) -> tuple[int, int]:
-    """Do what `aiodq.format.decode.index_singles` does, in a tenth of the time."""
+    """Do the same as `aiodq.format.decode.index_singles`, in a tenth of the time."""
     frames = FrameArrays(data[at:], len(data) - at)
     low, high = next(frames.groups(), (0, 0))
     if low == high or frames.kinds[low] != COMPACT or frames.first(low) != first:
@@ -215,7 +215,7 @@ def index_singles(
 
 
 def _add_to(index: SegmentIndex, starts: Any, times: Any, first: int, raw: int) -> None:  # noqa: ANN401 - arrays
-    """Add frames of one record each to an index, as one after the other would be."""
+    """Add frames of one record each to an index, as if added one after the other."""
     count, at = len(starts), 0
     if index.positions:
         at = int(np.searchsorted(starts, index.positions[-1] + INDEX_STRIDE))
@@ -236,12 +236,12 @@ def _add_to(index: SegmentIndex, starts: Any, times: Any, first: int, raw: int) 
 
 
 def leading(sound: Any) -> int:  # noqa: ANN401 - an array of bool
-    """Return how many are true before the first that is not."""
+    """Return the number of leading true values."""
     return len(sound) if sound.all() else int(sound.argmin())
 
 
 def _starts(data: bytes, table: Any, end: int) -> Any:  # noqa: ANN401 - arrays of numpy
-    """Return where frames start that lie one behind the other, by their lengths."""
+    """Return the starts of consecutive frames, by their lengths."""
     numbers = words(memoryview(data)[: len(data) // _WORD * _WORD], "I")
     found: list[Any] = []
     single: list[int] = []
@@ -264,10 +264,10 @@ def _starts(data: bytes, table: Any, end: int) -> Any:  # noqa: ANN401 - arrays 
 
 
 class _Linked:
-    """What looks like compact records anywhere in some data, and which of them ends where the next one begins."""
+    """What looks like compact records anywhere in some data, and which of them end where the next one begins."""
 
     def __init__(self, table: Any, start: int, end: int) -> None:  # noqa: ANN401 - likewise
-        """Look for them from `start` on; in half the time of going from one to the next."""
+        """Find them from `start` on, in half the time of going from one to the next."""
         third = table[(start >> 2) + 2 : max(end - COMPACT_MIN, 0) // _WORD + 3 : ALIGNMENT // _WORD]
         word = (np.flatnonzero(third & _ANY_FLAGS == KIND_COMPACT) << 1) + (start >> 2)
         lengths = table[word].astype(np.int64)
@@ -278,7 +278,7 @@ class _Linked:
         self._breaks = np.append(np.flatnonzero(self._ends[:-1] != self._starts[1:]), len(self._starts) - 1)
 
     def following(self, at: int) -> tuple[Any, int]:
-        """Return where those begin that follow each other from `at` on, and where they end; `at` where none does."""
+        """Return the starts of consecutive ones from `at` on, and their end; `at` if there are none."""
         number = int(np.searchsorted(self._starts, at))
         if number == len(self._starts) or self._starts[number] != at:
             return self._starts[:0], at
