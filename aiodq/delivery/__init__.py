@@ -1,1 +1,1 @@
-"""What is to be delivered, as state machines: inputs and offsets in, effects out. No I/O, no clock, no event loop."""
+"""Delivery as state machines: inputs and offsets in, effects out. No I/O, no clock, no event loop."""

@@ -1,10 +1,10 @@
-"""One channel's state: what is settled, in flight, deferred, ready, and what of it is not on disk yet.
+"""The state of one channel: what is settled, in flight, deferred or ready, and what of that is not on disk yet.
 
 Every offset of the log is in exactly one of these: settled (acked, dropped, lost to damage or given up), in flight,
 deferred until a moment, or ready. `depth` counts the last three.
 
-Moments are nanoseconds of a clock that never goes back. On disk they are wall time; who notes or restores a state says
-what both are at that moment, so that a jump of the wall clock moves nothing that is waited for.
+Moments are nanoseconds of a monotonic clock. On disk they are wall time; the caller that notes or restores a state
+gives both readings of that moment, so that a jump of the wall clock does not shift any deadline.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ __all__ = ["ChannelState"]
 
 
 class ChannelState:
-    """The machine. Offsets are absolute.
+    """The state machine of a channel. Offsets are absolute.
 
-    What is handed out and acked by way of a lease (`lease`) is entered here when somebody looks: each property and
-    method does so first.
+    Messages handed out and acked through a lease (`lease`) are entered here only when somebody needs to know: each
+    property and method does so first.
 
     Attributes:
-        log: tells the log's end as far as the channel may deliver.
-        deferred: what waits for a moment.
-        again: what is ready, and the cursor has passed.
-        max_in_flight: the bound of what is in flight.
-        orphans: of what was restored, what was in hand when its process ended and has not been worked off since, and
-            whether it has waited.
-        counting: deliveries are to be noted as they happen, so that they count also if their process dies.
+        log: the log's end as far as the channel may deliver.
+        deferred: messages that wait for a moment.
+        again: ready messages that the cursor has passed.
+        max_in_flight: the most messages in flight.
+        orphans: restored messages that were in hand when their process ended and have not been processed since, and
+            whether each has been deferred.
+        counting: whether deliveries are noted as they happen, so that they count even if their process dies.
     """
 
     def __init__(
         self, floor: int, end: int, max_in_flight: int,
         settled: RangeSet | None = None, attempts: dict[int, int] | None = None,
     ) -> None:  # fmt: skip
-        """Begin with all from `floor` to `end` ready but `settled`; `attempts`: how often messages were delivered."""
+        """Start with all from `floor` to `end` ready but `settled`; `attempts`: how often messages were delivered."""
         self.log: LogEnd = OwnEnd(max(floor, end))
         self.deferred: Deferrals = Deferrals()
         self.max_in_flight = max_in_flight
@@ -64,36 +64,36 @@ class ChannelState:
         self._settled = RangeSet() if settled is None else settled
         self._counters = Counters()
         self._leases = Leases(self._settle_plain, self._settle_runs, self._set_apart)
-        # Delivery numbers of what is in flight and in no lease.
+        # Delivery numbers of messages in flight that are in no lease.
         self._apart: dict[int, int] = {}
         self._deadlines = Deadlines(self._apart)
         self.again: ReadyAgain = ReadyAgain(self.is_ready)
-        # What lies before the cursor and is not to be found by it, as it was deferred before it was handed out.
+        # Messages beyond the cursor that it is to skip: they were deferred or handed out out of turn.
         self._passed = RangeSet()
         self._attempts = Attempts({} if attempts is None else attempts)
-        # No message from here on was delivered before, in another process.
+        # From this offset on, no message was delivered by another process before.
         self._unseen = max(self._attempts.before, default=-1) + 1
         self._deliveries = 0
         self._unnoted = Unnoted(floor)
 
     def snapshot(self, wall: int = 0, now: int = 0) -> StateSnapshot:
-        """Return the state as it is, noted at this wall time and moment."""
+        """Return a copy of the state, noted at this wall time and moment."""
         self._look()
         counts = self._attempts.before.copy(), self._attempts.noted.copy(), self.orphans.copy()
         return StateSnapshot(self.floor, self.settled.copy(), *counts, self.deferred.copy(), wall, now)
 
     def image(self, wall: int = 0, now: int = 0) -> ChannelImage:
-        """Return the state as a checkpoint keeps it, noted at this wall time and moment."""
+        """Return the state as a checkpoint stores it, noted at this wall time and moment."""
         return self.snapshot(wall, now).image()
 
-    # --- what it is like
+    # --- properties
 
     def _look(self) -> None:
-        """Enter what was handed out and acked by way of leases."""
+        """Enter what was handed out and acked through leases."""
         leases, lease = self._leases, self._leases.open
         if leases.dirty or (lease is not None and lease.counted != lease.next):
             if self.counting and lease is not None:
-                # INVARIANT: before what of it is acked is settled, which takes it out again.
+                # INVARIANT: before acked messages are settled, which forgets their deliveries again.
                 self._note(range(lease.first + lease.counted, lease.first + lease.next), 1)
             handed, acked = leases.look()
             if handed and lease is not None:
@@ -102,19 +102,19 @@ class ChannelState:
             self._counters.acked += acked
 
     def _note(self, offsets: range, attempts: int) -> None:
-        """Have it noted that messages were delivered, this time included, so often."""
+        """Note how often messages were delivered, this time included."""
         self._attempts.note(offsets, attempts)
         self._unnoted.deliveries += offsets
 
     @property
     def floor(self) -> int:
-        """Everything below is settled."""
+        """The offset below which everything is settled."""
         self._look()
         return self._floor
 
     @property
     def settled(self) -> RangeSet:
-        """What else is settled, above the floor."""
+        """The settled offsets above the floor."""
         self._look()
         return self._settled
 
@@ -126,36 +126,36 @@ class ChannelState:
 
     @property
     def depth(self) -> int:
-        """Messages not settled."""
+        """The number of unsettled messages."""
         self._look()
         return self.log.visible - self._floor - self._settled.total
 
     @property
     def flying(self) -> int:
-        """How many messages are in flight."""
+        """The number of messages in flight."""
         self._look()
         return len(self._apart) + self._leases.in_flight
 
     @property
     def in_flight(self) -> dict[int, int]:
-        """A copy of the delivery numbers of what is in flight, by offset."""
+        """A copy of the delivery numbers of the messages in flight, by offset."""
         self._look()
         return self._apart | dict(self._leases)
 
     def delivery(self, offset: int) -> int | None:
-        """Return a message's delivery number, which tells two deliveries apart; None where it is not in flight."""
+        """Return a message's delivery number, which identifies one delivery; None if it is not in flight."""
         self._look()
         number = self._apart.get(offset)
         return self._leases.delivery(offset) if number is None else number
 
     @property
     def ready(self) -> int:
-        """Messages that wait to be handed out."""
+        """The number of messages ready to be handed out."""
         return self.depth - self.flying - len(self.deferred)
 
     @property
     def credit(self) -> int:
-        """How many more may be in flight: none where more are, held by who makes letters of them."""
+        """How many more may be in flight: none if dead-lettering already holds more than the limit."""
         self._look()
         return max(self.max_in_flight - len(self._apart) - self._leases.in_flight, 0)
 
@@ -165,15 +165,15 @@ class ChannelState:
         return self.log.visible
 
     def follow(self, log: LogEnd) -> None:
-        """Let the log itself say from now on how far it is, so that nobody needs to be told when it grows."""
+        """Follow a log: from now on it gives the end itself, so that nobody needs to report its growth."""
         self.log = log
 
     def extend(self, end: int) -> None:
-        """The log has grown, which is followed by nobody yet."""
+        """Note that the log has grown, as long as no log is followed."""
         self.log.visible = max(self.log.visible, end)
 
     def fresh(self) -> int:
-        """Return the next offset never handed out, settled or deferred; `end` where there is none."""
+        """Return the next offset never handed out, settled or deferred; `end` if there is none."""
         self._look()
         self._cursor = max(self._cursor, self._floor)
         if self._settled.total or self._passed.total:
@@ -187,9 +187,9 @@ class ChannelState:
     # --- leases
 
     def plain_run(self, offset: int, stop: int) -> int:
-        """Return how many messages from `offset` on, before `stop`, a lease may be of; 0 where it is another's turn.
+        """Return how many messages from `offset` on, before `stop`, a lease may hold; 0 if another message comes first.
 
-        They are the next ones, nobody had them before, and nothing but their turn decides when they are delivered.
+        They are the next in order, were never delivered before, and are not deferred.
         """
         self._look()
         if offset != self._cursor:
@@ -201,24 +201,24 @@ class ChannelState:
         return stop - offset
 
     def begin(self, lease: Lease) -> None:
-        """Hand out of a lease from now on, which begins with the next message (see `plain_run`)."""
+        """Hand out messages through a lease from now on, which begins with the next message (see `plain_run`)."""
         self._look()
         lease.number = self._deliveries + 1
         self._leases.begin(lease)
         self._deliveries += len(lease.marks)
 
     def reach(self, lease: Lease) -> None:
-        """Let as many be handed out of the open lease as there are, and as may be in flight."""
+        """Raise the limit of a lease to what may be in flight, if it is open."""
         self._look()
         credit = max(self.max_in_flight - len(self._apart) - self._leases.in_flight, 0)
         lease.limit = min(len(lease.marks), lease.next + credit) if lease.open else lease.next
 
     def acked(self, lease: Lease) -> None:
-        """A message of a lease was acked, for the first time since somebody looked."""
+        """Note the first ack in a lease since the last look."""
         self._leases.acked(lease)
 
     def halt(self) -> None:
-        """Let nothing more be handed out of the open lease before `reach` is called."""
+        """Hand out nothing more of the open lease before `reach` is called."""
         self._leases.halt()
 
     def close_lease(self) -> None:
@@ -227,7 +227,7 @@ class ChannelState:
         self._leases.close()
 
     def part(self, offset: int | None = None) -> None:
-        """Have nothing to do with leases any more: neither with a message, nor, where none is named, with any."""
+        """Move a message, or all of them if none is given, from the leases to entries of their own."""
         self._look()
         if offset is None:
             self._leases.part_all()
@@ -261,11 +261,11 @@ class ChannelState:
     def deliver_again(
         self, most: int, fits: Callable[[int], bool], deadline: int | None = None
     ) -> tuple[range, int, int] | None:
-        """As `deliver`, of neighbours that come next and were delivered equally often before, as far as each `fits`.
+        """Hand out the next redelivered messages if they are neighbours, delivered equally often, and each `fits`.
 
         Returns:
-            Which they are, the attempts of each, and the first one's delivery number, which those of the others follow;
-            None where what comes next is no such message.
+            Their offsets, the attempts of each, and the first delivery number (the others follow it); None if the next
+            message does not fit, or none is redelivered.
         """
         start, fresh, before = self.again.first(), self.fresh(), self._attempts.before
         if start is None or start >= fresh:
@@ -292,7 +292,7 @@ class ChannelState:
         return offsets, attempts, first
 
     def _make_way(self, start: int, stop: int) -> None:
-        """Messages are dealt with otherwise than by the open lease: it looks again, or ends if they were to come."""
+        """Halt the open lease, or close it if it was to hand out these messages, as they are handled otherwise."""
         self._look()
         lease = self._leases.open
         if lease is None:
@@ -303,12 +303,12 @@ class ChannelState:
             self._leases.halt()
 
     def is_ready(self, offset: int) -> bool:
-        """Return whether a message waits to be handed out."""
+        """Return whether a message is ready to be handed out."""
         self._look()
         return self._is_open(offset) and self.delivery(offset) is None and offset not in self.deferred
 
     def pick(self, offset: int) -> tuple[int, int]:
-        """Hand out a ready message out of its turn; return (attempts, delivery number)."""
+        """Hand out a ready message out of turn; return (attempts, delivery number)."""
         self._make_way(offset, offset + 1)
         if offset >= self._cursor:
             self._passed.add(offset, offset + 1)
@@ -320,25 +320,25 @@ class ChannelState:
         return offset < self._cursor or offset in self._passed
 
     def attempts(self, offset: int) -> int:
-        """Return how often a message was delivered that is not in flight."""
+        """Return how often a message that is not in flight was delivered."""
         return self._attempts.before.get(offset, 0)
 
     def delivered_as_often(self, attempts: int) -> list[int]:
-        """Return what is not in flight, was delivered so often or more often, and is not settled."""
+        """Return the messages not in flight and not settled that were delivered at least this often."""
         return [offset for offset, number in self._attempts.before.items() if number >= attempts]
 
     def count(self, offset: int, attempts: int) -> None:
-        """Note how often a message was delivered, for whoever delivers it next."""
+        """Note how often a message was delivered, for its next delivery."""
         self._attempts.before[offset] = attempts
         self._unnoted.requeues.append(offset)
 
     def touch(self, offset: int, deadline: int) -> None:
-        """Expect a message in flight back by then."""
+        """Give a message in flight another deadline."""
         self.part(offset)
         self._deadlines.move(deadline, offset, self._apart[offset])
 
     def hold(self, start: int, stop: int | None = None) -> int:
-        """Take messages, in flight or ready, until they are settled or requeued; return the first one's number."""
+        """Hold messages, in flight or ready, until they are settled or requeued; return the first delivery number."""
         stop = start + 1 if stop is None else stop
         self._make_way(start, stop)
         self._leases.take_away(start, stop)
@@ -346,12 +346,12 @@ class ChannelState:
         self._deliveries += stop - start
         self._apart.update(zip(range(start, stop), range(first, self._deliveries + 1), strict=True))
         if stop > self._cursor:
-            # What is before it may not have been handed out yet.
+            # Messages before these may not have been handed out yet.
             self._passed.add(max(start, self._cursor), stop)
         return first
 
     def is_in_flight(self, start: int, stop: int, delivery: int) -> bool:
-        """Return whether all of these messages are, by this delivery number and those that follow."""
+        """Return whether all of these messages are in flight, with consecutive delivery numbers from this one on."""
         self._look()
         numbers = list(range(delivery, delivery + stop - start))
         if self._leases.has(start, stop, delivery) or list(map(self._apart.get, range(start, stop))) == numbers:
@@ -359,19 +359,19 @@ class ChannelState:
         return all(self.delivery(offset) == number for number, offset in enumerate(range(start, stop), delivery))
 
     def unhold(self, offset: int, delivery: int) -> None:
-        """Let a message that is held be in flight by the number that it had before."""
+        """Return a held message to being in flight with its earlier delivery number."""
         self._apart[offset] = delivery
 
     def next_moment(self) -> int | None:
-        """Return when there is something for `tick` to do, or None."""
+        """Return the next moment at which `tick` has something to do, or None."""
         self._look()
         moments = self.deferred.next(), self._deadlines.next(), self._leases.next_deadline()
         return min((moment for moment in moments if moment is not None), default=None)
 
     def tick(self, now: int, most: int = sys.maxsize) -> tuple[list[int], list[int]]:
-        """Make ready what is due, and return it; and what was in flight for too long, which the caller requeues.
+        """Make due messages ready; return them, and those whose deadline has passed, which the caller requeues.
 
-        Up to `most` of each: where there is more, `next_moment` has been already.
+        Up to `most` of each: if there are more, `next_moment` is in the past.
         """
         self._look()
         due = self.deferred.take(now, most)
@@ -387,11 +387,11 @@ class ChannelState:
 
     def _come_again(self, offset: int) -> None:
         self.again.add(offset)
-        # What was handed out before comes ahead of what was not.
+        # Redelivered messages come before new ones.
         self._leases.halt()
 
     def ack(self, start: int, stop: int | None = None) -> None:
-        """Settle a message in flight, or all of them up to before `stop`."""
+        """Settle a message in flight, or all messages before `stop`."""
         stop = start + 1 if stop is None else stop
         for offset in range(start, stop):
             self._land(offset)
@@ -399,7 +399,7 @@ class ChannelState:
         self._settle(start, stop)
 
     def nack(self, offset: int, attempts: int, due: int | None = None) -> None:
-        """Make a message in flight ready again, now or when it is due, having been delivered `attempts` times."""
+        """Requeue a message in flight, now or when it is due, as delivered `attempts` times."""
         self._land(offset)
         self._counters.requeued += 1
         self.count(offset, attempts)
@@ -409,20 +409,20 @@ class ChannelState:
             self.deferred.add(offset, due)
 
     def release(self, offset: int, attempts: int) -> None:
-        """As `nack`, for a message that nobody has looked at: it counts as never delivered."""
+        """Requeue a message that nobody has processed, as `nack` does: it counts as never delivered."""
         self.nack(offset, attempts - 1)
         self._counters.requeued -= 1
         self._counters.delivered -= 1
 
     def time_out(self, offset: int) -> None:
-        """Make a message in flight ready again whose time is up; the delivery counts."""
+        """Requeue a message in flight whose deadline has passed; the delivery counts."""
         self._land(offset)
         self._counters.timed_out += 1
         self.count(offset, self.attempts(offset) + 1)
         self._come_again(offset)
 
     def defer(self, offset: int, due: int) -> None:
-        """Defer a message that was never handed out, as the log says; that is not noted once more."""
+        """Defer a message that was never handed out, by its due time in the log; that is not noted again."""
         if not self.is_ready(offset):
             return
         self._make_way(offset, offset + 1)
@@ -431,7 +431,7 @@ class ChannelState:
             self._passed.add(offset, offset + 1)
 
     def defer_all(self, offsets: Sequence[int], dues: Sequence[int], ahead: int = 0) -> None:
-        """As `defer`, of messages that have just come: their offsets, in order, and when each is due, less `ahead`."""
+        """Defer new messages as `defer` does, given their offsets in order and their due times less `ahead`."""
         start, stop = offsets[0], offsets[-1] + 1
         if stop - start > len(offsets) or start < max(self.fresh(), self._settled.last, self._passed.last):
             for offset, due in zip(offsets, dues, strict=True):
@@ -442,29 +442,29 @@ class ChannelState:
         self._passed.add(start, stop)
 
     def send_dead_letter(self, offset: int) -> None:
-        """Settle a message in flight that is given up."""
+        """Settle a message in flight as a dead letter."""
         self._land(offset)
         self._counters.dead += 1
         self._settle(offset, offset + 1)
 
     def expire(self, offset: int) -> None:
-        """Settle a ready message whose time is over."""
+        """Settle a ready message that has expired."""
         self._counters.expired += self._give_up(offset, offset + 1)
 
     def expire_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[int]:
-        """Settle what is ready or deferred of messages whose time is over; return what of them is in flight."""
+        """Settle expired messages that are ready or deferred; return those in flight."""
         flying = sorted(self.in_flight)
         held: list[int] = []
         for start, stop in ranges:
             those = flying[bisect_left(flying, start) : bisect_left(flying, stop)]
             for edge in (*those, stop):
                 self._counters.expired += self._give_up(start, edge)
-                start = edge + 1  # noqa: PLW2901 - on behind what is in flight
+                start = edge + 1  # noqa: PLW2901 - go on after the message in flight
             held += those
         return held
 
     def cancel(self, offset: int) -> None:
-        """Settle a deferred message that nobody is to get."""
+        """Settle a deferred message that is not to be delivered."""
         self._counters.cancelled += self._give_up(offset, offset + 1)
 
     def skip(self, start: int, stop: int) -> None:
@@ -472,7 +472,7 @@ class ChannelState:
         self._counters.filtered += self._give_up(start, stop)
 
     def seek(self, offset: int) -> None:
-        """Begin anew at an offset: everything below it is settled, nothing else; what is in flight is forgotten."""
+        """Move to an offset: everything below it is settled, nothing else; messages in flight are forgotten."""
         self._look()
         self._floor = self._cursor = offset
         self._settled, self._passed = RangeSet(), RangeSet()
@@ -482,19 +482,19 @@ class ChannelState:
         self._unnoted.seek = offset
 
     def lose(self, start: int, stop: int) -> int:
-        """Settle offsets that cannot be read any more; return how many were not settled."""
+        """Settle offsets that can no longer be read; return how many were unsettled."""
         lost = self._give_up(start, stop)
         self._counters.lost += lost
         return lost
 
     def miss(self, start: int, stop: int) -> int:
-        """Settle what is deleted before the channel had it; return how many messages that were."""
+        """Settle messages deleted before the channel had them; return their number."""
         missed = self._give_up(start, stop)
         self._counters.dropped += missed
         return missed
 
     def drop(self, count: int) -> int:
-        """Settle the `count` oldest messages not in flight; return the offset behind the last of them."""
+        """Settle the `count` oldest messages not in flight; return the offset after the last of them."""
         at = self.floor
         for _ in range(min(count, self.depth - self.flying)):
             at = self._settled.next_missing(max(at, self._floor))
@@ -505,7 +505,7 @@ class ChannelState:
         return at
 
     def purge(self, start: int = 0, stop: int = sys.maxsize) -> int:
-        """Settle everything, or a range; return how many messages that were."""
+        """Settle everything, or a range; return the number of messages."""
         return self._give_up(start, stop)
 
     def settled_all(self, start: int, stop: int) -> bool:
@@ -515,17 +515,17 @@ class ChannelState:
 
     @property
     def unnoted(self) -> int:
-        """How much of what happened, besides the floor, `take_ops` has not told."""
+        """How much `take_ops` has still to return, besides the floor."""
         self._look()
         return max(len(self._unnoted.acks), len(self._unnoted.requeues))
 
     def take_ops(self, wall: int = 0, now: int = 0, most: int = sys.maxsize) -> list[Op]:
-        """Return what happened since the last call, as short as it can be said, noted at this wall time and moment.
+        """Return what happened since the last call in as few operations as possible, noted at this time and moment.
 
         Args:
             wall: the wall time.
             now: the moment.
-            most: only so many of the oldest acks and so many of the oldest requeues: the others come with later calls.
+            most: the most acks, and the most requeues, oldest first; later calls return the others.
         """
         self._look()
         ops = self._unnoted.take_settled(self._floor, most)
@@ -533,16 +533,16 @@ class ChannelState:
         if requeued or delivered:
             requeued = sorted(filter(self._is_open, set(requeued)))
             ops += deliveries(self._attempts.to_tell(requeued, delivered), self._attempts, self.orphans)
-            # Behind the others: what is delivered or requeued counts as deferred no more.
+            # After the others: a delivery or requeue ends a deferral.
             ops += deferrals(requeued, self.deferred, self.orphans, wall, now)
         return ops
 
     def all_noted(self) -> None:
-        """Let `take_ops` tell nothing of what happened so far: an `image` of it is kept instead."""
+        """Forget what `take_ops` has still to return: an `image` holds it instead."""
         self._unnoted.clear(self.floor)
 
     def renote(self) -> None:
-        """Have `take_ops` say everything again, as what it said last did not reach the disk."""
+        """Make `take_ops` return everything again, as its last result did not reach the disk."""
         self._look()
         self._unnoted = Unnoted.everything(self._floor, self._settled, self._attempts.before, self._attempts.noted)
 
@@ -564,7 +564,7 @@ class ChannelState:
         return before - self.depth
 
     def _land(self, offset: int) -> None:
-        """A message is in flight no more."""
+        """Remove a message from those in flight."""
         if self._apart.pop(offset, None) is None:
             self._look()
             self._leases.pop(offset)
@@ -575,7 +575,7 @@ class ChannelState:
         self._settle_plain(start, stop)
 
     def _settle_plain(self, start: int, stop: int) -> None:
-        """Settle what was delivered once at most, so that it stands in no number of attempts but what is noted."""
+        """Settle messages delivered at most once, which have no number of attempts but the noted ones."""
         self._attempts.settle_noted(start, stop)
         if start == self._floor and not self._settled:
             self._floor = stop
@@ -586,8 +586,8 @@ class ChannelState:
             self._advance()
 
     def _settle_runs(self, edges: list[int]) -> None:
-        """As `_settle_plain`, of several ranges of messages that were in flight: each start and its stop, in order."""
-        # INVARIANT: what is in flight is not settled yet.
+        """Settle ranges of messages that were in flight, as `_settle_plain`: each start and its stop, in order."""
+        # INVARIANT: messages in flight are not settled yet.
         self._settled.add_new(edges)
         for start, stop in zip(edges[0::2], edges[1::2], strict=True) if self._attempts.noted else ():
             self._attempts.settle_noted(start, stop)

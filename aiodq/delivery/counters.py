@@ -1,4 +1,4 @@
-"""What a channel counts."""
+"""The counters of a channel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Counters"]
 
 @dataclass(slots=True)
 class Counters:
-    """How often what happened since the channel was opened."""
+    """How often each event happened since the channel was opened."""
 
     delivered: int = 0
     redelivered: int = 0

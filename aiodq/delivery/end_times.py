@@ -1,7 +1,7 @@
-"""When messages' times to live end, for a whole backlog of them, in bounded memory.
+"""When the messages of a whole backlog expire, in bounded memory.
 
-A timing wheel with an overflow: what ends soon is kept by moment, what ends later only as one range of offsets, which
-is to be looked through again when its time comes.
+A timing wheel with an overflow: early end times are kept by moment, later ones only as one range of offsets, which is
+to be read again when its time comes.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from aiodq.delivery.range_set import RangeSet
 __all__ = ["MOST_RANGES", "EndTimes"]
 
 MOST_RANGES: Final = 100_000
-"""Ranges of offsets that are kept by moment: some 25 MB at worst."""
+"""Ranges of offsets that are kept by moment: at most about 25 MB."""
 
 _PRECISION_BITS: Final = 10
 _FINEST_BITS: Final = 20
 _COARSEST_BITS: Final = 30
-"""What ends within the same 1/1024 of what is left is taken together: within 1 ms at least, and within 1.07 s at most.
-It counts as ended when the last of it has, so that alone, or all at one moment, it is exact."""
+"""End times within the same 1/1024 of the remaining time are merged: within 1 ms at least, and within 1.07 s at most.
+They count as ended when the last of them has ended, so a single one, or several at one moment, are exact."""
 
 
 class _Slot:
-    """What ends at about the same moment: when the last of it does, and its ranges' starts and stops in turn."""
+    """Ranges that end at about the same moment: the latest end, and the starts and stops of the ranges in turn."""
 
     __slots__ = ("ends", "ranges")
 
@@ -35,7 +35,7 @@ class _Slot:
         self.ranges = array("q")
 
     def add(self, start: int, stop: int, ends: int) -> int:
-        """Add a range; return how many more there are by that."""
+        """Add a range; return by how many the number of ranges grew."""
         self.ends = max(self.ends, ends)
         if self.ranges and self.ranges[-1] == start:
             self.ranges[-1] = stop
@@ -45,15 +45,15 @@ class _Slot:
 
 
 class EndTimes:
-    """Offsets and when their messages end, in nanoseconds of a clock that never goes back.
+    """Ranges of offsets with their end times, in nanoseconds of a monotonic clock.
 
-    An offset may be added more than once, and is told as often at most.
+    An offset may be added more than once, and is returned at most as often.
     """
 
     __slots__ = ("_ended", "_heap", "_horizon", "_most", "_rest", "_slots", "ranges")
 
     def __init__(self, most: int = MOST_RANGES) -> None:
-        """Begin empty; `most`: so many ranges are kept by moment."""
+        """Make an empty wheel; `most` is the number of ranges kept by moment."""
         self._most = most
         self._ended = RangeSet()
         self._slots: dict[int, _Slot] = {}
@@ -63,9 +63,9 @@ class EndTimes:
         self.ranges: int = 0
 
     def add(self, start: int, stop: int, ends: int, now: int) -> None:
-        """The messages from `start` to `stop` end at the moment `ends`; it is `now`."""
+        """Add the messages from `start` to `stop`, which end at the moment `ends`; it is `now`."""
         if ends <= now:
-            # Not among the others, which would have to make room for it: what is left for later is read again.
+            # Kept apart: as one of the others it could move some of them to the overflow, which has to be read again.
             self._ended.add(start, stop)
             return
         if self._horizon is not None and ends >= self._horizon:
@@ -87,7 +87,7 @@ class EndTimes:
         self._rest = (start, stop) if rest is None else (min(rest[0], start), max(rest[1], stop))
 
     def _leave_the_later_half(self) -> None:
-        """Keep by moment only what ends first; of the rest, between which offsets it lies."""
+        """Keep by moment only the earliest ranges; of the rest, only the offsets between which they lie."""
         self._heap.sort()
         kept = len(self._heap)
         while kept > 1 and self.ranges * 2 > self._most:
@@ -100,13 +100,13 @@ class EndTimes:
             del self._heap[kept:]
 
     def next(self) -> int | None:
-        """Return when `take` has something again, or None."""
+        """Return the next moment at which `take` has something, or None."""
         return self._slots[self._heap[0]].ends if self._heap else None
 
     def take(self, now: int, most: int = MOST_RANGES) -> list[tuple[int, int]]:
-        """Remove and return the ranges of what has ended, disjoint and in order.
+        """Remove and return the ranges that have ended, disjoint and in order.
 
-        Up to `most` of those that are kept by moment: where there is more, `next` has been already.
+        Up to `most` of those kept by moment: if there are more, `next` is in the past.
         """
         before, self._ended, edges = self._ended, RangeSet(), array("q")
         while len(edges) < 2 * most and self._heap and self._slots[self._heap[0]].ends <= now:
@@ -125,7 +125,7 @@ class EndTimes:
         return ended
 
     def take_rest(self) -> tuple[int, int] | None:
-        """Return between which offsets to look for what ends next, once all that was kept by moment is taken."""
+        """Return the offsets between which to look for the next end times, once all ranges kept by moment are taken."""
         if self._heap:
             return None
         rest, self._rest, self._horizon = self._rest, None, None

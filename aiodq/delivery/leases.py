@@ -1,8 +1,8 @@
-"""Leases: runs of neighbouring messages handed out for the first time, with a byte each instead of an entry each.
+"""Leases: runs of consecutive messages handed out for the first time, with a byte each instead of an entry each.
 
-What happens most is the cheapest: a message is handed out by counting one up, and acked by setting its byte. Whoever
-wants to know something of the channel has that counted first (`Leases.look`). Everything that is out of the ordinary
-(a redelivery, a delay, a touch, a hold) is an entry of its own in the channel's state, as `Leases.part` makes one.
+The most frequent operations are the cheapest: a message is handed out by incrementing a counter, and acked by setting
+its byte. Anyone who needs the channel's state has that counted first (`Leases.look`). Everything out of the ordinary (a
+redelivery, a delay, a touch, a hold) is an entry of its own in the channel's state, as `Leases.part` makes one.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 __all__ = ["ACKED", "APART", "HELD", "IN_FLIGHT", "LONGEST", "MEASURED", "SETTLED", "Lease", "Leases"]
 
 LONGEST: Final = 1000
-"""So many messages are in a lease at most."""
+"""Most messages in a lease."""
 
 HELD: Final = 1
 """In flight, in the lease."""
 MEASURED: Final = 2
-"""Likewise, and who acks it says so to whoever measures how long that took."""
+"""In flight, in the lease, and sampled for latency: its ack is reported."""
 APART: Final = 3
-"""The lease knows nothing of it: it has an entry of its own, or it was taken away."""
+"""Not in the lease any more: it has an entry of its own, or was removed."""
 ACKED: Final = 4
-"""Acked, and not counted yet. What is larger is settled by who had it."""
+"""Acked, and not counted yet. This and larger marks mean that the consumer has settled it."""
 SETTLED: Final = 5
-"""Settled by who had it."""
+"""Settled by its consumer, and counted."""
 
 IN_FLIGHT: Final = bytes([HELD, MEASURED])
-"""These two."""
+"""The marks of messages in flight."""
 
 _HELD: Final = bytes([HELD])
 _ACKED: Final = bytes([ACKED])
@@ -43,22 +43,22 @@ _IS_ACKED: Final = bytes(mark == ACKED for mark in range(256))
 _TAKEN_AWAY: Final = bytes(APART if mark in IN_FLIGHT else mark for mark in range(256))
 _SECOND: Final = 1_000_000_000
 _FEW: Final = 16
-"""With so few messages left in flight, a lease is no longer worth its memory."""
+"""Messages in flight at or below which a lease is not worth its memory."""
 
 
 class Lease:
-    """Messages from `first` on, of which the first `next` are handed out. Each is delivered for the first time.
+    """A lease of the messages from `first` on, of which the first `next` are handed out, each for the first time.
 
     Attributes:
-        first: the offset of the first of them.
-        number: its delivery number; the following ones have the following numbers.
-        marks: what each of them is: `HELD` and so on. Those not handed out are `HELD` beforehand.
+        first: the offset of the first message.
+        number: its delivery number; the others have the following numbers.
+        marks: the state of each message, `HELD` and so on. Those not handed out yet are `HELD` beforehand.
         next: how many are handed out.
-        limit: so many may be, before whoever hands out looks at the channel's state again.
+        limit: how many may be handed out before the channel's state has to be looked at again.
         last: when the last one was handed out, seconds.
-        timeout: nanoseconds after which it is taken back, or None.
-        clean: nothing was acked that is not counted yet: the next ack is to be told to `Leases.acked`.
-        open: more may be handed out of it.
+        timeout: nanoseconds after which a message is taken back, or None.
+        clean: whether every ack is counted: the next one is to be reported to `Leases.acked`.
+        open: whether more may be handed out of it.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class Lease:
     )  # fmt: skip
 
     def __init__(self, first: int, count: int, timeout: int | None) -> None:
-        """Begin with `count` messages, none of which is handed out or may be yet."""
+        """Make a lease of `count` messages, none of which is handed out or may be yet."""
         self.first: int = first
         self.number: int = 0
         self.marks: bytearray = bytearray(_HELD * count)
@@ -76,28 +76,28 @@ class Lease:
         self.timeout: int | None = timeout
         self.clean: bool = True
         self.open: bool = True
-        # Of those handed out: how many are counted, and how many of these are in flight.
+        # Of the messages handed out: how many are counted, and how many of these are in flight.
         self.counted: int = 0
         self.left: int = 0
-        # Where it was looked at the clock, and until when what was handed out before is to be settled.
+        # Where the clock was read, and the deadline of what was handed out before that.
         self.turns: deque[tuple[int, int]] = deque()
 
     def turn(self) -> None:
-        """Time has gone by: what is handed out from now on has another deadline than what was before."""
+        """Note that time has passed: messages handed out from now on get a later deadline."""
         deadline = self._deadline
         if deadline is not None:
             self.turns.append((self.next, deadline))
 
     @property
     def _deadline(self) -> int | None:
-        """When what was handed out since the last turn is to be settled; None where that is nothing, or never."""
+        """The deadline of what was handed out since the last turn; None if there is nothing, or no deadline."""
         begin = self.turns[-1][0] if self.turns else 0
         if self.timeout is None or self.next == begin:
             return None
         return round(self.last * _SECOND) + self.timeout
 
     def deadline(self) -> int | None:
-        """Return the earliest deadline of what is in flight, or None."""
+        """Return the earliest deadline of a message in flight, or None."""
         if self.timeout is None or not self.left:
             return None
         turns = self.turns
@@ -112,14 +112,14 @@ class Lease:
         return self.marks.find(HELD, 0, stop) >= 0 or self.marks.find(MEASURED, 0, stop) >= 0
 
     def deadline_of(self, index: int) -> int | None:
-        """Return when a message is to be settled, or None where it need not be."""
+        """Return a message's deadline, or None if it has none."""
         for stop, deadline in self.turns:
             if index < stop:
                 return deadline
         return self._deadline
 
     def late(self, now: int) -> list[int]:
-        """Return the places of those in flight whose time is up."""
+        """Return the indexes of the messages in flight whose deadline has passed."""
         late = 0
         for stop, deadline in self.turns:
             if deadline > now:
@@ -132,18 +132,18 @@ class Lease:
         return [] if not late else list(self.held(0, late))
 
     def held(self, begin: int, stop: int) -> Iterator[int]:
-        """Yield the places of those in flight."""
+        """Yield the indexes of the messages in flight."""
         stop = min(stop, self.next)
         return compress(range(begin, stop), self.marks[begin:stop].translate(_IS_HELD))
 
 
 class Leases:
-    """All of a channel's leases, in the order of their offsets.
+    """The leases of a channel, in the order of their offsets.
 
     Attributes:
-        open: the one that is handed out from, or None.
-        dirty: those of which something was acked since the last look.
-        in_flight: how many messages are, as of the last look.
+        open: the lease that is handed out from, or None.
+        dirty: leases with acks since the last look.
+        in_flight: the number of messages in flight, as of the last look.
     """
 
     __slots__ = ("_all", "_settle", "_settle_all", "_stale", "dirty", "in_flight", "open")
@@ -154,12 +154,12 @@ class Leases:
         settle_all: Callable[[list[int]], None],
         stale: Callable[[int, int, int | None], None],
     ) -> None:
-        """Begin without any.
+        """Start without leases.
 
         Args:
-            settle: called with the offsets of a range that turns out to be acked.
-            settle_all: likewise, of several, in order: each start and its stop.
-            stale: makes an entry apart of an offset, its delivery number and its deadline.
+            settle: called with the range of offsets found to be acked.
+            settle_all: called with several such ranges, in order: each start and its stop.
+            stale: makes an entry of its own for an offset, its delivery number and its deadline.
         """
         self.open: Lease | None = None
         self.in_flight: int = 0
@@ -170,7 +170,7 @@ class Leases:
         self._stale = stale
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yield offset and delivery number of everything in flight."""
+        """Yield the offset and delivery number of each message in flight."""
         for lease in self._all:
             for index in lease.held(0, lease.next):
                 yield lease.first + index, lease.number + index
@@ -178,7 +178,7 @@ class Leases:
     # --- counting
 
     def look(self) -> tuple[int, int]:
-        """Count what was handed out and acked since the last look; return how many each of that is."""
+        """Count what was handed out and acked since the last look; return both numbers."""
         lease, handed = self.open, 0
         if lease is not None:
             handed = lease.next - lease.counted
@@ -195,7 +195,7 @@ class Leases:
         return handed, acked
 
     def acked(self, lease: Lease) -> None:
-        """Something of the lease was acked, for the first time since the last look."""
+        """Note the first ack in a lease since the last look."""
         if lease.clean:
             lease.clean = False
             self.dirty.append(lease)
@@ -215,14 +215,14 @@ class Leases:
     # --- beginning and ending
 
     def begin(self, lease: Lease) -> None:
-        """Hand out of this one from now on; it lies behind all others. Those with little left are let go of."""
+        """Hand out from this lease from now on; it comes after all others. Leases with little left are dissolved."""
         self.close()
         self._all = [each for each in self._all if not self._thin(each)]
         self._all.append(lease)
         self.open = lease
 
     def close(self) -> None:
-        """Hand out nothing more of the one that is open. What was handed out is counted."""
+        """Close the open lease, so that nothing more is handed out of it. Everything handed out must be counted."""
         lease, self.open = self.open, None
         if lease is not None:
             lease.open = False
@@ -230,12 +230,12 @@ class Leases:
             del lease.marks[lease.next :]
 
     def halt(self) -> None:
-        """Have the state looked at before anything more is handed out."""
+        """Make the open lease look at the state before it hands out anything more."""
         if self.open is not None:
             self.open.limit = self.open.next
 
     def _thin(self, lease: Lease) -> bool:
-        """Make entries apart of what is left in flight of a lease, if that is little; return whether that was done."""
+        """Dissolve a lease of which little is in flight into entries of their own; return whether that was done."""
         if lease.left > _FEW or not lease.clean:
             return False
         for index in list(lease.held(0, lease.next)) if lease.left else ():
@@ -251,10 +251,10 @@ class Leases:
         lease.left -= 1
         self.in_flight -= 1
 
-    # --- by offset; everything is counted
+    # --- by offset; everything must be counted
 
     def _find(self, offset: int) -> tuple[Lease, int] | None:
-        """Return the lease that holds a message in flight, and its place in it."""
+        """Return the lease that holds a message in flight, and its index in it."""
         leases = self._all
         at = bisect_right(leases, offset, key=_first) - 1
         if at < 0:
@@ -271,32 +271,32 @@ class Leases:
         return None if found is None else found[0].number + found[1]
 
     def has(self, start: int, stop: int, number: int) -> bool:
-        """Return whether all of these messages are in flight here, by this delivery number and those behind."""
+        """Return whether all of these are in flight in leases, with consecutive delivery numbers from this one on."""
         while start < stop:
             found = self._find(start)
             if found is None or found[0].number + found[1] != number:
                 return False
             lease, index = found
             end = min(index + stop - start, lease.next)
-            if lease.marks[index:end].translate(None, IN_FLIGHT):  # what is left is not in flight
+            if lease.marks[index:end].translate(None, IN_FLIGHT):  # any mark left is not in flight
                 return False
             start, number = start + end - index, number + end - index
         return True
 
     def pop(self, offset: int) -> None:
-        """A message is in flight no more, or has an entry of its own."""
+        """Remove a message that is no longer in flight or has an entry of its own."""
         found = self._find(offset)
         if found is not None:
             self._leave(*found)
 
     def part(self, offset: int) -> None:
-        """Make an entry apart of a message, if it is in flight here."""
+        """Move a message, if it is in flight in a lease, to an entry of its own."""
         found = self._find(offset)
         if found is not None:
             self._part(*found)
 
     def part_all(self) -> None:
-        """Make entries apart of everything."""
+        """Move all messages to entries of their own."""
         self.close()
         for lease in self._all:
             for index in list(lease.held(0, lease.next)) if lease.left else ():
@@ -304,7 +304,7 @@ class Leases:
         self._all.clear()
 
     def take_away(self, start: int, stop: int) -> None:
-        """Nothing from `start` to `stop` is in flight any more."""
+        """Remove everything from `start` to `stop` from what is in flight."""
         leases = self._all
         for at in range(max(bisect_right(leases, start, key=_first) - 1, 0), len(leases)):
             lease = leases[at]
@@ -318,7 +318,7 @@ class Leases:
                 self.in_flight -= gone
 
     def clear(self) -> None:
-        """Nothing is in flight any more."""
+        """Remove everything."""
         self.close()
         for lease in self._all:
             lease.marks = lease.marks.translate(_TAKEN_AWAY)
@@ -335,7 +335,7 @@ class Leases:
         return min(deadlines, default=None)
 
     def take_late(self, now: int, most: int = sys.maxsize) -> list[int]:
-        """Make entries apart, without a deadline, of what has run out of time, up to so many; return the offsets."""
+        """Move up to `most` messages past their deadline to entries without one; return their offsets."""
         late = list(islice(((lease, index) for lease in self._all for index in lease.late(now)), max(most, 0)))
         for lease, index in late:
             self._stale(lease.first + index, lease.number + index, None)
@@ -344,7 +344,7 @@ class Leases:
 
 
 def _edges(marks: bytearray, first: int) -> list[int]:
-    """Return where ranges of acked messages start and stop, in order, without a step of Python's for each of them."""
+    """Return the starts and stops of the ranges of acked messages, in order, without a Python loop."""
     acked = marks.translate(_IS_ACKED)
     changes = int.from_bytes(acked + b"\0") ^ int.from_bytes(b"\0" + acked)
     return list(compress(range(first, first + len(marks) + 1), changes.to_bytes(len(marks) + 1)))

@@ -1,4 +1,4 @@
-"""How far a log is, as its channels see it: one number that they look at, so that nobody needs to tell each of them."""
+"""The end of a log as its channels see it: one number that they read, so that nobody has to notify each of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["LogEnd", "OwnEnd"]
 
 
 class LogEnd(Protocol):
-    """What knows how far a log is.
+    """The end of a log.
 
     Attributes:
         visible: the offset up to which channels may deliver. It never goes back.
@@ -18,10 +18,10 @@ class LogEnd(Protocol):
 
 
 class OwnEnd:
-    """The end of a log that nobody writes to meanwhile."""
+    """The end of a log that is not being written."""
 
     __slots__ = ("visible",)
 
     def __init__(self, visible: int) -> None:
-        """Begin with a log that ends there."""
+        """Set the end."""
         self.visible: int = visible

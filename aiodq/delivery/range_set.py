@@ -1,4 +1,4 @@
-"""A set of whole numbers as sorted, disjoint ranges: memory goes by the gaps, not by the members."""
+"""A set of integers as sorted, disjoint ranges: memory grows with the gaps, not with the members."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class RangeSet:
     __slots__ = ("_starts", "_stops", "total")
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Make an empty set."""
         self._starts: list[int] = []
         self._stops: list[int] = []
         self.total: int = 0
 
     def __bool__(self) -> bool:
-        """Return whether there is any member."""
+        """Return whether the set has any member."""
         return bool(self._starts)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -44,11 +44,11 @@ class RangeSet:
 
     @property
     def last(self) -> int:
-        """The number behind the largest member; 0 while empty."""
+        """The number after the largest member; 0 if empty."""
         return self._stops[-1] if self._stops else 0
 
     def add(self, start: int, stop: int) -> int:
-        """Add `start` to `stop`; return how many were new."""
+        """Add the range `start` to `stop`; return how many members are new."""
         if stop <= start:
             return 0
         low = bisect_left(self._stops, start)
@@ -67,24 +67,24 @@ class RangeSet:
         return added
 
     def add_new(self, edges: list[int]) -> None:
-        """Add ranges none of whose numbers is a member yet: each start and its stop, in order, no two touching."""
+        """Add ranges that have no member yet: each start and its stop, in order, no two touching."""
         starts, stops = edges[0::2], edges[1::2]
         self.total += sum(stops) - sum(starts)
         low, high = bisect_left(self._stops, starts[0]), bisect_right(self._starts, stops[-1])
         if low < high:
-            # Where two ranges touch, the stop of one and the start of the other cancel each other out.
+            # Where two ranges touch, the stop of one and the start of the other cancel out.
             edges = sorted(set(edges) ^ set(chain(self._starts[low:high], self._stops[low:high])))
             starts, stops = edges[0::2], edges[1::2]
         self._starts[low:high] = starts
         self._stops[low:high] = stops
 
     def next_missing(self, number: int) -> int:
-        """Return the first number from `number` on that is no member."""
+        """Return the first number from `number` on that is not a member."""
         at = bisect_right(self._starts, number) - 1
         return self._stops[at] if at >= 0 and number < self._stops[at] else number
 
     def next_present(self, number: int, stop: int) -> int:
-        """Return the first member from `number` on and before `stop`; `stop` where there is none."""
+        """Return the first member from `number` on and before `stop`; `stop` if there is none."""
         at = bisect_right(self._stops, number)
         return min(max(self._starts[at], number), stop) if at < len(self._starts) else stop
 
@@ -112,7 +112,7 @@ class RangeSet:
 
 
 def among(numbers: Collection[int], start: int, stop: int) -> list[int]:
-    """Return those of some numbers, all different, that are from `start` on and below `stop`, by the shorter way."""
+    """Return those of some distinct numbers that are from `start` on and below `stop`, in the faster way."""
     if stop - start <= len(numbers):
         return [number for number in range(start, stop) if number in numbers]
     return [number for number in numbers if start <= number < stop]

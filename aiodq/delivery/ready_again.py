@@ -1,4 +1,4 @@
-"""What is ready and lies before the cursor: it was requeued, timed out, or came due."""
+"""Ready messages before the cursor, which were requeued, timed out, or came due."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ __all__ = ["ReadyAgain"]
 
 
 class ReadyAgain:
-    """Offsets, of which those that are not ready any more are found out when they are first."""
+    """A heap of offsets, from which those no longer ready are removed only when they come first."""
 
     __slots__ = ("_heap", "_is_ready")
 
     def __init__(self, is_ready: Callable[[int], bool]) -> None:
-        """Begin empty; `is_ready` tells what an offset is."""
+        """Make an empty heap; `is_ready` says whether an offset is ready."""
         self._heap: list[int] = []
         self._is_ready = is_ready
 
     def add(self, offset: int) -> None:
-        """An offset is ready."""
+        """Add an offset that is ready."""
         heapq.heappush(self._heap, offset)
 
     def first(self) -> int | None:
-        """Return the lowest that is ready, or None."""
+        """Return the lowest offset that is ready, or None."""
         while self._heap:
             offset = self._heap[0]
             if self._is_ready(offset):
@@ -35,7 +35,7 @@ class ReadyAgain:
         return None
 
     def some(self, number: int) -> list[int]:
-        """Return up to so many of the lowest that are ready, in order."""
+        """Return up to `number` of the lowest offsets that are ready, in order."""
         found: list[int] = []
         while len(found) < number and (offset := self.first()) is not None:
             heapq.heappop(self._heap)
@@ -63,7 +63,7 @@ class ReadyAgain:
         return at
 
     def handed_out(self, offset: int) -> None:
-        """An offset is ready no more, which is the lowest as a rule."""
+        """Remove an offset that is handed out, if it is the lowest, as it usually is."""
         if self._heap and self._heap[0] == offset:
             heapq.heappop(self._heap)
 

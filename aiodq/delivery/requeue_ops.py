@@ -1,4 +1,4 @@
-"""What a channel's journal is told of messages that were delivered and are not settled."""
+"""The journal operations of messages that were delivered and are not settled."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MILLISECOND: Final = 1_000_000
 
 
 def deliveries(offsets: Iterable[int], attempts: Attempts, suspects: Container[int]) -> list[Op]:
-    """Return operations that say how often messages were delivered; those in flight in runs.
+    """Return the operations that note how often messages were delivered; those in flight in runs.
 
     Args:
-        offsets: the messages', in order.
-        attempts: how often they were.
+        offsets: of the messages, in order.
+        attempts: the deliveries of each.
         suspects: which of the others may have ended a process.
     """
     ops: list[Op] = []
@@ -47,14 +47,14 @@ def deliveries(offsets: Iterable[int], attempts: Attempts, suspects: Container[i
 
 
 def deferrals(offsets: Iterable[int], deferred: Deferrals, suspects: Container[int], wall: int, now: int) -> list[Op]:
-    """Return operations that say until when messages are deferred, as far as they are.
+    """Return the operations that note the due times of those messages that are deferred.
 
     Args:
-        offsets: the messages', in order.
-        deferred: what is deferred.
+        offsets: of the messages, in order.
+        deferred: the deferred messages.
         suspects: which messages may have ended a process.
         wall: wall time, nanoseconds.
-        now: the same moment on the clock that never goes back.
+        now: the same moment on the monotonic clock.
     """
     ops: list[Op] = []
     for offset in offsets:

@@ -1,4 +1,4 @@
-"""A channel's state as it was at one moment, copied at the speed of C, for a thread to make a checkpoint of."""
+"""A copy of a channel's state at one moment, made at the speed of C, from which a thread makes a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 __all__ = ["StateSnapshot"]
 
 _BEFORE: Final = 2
-"""Nanoseconds by which what is ready is noted as due before: as what tells suspects apart moves a due time by one."""
+"""Nanoseconds by which a ready message is noted as due in the past: marking suspects moves a due time by one."""
 
 
 class StateSnapshot(NamedTuple):
-    """See `ChannelState` for what these are copies of. It was noted at this wall time and moment."""
+    """A copy of a `ChannelState`, whose attributes these are, noted at this wall time and moment."""
 
     floor: int
     settled: RangeSet
@@ -29,10 +29,10 @@ class StateSnapshot(NamedTuple):
     now: int
 
     def image(self) -> ChannelImage:
-        """Return it as a checkpoint keeps it."""
+        """Return it as a checkpoint stores it."""
         attempts = {offset: number for offset, number in (self.attempts | self.noted).items() if number > 0}
         deferred: dict[int, int] = {}
-        # INVARIANT: what was deferred after a delivery has its attempts noted. The due times of others are in the log.
+        # INVARIANT: a message deferred after a delivery has its attempts noted. The due times of others are in the log.
         for offset, number in self.attempts.items():
             due = self.deferred.due(offset)
             if due is None and number > 0 and offset not in self.noted and self.orphans.get(offset, True):

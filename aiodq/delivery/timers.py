@@ -1,6 +1,6 @@
-"""What a channel waits for: messages deferred until a moment, and those in flight until their time is up.
+"""The timers of a channel: messages deferred until a moment, and messages in flight until their deadline.
 
-Moments are whole nanoseconds of whatever clock the caller has, as long as it never goes back.
+Moments are whole nanoseconds of the caller's clock, which must be monotonic.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["Deadlines", "Deferrals", "later_than"]
 _OFFSET_BITS: Final = 64
 _OFFSET: Final = (1 << _OFFSET_BITS) - 1
 _SLACK: Final = 64
+"""Stale entries that are left alone."""
 _BLOCK: Final = 128
 
 _Entry: TypeAlias = tuple[int, int, int]
 """A deadline, an offset, a delivery number."""
-"""So many entries that stand for nothing any more are left alone."""
 
 
 def later_than(moment: int, start: int, dues: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Return which of some neighbours from `start` on are due later than this moment, and when."""
+    """Return which of the consecutive messages from `start` on are due after this moment, and their due times."""
     alike = dues.count(dues[0]) == len(dues)
     if (dues[0] if alike else min(dues)) > moment:
         return range(start, start + len(dues)), dues
@@ -38,31 +38,31 @@ def later_than(moment: int, start: int, dues: Sequence[int]) -> tuple[Sequence[i
 
 
 class Deferrals:
-    """Offsets, each with the moment at which it is due.
+    """Deferred messages: offsets, each with the moment at which it is due.
 
-    One costs about 130 bytes of memory. Neighbours that are due at the same moment cost next to nothing until then, if
-    they were added together: the first of them is an entry, and the next becomes one when that is gone.
+    Each costs about 130 bytes of memory. Consecutive messages that are due at the same moment and were added together
+    cost next to nothing until then: only the first is an entry, and the next becomes one when that is gone.
     """
 
     __slots__ = ("_behind", "_heap", "_keys", "_starts", "_tails")
 
     def __init__(self) -> None:
-        """Begin empty."""
-        # The moment and the offset in one number, which the heap and the mapping share.
+        """Start without messages."""
+        # Moment and offset in one number, which the heap and the mapping share.
         self._keys: dict[int, int] = {}
         self._heap: list[int] = []
-        # Where the rests of runs start, in order; each one's stop and moment; how many messages they are. The message
-        # before a rest is an entry.
+        # The starts of the tails of runs, in order; the stop and the moment of each; the number of messages in them.
+        # The message before a tail is an entry.
         self._starts: list[int] = []
         self._tails: dict[int, tuple[int, int]] = {}
         self._behind = 0
 
     def __len__(self) -> int:
-        """Return how many are deferred."""
+        """Return the number of deferred messages."""
         return len(self._keys) + self._behind
 
     def __contains__(self, offset: int) -> bool:
-        """Return whether the offset is deferred."""
+        """Return whether an offset is deferred."""
         return offset in self._keys or self._tail_with(offset) is not None
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -74,7 +74,7 @@ class Deferrals:
                 yield offset, due
 
     def copy(self) -> Deferrals:
-        """Return the same, of which nothing can be taken."""
+        """Return a copy, from which nothing can be taken."""
         made = Deferrals()
         made._keys, made._behind = self._keys.copy(), self._behind
         made._starts, made._tails = self._starts.copy(), self._tails.copy()
@@ -92,12 +92,12 @@ class Deferrals:
             offset, due = key & _OFFSET, key >> _OFFSET_BITS
             yield offset, due
             stop, moment = tails.get(offset + 1, (0, 0))
-            # What was said of a message before may still stand in the heap, but not of those behind it.
+            # The heap may still hold an earlier entry of this message, but its tail belongs to the current one.
             for following in range(offset + 1, stop if moment == due else 0):
                 yield following, due
 
     def due(self, offset: int) -> int | None:
-        """Return when an offset is due, or None where it is not deferred."""
+        """Return when an offset is due, or None if it is not deferred."""
         key = self._keys.get(offset)
         if key is not None:
             return key >> _OFFSET_BITS
@@ -105,7 +105,7 @@ class Deferrals:
         return None if start is None else self._tails[start][1]
 
     def add(self, offset: int, due: int) -> None:
-        """Defer an offset until `due`, whatever was said of it before."""
+        """Defer an offset until `due`, replacing any earlier due time."""
         if self._tails:
             self.discard(offset)
         self._enter(offset, due)
@@ -119,7 +119,7 @@ class Deferrals:
             heapq.heappush(self._heap, key)
 
     def add_all(self, start: int, dues: Sequence[int], ahead: int = 0) -> None:
-        """As `add`, of neighbours from `start` on, none of which is deferred: when each is due, less `ahead`."""
+        """Add consecutive offsets from `start` on, none of them deferred, given their due times less `ahead`."""
         due = max(dues[0] + ahead, 0)
         if dues.count(dues[0]) == len(dues):
             self._enter(start, due)
@@ -145,21 +145,21 @@ class Deferrals:
         return stop, due
 
     def _tail_with(self, offset: int) -> int | None:
-        """Return where the rest of a run starts that has the offset in it, or None."""
+        """Return the start of the tail that contains the offset, or None."""
         at = bisect_right(self._starts, offset) - 1
         if at < 0 or offset >= self._tails[self._starts[at]][0]:
             return None
         return self._starts[at]
 
     def _promote(self, offset: int) -> None:
-        """Make an entry of the first message of the rest that starts here, if one does: the entry before it is gone."""
+        """Make an entry of the first message of the tail that starts here, if any: the entry before it is gone."""
         if offset in self._tails:
             stop, due = self._pop_tail(offset)
             self._enter(offset, due)
             self._add_tail(offset + 1, stop, due)
 
     def discard(self, offset: int) -> None:
-        """Forget an offset, if it is there."""
+        """Remove an offset, if it is deferred."""
         if self._keys.pop(offset, None) is not None:
             self._promote(offset + 1)
             return
@@ -171,7 +171,7 @@ class Deferrals:
             self._promote(offset + 1)
 
     def discard_range(self, start: int, stop: int) -> None:
-        """Forget everything from `start` to `stop`."""
+        """Remove everything from `start` to `stop`."""
         if self._tails:
             self._discard_tails(start, stop)
         if stop - start <= len(self._keys):
@@ -182,7 +182,7 @@ class Deferrals:
         self._promote(stop)
 
     def _discard_tails(self, start: int, stop: int) -> None:
-        """Cut a range out of the rests of runs. What is behind it has the entry before it taken away next."""
+        """Cut a range out of the tails. The caller then removes the entry before what follows."""
         first = max(bisect_right(self._starts, start) - 1, 0)
         for at in self._starts[first : bisect_left(self._starts, stop)]:
             end, due = self._tails[at]
@@ -192,7 +192,7 @@ class Deferrals:
                 self._add_tail(stop, end, due)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         self._keys.clear()
         self._heap.clear()
         self._starts.clear()
@@ -200,7 +200,7 @@ class Deferrals:
         self._behind = 0
 
     def take(self, now: int, most: int = sys.maxsize) -> list[int]:
-        """Remove and return what is due, the earliest first, up to so many."""
+        """Remove and return up to `most` offsets that are due, earliest first."""
         found: list[int] = []
         while len(found) < most and (moment := self.next()) is not None and moment <= now:
             offset = heapq.heappop(self._heap) & _OFFSET
@@ -211,7 +211,7 @@ class Deferrals:
         return found
 
     def _take_tail(self, start: int, most: int, found: list[int]) -> None:
-        """Likewise, of the rest that starts here, if one does: it is due as the entry before it was."""
+        """Take from the tail that starts here, if any: it is due like the entry before it."""
         if start not in self._tails:
             return
         stop, due = self._pop_tail(start)
@@ -222,17 +222,17 @@ class Deferrals:
             self._add_tail(end + 1, stop, due)
 
     def soon(self, number: int, within: int) -> list[int]:
-        """Return up to so many that are due within so many nanoseconds of the earliest: about the first of them."""
+        """Return up to `number` offsets due within `within` nanoseconds of the earliest: about the first ones."""
         first = self.next()
         if first is None:
             return []
         found: list[int] = []
-        # The top of a heap is not sorted, but what is early is in it.
+        # The top of a heap is not sorted, but holds early entries.
         for key in self._heap[:number]:
             offset = key & _OFFSET
             if key >> _OFFSET_BITS <= first + within and self._keys.get(offset) == key:
                 found += range(offset, max(self._tails.get(offset + 1, (0, 0))[0], offset + 1))[:number]
-        return list(dict.fromkeys(found))[:number]  # what was deferred anew to the same moment is there twice
+        return list(dict.fromkeys(found))[:number]  # a message deferred again to the same moment is in the heap twice
 
     def next(self) -> int | None:
         """Return the earliest moment, or None."""
@@ -243,22 +243,22 @@ class Deferrals:
 
 
 class Deadlines:
-    """When messages in flight are to be taken back.
+    """The deadlines of messages in flight.
 
-    All of a channel's have the same time, so that their deadlines come in order; only what was moved needs sorting.
+    All messages of a channel have the same timeout, so deadlines are added in order; only moved ones need sorting.
     """
 
     __slots__ = ("_blocks", "_heap", "_in_flight", "_last", "_latest", "_moved", "_swept")
 
     def __init__(self, in_flight: Mapping[int, int]) -> None:
-        """Begin empty.
+        """Start without deadlines.
 
         Args:
-            in_flight: delivery numbers by offset, as the channel has them. What is not in it has no deadline.
+            in_flight: the channel's delivery numbers by offset. A message that is not in it has no deadline.
         """
         self._in_flight = in_flight
-        # What came in order, in blocks, in the last of which is room; and the latest deadline among them. Of
-        # those before the one with this index, what no longer counts is gone.
+        # Entries that came in order, in blocks, the last of which has room; and the latest deadline among them. The
+        # blocks before index `_swept` have been swept of stale entries.
         self._last: deque[_Entry] = deque()
         self._blocks = [self._last]
         self._latest = self._swept = 0
@@ -266,14 +266,14 @@ class Deadlines:
         self._moved: dict[int, int] = {}
 
     def add(self, deadline: int, offset: int, delivery: int) -> None:
-        """Expect a message back by then."""
+        """Add a message's deadline."""
         if deadline < self._latest:
             self.move(deadline, offset, delivery)
             return
         self._latest = deadline
         self._last.append((deadline, offset, delivery))
         if len(self._last) == _BLOCK:
-            # Two for each: so no more than a half is what no longer counts, and no call takes long.
+            # Two sweeps per block: so at most half of the entries are stale, and no call takes long.
             self._sweep()
             self._sweep()
             self._last = deque()
@@ -285,9 +285,9 @@ class Deadlines:
             self.add(deadline, offset, number)
 
     def _sweep(self) -> None:
-        """Drop what no longer counts from the next block, and the next time from the one after it."""
+        """Drop the stale entries of the next block; the next call continues with the one after it."""
         blocks, at = self._blocks, self._swept
-        in_flight, moved = self._in_flight, self._moved  # as `_counts` asks, without a call for each
+        in_flight, moved = self._in_flight, self._moved  # what `_counts` checks, without a call for each
         kept = deque(
             [
                 entry
@@ -304,7 +304,7 @@ class Deadlines:
         self._swept = at if at < len(blocks) else 0
 
     def move(self, deadline: int, offset: int, delivery: int) -> None:
-        """Expect a message back by then instead of when it was expected before."""
+        """Replace a message's deadline."""
         self._moved[delivery] = deadline
         heapq.heappush(self._heap, (deadline, offset, delivery))
         if len(self._heap) > 2 * len(self._in_flight) + _SLACK:
@@ -313,7 +313,7 @@ class Deadlines:
             self._moved = {delivery: at for delivery, at in self._moved.items() if delivery in kept}
 
     def clear(self) -> None:
-        """Expect nothing."""
+        """Remove all deadlines."""
         self._last = deque()
         self._blocks = [self._last]
         self._latest = self._swept = 0
@@ -321,8 +321,8 @@ class Deadlines:
         self._moved.clear()
 
     def take(self, now: int, most: int = sys.maxsize) -> list[int]:
-        """Remove and return the offsets whose time is up, the earliest first, up to so many."""
-        found: dict[int, None] = {}  # one may stand there twice, moved to where it was
+        """Remove and return up to `most` offsets whose deadline has passed, earliest first."""
+        found: dict[int, None] = {}  # one moved to its old deadline is there twice
         while len(found) < most and (moment := self.next()) is not None and moment <= now:
             queue = self._blocks[0]
             entry = queue.popleft() if queue and queue[0][0] == moment else heapq.heappop(self._heap)
@@ -342,7 +342,7 @@ class Deadlines:
         return heap[0][0] if heap else None
 
     def _first(self) -> deque[_Entry]:
-        """Return the first block, which begins with what counts, or is the only one, and empty."""
+        """Return the first block, which begins with a valid entry, or is the only one and empty."""
         blocks = self._blocks
         while True:
             block = blocks[0]

@@ -1,4 +1,4 @@
-"""What happened to a channel's messages and is not on disk yet."""
+"""What happened to a channel's messages and is not noted on disk yet."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["Unnoted"]
 
 
 class Unnoted:
-    """One per channel.
+    """The changes of one channel that are still to be noted.
 
     Attributes:
-        floor: what was said last of it.
-        seek: where the channel goes on since; None where nobody sought.
+        floor: the floor as last noted.
+        seek: the offset sought since then; None if there was no seek.
         acks: ranges that were settled.
         requeues: offsets that were made ready again, or deferred.
-        deliveries: offsets that were handed out where that is noted.
+        deliveries: offsets that were handed out, if deliveries are noted.
     """
 
     __slots__ = ("acks", "deliveries", "floor", "requeues", "seek")
 
     def __init__(self, floor: int) -> None:
-        """Begin with nothing to say but that."""
+        """Start with this floor and no changes."""
         self.floor: int = floor
         self.seek: int | None = None
         self.acks: list[tuple[int, int]] = []
@@ -38,20 +38,20 @@ class Unnoted:
     def everything(
         cls, floor: int, settled: RangeSet, requeues: Iterable[int], deliveries: Iterable[int]
     ) -> Self:  # fmt: skip
-        """Return all that there is to say of a channel; of what was noted before, nothing counts any more."""
+        """Return a channel's whole state as changes, which replace everything noted before."""
         unnoted = cls(floor)
         unnoted.seek = floor
         unnoted.acks, unnoted.requeues, unnoted.deliveries = list(settled), list(requeues), list(deliveries)
         return unnoted
 
     def clear(self, floor: int) -> None:
-        """Have nothing to say: it is kept otherwise, and the floor is this one."""
+        """Drop all changes, as they are stored otherwise; set the floor."""
         self.seek, self.floor = None, floor
         for fresh in (self.acks, self.requeues, self.deliveries):
             fresh.clear()
 
     def take_settled(self, floor: int, most: int) -> list[Op]:
-        """Return the seek, the floor, which is this one now, and up to so many of the oldest acks, joined."""
+        """Remove and return the seek, the floor, which is now this one, and up to `most` of the oldest acks, joined."""
         ops: list[Op] = []
         if self.seek is not None:
             ops.append(Op(OpKind.SEEK, self.seek))
