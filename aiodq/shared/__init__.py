@@ -1,29 +1,30 @@
-"""One store, many processes: the one that owns it serves the others over a socket in the store's directory.
+"""One store, many processes: the process that owns it serves the others over a socket in the store's directory.
 
-Who owns it is for the lock to say (`aiodq.storage.io.lock`), and so for the kernel: it ends with the process. The owner
-recovers, then listens (`rendezvous`, `owner`), and serves each connection (`session`), each channel of one by a
-`lending`; a put is written in the step in which it comes, where nothing is under way (`placing`). What is said is in
-`aiodq.wire`; what is rare is said by a name (`calls`).
+The owner is whoever holds the lock (`aiodq.storage.io.lock`), so the kernel decides, and ownership ends with the
+process. The owner recovers, then listens (`rendezvous`, `owner`), and serves each connection by a `session`, and each
+channel of a connection by a `lending`; if nothing else is in progress, a put is written in the step in which it arrives
+(`placing`). `aiodq.wire` defines the packets; rare requests are calls by name (`calls`).
 
-Every process, the owner's too, asks over such a connection (`link`), which looks for the next owner when one is gone,
-and may find that this is the process itself (`remote_store`). The objects that users hold are those of a store that one
-process has; what stands behind them in place of its engine asks: `remote_topic` with `remote_puts`, `remote_channel`
-with `remote_settlement`, `remote_transactions` and `remote_events`, whose other halves are `client_transactions` and
-`client_events`. What looks into an engine is done otherwise by `handles`; what is in the log is read from its files
-(`history`).
+Every process, the owner's too, talks to the owner over such a connection (`link`), which looks for the next owner when
+one is gone, and may find that it is this very process (`remote_store`). Users hold the same objects as with an
+exclusive store; in place of the engine stand objects that ask the owner: `remote_topic` with `remote_puts`,
+`remote_channel` with `remote_settlement`, `remote_transactions` and `remote_events`, whose counterparts in the owner
+are `client_transactions` and `client_events`. Methods that look into an engine are overridden in `handles`; the log is
+read from its files (`history`).
 
 Across a change of owners:
 
-- A put is kept until it is answered, and said again, in order and before anything newer. The log knows by control
-  frames (`aiodq.format.producers`) which it has.
-- What a process holds it claims from the next owner (RESUME). That one delivers nothing of what was there before all
-  whom the owner before has noted in `#clients` have done so, or a second has gone by; five for who lives, and is late.
-- What is settled is said until an owner has confirmed it. What it knows nothing of any more was settled before.
-- A transaction is said until an owner has told what became of it. Which are committed the file of transactions says, in
-  each one's own block, and `#origins` for those that it has forgotten: so one that comes again counts once, and one
-  whose messages are not this process's any more, and that is not committed, fails as a stale ack does.
-- A child that a process has forked keeps nothing of it (`inherited`): who is killed is gone, whatever it has started.
-- A directory that was renamed meanwhile is found by nobody under its old name, and none is made in its place (`place`).
-- An owner whose socket somebody has deleted, as programs do that clean up, takes the name anew within a second.
-- An owner whose store has failed lets it go, and whoever opens it next reads what is really there.
+- A put is kept until it is answered, and sent again, in order and before anything newer. By its control frames
+  (`aiodq.format.producers`), the log knows which puts it has.
+- A process claims the messages it holds from the next owner (RESUME). That owner delivers nothing that was there before
+  until all clients that the previous owner noted in `#clients` have done so, or a second has passed; five seconds for
+  clients whose process is alive but late.
+- A settlement is sent until an owner has confirmed it. Messages that an owner does not know any more were settled.
+- A transaction is sent until an owner has reported its outcome. The committed ones are listed in the transaction log,
+  by each block, and in `#origins` for those it has forgotten: so a repeated transaction counts once, and one that is
+  not committed and whose messages this process no longer holds fails like a stale ack.
+- A forked child keeps nothing of its parent (`inherited`): a killed process is gone, whatever it has started.
+- A directory that was renamed is not used under its old name, and none is created in its place (`place`).
+- An owner whose socket was deleted, as cleanup programs do, takes the name again within a second.
+- An owner whose store has failed releases it, and the next one to open it reads what is really there.
 """

@@ -1,4 +1,4 @@
-"""What an owner answers, taken apart: whatever is not as was agreed is a `ProtocolError`, and no accident here."""
+"""Decoding an owner's answers: anything unexpected is a `ProtocolError`, not an accidental error here."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _WRONG: Final = (AttributeError, IndexError, InvalidOptionError, KeyError, Overf
 
 
 def understood(read: Callable[[Any], T], said: object, what: str) -> T:
-    """Return what `read` makes of something that an owner has said in answer to `what`.
+    """Return what `read` makes of an owner's answer to `what`.
 
     Raises:
-        ProtocolError: it makes nothing of it.
+        ProtocolError: `read` cannot decode it.
     """
     try:
         return read(said)
@@ -44,39 +44,39 @@ def understood(read: Callable[[Any], T], said: object, what: str) -> T:
 
 
 def read_number(said: object) -> int:
-    """Return a whole number."""
+    """Read an integer."""
     if type(said) is not int:
         raise TypeError(said)
     return said
 
 
 def read_name(said: object) -> str:
-    """Return a name."""
+    """Read a name."""
     if not isinstance(said, str):
         raise TypeError(said)
     return said
 
 
 def read_flag(said: object) -> bool:
-    """Return whether it is so."""
+    """Read a boolean."""
     if not isinstance(said, bool):
         raise TypeError(said)
     return said
 
 
 def read_span(said: Any) -> tuple[int, int]:  # noqa: ANN401 - JSON
-    """Return from which offset to before which something goes."""
+    """Read a range of offsets: the first, and the one after the last."""
     first, stop = map(read_number, said)
     return first, stop
 
 
 def read_offset(said: object) -> int | None:
-    """Return a message's offset, None where there is no message."""
+    """Read a message's offset, None if there is no message."""
     return None if said is None else read_number(said)
 
 
 def read_rows(said: Any) -> list[tuple[int, int, int]]:  # noqa: ANN401 - JSON
-    """Return deferred messages: their offsets, when they are due, how often they were delivered."""
+    """Read deferred messages: offsets, due times, numbers of deliveries."""
     if not isinstance(said, list):
         raise TypeError(said)
     rows = [tuple(map(read_number, row)) for row in said]
@@ -84,11 +84,11 @@ def read_rows(said: Any) -> list[tuple[int, int, int]]:  # noqa: ANN401 - JSON
 
 
 def read_nothing(_said: object) -> None:
-    """Something was done, of which there is nothing to be said."""
+    """Ignore an answer that says nothing."""
 
 
 def read_store(said: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON
-    """Return what a store is like, with a page of its topics. The rest is looked at by who asks for it."""
+    """Read the state of a store, with a page of its topics. The caller checks the rest."""
     names, more = said["topics"], read_flag(said["more"])
     if not all(isinstance(name, str) for name in names) or (more and not names):
         raise ValueError(said)
@@ -97,7 +97,7 @@ def read_store(said: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON
 
 
 def read_topic(said: Any) -> Mapping[str, Any] | None:  # noqa: ANN401 - JSON
-    """Return what a topic is like, None where there is none."""
+    """Read the state of a topic, None if there is none."""
     if said is not None:
         read_topic_stats(said)
     found: Mapping[str, Any] | None = said
@@ -105,13 +105,13 @@ def read_topic(said: Any) -> Mapping[str, Any] | None:  # noqa: ANN401 - JSON
 
 
 def read_letters(said: Any) -> tuple[list[int], int | None]:  # noqa: ANN401 - JSON
-    """Return the offsets of dead letters, and from where on there are more, None where there are none."""
+    """Read the offsets of dead letters, and the offset of the next page, None if there is none."""
     offsets = list(map(read_number, said["offsets"]))
     return offsets, None if said["next"] is None else read_number(said["next"])
 
 
 def read_held(said: Any, most: int) -> dict[int, int]:  # noqa: ANN401 - JSON
-    """Return the delivery numbers of what an owner has left here, which is not more than that, by offset."""
+    """Read the delivery numbers of the messages that an owner has left here, at most `most`, by offset."""
     rows = [tuple(map(read_number, row)) for facts in said for row in facts.get("held", ())]
     if sum(count for _, _, count in rows) > most:
         raise ValueError(most)
@@ -119,7 +119,7 @@ def read_held(said: Any, most: int) -> dict[int, int]:  # noqa: ANN401 - JSON
 
 
 def read_visitors(said: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON
-    """Return who has a store open."""
+    """Read who has a store open."""
     owner = said["owner"]
     read_number(owner["pid"])
     if not isinstance(owner["host"], str) or not isinstance(owner["lag"], (int, float)):

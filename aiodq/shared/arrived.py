@@ -1,4 +1,4 @@
-"""Messages that have come from the owner and that nobody has taken yet, by runs: one costs little where many come."""
+"""Messages that arrived from the owner and are not taken yet, kept in runs, so that each costs little."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Arrived"]
 
 
 class _Run:
-    """Of one lease those that are left: from the place `next` to before `stop`."""
+    """The remaining messages of one lease: indexes `next` to before `stop`."""
 
     __slots__ = ("bodies", "lease", "next", "stop")
 
@@ -29,26 +29,26 @@ class _Run:
 
 
 class Arrived:
-    """Those of one channel, oldest first."""
+    """The arrived messages of one channel, oldest first."""
 
     __slots__ = ("_count", "_runs")
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without messages."""
         self._runs: deque[_Run] = deque()
         self._count = 0
 
     def __len__(self) -> int:
-        """Return how many they are."""
+        """Return the number of messages."""
         return self._count
 
     def add(self, lease: MessageLease, bodies: Sequence[bytes]) -> None:
-        """All messages of a lease have come."""
+        """Add all messages of a lease."""
         self._runs.append(_Run(lease, bodies))
         self._count += len(bodies)
 
     def take(self, store_ref: object) -> Message:
-        """Return the first, of which there is one."""
+        """Take the first message; there must be one."""
         run = self._runs[0]
         place = run.next
         run.next = place + 1
@@ -58,7 +58,7 @@ class Arrived:
         return message_of(run.lease, place, run.bodies[place], store_ref)
 
     def take_run(self, most: int, store_ref: object) -> list[Message]:
-        """Return the first ones, up to so many."""
+        """Take the first messages, up to `most`."""
         taken: list[Message] = []
         while self._runs and len(taken) < most:
             run = self._runs[0]
@@ -71,7 +71,7 @@ class Arrived:
         return taken
 
     def keep(self, free: Callable[[range], list[range]]) -> None:
-        """Let go of all that are in hand no more; `free` returns which of some numbers are."""
+        """Drop messages that this process no longer holds; `free` returns which of some numbers it does."""
         runs, self._runs, self._count = self._runs, deque(), 0
         for run in runs:
             base = run.lease.number
@@ -82,7 +82,7 @@ class Arrived:
                 self._count += len(part)
 
     def take_back(self, kept: int = 0) -> list[range]:
-        """Let all go but the first so many; return the numbers of the others."""
+        """Drop all but the first `kept` messages; return the numbers of the dropped ones."""
         numbers: list[range] = []
         while self._count > kept:
             run = self._runs[-1]

@@ -1,6 +1,6 @@
-"""What a client asks of an owner by a name: everything that is rare. Each is what the public method of that name does.
+"""Calls: a client's rare requests to the owner, by name. Each does what the public method of that name does.
 
-Calls with a handle concern the topic or the channel of it; the others the store. `once` is for the client to say.
+A call with a handle concerns the handle's topic or channel, any other the store. The client decides on `once`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 __all__ = ["call_channel", "call_store", "call_topic", "whole"]
 
 _PAGE: Final = 500
-"""So many names, or deferred messages, are in an answer at most."""
+"""Most names, or deferred messages, in an answer."""
 
 
 class Called(Protocol):
-    """What is needed of the owner: `aiodq.shared.owner.Owner` has it."""
+    """What calls need of the owner; `aiodq.shared.owner.Owner` implements it."""
 
     pid: int
     store: Store
 
     @property
     def clients(self) -> Sequence[Visitor]:
-        """Return who is connected."""
+        """The connected clients."""
         ...
 
 
@@ -53,7 +53,7 @@ def _text(arguments: Arguments, name: str) -> str:
 
 
 def whole(arguments: Arguments, name: str) -> int:
-    """Return an argument that is a whole number.
+    """Return an argument that must be an integer.
 
     Raises:
         ProtocolError: it is something else.
@@ -75,11 +75,11 @@ def _facts(arguments: Arguments, name: str) -> Arguments:
 
 
 async def call_store(owner: Called, name: str, arguments: Arguments) -> Any:  # noqa: ANN401 - JSON
-    """Return what a call says that concerns the store.
+    """Run a call that concerns the store; return its result.
 
     Raises:
         InvalidOptionError: there is no such call.
-        AiodqError: what was asked cannot be done.
+        AiodqError: the request cannot be done.
     """
     does = _STORE.get(name)
     if does is None:
@@ -170,7 +170,7 @@ _STORE: Final[Mapping[str, Callable[[Called, Arguments], Awaitable[Any]]]] = {
 
 
 async def call_topic(owner: Called, topic: Topic, name: str, arguments: Arguments) -> Any:  # noqa: ANN401 - JSON
-    """As `call_store`, of a topic."""
+    """Run a call that concerns a topic, as `call_store` does."""
     does = _TOPIC.get(name)
     if does is None:
         raise InvalidOptionError(f"this owner knows no call {name!r} for a topic")
@@ -228,7 +228,7 @@ _TOPIC: Final[Mapping[str, Callable[[Called, Topic, Arguments], Awaitable[Any]]]
 
 
 async def call_channel(topic: Topic, channel: Channel, name: str, arguments: Arguments) -> Any:  # noqa: ANN401 - JSON
-    """As `call_store`, of a channel."""
+    """Run a call that concerns a channel, as `call_store` does."""
     does = _CHANNEL.get(name)
     if does is None:
         raise InvalidOptionError(f"this owner knows no call {name!r} for a channel")
@@ -237,7 +237,7 @@ async def call_channel(topic: Topic, channel: Channel, name: str, arguments: Arg
 
 
 async def _seek(_topic: Topic, channel: Channel, arguments: Arguments) -> None:
-    position: Any = arguments.get("position")  # of whatever type a client says: `seek` refuses what is none
+    position: Any = arguments.get("position")  # of any type that a client sends: `seek` refuses invalid ones
     await channel.seek(moment(whole(position, "ns")) if isinstance(position, dict) else position)
 
 

@@ -1,4 +1,4 @@
-"""What happens in a store, as its owner tells a client that listens."""
+"""The events of a store, as its owner sends them to clients that listen."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ __all__ = ["ClientEvents"]
 
 _AT_ONCE: Final = 8
 _LONGEST: Final = 1000
-"""Events of one answer, and characters of each one's text: however they are written, JSON has room for them."""
+"""Events in one answer, and characters of each one's text: however they are encoded, they fit into the JSON."""
 
 _MOST: Final = 1000
-"""Listeners of one client."""
+"""Most listeners of one client."""
 
 
 @dataclass(slots=True)
 class _Listener:
-    """One who listens, and how many events the client knows to be lost to it."""
+    """A listener, and the number of its lost events that the client knows of."""
 
     stream: Events
     dropped: int = 0
 
 
 class ClientEvents:
-    """Those of one client who listen, by numbers that it gave them."""
+    """The listeners of one client, by numbers that the client chose."""
 
     def __init__(self, owner: Owning) -> None:
-        """Begin with nobody."""
+        """Start without listeners."""
         self._owner = owner
         self._listeners: dict[int, _Listener] = {}
 
     async def several(self, number: int) -> dict[str, Any]:
-        """Wait for the next event, and return it with what is there already, and how many were lost.
+        """Wait for the next event; return it with those already there, and the number of lost ones.
 
         Raises:
-            InvalidOptionError: too many listen.
-            OwnerLostError: this owner ends.
+            InvalidOptionError: there are too many listeners.
+            OwnerLostError: this owner is ending.
         """
         listener = self._listeners.get(number) or self._begun(number)
         found = [event] if (event := await anext(listener.stream, None)) else []
         if not found and number in self._listeners:
             raise OwnerLostError("this owner ends", self._owner.engine.path)
-        buffer = listener.stream._buffer  # noqa: SLF001 - what comes next is there, so nobody has to wait for it
+        buffer = listener.stream._buffer  # noqa: SLF001 - the following events are there without waiting
         while buffer and len(found) < _AT_ONCE:
             found.append(buffer.popleft())
         before, listener.dropped = listener.dropped, listener.stream.dropped
@@ -61,7 +61,7 @@ class ClientEvents:
         return listener
 
     def end(self, number: int) -> None:
-        """Somebody listens no more."""
+        """End a listener."""
         listener = self._listeners.pop(number, None)
         if listener is not None:
             listener.stream.end()

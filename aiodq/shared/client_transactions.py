@@ -1,4 +1,4 @@
-"""What an owner does with a client's transactions: each is committed once, however often it comes."""
+"""A client's transactions at the owner: each is committed once, however often it arrives."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["Asked", "ClientTransactions"]
 
 
 class Asked(NamedTuple):
-    """What a transaction is to do.
+    """A decoded transaction.
 
     Attributes:
-        acks: what it settles: of whose messages, of the owner of which epoch, which.
+        acks: what it settles: the lending, the epoch of the owner that delivered, and the ranges.
         puts: what it puts, by topic.
     """
 
@@ -39,11 +39,11 @@ class Asked(NamedTuple):
 
     @classmethod
     def read(cls, said: Txn, topic: Callable[[int], TopicEngine], lending: Callable[[int], Lending]) -> Asked:
-        """Return what a packet asks for, whose handles stand for these.
+        """Decode a packet; `topic` and `lending` resolve its handles.
 
         Raises:
-            ProtocolError: nobody who speaks this protocol says that.
-            AiodqError: what a handle stands for could not be opened, or a message cannot be stored there.
+            ProtocolError: the packet violates the protocol.
+            AiodqError: a handle's topic or channel could not be opened, or a message cannot be stored there.
         """
         acks = [(lending(ack.handle), ack.epoch, ack.ranges) for ack in said.acks]
         puts = [(topic(put.handle), put) for put in said.puts]
@@ -65,10 +65,10 @@ def _messages(engine: TopicEngine, put: Put) -> list[tuple[Accepted, bytes]]:
 
 
 class ClientTransactions:
-    """Those that come over one connection."""
+    """The transactions that arrive over one connection."""
 
     def __init__(self, owner: Owning) -> None:
-        """Commit what comes."""
+        """Start without transactions."""
         self._owner = owner
         self._mine: dict[Origin, asyncio.Task[Any]] = {}
         self._closing = self._ending = False
@@ -82,16 +82,16 @@ class ClientTransactions:
         return None if found is None or found.done() else found
 
     def knows(self, origin: Origin) -> bool:
-        """Return whether a transaction is committed, and what came of it can be seen."""
+        """Return whether a transaction is committed and its effects are visible."""
         return self._under_way(origin) is None and self._committer.knows(origin)
 
     async def commit(self, origin: Origin, asked: Asked) -> None:
         """Commit a transaction, unless it is committed already.
 
         Raises:
-            AiodqError, QueueFull, QueueShutDown: as `Committer.commit`, or it was withdrawn; nothing was done.
+            AiodqError, QueueFull, QueueShutDown: as for `Committer.commit`, or it was withdrawn; nothing was done.
 
-        Cancellation: its client is gone, and so as that of `Committer.commit`.
+        Cancellation: its client is gone; as for `Committer.commit`.
         """
         while (before := self._under_way(origin)) is not None:
             await asyncio.wait([before])
@@ -99,7 +99,7 @@ class ClientTransactions:
             return
         self._owner.engine.check()
         task: Any = asyncio.current_task()
-        # INVARIANT: nobody has had a turn since it was looked: one that comes twice at once is committed once.
+        # INVARIANT: no other task has run since the check: a transaction that arrives twice at once is committed once.
         self._owner.transacting[origin] = task
         self._mine[origin] = task
         try:
@@ -135,7 +135,7 @@ class ClientTransactions:
         return QueueShutDown("the store is closed") if self._closing else AiodqError("the transaction was withdrawn")
 
     async def withdraw(self, origin: Origin) -> bool:
-        """Do nothing of a transaction that is not about to be committed; return whether it is committed."""
+        """Withdraw a transaction unless it is about to be committed; return whether it is committed."""
         while (before := self._under_way(origin)) is not None:
             if origin in self._owner.transacting:
                 before.cancel()
@@ -143,7 +143,7 @@ class ClientTransactions:
         return self._committer.knows(origin)
 
     async def over(self, producer: int) -> None:
-        """Wait until no transaction of a client is under way: what it holds is only known then."""
+        """Wait until no transaction of a client is in progress: only then is it known what it holds."""
         while busy := [
             one
             for origin, one in (*self._owner.transacting.items(), *self._committer.deciding.items())
@@ -152,34 +152,34 @@ class ClientTransactions:
             await asyncio.wait(busy)
 
     def close(self) -> None:
-        """The client closes its store: what waits for room was not accepted."""
+        """Cancel what waits for room, which was not accepted, as the client closes its store."""
         self._closing = True
         for origin, task in self._mine.items():
             if origin not in self._committer.deciding:
                 task.cancel()
 
     def end(self) -> None:
-        """The client is gone."""
+        """Note that the client is gone."""
         self._ending = True
 
 
 class _Taken:
-    """Messages that a transaction settles, which are in nobody's hands meanwhile."""
+    """Messages that a transaction settles, which nobody holds meanwhile."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[Lending, Message]] = []
 
     def take(self, lending: Lending, messages: Iterable[Message]) -> None:
-        """Take messages, as far as they can be had.
+        """Take messages until one is not available.
 
         Raises:
-            NotInFlightError: one cannot; those before it are taken.
+            NotInFlightError: one is not available; those before it are taken.
         """
         for message in messages:
             self.messages.append((lending, message))
 
     def ended(self, error: BaseException | None) -> None:
-        """They are settled; or with an error, in the client's hands again."""
+        """Note that they are settled; or, with an error, return them to the client."""
         for lending, message in self.messages:
             if error is None:
                 message._committed()  # noqa: SLF001 - as a transaction of this process does

@@ -1,4 +1,4 @@
-"""How many messages a channel has, as far as a process knows that does not own the store."""
+"""A channel's message counts, as known to a process that does not own the store."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["Counts"]
 
 
 class Counts:
-    """What the owner has said last, and what this process has done since.
+    """The owner's last counts, corrected by what this process has done since.
 
-    The owner says it before and behind whatever else it says, over one connection: so what was done here before it was
-    said is in it, and what was done since is counted here.
+    The owner sends counts before and after everything else, over one connection: so they include what was done here
+    before they were sent, and what was done since is counted here.
 
     Attributes:
-        heard_of: how often the owner has said it.
+        heard_of: how often the owner has sent counts.
     """
 
     def __init__(self) -> None:
-        """Begin with nothing known."""
+        """Start without counts."""
         self.heard_of: int = 0
         self._said: tuple[int, int, int] = (0, 0, 0)
         self._end = 0
@@ -29,11 +29,11 @@ class Counts:
         self._delivered = self._released = self._settled = 0
 
     def reset(self) -> None:
-        """Another owner says it from now on; what is known is from before."""
+        """Drop the local corrections, as another owner sends the counts from now on."""
         self._delivered = self._released = self._settled = 0
 
     def heard(self, said: Figures) -> None:
-        """The owner has said how many there are."""
+        """Take over counts from the owner."""
         self.heard_of += 1
         self._said = said.ready, said.flying, said.deferred
         self._end = said.end
@@ -41,31 +41,31 @@ class Counts:
         self.reset()
 
     def placed(self, offsets: range) -> None:
-        """This process's messages are in the log."""
+        """Note that messages of this process are in the log."""
         if offsets.stop > self._end:
             self._placed.append(offsets)
 
     def delivered(self, count: int) -> None:
-        """So many are in this process's hands."""
+        """Note messages delivered to this process."""
         self._delivered += count
 
     def settled(self, count: int, *, back: bool) -> None:
-        """So many are out of its hands: settled, or ready again."""
+        """Note messages that left this process: settled, or ready again (`back`)."""
         self._settled += count
         self._released += count * back
 
     @property
     def ready(self) -> int:
-        """Messages that may be delivered."""
+        """The number of messages that may be delivered."""
         here = sum(each.stop - max(each.start, self._end) for each in self._placed)
         return max(self._said[0] + here + self._released - self._delivered, 0)
 
     @property
     def flying(self) -> int:
-        """Messages in flight."""
+        """The number of messages in flight."""
         return max(self._said[1] + self._delivered - self._settled, 0)
 
     @property
     def deferred(self) -> int:
-        """Messages that wait for a moment."""
+        """The number of deferred messages."""
         return self._said[2]

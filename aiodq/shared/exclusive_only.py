@@ -1,4 +1,4 @@
-"""What a store cannot do that is shared."""
+"""The error for what a shared store cannot do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["only_exclusive"]
 
 
 def only_exclusive(what: str, instead: str = "") -> ExclusiveOnlyError:
-    """Return the error for what cannot be asked of an owner."""
+    """Return the error for something that an owner cannot be asked for."""
     return ExclusiveOnlyError(
         f'{what} cannot be used yet in a store that is open in mode "shared" or "client"'
         + (f": {instead}" if instead else ', only in mode "exclusive"')

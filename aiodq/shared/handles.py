@@ -1,7 +1,7 @@
-"""A store, topic, channel and queue of which this process is one of many: what `Store` and the others do, by asking.
+"""The public objects of a shared store: a `Store`, `Topic`, `Channel` and `Queue` that ask the owner.
 
-What only waits, takes and settles is the same code: it asks an engine, in whose place another one is. What looks into
-an engine is done otherwise here.
+Waiting, taking and settling are the inherited code: it calls an engine, which another object replaces. Methods that
+look into an engine are overridden here.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ __all__ = ["SharedChannel", "SharedQueue", "SharedStore", "SharedTopic"]
 
 
 class SharedChannel(Channel):
-    """A channel of a store that is shared: all processes' consumers share its messages."""
+    """A channel of a shared store: the consumers of all processes share its messages."""
 
     def __init__(self, topic: RemoteTopic, channel: RemoteChannel) -> None:
         """Made by the topic."""
-        # Not `super()`: of a queue, that one makes what is made here out of two.
+        # Not `super()`: in a queue, that would be `Queue`, which builds all this from a topic and a channel.
         Channel.__init__(self, cast("TopicEngine", topic), cast("ChannelEngine[Message]", channel))
         self._remote_topic = topic
         self._remote = channel
@@ -77,7 +77,7 @@ class SharedChannel(Channel):
     async def _call(
         self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, once: bool = False
     ) -> T:  # fmt: skip
-        """Have the owner do something with the channel, behind what was accepted here before."""
+        """Have the owner run a call on the channel, after everything accepted here before."""
         self.check()
         await self._remote_topic.put_buffer.settled()
         await self._remote.known()
@@ -103,7 +103,7 @@ class SharedChannel(Channel):
         return self._handed(message)
 
     def _made_now(self) -> bool:
-        return False  # its owner makes it, who cannot be waited for in this step
+        return False  # the owner creates it, which this step cannot wait for
 
     async def get_many(self, max_items: int, *, linger: float | timedelta = 0.0) -> list[Message]:
         """See `Channel.get_many`."""
@@ -147,7 +147,7 @@ class SharedChannel(Channel):
         """See `Channel.paused`."""
         return self._remote.paused
 
-    # --- what is asked of the owner
+    # --- calls to the owner
 
     def deferred_messages(self) -> AsyncIterator[DeferredMessage]:
         """See `Channel.deferred_messages`."""
@@ -216,7 +216,7 @@ class SharedChannel(Channel):
 
 
 class SharedTopic(Topic):
-    """A topic of a store that is shared."""
+    """A topic of a shared store."""
 
     def __init__(self, store: RemoteStore, topic: RemoteTopic) -> None:
         """Made by the store."""
@@ -227,7 +227,7 @@ class SharedTopic(Topic):
     async def _call(
         self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, once: bool = False
     ) -> T:  # fmt: skip
-        """Have the owner do something with the topic, behind what was accepted here before."""
+        """Have the owner run a call on the topic, after everything accepted here before."""
         self._remote.check()
         await self._remote.put_buffer.settled()
         await self._remote.known()
@@ -249,7 +249,7 @@ class SharedTopic(Topic):
         self._remote.link.name(self.name, "", topic_options(options))
 
     def channel(self, name: str, options: ChannelOptions | None = None) -> SharedChannel:
-        """See `Topic.channel`. That the owner goes by other options is told by the first use."""
+        """See `Topic.channel`. If the owner uses other options, the first use raises."""
         check_name(name, "channel")
         check_channel_options(options, f"topic.channel({name!r}, {{}})")
         check_dead_letter(self.name, options)
@@ -324,12 +324,12 @@ class SharedTopic(Topic):
 
 
 class SharedQueue(SharedChannel, Queue):
-    """A topic with one channel, of a store that is shared."""
+    """A topic with one channel, of a shared store."""
 
     def __init__(
         self, topic: SharedTopic, channel: SharedChannel, close: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Made by the store. `close` is given where the queue has the store to itself."""
+        """Made by the store. `close` is given if the queue has the store to itself."""
         SharedChannel.__init__(self, topic._remote, channel._remote)  # noqa: SLF001 - one class in two
         self._topic = topic
         self._held_by_task = self._remote.held_by_task
@@ -348,7 +348,7 @@ class SharedQueue(SharedChannel, Queue):
 
 
 class SharedStore(Store):
-    """A store of which this process is one of many. Made by `aiodq.open` in mode "shared" and "client"."""
+    """A shared store. Made by `aiodq.open` in mode "shared" and "client"."""
 
     def __init__(self, store: RemoteStore) -> None:
         """Made by `aiodq.open`."""
@@ -356,7 +356,7 @@ class SharedStore(Store):
         self._remote = store
 
     def topic(self, name: str, options: StoreOptions | None = None) -> SharedTopic:
-        """See `Store.topic`. That the owner goes by other options is told by the first use."""
+        """See `Store.topic`. If the owner uses other options, the first use raises."""
         check_topic_name(name, self._remote.topics)
         check_store_options(options, f"store.topic({name!r}, {{}})")
         self._remote.check()
@@ -391,7 +391,7 @@ class SharedStore(Store):
     async def requeue_dead(
         self, topic: str, *, where: Callable[[Message], bool] | None = None, limit: int | None = None
     ) -> int:
-        """See `Store.requeue_dead`. Where the owner changes meanwhile, earlier transactions stand."""
+        """See `Store.requeue_dead`. If the owner changes meanwhile, earlier transactions stand."""
         if limit is not None:
             check_whole("limit", limit, least=0, example=100)
         if where is not None and not callable(where):
@@ -406,7 +406,7 @@ class SharedStore(Store):
         return await self._remote.link.result("requeue_dead", read_number, asked, once=True)
 
     async def _requeue_chosen(self, topic: str, where: Callable[[Message], bool], limit: int | None) -> int:
-        """Look at the letters here, and have the owner put back those that were chosen."""
+        """Read the dead letters here, and have the owner requeue the chosen ones."""
         moved = 0
         first: int | None = 0
         while first is not None:
@@ -437,7 +437,7 @@ class SharedStore(Store):
         return await self._remote.link.result("requeue_these", read_number, asked, once=True)
 
     def events(self) -> Events:
-        """See `Store.events`. While one owner follows another, some may be told twice, or by nobody."""
+        """See `Store.events`. During a change of owners, some may be reported twice or not at all."""
         self._remote.check_context()
         return self._remote.events.listen()
 
@@ -452,7 +452,7 @@ class SharedStore(Store):
         topics = {name: read_topic_stats(each) for name, each in sorted(seen.items()) if name}
         topics |= {name: topic.stats() for name, topic in self._remote.topics.items() if name in self.topics()}
         failed, committed, syncs = understood(
-            # An owner of before syncs by threads, and does not say so.
+            # An older owner syncs by threads and does not report that.
             lambda own: (own["failed"], read_number(own["transactions"]), read_name(own.get("sync_backend", "thread"))),
             seen[""],
             "store",
@@ -460,7 +460,7 @@ class SharedStore(Store):
         return StoreStats(self.path, failed, topics, committed, syncs)
 
     async def drain(self, timeout: float | timedelta | None = None) -> bool:
-        """See `Store.drain`. Puts of all processes are refused, for as long as the store has the owner that it has."""
+        """See `Store.drain`. Puts of all processes are refused as long as the store has its present owner."""
         wait = None if timeout is None else span_seconds("timeout", timeout, past=True)
         self._remote.check()
         try:

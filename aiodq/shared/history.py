@@ -1,4 +1,4 @@
-"""What a topic holds, read from its files by a process that does not own it, beside the owner."""
+"""A topic's messages, read from its files by a process that does not own it, while the owner runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PIECE: Final = 256 * 1024
 
 
 class ReadTopic(Protocol):
-    """What is needed of the topic: `aiodq.shared.remote_topic.RemoteTopic` has it."""
+    """What is needed of the topic; `aiodq.shared.remote_topic.RemoteTopic` implements it."""
 
     name: str
     link: Link
@@ -46,13 +46,13 @@ class ReadTopic(Protocol):
 
 
 class History:
-    """A look at a topic's files, as far as its owner lets channels see them."""
+    """A reader of a topic's files, up to what the owner lets channels see."""
 
     def __init__(self, topic: ReadTopic) -> None:
-        """Look at this topic.
+        """Read this topic.
 
         Raises:
-            ExclusiveOnlyError: it is in its owner's memory only.
+            ExclusiveOnlyError: the topic is only in its owner's memory.
         """
         if is_ephemeral(topic.name):
             raise only_exclusive(f"reading from the ephemeral topic {topic.name!r} without consuming")
@@ -60,18 +60,18 @@ class History:
         self._snapshot = LogSnapshot(topic.fs, os.path.join(topic.store, topic.name))
 
     async def bounds(self) -> tuple[int, int]:
-        """Return the first offset kept, and the one behind the last that channels may see; nothing older is read."""
+        """Return the first offset kept, and the one after the last that channels may see; nothing outside is read."""
         topic = self._topic
         await topic.known()
         return await topic.link.result("view", read_span, topic=topic.name)
 
     async def _look(self) -> LogView:
-        # INVARIANT: it is looked at the files after the owner has said how far they go: all of that is in them.
+        # INVARIANT: the files are read after the owner has said how far they go, so they hold all of that.
         await self._topic.threads.call(self._snapshot.refresh)
         return self._snapshot.view
 
     async def batch_at(self, offset: int) -> Batch | None:
-        """Return the batch that holds a message, None where it is lost."""
+        """Return the batch that holds a message, or None if it is lost."""
         reader = LogReader(self._topic.fs)
         try:
             view = await self._look()
@@ -101,7 +101,7 @@ class History:
             self._close(reader)
 
     async def scan_back(self, start: int | None, stop: int | None) -> AsyncIterator[Message]:
-        """Likewise, from the newest to the oldest."""
+        """Yield messages as `scan` does, from the newest to the oldest."""
         begin, end = await self.bounds()
         low, high = max(begin, start or 0), end if stop is None else min(stop, end)
         if low >= high:
@@ -123,7 +123,7 @@ class History:
             self._close(reader)
 
     def _close(self, reader: LogReader) -> None:
-        """Close the files, once a read that a cancelled caller left behind has ended."""
+        """Close the files, once any read that a cancelled caller left behind has ended."""
 
         def report(_: None, error: BaseException | None) -> None:
             if error is not None:

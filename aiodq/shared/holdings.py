@@ -1,6 +1,6 @@
-"""What a process that does not own the store has in its hands of a channel's messages. A state machine.
+"""The messages of a channel that a process holds without owning the store, as a state machine.
 
-Messages are known by numbers of the process's own, as two owners may give the same delivery number.
+Messages have numbers of the process's own, as two owners may give the same delivery number.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["COMMITTING", "SETTLING", "Holdings", "Mine", "portions", "ranges_of"]
 
 SETTLING: Final = 2
-"""In hand, and an owner is asked to settle it."""
+"""Held, and an owner is asked to settle it."""
 COMMITTING: Final = 3
-"""In hand, and a transaction is to settle it."""
+"""Held, and a transaction is to settle it."""
 
 _FREE: Final = bytes(mark == HERE for mark in range(256))
 _SETTLING: Final = bytes(mark == SETTLING for mark in range(256))
@@ -26,7 +26,7 @@ _NOT_SETTLING: Final = bytes(mark not in {GONE, SETTLING} for mark in range(256)
 
 
 class Mine(NamedTuple):
-    """A message in this process's hands: its offset, the owner's delivery number, and how often it was delivered."""
+    """A message that this process holds: its offset, the owner's delivery number, and its number of deliveries."""
 
     offset: int
     delivery: int
@@ -34,7 +34,7 @@ class Mine(NamedTuple):
 
 
 class _Run(NumberRun):
-    """Messages whose offsets and delivery numbers are neighbours, too."""
+    """Messages whose offsets and delivery numbers are consecutive, too."""
 
     __slots__ = ("attempts", "delivery", "offset")
 
@@ -49,43 +49,43 @@ class _Run(NumberRun):
 
 
 class Holdings:
-    """Messages in hand: free to be settled, or about to be.
+    """The messages held: free to be settled, or about to be.
 
     Attributes:
-        free: how many nobody is about to settle.
+        free: the number of messages that are not about to be settled.
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without messages."""
         self._runs: NumberRuns[_Run] = NumberRuns()
         self.free: int = 0
 
     def __len__(self) -> int:
-        """Return how many they are."""
+        """Return the number of messages."""
         return len(self._runs)
 
     def add(self, number: int, offset: int, delivery: int, count: int, attempts: int) -> None:
-        """So many were delivered that follow each other."""
+        """Add `count` consecutive messages that were delivered."""
         self._runs.add(_Run(number, offset, delivery, count, attempts))
         self.free += count
 
     def get(self, number: int) -> Mine | None:
-        """Return what is in hand by a number, or None."""
+        """Return the message held under a number, or None."""
         found = self._runs.find(number)
         return None if found is None else found[0].mine(found[1])
 
     def is_free(self, offset: int, number: int) -> bool:
-        """Return whether a message is in hand by that number, and nobody is about to settle it."""
+        """Return whether a message is held under that number and not about to be settled."""
         found = self._runs.find(number)
         return found is not None and found[0].marks[found[1]] == HERE and found[0].offset + found[1] == offset
 
     def all_free(self, numbers: range) -> bool:
-        """Return whether that goes for all of these numbers."""
+        """Return whether all of these numbers are held and not about to be settled."""
         parts = self._runs.parts(numbers)
         return sum(run.marks.count(HERE, start, stop) for run, start, stop in parts) == len(numbers)
 
     def free_of(self, numbers: range) -> list[range]:
-        """Return of which of these numbers it does."""
+        """Return which of these numbers are held and not about to be settled."""
         return [
             range(run.number + first, run.number + last)
             for run, start, stop in self._runs.parts(numbers)
@@ -93,7 +93,7 @@ class Holdings:
         ]
 
     def any_of(self, numbers: Iterable[range]) -> bool:
-        """Return whether any of these numbers is in hand."""
+        """Return whether any of these numbers is held."""
         return any(
             run.marks.count(GONE, start, stop) < stop - start
             for each in numbers
@@ -101,7 +101,7 @@ class Holdings:
         )
 
     def rows(self, numbers: Iterable[range]) -> list[Mine]:
-        """Return what is in hand by these numbers."""
+        """Return the messages held under these numbers."""
         return [
             run.mine(place)
             for each in numbers
@@ -111,13 +111,13 @@ class Holdings:
         ]
 
     def ranges(self, numbers: Iterable[range]) -> tuple[Range, ...]:
-        """Return how an owner knows what is in hand by these numbers."""
+        """Return the messages held under these numbers in the owner's terms."""
         found: list[Range] = []
         self.gather(numbers, found)
         return tuple(found)
 
     def gather(self, numbers: Iterable[range], found: list[Range]) -> bool:
-        """Append that to what was found before; return whether there is anything."""
+        """Append the ranges of these numbers to `found`; return whether there are any."""
         any_there = False
         for each in numbers:
             for run, start, stop in self._runs.parts(each):
@@ -130,10 +130,10 @@ class Holdings:
                     _append(found, run.offset + first, run.delivery + first, last - first)
         return any_there
 
-    # --- what becomes of them
+    # --- settling
 
     def take_one(self, offset: int, number: int) -> bool:
-        """An owner is to be asked to settle a message, if `is_free`; return whether it is."""
+        """Mark a message as `SETTLING`, if `is_free`; return whether it was."""
         found = self._runs.find(number)
         if found is None:
             return False
@@ -145,34 +145,34 @@ class Holdings:
         return True
 
     def take(self, numbers: range, mark: int) -> None:
-        """Somebody is about to settle those that are free: `SETTLING` or `COMMITTING`."""
+        """Mark those that are free as `SETTLING` or `COMMITTING`."""
         for run, start, stop in self._runs.parts(numbers):
             for first, last in stretches(run.marks, start, stop, _FREE):
                 run.marks[first:last] = bytes([mark]) * (last - first)
                 self.free -= last - first
 
     def leave(self, number: int) -> None:
-        """A transaction does not settle it after all."""
+        """Free a message that a transaction does not settle after all."""
         found = self._runs.find(number)
         if found is not None and found[0].marks[found[1]] == COMMITTING:
             found[0].marks[found[1]] = HERE
             self.free += 1
 
     def drop(self, numbers: range) -> None:
-        """They are in hand no more."""
+        """Drop messages that are no longer held."""
         for run, start, stop in self._runs.parts(numbers):
             self.free -= run.marks.count(HERE, start, stop)
             self._runs.drop(run, start, stop)
 
     def lose(self, deliveries: range, since: int = 0) -> list[range]:
-        """What an owner delivered by these numbers was taken away; what it is asked to settle stays until it answers.
+        """Drop messages that the owner took away; those it is asked to settle stay until it answers.
 
         Args:
-            deliveries: the owner's numbers.
-            since: what is known by a number below this one is another owner's.
+            deliveries: the owner's delivery numbers.
+            since: messages under numbers below this one are another owner's.
 
         Returns:
-            The numbers of what stays.
+            The numbers of those that stay.
         """
         staying: list[range] = []
         for run in self._runs:
@@ -191,9 +191,9 @@ class Holdings:
     # --- another owner
 
     def drop_superseded(self) -> dict[int, int]:
-        """Let go of messages that are in hand by a later number, too; return the offsets, by the numbers they had.
+        """Drop messages that are also held under a later number; return their offsets by number.
 
-        An owner gives a message anew once it was made ready there, or taken away, though nobody may have heard that.
+        An owner redelivers a message that was made ready or taken away there, which this process may not have heard of.
         """
         superseded: dict[int, int] = {}
         seen: set[int] = set()
@@ -207,7 +207,7 @@ class Holdings:
         return superseded
 
     def held(self) -> tuple[Held, ...]:
-        """Return all that is in hand."""
+        """Return all that is held."""
         return tuple(
             Held(run.offset + first, run.delivery + first, last - first, run.attempts)
             for run in self._runs
@@ -215,7 +215,7 @@ class Holdings:
         )
 
     def renumber(self, given: Mapping[int, int], before: int) -> None:
-        """What is known by a number below `before` has these delivery numbers now, by offset; others are lost."""
+        """Give messages under numbers below `before` new delivery numbers, by offset; drop those without one."""
         for run in self._runs:
             if run.number >= before:
                 continue
@@ -238,7 +238,7 @@ class Holdings:
 
 
 def ranges_of(those: Iterable[Mine]) -> tuple[Range, ...]:
-    """Return messages as ranges of such as follow each other."""
+    """Return messages as ranges of consecutive ones."""
     found: list[Range] = []
     for offset, delivery, _ in those:
         _append(found, offset, delivery, 1)
@@ -246,7 +246,7 @@ def ranges_of(those: Iterable[Mine]) -> tuple[Range, ...]:
 
 
 def portions(held: Iterable[Held], most: int) -> list[tuple[Held, ...]]:
-    """Return what is held in portions of so many messages."""
+    """Return what is held in portions of at most `most` messages."""
     found: list[list[Held]] = []
     left = 0
     for each in held:

@@ -1,7 +1,7 @@
-"""Sockets that no forked child keeps: as long as it had them, nobody would see that the process they belong to is gone.
+"""Sockets that forked children must not keep: otherwise nobody would notice that the parent is gone.
 
-A child shares its parent's connections. The lock goes with the parent (`aiodq.storage.io.lock`), but others would go on
-waiting for answers on a connection that never ends, or connect to a socket at which nobody accepts.
+A child shares its parent's connections. The lock goes with the parent (`aiodq.storage.io.lock`), but others would keep
+waiting for answers on a connection that never ends, or connect to a socket on which nobody accepts.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 __all__ = ["keep_from_children"]
 
 _GUARD: Final = threading.RLock()
-"""A fork waits for whoever is noting a socket."""
+"""A fork waits until no thread is registering a socket."""
 
 _LIVE: Final[WeakSet[socket.socket]] = WeakSet()
 
 
 def keep_from_children(sock: socket.socket) -> socket.socket:
-    """Return a socket that a child made by fork does not have."""
+    """Register a socket, so that forked children do not keep it; return it."""
     with _GUARD:
         _LIVE.add(sock)
     return sock
 
 
 def _let_go_in_child() -> None:
-    """Put nothing in the place of each; its number stays in use, as whoever holds the socket closes that some day."""
+    """Replace each by /dev/null: its descriptor stays in use, as the socket's holder will close it some day."""
     with suppress(OSError):
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for sock in list(_LIVE):

@@ -1,4 +1,4 @@
-"""What one client has of one channel: how many messages it wants, and which are in its hands."""
+"""A lending: one client's share of one channel, that is, how many messages it wants and which it holds."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ __all__ = ["Lending", "Owning", "Wire", "answer"]
 _LOG: Final = logging.getLogger("aiodq.delivery")
 
 _AT_ONCE: Final = 1000
-"""Messages that one client is given of a channel before it is another's turn: only one that is quick wants so many."""
+"""Messages that one client gets from a channel before it is another's turn: only a fast one wants so many."""
 
 _PACKET_BYTES: Final = 256 * 1024
-"""Bytes of bodies after which a delivery is sent, though there is more."""
+"""Bytes of bodies after which a delivery is sent, even if there is more."""
 
 _BACK_AT_ONCE: Final = 250
-"""Messages of a client that is gone that are made ready again in one turn of the loop."""
+"""Messages of a disconnected client that are made ready again in one turn of the loop."""
 
 _NEAR: Final = 100
-"""Messages that are rather read over, between two that a client holds, than that each of these is looked for."""
+"""Messages between two that a client holds that are read over rather than searched around."""
 
 _AGAIN: Final = 1.0
-"""Seconds after which a message that could not be read is read again, unless the client wants one anew before."""
+"""Seconds after which a message that could not be read is read again, unless the client asks again before."""
 
 
 class Owning(Protocol):
-    """What a session asks of who owns the store.
+    """What a session needs of the owner of a store.
 
     Attributes:
-        engine: the store's.
+        engine: the store's engine.
         pid: the owner's process.
-        epoch: the owner's.
+        epoch: the owner's epoch.
         largest: bytes of the largest packet.
-        putting: puts under way that may come again, by topic and origin.
-        transacting: transactions under way, which may come again, too.
+        putting: puts in progress that may be repeated, by topic and origin.
+        transacting: transactions in progress that may be repeated.
     """
 
     engine: StoreEngine
@@ -78,24 +78,24 @@ class Owning(Protocol):
 
     @property
     def clients(self) -> Sequence[Visitor]:
-        """Return who is connected."""
+        """The connected clients."""
         ...
 
     def came(self, client: Hello) -> None:
-        """A client has introduced itself."""
+        """Note that a client has introduced itself."""
         ...
 
     def came_back(self, client: Hello) -> None:
-        """A client has said what it held of the owner before."""
+        """Note that a client has claimed what it held from the previous owner."""
         ...
 
     def failed(self) -> None:
-        """The store has stopped: others may open it anew."""
+        """Note that the store has failed: others may open it again."""
         ...
 
 
 class Wire(Protocol):
-    """The connection."""
+    """A connection to a client."""
 
     def send(self, said: Said, request: int = 0) -> None:
         """Send a packet."""
@@ -103,15 +103,15 @@ class Wire(Protocol):
 
     @property
     def clogged(self) -> bool:
-        """Whether the other end does not take what was sent."""
+        """Whether the other end does not read what was sent."""
         ...
 
     async def writable(self) -> None:
-        """Wait until the other end takes what was sent."""
+        """Wait until the other end reads what was sent."""
         ...
 
     def end(self) -> None:
-        """Close, once what was said is sent."""
+        """Close, once everything written is sent."""
         ...
 
 
@@ -121,10 +121,10 @@ async def answer(asking: Awaitable[Any]) -> Done:
 
 
 class Lending:
-    """What one client has of one channel: how many it wants, and which are in its hands."""
+    """One client's share of one channel: how many messages it wants, and which it holds."""
 
     def __init__(self, owner: Owning, wire: Wire, handle: int, topic: Topic, channel: Channel) -> None:
-        """Begin to give, as soon as something is wanted."""
+        """Start to deliver, as soon as messages are wanted."""
         self._topic = topic
         self._owner = owner
         self._wire = wire
@@ -147,7 +147,7 @@ class Lending:
 
     @property
     def name(self) -> str:
-        """Of what it is, as `topic/channel`."""
+        """The name of the channel, as `topic/channel`."""
         return f"{self._topic.name}/{self._channel.name}"
 
     @property
@@ -157,27 +157,27 @@ class Lending:
 
     @property
     def holding(self) -> int:
-        """How many messages are in the client's hands."""
+        """The number of messages that the client holds."""
         return len(self._lent)
 
     @property
     def error(self) -> Exception | None:
-        """Why nothing can be had of the channel any more, the client being told; None as long as it is there."""
+        """Why the channel cannot be used any more, once the client has been told; None otherwise."""
         return self._channel._channel_engine.error if self._ended.done() else None  # noqa: SLF001 - as above
 
     def stop(self) -> asyncio.Task[Any]:
-        """Give nothing more; return the task that ends."""
+        """Stop delivering; return the task that ends."""
         return self._task
 
     def want(self, total: int) -> None:
-        """Give so many in all."""
+        """Deliver up to `total` messages in all."""
         self._wanted = total
         if total <= self._given:
             if self._getting is not None:
-                self._getting.cancel()  # nothing is taken by one that is cancelled
+                self._getting.cancel()  # a cancelled get takes nothing
             return
         if self._idle and not self._wire.clogged:
-            # What is there is given at once. It is another's turn before there is more, and errors are for `_run`.
+            # What is available is delivered at once. Others have their turn before more, and `_run` reports errors.
             with suppress(AiodqError):
                 self._deliver(self._take_more())
         if total > self._given:
@@ -208,12 +208,12 @@ class Lending:
                 await asyncio.sleep(0)
 
     def _say(self, error: Exception) -> None:
-        """Have the client told why it gets no message now; `look` tells of a channel that is no more."""
+        """Report to the client why it gets no message now; `look` reports a deleted channel."""
         if not self._ended.done() and self._channel._channel_engine.error is None:  # noqa: SLF001 - as above
             self._ended.set_result(error)
 
     async def _give(self) -> bool:
-        """Wait for a message, and deliver what there is; return whether there was any before it was withdrawn."""
+        """Wait for a message, and deliver what is available; return False if the request was withdrawn first."""
         runs = self._take_more()
         if not runs:
             first = await self._wait(self._owner.engine.store_ref())
@@ -224,7 +224,7 @@ class Lending:
         return True
 
     def _take_more(self, first: LentRun | None = None) -> list[LentRun]:
-        """Return this and what else there is, as much as the client wants and a packet holds."""
+        """Return this run and what else is available, up to what the client wants and a packet holds."""
         engine = self._channel._channel_engine  # noqa: SLF001 - a session is a channel's other half
         store_ref = self._owner.engine.store_ref()
         runs = [] if first is None else [first]
@@ -250,7 +250,7 @@ class Lending:
         return runs
 
     def _take_run(self, most: int, size: int, store_ref: object) -> LentRun | None:
-        """Return what follows in one lease, of no more bytes than that if it is several; None for nothing."""
+        """Return the next messages of one lease, at most `size` bytes if several; None if there are none."""
         engine = self._channel._channel_engine  # noqa: SLF001 - as above
         lease, bodies = engine.lease, engine.bodies
         fitting = _fitting(bodies[lease.next : min(lease.next + most, lease.limit)], size)
@@ -261,17 +261,17 @@ class Lending:
         return None if message is None else LentRun.of(message)
 
     async def _wait(self, store_ref: object) -> Message | None:
-        """Wait for a message; None where it was withdrawn."""
+        """Wait for a message; None if the request was withdrawn."""
         engine = self._channel._channel_engine  # noqa: SLF001 - as above
         getting = self._getting = asyncio.get_running_loop().create_task(engine.get(store_ref))
         try:
             message: Message = await getting
         except asyncio.CancelledError:
-            # It may be wanted again by now: who is told to end is told by a cancellation of its own.
+            # A message may be wanted again by now: only a cancellation of the task itself ends it.
             if getting.cancelled() and not self._task.cancelling():
                 return None
             if getting.done() and not getting.cancelled() and getting.exception() is None:
-                getting.result().release()  # it came in the moment in which the client went
+                getting.result().release()  # it arrived just as the client left
             raise
         finally:
             self._getting = None
@@ -302,20 +302,20 @@ class Lending:
         return run.message(place)
 
     def take(self, epoch: int, offset: int, delivery: int) -> Message:
-        """As `find`, of a message that is about to be settled."""
+        """Take a message from the client to settle it; see `find`."""
         run, place = self._find(epoch, offset, delivery)
         message = run.message(place)
         self._drop(run, place, place + 1)
         return message
 
     def _drop(self, run: LentRun, start: int, stop: int) -> None:
-        """Messages are the client's no more."""
+        """Drop messages that the client no longer holds."""
         if run.left > stop - start:
             run.forget(start, stop)
         self._lent.drop(run, start, stop)
 
     def release(self, epoch: int, ranges: Iterable[Range]) -> None:
-        """Let ranges of messages be ready again, as if they had never been lent: as many as can be.
+        """Make ranges of messages ready again, as many as possible, as if they had never been lent.
 
         Raises:
             NotInFlightError: some could not be.
@@ -336,7 +336,7 @@ class Lending:
             raise failure
 
     def ack(self, epoch: int, ranges: Iterable[Range]) -> NotInFlightError | None:
-        """Settle ranges of messages, as many as can be, and tell the client which cannot; return why, if any."""
+        """Settle ranges of messages, as many as possible, and tell the client which failed; return why, if any."""
         lost: list[Range] = []
         for each in ranges:
             parts, missing = self._held(epoch, each)
@@ -353,14 +353,14 @@ class Lending:
         return NotInFlightError(f"message {those.first} of {self._channel.name!r} is not in this client's hands")
 
     def _held(self, epoch: int, each: Range) -> tuple[list[tuple[LentRun, int, int]], list[Range]]:
-        """Return what of a range the client holds, as runs and places from one to before another; and what not."""
+        """Return the part of a range that the client holds, as (run, start, stop), and the rest."""
         if epoch != self._owner.epoch:
             return [], [each]
         offset, delivery, count = each
         found: list[tuple[LentRun, int, int]] = []
         lost: list[Range] = []
         at = delivery
-        # No count is believed: what is looked at is never more than what is held.
+        # The client's count is not trusted: no more is looked at than is held.
         for run, start, stop in self._lent.parts(range(delivery, delivery + count)):
             if run.offset - run.number != offset - delivery:
                 continue
@@ -374,7 +374,7 @@ class Lending:
         return found, lost
 
     def _ack_part(self, run: LentRun, start: int, stop: int) -> list[Range]:
-        """Settle what the client holds; return what is not in flight any more."""
+        """Settle messages that the client holds; return those that are no longer in flight."""
         lost: list[Range] = []
         if run.in_flight(start, stop):
             self._channel._channel_engine.ack_run(run.lease, run.first + start, stop - start)  # noqa: SLF001 - as above
@@ -390,10 +390,10 @@ class Lending:
     # --- for transactions
 
     def taken(self, epoch: int, ranges: Iterable[Range]) -> Iterator[Message]:
-        """Yield ranges of messages, each taken out of the client's hands.
+        """Yield the messages of ranges, each taken from the client.
 
         Raises:
-            NotInFlightError: one is not in them.
+            NotInFlightError: the client does not hold one.
         """
         for first, delivery, count in ranges:
             for place in range(count):
@@ -409,7 +409,7 @@ class Lending:
         return HeldAck(self._channel._engine, settlement, message.offset, delivery)  # noqa: SLF001 - as above
 
     def keep(self, message: Message) -> None:
-        """Let a message be in the client's hands again, which may be gone meanwhile."""
+        """Return a message to the client, which may be gone by now."""
         number, state = message._delivery, self._channel._channel_engine.state  # noqa: SLF001 - as above
         if self._over:
             with suppress(AiodqError, QueueShutDown):
@@ -426,13 +426,13 @@ class Lending:
     # --- the channel
 
     async def settled_in(self) -> Done:
-        """Wait until the channel is there; say what it is like."""
+        """Wait until the channel is open; return its options and state."""
         await self._topic.settle_in()
         engine = self._channel._channel_engine  # noqa: SLF001 - as above
         return Done(None, {"options": channel_options(engine.options), "paused": engine.pause_asked})
 
     async def called(self, said: Call, say_figures: Callable[..., None]) -> Done:
-        """Do what is asked by a name."""
+        """Run a call."""
         if said.name == "refresh":
             await self._topic.settle_in()
             self._channel._catch_up()  # noqa: SLF001 - as above
@@ -441,7 +441,7 @@ class Lending:
         if said.name == "commit":
             return await self.committed()
         if said.name == "ended":
-            # INVARIANT: it is told once. Who is told wants something again, or nothing any more.
+            # INVARIANT: each error is reported once. The client then asks again, or not at all.
             error = await asyncio.shield(self._ended)
             self._ended = asyncio.get_running_loop().create_future()
             return Done(None, error_facts(error))
@@ -450,16 +450,16 @@ class Lending:
         return done
 
     def look(self) -> None:
-        """Tell the client what was taken away, and whether the channel is no more."""
+        """Tell the client which messages were taken away, and whether the channel was deleted."""
         engine = self._channel._channel_engine  # noqa: SLF001 - as above
         if engine.error is not None and not self._ended.done():
-            # A copy: who raises it leaves a traceback in it, by which it would keep this, and the messages.
+            # A copy: raising it adds a traceback, which would keep this object and the messages alive.
             self._ended.set_exception(copy(engine.error))
-            self._ended.exception()  # it may be that nobody asks
+            self._ended.exception()  # perhaps nobody asks
         state = engine.state
         if state is None or not self._lent:
             return
-        # Looking at all that is held costs more than to see that nothing was taken away from anybody.
+        # Checking all that is held costs more than seeing that nothing was taken away from anybody.
         timed_out, self._timed_out = self._timed_out, state.counters.timed_out
         if timed_out == self._timed_out and state.flying >= len(self._lent):
             return
@@ -472,12 +472,12 @@ class Lending:
                         self._wire.send(Gone(self._handle, self._owner.epoch, (Range(offset, number, 1),)))
 
     def begin_resume(self) -> None:
-        """A client is about to say what it held of an owner before, or a part of it: `resume` is called for each."""
+        """Note that a client is about to claim messages held from a previous owner: one `resume` follows."""
         self._resuming += 1
         self.resumed.clear()
 
     async def resume(self, held: Iterable[Held]) -> Done:
-        """Give a client what it held of an owner before, as far as it is nobody else's; say by which numbers."""
+        """Give a client what it held from a previous owner, unless another has it; answer with the delivery numbers."""
         try:
             return await self._resume(held)
         finally:
@@ -504,7 +504,7 @@ class Lending:
         return Done(None, {"held": given})
 
     def _claim(self, seen: Message, attempts: int) -> int | None:
-        """Hand a message out that is ready, out of its turn; return its delivery number, None where it is not."""
+        """Hand out a ready message out of turn; return its delivery number, or None if it is not ready."""
         engine = self._channel._channel_engine  # noqa: SLF001 - as above
         state = engine.state
         if state is None or not state.is_ready(seen.offset):
@@ -518,14 +518,14 @@ class Lending:
         return number
 
     async def committed(self, failure: AiodqError | None = None) -> Done:
-        """Wait until what was settled is durable; then raise why not all of it is, if that is so."""
+        """Wait until what was settled is durable; then raise `failure`, if some of it was not settled."""
         await self._channel._channel_engine.committed()  # noqa: SLF001 - as above
         if failure is not None:
             raise failure
         return Done()
 
     async def rejected(self, message: Message, said: Reject) -> Done:
-        """Give a message up, and wait until that is durable."""
+        """Reject a message, and wait until that is durable."""
         engine = self._channel._channel_engine  # noqa: SLF001 - as above
         batch = message._batch()  # noqa: SLF001 - as above
         rejecting = engine.reject(batch, said.delivery, said.attempts, said.reason, Cause(error=said.error))
@@ -534,14 +534,14 @@ class Lending:
         return await self.committed()
 
     def figures(self) -> Figures:
-        """Return how many messages there are."""
+        """Return the channel's counts."""
         channel = self._channel
         engine = channel._engine  # noqa: SLF001 - as above
         numbers = channel.qsize(), channel.in_flight(), channel.deferred()
         return Figures(self._handle, *numbers, engine.log.begin, engine.log.end, engine.log.durable)
 
     async def give_back(self) -> None:
-        """Let all that the client holds be ready again, the first ones first; others have their turns meanwhile."""
+        """Make all that the client holds ready again, in order; other tasks run meanwhile."""
         self._over = True
         count = 0
         for run in self._lent:
@@ -556,7 +556,7 @@ class Lending:
 
 
 def _fitting(bodies: list[bytes], size: int) -> int:
-    """Return how many of the first bodies are no more bytes than that together."""
+    """Return a number of leading bodies that have at most `size` bytes together."""
     count = len(bodies)
     while count and sum(map(len, bodies[:count])) > size:
         count //= 2
@@ -564,7 +564,7 @@ def _fitting(bodies: list[bytes], size: int) -> int:
 
 
 def _near(held: Iterable[Held]) -> list[list[Held]]:
-    """Return rows by such as are to be read in one go: each is behind the one before, and not far."""
+    """Group rows to be read at once: each comes after the one before, and not far from it."""
     found: list[list[Held]] = []
     for one in held:
         gap = one.first - (found[-1][-1].first + found[-1][-1].messages) if found else -1

@@ -1,4 +1,4 @@
-"""Messages of a channel that are in a client's hands, by runs of leases: one costs little where many are lent."""
+"""Messages lent to a client, kept in runs of leases, so that each costs little."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["LentRun", "as_sent", "columns_of", "extended"]
 
 
 class LentRun(NumberRun):
-    """Neighbouring messages of one lease, from the place `first` on; their numbers are their delivery numbers.
+    """Consecutive messages of one lease, from index `first` on; their numbers are their delivery numbers.
 
     Attributes:
-        lease: theirs.
-        bodies: theirs; empty ones where they are in the client's hands no more, so that they take no memory.
+        lease: their lease.
+        bodies: their bodies; empty ones for messages that the client no longer holds, to save memory.
         store_ref: keeps the store open.
     """
 
     __slots__ = ("bodies", "first", "lease", "store_ref")
 
     def __init__(self, lease: MessageLease, first: int, bodies: list[bytes], store_ref: object) -> None:
-        """Lend all of them."""
+        """Lend all of these messages."""
         super().__init__(lease.number + first, len(bodies))
         self.lease: MessageLease = lease
         self.first: int = first
@@ -46,16 +46,16 @@ class LentRun(NumberRun):
 
     @property
     def offset(self) -> int:
-        """The first message's."""
+        """The offset of the first message."""
         return self.lease.first + self.first
 
     def extend(self, bodies: list[bytes]) -> None:
-        """Lend those, too, that follow in the lease."""
+        """Lend the following messages of the lease, too."""
         self.bodies.extend(bodies)
         self.lengthen(len(bodies))
 
     def columns(self) -> Columns:
-        """Return them column by column; `times` only where the lease has such."""
+        """Return the messages column by column, with `times` only if the lease has them."""
         lease, first, stop = self.lease, self.first, self.first + len(self.bodies)
         return Columns(
             self.bodies,
@@ -66,26 +66,26 @@ class LentRun(NumberRun):
         )
 
     def message(self, place: int) -> Message:
-        """Return one of them as a message."""
+        """Return one of the messages."""
         return message_of(self.lease, self.first + place, self.bodies[place], self.store_ref)
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield from which place to before which those are that are in the client's hands."""
+        """Yield (start, stop) of the messages that the client holds."""
         return stretches(self.marks, start, stop)
 
     def forget(self, start: int, stop: int) -> None:
-        """Let what is in the client's hands no more take no memory."""
+        """Free the bodies of messages that the client no longer holds."""
         self.bodies[start:stop] = [b""] * (stop - start)
 
     def in_flight(self, start: int, stop: int) -> bool:
-        """Return whether those at these places are all the client's, and can be settled in one go."""
+        """Return whether the client holds all of these messages, and they can be settled at once."""
         marks, first, count = self.lease.marks, self.first, stop - start
         there = marks.count(HELD, first + start, first + stop) + marks.count(MEASURED, first + start, first + stop)
         return there == count and self.marks.count(HERE, start, stop) == count
 
 
 def extended(runs: Sequence[LentRun], more: LentRun) -> bool:
-    """Have the last run go on with another one, if that follows it in its lease; return whether it does."""
+    """Extend the last run by another one, if that follows it in its lease; return whether it does."""
     last = runs[-1] if runs else None
     if last is None or last.lease is not more.lease or last.first + len(last.bodies) != more.first:
         return False
@@ -94,7 +94,7 @@ def extended(runs: Sequence[LentRun], more: LentRun) -> bool:
 
 
 def as_sent(runs: Sequence[LentRun]) -> list[list[LentRun]]:
-    """Return runs by packets: those of one follow each other, and were delivered as often."""
+    """Group runs into packets: those of one packet are consecutive and were delivered equally often."""
     packets: list[list[LentRun]] = []
     for run in runs:
         last = packets[-1][-1] if packets else None
@@ -111,7 +111,7 @@ def as_sent(runs: Sequence[LentRun]) -> list[list[LentRun]]:
 
 
 def columns_of(runs: Sequence[LentRun]) -> tuple[Columns, int]:
-    """Return the messages of a packet column by column, and when the first of them was put, nanoseconds."""
+    """Return the messages of a packet column by column, and the put time of the first, nanoseconds."""
     parts = [run.columns() for run in runs]
     times = {run.lease.time_ns for run in runs}
     if len(times) > 1 or any(part.times is not None for part in parts):

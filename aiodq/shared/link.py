@@ -1,8 +1,8 @@
-"""A client's way to whoever owns the store now: one connection at a time, and what has to survive the end of one.
+"""A client's link to the current owner of the store: one connection at a time, and the state that outlives it.
 
-Requests are kept until they are answered. When the owner goes, its successor is looked for, which may be this very
-process: then it talks to itself over the same socket, so that nothing changes for who holds a topic or a channel. What
-was put and not acknowledged is put again, in order and before anything newer; the log knows what it has.
+Requests are kept until they are answered. When the owner is gone, the link looks for its successor, which may be this
+very process: then it talks to itself over the same socket, so that nothing changes for holders of topics and channels.
+Unacknowledged puts are sent again, in order and before anything newer; the log knows which it has.
 """
 
 from __future__ import annotations
@@ -39,45 +39,45 @@ __all__ = ["Link", "Putting"]
 
 _FIRST_WAIT: Final = 0.002
 _LONGEST_WAIT: Final = 0.1
-"""Seconds between two attempts to own a store, and to find an owner."""
+"""Seconds between two attempts to own a store or to find an owner: the first pause, and the longest."""
 
 _SHORT: Final = 0.005
 _OWN: Final = 0.015
 _HASTE: Final = 0.5
-"""So often, in the first so many seconds, it is looked whether somebody else owns it by now, or nobody."""
+"""Seconds between looks for an owner, and between attempts to own the store, during the first `_HASTE` seconds."""
 
 _AGAIN: Final = 0.01
-"""Seconds after which something is asked again of an owner that was about to end."""
+"""Seconds after which an owner that was about to end is asked again."""
 
 _RETRY: Final = 0.5
-"""Seconds after which an owner is looked for again, once all who waited for one were told that there is none."""
+"""Seconds until the next search for an owner, once all waiters were told that there is none."""
 
 _LARGEST: Final = (64 << 20) - 4096
-"""Bytes of the frames of a put: an owner takes no larger packet."""
+"""Most bytes of the frames of a put: an owner takes no larger packet."""
 
 _LONGEST_END: Final = 1.0
-"""Seconds for what was said last to be taken by the other end."""
+"""Seconds for the other end to read what was sent last."""
 
 _STALL: Final = 10.0
 _TICKS: Final = 5
-"""An owner is stalled that is not heard of for so many fifths of that many seconds, though it was asked."""
+"""An owner counts as stalled after `_STALL` seconds without an answer, checked in `_TICKS` steps."""
 
 
 class _Opened(NamedTuple):
-    """What was opened, and is to be opened by every owner that there will be."""
+    """A topic or channel that was opened, and that every later owner has to open again."""
 
     listener: Listener
     options: Mapping[str, Any]
 
 
 class Putting(NamedTuple):
-    """Messages on their way into a topic.
+    """A put on its way into a topic.
 
     Attributes:
         frames: see `aiodq.wire`.
-        messages: how many they are.
-        each: every message is a put of its own.
-        told: called once, with their offsets when they are as durable as the owner makes them, else with the error.
+        messages: the number of messages.
+        each: whether every message is a put of its own.
+        told: called once: with the offsets when they are as durable as the owner makes them, or with the error.
     """
 
     frames: bytes
@@ -87,7 +87,7 @@ class Putting(NamedTuple):
 
 
 class _Topic:
-    """What was put into a topic and is not acknowledged, by sequence and so in order, and what comes behind that."""
+    """The unacknowledged puts into a topic, by sequence and so in order, and the puts queued after them."""
 
     def __init__(self) -> None:
         self.sequence = 0
@@ -96,12 +96,12 @@ class _Topic:
 
 
 class Link:
-    """One process's.
+    """The link of one process.
 
     Attributes:
-        epoch: the owner's, while there is a connection; 0 before the first.
-        owner_pid: its process.
-        producer: the number by which this process's puts are known.
+        epoch: the owner's epoch, while there is a connection; 0 before the first.
+        owner_pid: the owner's process.
+        producer: the number that identifies this process's puts.
         failure: why nothing can be asked now, or None.
     """
 
@@ -112,9 +112,9 @@ class Link:
 
         Args:
             directory: the store's.
-            own: tries to own the store and to serve it; returns whether that is so now.
-            failover: seconds to look for an owner, before those who wait are told that there is none.
-            stall: seconds that an owner may say nothing; None for 10.
+            own: tries to own the store and to serve it; returns whether it does.
+            failover: seconds to look for an owner before waiters are told that there is none.
+            stall: seconds without an answer after which an owner counts as stalled; None for 10.
         """
         self.epoch: int = 0
         self.owner_pid: int = 0
@@ -147,9 +147,9 @@ class Link:
 
         Raises:
             OwnerLostError: there is none.
-            ProtocolError: what is there speaks otherwise.
+            ProtocolError: the process found speaks another protocol.
 
-        Cancellation: nobody is looked for any more.
+        Cancellation: the search ends.
         """
         loop = asyncio.get_running_loop()
         self._tasks = [
@@ -163,7 +163,7 @@ class Link:
             raise
 
     async def close(self) -> None:
-        """End the connection; what is not acknowledged fails."""
+        """Close the connection; unacknowledged requests fail."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -176,10 +176,10 @@ class Link:
                 async with asyncio.timeout(_LONGEST_END):
                     await self._lost.wait()
             except TimeoutError:
-                wire.abort()  # an owner that does not take what is said; it may have ended in this very moment
+                wire.abort()  # an owner that does not read; it may have ended at this very moment
 
     def check(self) -> None:
-        """Raise why nothing can be asked now, if that is known.
+        """Raise if nothing can be asked now.
 
         Raises:
             OwnerLostError, OwnerStalledError: there is nobody to ask, or no answer comes.
@@ -191,10 +191,10 @@ class Link:
     # --- puts
 
     def put(self, topic: str, put: Putting) -> None:
-        """Put messages; they are put by every owner there will be, until one has answered.
+        """Put messages; every later owner is sent them, until one has answered.
 
         Raises:
-            MessageSizeError: they are too many bytes for a packet.
+            MessageSizeError: the messages do not fit into a packet.
             OwnerLostError, OwnerStalledError: there is nobody to ask, or no answer comes.
             QueueShutDown: the store is closed.
         """
@@ -229,7 +229,7 @@ class Link:
         elif isinstance(said, Fail) and not is_lost(said):
             found = error_of(said)
         else:
-            return  # It is put again by the next connection.
+            return  # It is sent again over the next connection.
         state = self._topics[topic]
         put = state.pending.pop(sequence, None)
         if put is not None:
@@ -240,20 +240,20 @@ class Link:
     # --- topics and channels
 
     def open(self, topic: str, channel: str, options: Mapping[str, Any], listener: Listener) -> None:
-        """Have `listener` hear of a topic or a channel, from every owner there will be."""
+        """Open a topic or a channel for `listener`, with this owner and every later one."""
         self._opened[topic, channel] = _Opened(listener, options)
         if self._ready:
             self._ask_open(topic, channel)
             listener.reopened(self.epoch)
 
     def name(self, topic: str, channel: str, options: Mapping[str, Any]) -> None:
-        """Every owner there will be is to open it with these options."""
+        """Have every later owner open it with these options."""
         opened = self._opened.get((topic, channel))
         if opened is not None:
             self._opened[topic, channel] = opened._replace(options=options)
 
     def forget(self, topic: str, channel: str) -> None:
-        """It is no more; named again, it is another one."""
+        """Forget a deleted topic or channel; one opened later under its name is new."""
         self._opened.pop((topic, channel), None)
         handle = self._handles.pop((topic, channel), 0)
         self._hearing.pop(handle, None)
@@ -262,18 +262,18 @@ class Link:
         self, name: str, arguments: Mapping[str, Any] | None = None, *, topic: str = "", channel: str = "",
         once: bool = False,
     ) -> Mapping[str, Any]:  # fmt: skip
-        """Have the owner do something by its name, and return what it says.
+        """Have the owner run a call, and return its answer.
 
         Args:
             name: see `aiodq.shared.calls`.
-            arguments: likewise.
-            topic: which it concerns, by its handle; none where empty.
-            channel: likewise.
-            once: it is not asked again of the next owner, as twice is not the same as once.
+            arguments: the call's arguments.
+            topic: the topic it concerns; empty for none.
+            channel: the channel it concerns; empty for none.
+            once: do not repeat it to the next owner, as doing it twice is not the same as once.
 
         Raises:
-            AiodqError: what the owner says.
-            OwnerLostError: there is no owner; or with `once`, it went before it answered: nobody knows what was done.
+            AiodqError: the owner's error.
+            OwnerLostError: there is no owner; or, with `once`, it ended before it answered: nobody knows what was done.
         """
         while True:
             await self.connected()
@@ -291,16 +291,16 @@ class Link:
         self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, topic: str = "",
         channel: str = "", once: bool = False,
     ) -> T:  # fmt: skip
-        """As `call`; return what `read` makes of the result.
+        """Run a call as `call` does; return what `read` makes of the result.
 
         Raises:
-            ProtocolError: it makes nothing of it.
+            ProtocolError: `read` cannot decode it.
         """
         said = await self.call(name, arguments, topic=topic, channel=channel, once=once)
         return understood(read, said.get("result"), name)
 
     def request(self, said: Callable[[int], Said], topic: str, channel: str) -> asyncio.Future[Said]:
-        """Ask something by a handle, however long the answer takes; `Fail` of an `OwnerLostError` where none comes."""
+        """Send a request with a handle, however long it takes; a `Fail` of `OwnerLostError` if no answer comes."""
         if self._ready:
             return self._ask(said(self._handle(topic, channel)), patient=True)
         answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
@@ -308,7 +308,7 @@ class Link:
         return answer
 
     def ask(self, said: Callable[[Callable[[str, str], int]], Said]) -> asyncio.Future[Said]:
-        """Ask something that concerns several topics and channels, by their handles; else as `request`."""
+        """Send a request that concerns several topics and channels, by their handles; otherwise as `request`."""
         if self._ready:
             return self._ask(said(self._handle))
         answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
@@ -316,14 +316,14 @@ class Link:
         return answer
 
     def tell(self, said: Callable[[int], Said], topic: str, channel: str) -> None:
-        """Say something by a handle that wants no answer, to the owner there is; to nobody if there is none."""
+        """Send a packet that needs no answer to the current owner, if there is one."""
         if self._unsaid:
             self._say_unsaid()
         if self._ready and self._wire is not None:
             self._wire.send(said(self._handle(topic, channel)), 0)
 
     def soon(self, say: Callable[[], None]) -> None:
-        """Have `say` called in the next turn of the loop, or before something else is said: the order is kept."""
+        """Call `say` in the next turn of the loop, or before anything else is sent: the order is kept."""
         if not self._unsaid:
             asyncio.get_running_loop().call_soon(self._say_unsaid)
         self._unsaid.append(say)
@@ -347,7 +347,7 @@ class Link:
         self.check()
 
     def _handle(self, topic: str, channel: str) -> int:
-        """Return a handle, opened before anything that is said with it."""
+        """Return a handle, opened before anything is sent with it."""
         handle = self._handles.get((topic, channel))
         return self._ask_open(topic, channel) if handle is None else handle
 
@@ -371,13 +371,13 @@ class Link:
             listener.refused(error_of(said))
 
     def _ask(self, said: Said, *, patient: bool = False) -> asyncio.Future[Said]:
-        """Ask something; with `patient`, also where an owner does not answer for long."""
+        """Send a request; with `patient`, a stalled owner does not end it."""
         answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
         self._say(said, partial(_answer, answer), patient=patient)
         return answer
 
     def _say(self, said: Said, then: Callable[[Said], None], *, patient: bool = False) -> None:
-        """Likewise; `then` is called with the answer, or with what stands for it where none comes."""
+        """Send a request; `then` is called with the answer, or with a substitute if none comes."""
         if self._unsaid:
             self._say_unsaid()
         if self._wire is None:
@@ -403,7 +403,7 @@ class Link:
             await self._lost.wait()
 
     async def _find(self) -> _Wire:
-        """Return a connection to the owner, who may be this process from now on."""
+        """Return a connection to the owner, which this process may have become."""
         loop = asyncio.get_running_loop()
         self._since = loop.time() if self._since is None else self._since
         pause, own_at = _FIRST_WAIT, loop.time()
@@ -412,7 +412,7 @@ class Link:
             try:
                 sock = connect(self._directory)
             except BlockingIOError:
-                # Somebody owns it: who tries to as well only takes the time that the owner needs.
+                # Somebody owns it: trying to own it too would only slow the owner down.
                 sock, own_at = None, loop.time() + _LONGEST_WAIT
             if sock is not None:
                 _, wire = await loop.create_unix_connection(lambda: _Wire(self), sock=sock)
@@ -430,7 +430,7 @@ class Link:
             await asyncio.sleep(min(max(own_at - now, 0), _SHORT if haste else _LONGEST_WAIT))
 
     async def _begin(self, wire: _Wire) -> None:
-        """Introduce oneself, and go on where the owner before has left."""
+        """Introduce this process, and continue where the previous owner stopped."""
         self._lost.clear()
         self._wire, self._answers, self._handles, self._hearing, self._silent = wire, {}, {}, {}, 0
         welcome = await self._ask(Hello(VERSION, VERSION, os.getpid(), self.producer, self.epoch, "aiodq"))
@@ -445,15 +445,15 @@ class Link:
             self._place.settle()
         self.epoch, self.owner_pid = welcome.epoch, welcome.pid
         wire.reader.largest = LARGEST
-        # INVARIANT: what was to be said to the owner before is not said to this one before it is told what is held.
+        # INVARIANT: packets meant for the previous owner are not sent to this one before it is told what is held.
         self._say_unsaid()
         self._ready = self._begun = True
         self.failure = self._since = None
-        # A channel that was named before something was put sees that.
+        # Channels are opened before the puts are repeated, so that they see them.
         for (topic, channel), opened in list(self._opened.items()):
             self._ask_open(topic, channel)
             opened.listener.reopened(self.epoch)
-        # INVARIANT: what was put before comes before anything newer, which nobody sends before this step has ended.
+        # INVARIANT: earlier puts come before anything newer, which nobody sends before this step has ended.
         for topic, state in self._topics.items():
             for sequence in list(state.pending):
                 self._send_put(topic, sequence)
@@ -461,7 +461,7 @@ class Link:
         self._found.set()
 
     async def _not_welcome(self, said: Fail, wire: _Wire) -> None:
-        """Go on looking where an owner was about to end; else say why it cannot be this one."""
+        """Continue the search if the owner was about to end; otherwise raise why it refused."""
         if not is_lost(said):
             raise error_of(said)
         if wire.reason is not None:
@@ -479,7 +479,7 @@ class Link:
             await asyncio.sleep(self._tick)
             if self._wire is None:
                 continue
-            # INVARIANT: it is this loop's own turns that count. One that was stopped itself has not listened.
+            # INVARIANT: only this loop's own turns count. A loop that was stopped itself has not listened.
             self._silent += 1
             if self._silent > _TICKS:
                 self._told_stalled()
@@ -497,13 +497,13 @@ class Link:
             opened.listener.told(copy(self.failure))
 
     def received(self) -> None:
-        """The owner is alive."""
+        """Note that the owner is alive."""
         self._silent = 0
         if isinstance(self.failure, OwnerStalledError):
             self.failure = None
 
     def lost(self, wire: _Wire) -> None:
-        """A connection has ended."""
+        """Handle the end of a connection."""
         if wire is not self._wire:
             return
         self._wire, self._ready = None, False
@@ -514,7 +514,7 @@ class Link:
         self._lost.set()
 
     def heard(self, said: Said, request: int) -> None:
-        """An owner has said something."""
+        """Handle a packet from the owner."""
         if request:
             then, _ = self._answers.pop(request, (None, False))
             if then is not None:
@@ -526,20 +526,20 @@ class Link:
         elif isinstance(said, Handover) and self._wire is not None:
             self._wire.close()
         elif isinstance(said, Fail) and said.name == ProtocolError.__name__:
-            # INVARIANT: what an owner cannot understand is not said to the next one, and so on for ever.
+            # INVARIANT: what one owner cannot understand is not sent to the next, and so on for ever.
             answers, self._answers = self._answers, {}
             for then, _ in answers.values():
                 then(said)
             self._tell(error_of(said))
 
     def misunderstood(self, error: ProtocolError) -> None:
-        """What the owner has said is no answer: there is nothing more to be asked of it by this connection."""
+        """Give up the connection, as the owner's answer could not be understood."""
         self._tell(error)
         if self._wire is not None:
             self._wire.close()
 
     def _tell(self, error: Exception) -> None:
-        """Tell everybody who waits; who comes later is told the same, until there is an owner again."""
+        """Raise an error in all waiters, and in later callers until there is an owner again."""
         self.failure = error
         self._found.set()
         for state in self._topics.values():
@@ -561,7 +561,7 @@ class _Wire(asyncio.Protocol):
     """One connection to an owner.
 
     Attributes:
-        reason: why it was ended here, or None.
+        reason: why this end closed it, or None.
     """
 
     def __init__(self, link: Link) -> None:
@@ -587,7 +587,7 @@ class _Wire(asyncio.Protocol):
         self._link.lost(self)
 
     def send(self, said: Said, request: int) -> None:
-        if not self._transport.is_closing():  # what is said to who is gone is said again, or answered by `lost`
+        if not self._transport.is_closing():  # what a closed connection loses is sent again, or answered by `lost`
             self._transport.write(encode_packet(said, request))
 
     def close(self) -> None:

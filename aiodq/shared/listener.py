@@ -1,4 +1,4 @@
-"""Who hears what an owner says of a topic or a channel."""
+"""The receiver of what an owner sends about a topic or a channel."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ if TYPE_CHECKING:
 __all__ = ["Heard", "Listener"]
 
 Heard: TypeAlias = Deliver | Gone | Figures
-"""What an owner says of a topic or a channel without being asked."""
+"""The packets that an owner sends about a topic or a channel without being asked."""
 
 
 class Listener(Protocol):
-    """Who hears what an owner says of a topic or a channel."""
+    """The receiver of what an owner sends about a topic or a channel."""
 
     def reopened(self, epoch: int) -> None:
-        """It is asked of another owner, which knows nothing of what was wanted and held before."""
+        """Note another owner, which knows nothing of what was wanted and held before."""
         ...
 
     def opened(self, facts: Mapping[str, Any]) -> None:
-        """The owner has opened it, and says what it is like."""
+        """Note that the owner has opened it, with its options and state."""
         ...
 
     def refused(self, error: Exception) -> None:
-        """The owner will not open it, or it is no more."""
+        """Note that the owner refuses to open it, or that it was deleted."""
         ...
 
     def heard(self, said: Heard, epoch: int) -> None:
-        """The owner has said something of it."""
+        """Handle a packet about it."""
         ...
 
     def told(self, error: Exception) -> None:
-        """There is no owner, or it does not answer: who waits is to be told, and may try again."""
+        """Tell all waiters that there is no owner, or that it does not answer; they may try again."""
         ...

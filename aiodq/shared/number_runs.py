@@ -1,4 +1,4 @@
-"""Messages that are known by numbers, by runs of neighbouring ones: a run costs about as much as a single message."""
+"""Numbered messages, kept in runs of consecutive numbers: a run costs about as much as a single message."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ GONE: Final = 0
 HERE: Final = 1
 
 THERE: Final = bytes(mark != GONE for mark in range(256))
-"""Translates marks into 1 for what is not gone."""
+"""Translates marks into 1 for messages that are not gone."""
 
 
 class NumberRun:
-    """Messages with neighbouring numbers, of which some may be gone.
+    """Messages with consecutive numbers, some of which may be gone.
 
     Attributes:
-        number: the first one's.
-        marks: a byte each: `GONE`, `HERE`, or what else whoever has the run tells apart.
+        number: the first message's number.
+        marks: a byte each: `GONE`, `HERE`, or another state that the run's holder defines.
         left: how many are not gone.
     """
 
     __slots__ = ("left", "marks", "number")
 
     def __init__(self, number: int, count: int) -> None:
-        """Begin with all of them here."""
+        """Start with all messages here."""
         self.number: int = number
         self.marks: bytearray = bytearray([HERE]) * count
         self.left: int = count
 
     def lengthen(self, count: int) -> None:
-        """Begin with so many more, unless the run is in `NumberRuns` already."""
+        """Add `count` messages at the end; the run must not be in `NumberRuns` yet."""
         self.marks += bytes([HERE]) * count
         self.left += count
 
@@ -44,18 +44,18 @@ R = TypeVar("R", bound=NumberRun)
 
 
 class NumberRuns(Generic[R]):
-    """Runs that have no number in common, by their numbers."""
+    """Runs without a common number, in the order of their numbers."""
 
     __slots__ = ("_count", "_numbers", "_runs")
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without runs."""
         self._numbers: list[int] = []
         self._runs: list[R] = []
         self._count = 0
 
     def __len__(self) -> int:
-        """Return how many messages they are."""
+        """Return the number of messages."""
         return self._count
 
     def __iter__(self) -> Iterator[R]:
@@ -63,14 +63,14 @@ class NumberRuns(Generic[R]):
         return iter(list(self._runs))
 
     def add(self, run: R) -> None:
-        """Take one in."""
+        """Add a run."""
         at = bisect_left(self._numbers, run.number)
         self._numbers.insert(at, run.number)
         self._runs.insert(at, run)
         self._count += run.left
 
     def find(self, number: int) -> tuple[R, int] | None:
-        """Return the run that a message is in, and its place there; None where it is not, or gone."""
+        """Return a message's run, and its index there; None if there is none, or it is gone."""
         at = bisect_right(self._numbers, number) - 1
         if at < 0:
             return None
@@ -79,7 +79,7 @@ class NumberRuns(Generic[R]):
         return (run, place) if place < len(run.marks) and run.marks[place] != GONE else None
 
     def parts(self, numbers: range) -> list[tuple[R, int, int]]:
-        """Return the runs that have some of these numbers, and from which place to before which."""
+        """Return the runs that contain any of these numbers, each with start and stop index."""
         at = bisect_right(self._numbers, numbers.start) - 1
         if at < 0:
             at = 0
@@ -99,7 +99,7 @@ class NumberRuns(Generic[R]):
         return found
 
     def drop(self, run: R, start: int, stop: int) -> None:
-        """Let the messages at these places of a run be gone, and the run with the last of them."""
+        """Mark messages of a run as gone; the run goes with its last message."""
         there = stop - start - run.marks.count(GONE, start, stop)
         if stop - start == 1:
             run.marks[start] = GONE
@@ -112,7 +112,7 @@ class NumberRuns(Generic[R]):
             del self._numbers[at], self._runs[at]
 
     def restore(self, number: int) -> tuple[R, int] | None:
-        """Let a message be here again that is gone; return its run and place, None where its run is gone, too."""
+        """Restore a message that is gone; return its run and index, or None if the run is gone, too."""
         for run, place, _ in self.parts(range(number, number + 1)):
             run.marks[place] = HERE
             run.left += 1
@@ -121,14 +121,14 @@ class NumberRuns(Generic[R]):
         return None
 
     def clear(self) -> None:
-        """Let all of them be gone."""
+        """Remove everything."""
         self._numbers.clear()
         self._runs.clear()
         self._count = 0
 
 
 def stretches(marks: bytearray, start: int, stop: int, table: bytes = THERE) -> Iterator[tuple[int, int]]:
-    """Yield the places, from one to before another, whose marks `table` translates into 1."""
+    """Yield (start, stop) of the indexes whose marks `table` translates into 1."""
     flags = marks[start:stop].translate(table)
     at = flags.find(1)
     while at >= 0:
@@ -139,7 +139,7 @@ def stretches(marks: bytearray, start: int, stop: int, table: bytes = THERE) -> 
 
 
 def neighbours(numbers: Iterable[int]) -> list[range]:
-    """Return numbers, in their order, as ranges of such as follow each other."""
+    """Return numbers, in their order, as ranges of consecutive ones."""
     found: list[range] = []
     for number in numbers:
         if found and found[-1].stop == number:

@@ -1,4 +1,4 @@
-"""Opening a store of which this process is one of many."""
+"""Opening a shared store."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = ["open_shared"]
 async def open_shared(
     path: str, options: StoreOptions | None, seams: Seams, *, may_own: bool, create: bool, failover: float
 ) -> SharedStore:
-    """Return a store that others may have open, too.
+    """Open a store that others may have open, too.
 
     Args:
         path: its directory.
         options: as for `aiodq.open`.
         seams: the file system and the clocks.
-        may_own: this process owns the store where nobody else does.
-        create: a store that is not there is made.
+        may_own: whether this process may own the store if nobody else does.
+        create: whether a missing store is created.
         failover: seconds to look for an owner.
 
     Raises:
-        StoreNotFoundError: there is none, and none is to be made.
-        OwnerLostError: nobody serves it, and this process is not to.
-        StoreLockedError: somebody owns it who serves nobody.
-        ProtocolError: who is found there is no owner.
-        InvalidOptionError: these are other options than the owner's.
+        StoreNotFoundError: there is none, and none is to be created.
+        OwnerLostError: nobody serves it, and this process may not.
+        StoreLockedError: it has an owner that serves nobody.
+        ProtocolError: the process found is not an owner.
+        InvalidOptionError: the options differ from the owner's.
         StorageError: as mapped from the system's error.
     """
     store = RemoteStore(path, options, seams, create=create, failover=failover)

@@ -1,4 +1,4 @@
-"""Options as the JSON of a packet: what a client names for a topic or a channel, and what an owner says that holds."""
+"""Options as the JSON of a packet: those a client gives for a topic or a channel, and those an owner applies."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _WRONG: Final = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
 
 
 def topic_options(options: StoreOptions) -> dict[str, Any]:
-    """Return a topic's options as JSON takes them. Alarms are not among them: they are each process's own."""
+    """Encode a topic's options for JSON. Alarms are left out: they are each process's own."""
     own = {name: getattr(options, name) for name in _OWNERS}
     stored = encode_topic(StoredOptions(named=True, options=options))
     return {**stored, **own, "sync_interval": seconds(options.sync_interval)}
 
 
 def read_topic_options(content: Mapping[str, Any]) -> StoreOptions:
-    """Return what `topic_options` gave.
+    """Decode what `topic_options` encoded.
 
     Raises:
-        InvalidOptionError: somebody else gave it.
+        InvalidOptionError: it was not encoded by `topic_options`.
     """
     try:
         own = {name: content[name] for name in (*_OWNERS, "sync_interval")}
@@ -51,7 +51,7 @@ def read_topic_options(content: Mapping[str, Any]) -> StoreOptions:
 
 
 def channel_options(options: ChannelOptions) -> dict[str, Any]:
-    """Return a channel's options as JSON takes them."""
+    """Encode a channel's options for JSON."""
     start: Any = options.start
     if isinstance(start, datetime):
         start = {"ns": time_ns(start)}
@@ -59,10 +59,10 @@ def channel_options(options: ChannelOptions) -> dict[str, Any]:
 
 
 def read_channel_options(content: Mapping[str, Any]) -> ChannelOptions:
-    """Return what `channel_options` gave.
+    """Decode what `channel_options` encoded.
 
     Raises:
-        InvalidOptionError: somebody else gave it.
+        InvalidOptionError: it was not encoded by `channel_options`.
     """
     try:
         start: Start = content.get("start")
@@ -76,10 +76,10 @@ def read_channel_options(content: Mapping[str, Any]) -> ChannelOptions:
 
 
 def moment(ns: int) -> datetime:
-    """Return the time of so many nanoseconds since 1970, exact to the microsecond."""
+    """Return the time `ns` nanoseconds after 1970, exact to the microsecond."""
     return _EPOCH + timedelta(microseconds=ns // 1000)
 
 
 def moment_ns(position: object) -> object:
-    """Return a position in a log as JSON takes it."""
+    """Encode a position in a log for JSON."""
     return {"ns": time_ns(position)} if isinstance(position, datetime) else position

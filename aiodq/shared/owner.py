@@ -1,4 +1,4 @@
-"""An owner's end of the socket: who connects is served for as long as the store is open."""
+"""The owner's end of the socket: it serves clients for as long as the store is open."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ __all__ = ["Owner"]
 
 _LARGEST: Final = 64 << 20
 _LONGEST_RECLAIM: Final = 5.0
-"""Seconds for clients to come back whose processes are there."""
+"""Seconds for clients whose processes are alive to come back."""
 
 _LOOK: Final = 1.0
-"""Seconds between two looks whether this owner can still be found."""
+"""Seconds between two checks whether this owner can still be found."""
 
 _LONGEST_END: Final = 1.0
-"""Seconds for what was said last to be taken by the other end."""
+"""Seconds for the other end to read what was sent last."""
 
 
 class Owner:
@@ -51,9 +51,9 @@ class Owner:
         """Prepare to serve this store.
 
         Args:
-            engine: the store's.
-            own: the producer of the client that belongs to this owner, and goes with it.
-            reclaim: seconds that clients have to say what they hold of an owner before.
+            engine: the store's engine.
+            own: the producer of the client that belongs to this owner, and ends with it.
+            reclaim: seconds that clients have to claim what they hold from a previous owner.
         """
         self._own = own
         self._reclaim = reclaim
@@ -77,27 +77,27 @@ class Owner:
 
     @property
     def clients(self) -> list[Session]:
-        """Return who is connected."""
+        """The sessions of the connected clients."""
         return [connection.session for connection in self._connections]
 
     async def start(self) -> None:
-        """Be found, and serve. The store has been recovered.
+        """Listen and serve. The store must have been recovered.
 
         Raises:
             StorageError: the system refused.
         """
         logs = [topic.log for topic in self.engine.topics.values() if isinstance(topic.log, TopicLog)]
-        # INVARIANT: nobody puts before this is known: a put that comes again is told from a new one by it.
+        # INVARIANT: nobody puts before this is loaded: it tells repeated puts from new ones.
         await self.engine.threads.call(_recall, logs)
-        # INVARIANT: likewise, of transactions.
+        # INVARIANT: nobody commits before this is loaded: it tells repeated transactions from new ones.
         await self.engine.committer.recall()
         known = self._read_clients()
         self._place.settle()
         self._listening = listen(self.engine.path)
         self._expected = known or {}
         waits = bool(self._expected) or (known is None and self._listening.after_crash)
-        # INVARIANT: until this step nothing was delivered: nobody but the opener has had a turn with the store. Nor was
-        # what had its last attempt given up: who holds it may live.
+        # INVARIANT: until this step nothing was delivered: no task but the opener's has run on the store. Nor was a
+        # message with no attempts left given up: its holder may be alive.
         self._hold_back(under_way=waits)
         self.engine.reclaiming = False
         if waits:
@@ -108,12 +108,12 @@ class Owner:
         self._watching = asyncio.get_running_loop().create_task(self._stay_found())
 
     async def _stay_found(self) -> None:
-        """Take the socket's name anew where somebody has deleted it: programs that clean up do so."""
+        """Take the socket's name again if it was deleted, as cleanup programs do."""
         while self._listening is not None:
             await asyncio.sleep(_LOOK)
             if self._listening.found:
                 continue
-            with suppress(StorageError):  # the directory was renamed, or has no room: it is tried again
+            with suppress(StorageError):  # the directory was renamed or is full: it is tried again
                 self._place.check()
                 before, self._listening = self._listening, listen(self.engine.path)
                 try:
@@ -125,15 +125,15 @@ class Owner:
 
     async def _accept_no_more(self) -> None:
         if self._accepting is not None:
-            # INVARIANT: whoever is connecting has connected: uvloop does not tell a connection that it ends before.
+            # INVARIANT: no connection is being set up: uvloop does not notify one that ends before it is.
             async with self._connecting:
                 self._accepting.cancel()
             await asyncio.gather(self._accepting, return_exceptions=True)
 
-    # --- who holds messages of the owner before
+    # --- clients that hold messages from the previous owner
 
     def _look_for_late(self) -> None:
-        """Go on without those who are gone. Who lives is late, as where the machine is busy, and may take longer."""
+        """Go on without clients that are gone. Those alive are late, as on a busy machine, and get more time."""
         self._expected = {producer: pid for producer, pid in self._expected.items() if lives(pid)}
         if self._expected and self.engine.loop.time() < self._overdue:
             self._reclaiming = self.engine.loop.call_later(self._reclaim, self._look_for_late)
@@ -170,7 +170,7 @@ class Owner:
         return os.path.join(self.engine.path, CLIENTS)
 
     def _read_clients(self) -> dict[int, int] | None:
-        """Return whom the owner before has served, and their processes; None where it did not say that."""
+        """Return the clients of the previous owner, with their processes; None if it did not note them."""
         try:
             with open(self._clients_path, "rb") as file:
                 found = json.loads(file.read(1 << 20))
@@ -182,26 +182,26 @@ class Owner:
         return {producer: pid for producer, pid in rows if pid > 0}
 
     def _note_clients(self) -> None:
-        """Write down whom this owner serves but itself. Never synced: after a power cut none of them is there."""
+        """Note the clients of this owner except itself. Never synced: after a power cut none of them is left."""
         clients = [session.client for session in self.clients]
         those = self._expected | {client.producer: client.pid for client in clients if client is not None}
         those.pop(self._own, None)
         try:
             if self._reclaiming is not None and not self._expected:
-                os.unlink(self._clients_path)  # it may be anybody who holds something
+                os.unlink(self._clients_path)  # anybody may hold something
                 return
-            # INVARIANT: who was served by the owner before, and has not come back yet, may hold something as well.
-            # CRASH: torn, it says nothing, and the next owner waits as long as it would for anybody.
+            # INVARIANT: clients of the previous owner that have not come back yet may hold something as well.
+            # CRASH: a torn file says nothing, and the next owner waits as long as it would for anybody.
             with open(self._clients_path, "wb") as file:
                 file.write(json.dumps(list(those.items())).encode())
         except OSError:
-            with suppress(OSError):  # without it, the next owner waits likewise
+            with suppress(OSError):  # without it, the next owner waits as long
                 os.unlink(self._clients_path)
 
     # --- the end
 
     def failed(self) -> None:
-        """See `Owning`: the store is let go, for whoever opens it next to read what is really there."""
+        """See `Owning`: the store is released, so that the next one to open it reads what is really there."""
         if self._failing is None:
             self._failing = asyncio.get_running_loop().create_task(self._give_up())
 
@@ -211,7 +211,7 @@ class Owner:
             await self.engine.close()
 
     async def close(self) -> None:
-        """Tell everybody to look for another owner, and serve no more."""
+        """Tell all clients to look for another owner, and stop serving."""
         if self._reclaiming is not None:
             self._reclaiming.cancel()
         if self._watching is not None:
@@ -226,7 +226,7 @@ class Owner:
         ending = [asyncio.ensure_future(connection.ended()) for connection in list(self._connections)]
         if ending and (await asyncio.wait(ending, timeout=_LONGEST_END))[1]:
             for connection in list(self._connections):
-                connection.abort()  # a client that does not take what is said
+                connection.abort()  # a client that does not read
         await asyncio.gather(*ending)
 
     async def _accept(self, listening: Listening) -> None:
@@ -235,7 +235,7 @@ class Owner:
             try:
                 sock, _ = await loop.sock_accept(listening.sock)
             except OSError:
-                await asyncio.sleep(0.1)  # no descriptors left, as a rule: somebody may let go of one
+                await asyncio.sleep(0.1)  # usually no descriptor is left: one may be freed soon
                 continue
             try:
                 async with self._connecting:
@@ -253,7 +253,7 @@ class Owner:
         return connection
 
     def gone(self, connection: _Connection) -> None:
-        """A connection has ended, and what its client held is given back."""
+        """Note that a connection has ended and its client's messages were given back."""
         self._connections.discard(connection)
         if self._accepting is not None and not self._accepting.done():  # else they are to come back to the next owner
             self._note_clients()
@@ -265,7 +265,7 @@ def _recall(logs: Sequence[TopicLog]) -> None:
 
 
 class _Connection(asyncio.Protocol):
-    """One client's, see `Wire`."""
+    """The connection of one client; see `Wire`."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner

@@ -1,4 +1,4 @@
-"""Where a store that is shared lies: on a disk of this machine, and still where it was when it was opened."""
+"""The location of a shared store: it must be on a local disk, and still where it was opened."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _NETWORK: Final = frozenset(
         "fuse.mfs", "fuse.mount-s3", "fuse.mountpoint-s3", "fuse.rclone", "fuse.s3fs", "fuse.seaweedfs", "fuse.sshfs",
     }
 )  # fmt: skip
-"""File systems that several machines may have at once, by the names that the kernel gives them."""
+"""File systems that several machines may mount at once, by their kernel names."""
 
 
 def refuse_network(directory: str) -> None:
-    """Make sure that the processes of this machine are the only ones that may have the store, as far as is known.
+    """Check that only processes of this machine can open the store, as far as is known.
 
-    Locks of a network's file system may hold on one machine only, or not at all, and the owner's socket never reaches
-    another: two machines would own the store at once.
+    Locks of a network file system may hold on one machine only, or not at all, and the owner's socket never reaches
+    another machine: two machines would own the store at once.
 
     Raises:
-        StorageError: it lies, or would be made, on a file system of a network.
+        StorageError: it is, or would be, on a network file system.
     """
     kind = _file_system(directory)
     if kind in _NETWORK:
@@ -43,7 +43,7 @@ def refuse_network(directory: str) -> None:
 
 
 def _file_system(directory: str) -> str | None:
-    """Return the kind of file system that a directory lies on, or would; None where the system does not say (Linux)."""
+    """Return the type of the file system that a directory is or would be on; None if unknown (Linux only)."""
     try:
         with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
             mounts = file.read().splitlines()
@@ -62,15 +62,15 @@ def _file_system(directory: str) -> str | None:
 
 
 class Place:
-    """The directory itself, whatever is called by its name later."""
+    """The identity of the directory, whatever has its path later."""
 
     def __init__(self, directory: str) -> None:
-        """Begin before the store is there."""
+        """Set up before the store is open."""
         self._directory = directory
         self._seen: os.stat_result | None = None
 
     def settle(self) -> None:
-        """The store is open: from now on it is this directory.
+        """Record the directory's identity, as the store is open now.
 
         Raises:
             StorageError: as mapped from the system's error.
@@ -81,10 +81,10 @@ class Place:
             raise storage_error(cause, self._directory) from cause
 
     def check(self) -> None:
-        """Make sure that what has the name is still the store that was opened.
+        """Check that the path still leads to the store that was opened.
 
         Raises:
-            StoreNotFoundError: it was renamed or removed; what may have its name now is another one.
+            StoreNotFoundError: it was renamed or removed; anything at its path now is another one.
             StorageError: as mapped from the system's error.
         """
         if self._seen is None:

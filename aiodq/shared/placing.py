@@ -1,4 +1,4 @@
-"""Puts of clients that an owner has accepted, until it is known what became of them."""
+"""Clients' puts that an owner has accepted, until their outcome is known."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["Placing", "Underway"]
 
 
 class Placing(PutResult):
-    """A put that waits for nothing but the log: who has asked is told in the step in which that is known.
+    """A put that waits only for the log: the client is told in the step in which the outcome is known.
 
     Attributes:
-        messages: how many.
+        messages: the number of messages.
     """
 
     hears: bool = True
 
     def __init__(self, messages: int, told: Callable[[Placing], None]) -> None:
-        """Have `told` called once, with `offset` or `error` being set."""
+        """Call `told` once, when `offset` or `error` is set."""
         self.messages = messages
         self._told = told
         self._waiter: asyncio.Future[range] | None = None
@@ -40,7 +40,7 @@ class Placing(PutResult):
         self._told(self)
 
     def failed(self, error: Exception) -> None:
-        """Likewise."""
+        """See `PutResult`."""
         if self._over:
             return
         self.error: Exception | None = error
@@ -53,11 +53,11 @@ class Placing(PutResult):
         return self.offset >= 0 or self.error is not None
 
     def waiter(self) -> asyncio.Future[range]:
-        """Return what tells the offsets to another connection, by which the same put has come again meanwhile."""
+        """Return a future of the offsets, for another connection over which the same put arrived again."""
         if self._waiter is None:
             self._waiter = asyncio.get_running_loop().create_future()
         return self._waiter
 
 
 Underway: TypeAlias = "dict[tuple[str, Origin], Placing | asyncio.Future[range]]"
-"""What is being put, by its topic and whose it is: a put that comes again meanwhile is not put again."""
+"""Puts in progress, by topic and origin: a put that arrives again meanwhile is not repeated."""

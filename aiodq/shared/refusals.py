@@ -1,4 +1,4 @@
-"""What a client's handles stand for no more: why it could not be opened, or that it was deleted."""
+"""A client's unusable handles: why the topic or channel could not be opened, or that it was deleted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["Refusals", "deletion"]
 
 _MOST: Final = 10_000
-"""So many handles are remembered, the last ones: what was said by one before its client could know is on its way for a
+"""Handles that are remembered, the latest ones: packets sent with one before its client could know arrive only for a
 moment."""
 
 
@@ -21,37 +21,37 @@ class _Refusal(NamedTuple):
 
 
 class Refusals:
-    """Those of one connection, in the order in which they came."""
+    """The refused handles of one connection, in order."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without refusals."""
         self._those: dict[int, _Refusal] = {}
 
     def __contains__(self, handle: int) -> bool:
-        """Return whether it was refused."""
+        """Return whether a handle was refused."""
         return handle in self._those
 
     def add(self, handle: int, error: Exception, topic: str = "") -> None:
-        """Remember why; and which topic it was, where that was one."""
-        # INVARIANT: the copy has no traceback, which would keep what the error came from.
+        """Add a handle with the reason, and with the topic's name if it was a topic."""
+        # INVARIANT: the copy has no traceback, which would keep the error's origin alive.
         self._those[handle] = _Refusal(copy(error), topic)
         if len(self._those) > _MOST:
             del self._those[next(iter(self._those))]
 
     def check(self, handle: int) -> None:
-        """Raise why something could not be opened, or is no more, if that is so."""
+        """Raise the reason if a handle was refused."""
         found = self._those.get(handle)
         if found is not None:
             raise copy(found.error)
 
     def topic(self, handle: int) -> str:
-        """Return the name of a topic that was deleted; an empty one where that is none."""
+        """Return the name of a deleted topic by its handle; empty if it is none."""
         found = self._those.get(handle)
         return "" if found is None else found.topic
 
 
 def deletion(topic: Topic) -> Exception | None:
-    """Return why nothing can be done with a topic any more, the store being open; None as long as it is there."""
+    """Return why a topic of an open store can no longer be used; None as long as it exists."""
     engine = topic._engine  # noqa: SLF001 - a session is a topic's other half
     if not engine.closed:
         return None

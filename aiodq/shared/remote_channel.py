@@ -1,6 +1,6 @@
-"""A channel of a process that does not own the store: what stands behind a `Channel` in place of its engine.
+"""A channel of a process that does not own the store: it replaces the engine behind a `Channel`.
 
-The messages are the same: they ask an engine, and here that one asks the owner.
+The messages are the same: they call an engine, and this one asks the owner.
 """
 
 from __future__ import annotations
@@ -41,38 +41,38 @@ if TYPE_CHECKING:
 __all__ = ["RemoteChannel"]
 
 _LOOK: Final = 0.05
-"""Seconds between two looks at a queue that was shut down, whether it is empty by now."""
+"""Seconds between two checks whether a queue that was shut down is empty."""
 
 _KEPT: Final = 1.0
-"""Seconds for which a message is kept that `get_nowait` has asked for in vain."""
+"""Seconds for which a message is kept after `get_nowait` has asked for one in vain."""
 
 
 _WINDOW: Final = 0.01
 _QUICK: Final = 16
-"""Who takes so many messages in so many seconds has more sent ahead, so that it need not wait for each."""
+"""Messages taken within `_WINDOW` seconds from which on more are prefetched, so that no getter waits for each."""
 
 _AHEAD: Final = 0.005
 _MOST_AHEAD: Final = 3000
-"""So many seconds' messages are sent ahead, and so many at most: while they are here, nobody else can have them."""
+"""Seconds' worth of messages to prefetch, and the most messages: while they are here, nobody else can have them."""
 
 _BACK_AT_ONCE: Final = 250
-"""Messages that are given back in one turn of the loop: to take them costs the owner some 6 microseconds each."""
+"""Messages given back in one turn of the loop: taking them costs the owner about 6 microseconds each."""
 
 _RESUMED: Final = 1000
-"""Messages of one RESUME: the answer may say of each alone what has become of it, and holds `JSON` bytes at most."""
+"""Messages of one RESUME: the answer may have a row for each, and must not exceed `JSON` bytes."""
 
 
 class RemoteChannel(RemoteSettlement):
-    """As `ChannelEngine`, of a channel that another process delivers.
+    """The counterpart of `ChannelEngine` for a channel that another process delivers.
 
     Attributes:
-        lease, bodies, until, monotonic: as there; no message is ever handed out by counting one up.
-        state: None, as nothing of it is known here.
-        counts: how many messages there are, as far as is known here.
+        lease, bodies, until, monotonic: as there; no message is ever handed out by incrementing a counter.
+        state: None, as none of it is known here.
+        counts: the message counts, as far as known here.
     """
 
     def __init__(self, topic: SettledTopic, name: str, options: ChannelOptions | None = None) -> None:
-        """Deliver what the owner sends."""
+        """Prepare to deliver what the owner sends."""
         super().__init__(topic, name, options)
         self.paused: bool = False
         self.shut: bool = False
@@ -100,21 +100,21 @@ class RemoteChannel(RemoteSettlement):
 
     @property
     def special(self) -> bool:
-        """Whether more is to be done with each message before whoever asked has it."""
+        """Whether each message needs more work before the getter has it."""
         return self.options.auto_ack
 
     async def known(self) -> None:
         """Wait until the owner has opened the channel.
 
         Raises:
-            AiodqError: why it will not, or that there is none.
+            AiodqError: the owner's refusal, or there is no owner.
         """
         await asyncio.shield(self._known)
 
-    # --- what the owner says; see `Listener`
+    # --- packets from the owner; see `Listener`
 
     def opened(self, facts: Mapping[str, Any]) -> None:
-        """The channel is there, and this is what it is like."""
+        """Note that the channel is open, with its options and state."""
         self.go_by(read_channel_options(facts.get("options", {})))
         self.paused = bool(facts.get("paused"))
         if not self._known.done():
@@ -126,7 +126,7 @@ class RemoteChannel(RemoteSettlement):
         end.add_done_callback(lambda done: self._ended(done.result()))
 
     def _ended(self, said: Said) -> None:
-        """The channel is no more, or has nothing to give; unless it is the owner that ended."""
+        """Handle the end of the channel, or an error of its delivery; not the end of the owner."""
         if isinstance(said, Fail) and not is_lost(said):
             self.refused(error_of(said))
         elif isinstance(said, Done) and (error := error_in(said.facts)) is not None:
@@ -134,22 +134,22 @@ class RemoteChannel(RemoteSettlement):
             self._ask_the_end()
 
     def _has_nothing(self, error: Exception) -> None:
-        """Tell who waits why nothing comes: all of them where nothing will."""
+        """Raise an error in the next getter, or in all of them if nothing will ever come."""
         if isinstance(error, QueueShutDown):
             self._wait_queue.end(error)
         else:
             self._wait_queue.fail_next(error)
 
     def refused(self, error: Exception) -> None:
-        """From now on `error` goes to everyone who wants something of the channel."""
+        """Raise `error` in every getter of the channel from now on."""
         self.end_with(error)
         if not self._known.done():
             self._known.set_exception(error)
-            self._known.exception()  # it may be that nobody asks
+            self._known.exception()  # perhaps nobody asks
         self.told(error)
 
     def told(self, error: Exception) -> None:
-        """Who waits is told, and may try again."""
+        """Raise an error in all waiters, which may try again."""
         if isinstance(error, QueueShutDown):
             self.end_with(error)
             for waiting in (self._returning, self._renewing, self._ends, self._looking_ahead):
@@ -160,7 +160,7 @@ class RemoteChannel(RemoteSettlement):
         self._release_idlers()
 
     def heard(self, said: Heard, epoch: int) -> None:
-        """The owner has something to say of the channel."""
+        """Handle a packet about the channel."""
         if isinstance(said, Figures):
             self.counts.heard(said)
         elif isinstance(said, Deliver):
@@ -169,19 +169,19 @@ class RemoteChannel(RemoteSettlement):
             for each in said.ranges:
                 self.lose(range(each.delivery, each.delivery + each.messages))
             if self._ready:
-                # What nobody has taken yet is not handed out any more: somebody else may have it by now.
+                # What is not taken yet is no longer handed out: somebody else may have it by now.
                 self._ready.keep(self._holdings.free_of)
                 self._want()
 
     def _delivered(self, said: Deliver, epoch: int) -> None:
-        """Messages have come, for those who wait."""
+        """Add arrived messages, and wake getters."""
         if epoch != self._epoch:
             return
         for batch in decode_messages(said.frames, said.first):
-            # Numbers of this process's own: those of two owners may be the same.
+            # Numbers of this process's own: two owners may use the same.
             count = len(batch.columns.bodies)
             number, self._number = self._number, self._number + count
-            # It is no `Settlement`, and has all of one that a message asks for.
+            # Not a `Settlement`, but with everything that a message needs of one.
             settles = cast("Settlement", self)
             lease = MessageLease(
                 self._topic.name, batch, number=number, attempts=said.attempts, channel_engine=settles,
@@ -195,7 +195,7 @@ class RemoteChannel(RemoteSettlement):
         self._withdraw_unless_wanted()
 
     def reopened(self, epoch: int) -> None:
-        """An owner knows nothing of what was wanted and held here: what nobody has taken is its own to deliver anew."""
+        """Start again with another owner: it delivers anew what was not taken here."""
         before, self._epoch, self._got, self._wanted = self._epoch, epoch, 0, 0
         for numbers in self._ready.take_back():
             self.forget(numbers)
@@ -206,10 +206,10 @@ class RemoteChannel(RemoteSettlement):
             asyncio.gather(*answers).add_done_callback(lambda done: self._claimed(done.result(), epoch))
 
     def _claimed(self, answers: list[Said], epoch: int) -> None:
-        """An owner has said what of it is still this process's."""
+        """Handle the owner's answer about which messages this process still holds."""
         facts = [said.facts or {} for said in answers if isinstance(said, Done)]
         if epoch != self._epoch or len(facts) != len(answers):
-            return  # the next owner is asked anew
+            return  # the next owner is asked again
         try:
             held = understood(partial(read_held, most=len(self._holdings)), facts, "RESUME")
         except ProtocolError as error:
@@ -224,7 +224,7 @@ class RemoteChannel(RemoteSettlement):
             self._tell_owner(lambda handle: Want(handle, wanted))
 
     def _look_how_quick(self) -> None:
-        """See how many messages are to be sent ahead of those who ask: as many as are taken within a moment."""
+        """Adjust the prefetch: as many messages as are taken within `_AHEAD` seconds."""
         now = self.monotonic()
         elapsed = now - self._since
         if elapsed < _WINDOW:
@@ -236,7 +236,7 @@ class RemoteChannel(RemoteSettlement):
             self._looking_ahead = asyncio.get_running_loop().call_later(_WINDOW, self._look_ahead)
 
     def _look_ahead(self) -> None:
-        """See whether what was sent ahead is still taken as quickly; else it is for others."""
+        """Check whether prefetched messages are still taken as quickly; otherwise give them back."""
         self._looking_ahead = None
         self._look_how_quick()
         if self._ahead:
@@ -260,11 +260,11 @@ class RemoteChannel(RemoteSettlement):
 
     @property
     def finished(self) -> bool:
-        """Shut down, with nothing ready as far as is known here."""
+        """Whether it is shut down with nothing ready, as far as known here."""
         return self.shut and (self.shut_now or self._through)
 
     def take_next(self, store_ref: object) -> Message | None:
-        """Hand out what is here already; None where nothing is."""
+        """Hand out a message that is here already; None if there is none."""
         if not self._ready or self.shut_now:
             return None
         message = self._ready.take(store_ref)
@@ -272,13 +272,13 @@ class RemoteChannel(RemoteSettlement):
         return message
 
     def _took(self, count: int) -> None:
-        """So many are taken: have more sent ahead, if that is done."""
+        """Count taken messages, and prefetch more if that is on."""
         self._taken += count
         if self._ahead and self._got - len(self._ready) + self._ahead - self._wanted > self._ahead // 2:
             self._want()
 
     def take(self, store_ref: object, *, cold: bool = False) -> Message | None:
-        """As `take_next`; with `cold` one is asked for that the next call may find."""
+        """Hand out as `take_next` does; with `cold`, also request a message for the next call."""
         message = self.take_next(store_ref)
         if message is None and cold and self._returning is None and not self.shut:
             self._want(1)
@@ -291,7 +291,7 @@ class RemoteChannel(RemoteSettlement):
             self._withdraw()
 
     def take_run(self, most: int, store_ref: object) -> list[Message]:
-        """Hand out up to so many that are here already."""
+        """Hand out up to `most` messages that are here already."""
         if not self._ready or self.shut_now:
             return []
         taken = self._ready.take_run(most, store_ref)
@@ -299,28 +299,28 @@ class RemoteChannel(RemoteSettlement):
         return taken
 
     def turn_is_over(self, _taken: int, _most: int) -> bool:
-        """Return whether others are to have their turn: what is here was sent, and is no endless stream."""
+        """Return whether other tasks are to have their turn: never, as what is here is limited."""
         return False
 
     def begin_turn(self) -> None:
-        """Others had their turn."""
+        """Do nothing: turns are not counted here."""
 
     def note_deliveries(self) -> None:
-        """Write down what was handed out: the owner does before it delivers."""
+        """Do nothing: the owner notes deliveries before it sends them."""
 
     @property
     def ready(self) -> int:
-        """How many messages may be delivered, as far as is known here."""
+        """The number of messages that may be delivered, as far as known here."""
         return self.counts.ready + len(self._ready)
 
     @property
     def flying(self) -> int:
-        """How many messages are handed out and not settled, as far as is known here."""
+        """The number of messages handed out and not settled, as far as known here."""
         return max(self.counts.flying - len(self._ready), 0)
 
     @contextmanager
     def wanting(self, more: int) -> Iterator[None]:
-        """Have so many more sent than somebody waits for, as long as the block lasts."""
+        """Request `more` messages than getters wait for, as long as the block lasts."""
         self._waiting += more
         try:
             yield
@@ -333,9 +333,9 @@ class RemoteChannel(RemoteSettlement):
 
         Raises:
             QueueShutDown: shut down, and nothing is ready.
-            AiodqError: what the owner says, or that there is none.
+            AiodqError: the owner's error, or there is no owner.
 
-        Cancellation: nothing is taken, and the wake-up goes to the next who waits.
+        Cancellation: nothing is taken, and the wake-up goes to the next waiter.
         """
         self._waiting += 1
         try:
@@ -360,12 +360,12 @@ class RemoteChannel(RemoteSettlement):
             asyncio.get_running_loop().call_soon(self._withdraw_unless_wanted)
 
     def _withdraw_unless_wanted(self) -> None:
-        """Give back what nobody waits for; who has got a message and asks for the next has had a turn for that."""
+        """Give back what nobody waits for; a getter that asks for the next message has had a turn for that."""
         if not (self._waiting or self._returning or self._ahead):
             self._withdraw()
 
     def _withdraw(self, waiting: int = 0) -> None:
-        """No more than so many wait: what is here besides, or crosses on the way, is for others."""
+        """Keep messages for `waiting` getters; give others back, also those still on their way."""
         kept = min(waiting, len(self._ready))
         wanted = self._got + waiting - kept
         if self._wanted > wanted:
@@ -378,14 +378,14 @@ class RemoteChannel(RemoteSettlement):
             asyncio.get_running_loop().call_soon(self._withdraw_more)
 
     def _withdraw_more(self) -> None:
-        """Go on giving back, unless it is wanted by now."""
+        """Continue giving back, unless the messages are wanted by now."""
         if not (self._ahead or self._returning):
             self._withdraw(self._waiting)
 
     # --- the end
 
     async def idle(self, *, handlers_only: bool = False) -> None:
-        """Wait until nobody in this process works on a message any more; with `handlers_only`, no consumer.
+        """Wait until nobody in this process works on a message; with `handlers_only`, until no consumer runs.
 
         Cancellation: nothing changes.
         """
@@ -409,7 +409,7 @@ class RemoteChannel(RemoteSettlement):
                 waiter.set_result(None)
 
     def shut_down(self, *, immediate: bool, over: QueueShutDown | None = None) -> None:
-        """Let this process's getters go on until nothing is ready, or end them at once; others go on."""
+        """Let this process's getters continue until nothing is ready, or end them at once; other processes continue."""
         del over
         self.shut = True
         self.shut_now = self.shut_now or immediate
@@ -420,7 +420,7 @@ class RemoteChannel(RemoteSettlement):
         self.wake(everybody=True)
 
     async def _look_for_the_end(self) -> None:
-        """Ask until nothing is ready and nothing of this process is on its way."""
+        """Poll until nothing is ready and nothing for this process is on its way."""
         while self.error is None and not self.shut_now:
             await self._topic.put_buffer.settled()
             try:
@@ -435,10 +435,10 @@ class RemoteChannel(RemoteSettlement):
         self.wake(everybody=True)
 
     async def refresh(self) -> None:
-        """Have the counts told anew.
+        """Request the current counts.
 
         Raises:
-            AiodqError: what the owner says, or that there is none.
+            AiodqError: the owner's error, or there is no owner.
         """
         await self.known()
         await self._topic.link.call("refresh", topic=self._topic.name, channel=self.name)

@@ -1,4 +1,4 @@
-"""Errors as an owner says them, and as they are raised in the process that has asked."""
+"""Errors as an owner sends them, and as they are raised in the client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TEXTS: Final = ("name", "path", "text")
 
 
 def fail_of(error: Exception) -> Fail:
-    """Return an error as an owner says it."""
+    """Return an error as an owner sends it."""
     position = getattr(error, "position", None)
     text = str(getattr(error, "message", None) or error).encode()[:_LONGEST].decode(errors="ignore")
     return Fail(
@@ -36,24 +36,24 @@ def fail_of(error: Exception) -> Fail:
 
 
 def gone(directory: str) -> Fail:
-    """Return what stands for an answer that does not come any more."""
+    """Return the substitute for an answer that will not come."""
     return fail_of(OwnerLostError("the owner of the store went before it answered", directory))
 
 
 def is_lost(said: Fail) -> bool:
-    """Return whether it is for the next owner to answer."""
+    """Return whether the next owner is to answer."""
     return said.name == OwnerLostError.__name__
 
 
 def stalled(directory: str, pid: int) -> Fail:
-    """Return what stands for an answer that takes too long."""
+    """Return the substitute for an answer that takes too long."""
     who = f"the owner of the store, process {pid}," if pid else "whoever owns the store"
     text = f"{who} does not answer: its event loop is blocked, or it was stopped"
     return fail_of(OwnerStalledError(text, directory, pid=pid))
 
 
 def error_of(said: Fail) -> Exception:
-    """Return the error that an owner had, to be raised here."""
+    """Return an owner's error, to be raised here."""
     kind = _kind(aiodq.errors, said.name) or _kind(queue_errors, said.name)
     if kind is None:
         return AiodqError(f"{said.name}: {said.text}")
@@ -72,12 +72,12 @@ def error_of(said: Fail) -> Exception:
 
 
 def error_facts(error: Exception) -> dict[str, Any]:
-    """Return an error as an owner says it in answer to something that was done."""
+    """Encode an error in the facts of a successful answer."""
     return asdict(fail_of(error))
 
 
 def error_in(facts: Mapping[str, Any] | None) -> Exception | None:
-    """Return the error that such an answer tells of, or None where it tells of none."""
+    """Return the error encoded in the facts of an answer, or None if there is none."""
     said = facts or {}
     if {each.name for each in fields(Fail)} != said.keys() or not all(isinstance(said[name], str) for name in _TEXTS):
         return None

@@ -1,4 +1,4 @@
-"""What happens in a store that another process owns: asked of the owner, for those who listen here."""
+"""The events of a store that another process owns, requested from the owner for listeners here."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["RemoteEvents"]
 
 _AGAIN: Final = 0.5
-"""Seconds after which is asked again, where there was no owner to ask."""
+"""Seconds after which the request is repeated if there was no owner."""
 
 
 class RemoteEvents:
-    """Those of one process who listen.
+    """The listeners of one process.
 
-    Of what happens while one owner follows another, some may be told twice, or by nobody.
+    Events during a change of owners may be reported twice or not at all.
     """
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
-        """Ask over this link, and this loop."""
+        """Use this link and this loop."""
         self._link = link
         self._loop = loop
         self._streams: dict[int, ref[Events]] = {}
@@ -76,10 +76,10 @@ class RemoteEvents:
             self._end(number)
 
     def _told(self, number: int, said: object) -> None:
-        """Hand on what the owner says.
+        """Pass on what the owner sends.
 
         Raises:
-            ProtocolError: no owner says that.
+            ProtocolError: the answer violates the protocol.
         """
         stream = self._streams[number]()
         if stream is None:
@@ -103,7 +103,7 @@ class RemoteEvents:
             await self._link.call("deaf", {"listener": number}, once=True)
 
     def close(self) -> None:
-        """The store is closed: everybody comes to the end."""
+        """End all listeners, as the store is closed."""
         self._over = True
         for task in list(self._tasks):
             task.cancel()

@@ -1,4 +1,4 @@
-"""Puts of a process that does not own the store: what stands behind a topic in place of its put buffer."""
+"""Puts of a process that does not own the store: they replace the put buffer behind a topic."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ T = TypeVar("T")
 _MOST_WAITING: Final = 100_000
 _AT_ONCE: Final = 1000
 _PUT_BYTES: Final = 1 << 20
-"""Messages of one put, and their bytes: those of a turn of the loop go together, though each is stored for itself."""
+"""Most messages and bytes of one packet: the messages of one turn of the loop are sent together, each its own put."""
 
 
 class ShortCut:
-    """As `GroupCommit`, where nothing can be written at once; `RemotePuts` makes short work of what is but a body.
+    """The counterpart of `GroupCommit`: nothing is written at once, but plain bodies take a fast path in `RemotePuts`.
 
     Attributes:
-        inline, lone: as there.
-        accept: likewise.
+        inline, lone: as in `GroupCommit`.
+        accept: as in `GroupCommit`.
     """
 
     inline: bool = False
@@ -58,15 +58,15 @@ class ShortCut:
         self.accept: Callable[[object], asyncio.Future[int] | None] = puts.accept_plain
 
     def accept_nowait(self, _body: object) -> None:
-        """Leave it to the buffer."""
+        """Leave the message to the buffer."""
 
     def put_many_now(self, _bodies: object, _cost: int) -> int:
-        """Likewise."""
+        """Leave the messages to the buffer."""
         return NOT_NOW
 
 
 class PuttingTopic(Protocol):
-    """What is needed of the topic that is put into: `aiodq.shared.remote_topic.RemoteTopic` has it."""
+    """What is needed of the topic; `aiodq.shared.remote_topic.RemoteTopic` implements it."""
 
     name: str
     options: StoreOptions
@@ -76,12 +76,12 @@ class PuttingTopic(Protocol):
 
     @property
     def together(self) -> bool:
-        """Whether one put of several that go together cannot be refused without the others."""
+        """Whether no put can be refused alone, so that several may be sent together."""
         ...
 
     @property
     def usable(self) -> bool:
-        """Whether the topic can be used, as far as that does not depend on who calls."""
+        """Whether the topic can be used, regardless of the caller."""
         ...
 
     def check(self) -> None:
@@ -89,20 +89,20 @@ class PuttingTopic(Protocol):
         ...
 
     def is_full(self) -> bool:
-        """Return whether the backlog's bound was reached, as far as is known here."""
+        """Return whether the backlog's bound is reached, as far as known here."""
         ...
 
     def placed(self, offsets: range) -> None:
-        """Messages of this process are in the log."""
+        """Note that messages of this process are in the log."""
         ...
 
 
 class RemotePuts:
-    """Takes messages in, and sends all that come in one turn of the loop together; as `PutBuffer`.
+    """The counterpart of `PutBuffer`: it accepts messages, and sends those of one turn of the loop together.
 
     Attributes:
-        pending: messages accepted, of which the owner has not said that they are stored.
-        shut: no more is accepted.
+        pending: the number of accepted messages that the owner has not confirmed.
+        shut: whether no more is accepted.
     """
 
     def __init__(self, topic: PuttingTopic) -> None:
@@ -144,18 +144,18 @@ class RemotePuts:
         """Return what is to be stored of a draft besides its body.
 
         Raises:
-            InvalidMessageError: it cannot be.
+            InvalidMessageError: it cannot be stored.
         """
         return checked(draft, self._topic.clock.now_ns)
 
     def moment(self) -> Callable[[], int]:
-        """As `PutBuffer.moment`."""
+        """See `PutBuffer.moment`."""
         return cache(self._topic.clock.now_ns)
 
     def accepted_many(
         self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
     ) -> list[tuple[Accepted, bytes]]:
-        """As `PutBuffer.accepted_many`."""
+        """See `PutBuffer.accepted_many`."""
         check_bodies(bodies)
         now_ns = self.moment()
         return self.accepted_all(bodies, checked(common, now_ns), now_ns)
@@ -166,7 +166,7 @@ class RemotePuts:
         shared: Accepted,
         now_ns: Callable[[], int],
     ) -> list[tuple[Accepted, bytes]]:
-        """As `PutBuffer.accepted_all`."""
+        """See `PutBuffer.accepted_all`."""
         return [
             (checked(item, now_ns), self.body(item.body)) if isinstance(item, Draft) else (shared, self.body(item))
             for item in bodies
@@ -175,10 +175,10 @@ class RemotePuts:
     # --- accepting
 
     def accept(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
-        """Take a message in; the future gives its offset once the owner says that it is durable."""
+        """Accept a message; the future gives its offset once the owner confirms that it is durable."""
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self._lone and not self.pending:
-            # Who puts one message after the other does not wait for others who put in this turn.
+            # A sole producer that awaits each put does not wait for others in this turn.
             self._add(message, body, waiter)
             self._send()
         else:
@@ -187,7 +187,7 @@ class RemotePuts:
         return waiter
 
     def accept_plain(self, body: object) -> asyncio.Future[int] | None:
-        """As `accept`, of a message that is nothing but a body; None where that has to wait, if only for its error."""
+        """Accept a message that is only a body; None if it has to wait, if only for its error."""
         topic, pending, loop = self._topic, self.pending, self._loop
         options = topic.options
         if type(body) is not bytes or not options.min_message_bytes <= len(body) <= options.max_message_bytes:
@@ -196,11 +196,11 @@ class RemotePuts:
             return None
         try:
             here = asyncio.get_running_loop() is loop
-        except RuntimeError:  # there is none in this thread, or none of this process, which was forked
+        except RuntimeError:  # no loop runs in this thread, or it is the parent's, before a fork
             here = False
         if not here or not topic.usable:
             return None
-        # What `accept` does, but for the calls: a crowd of tasks comes here for each of its puts.
+        # The same as `accept`, without its calls: a crowd of tasks comes here for each put.
         batch, cost = self._batch, len(body) + OVERHEAD
         waiter: asyncio.Future[int] = loop.create_future()
         self.pending = pending + 1
@@ -214,10 +214,10 @@ class RemotePuts:
         return waiter
 
     def accept_nowait(self, message: Accepted, body: bytes) -> PutResult:
-        """As `accept`, for who need not wait.
+        """Accept a message for a caller that does not wait.
 
         Raises:
-            QueueFull: no room now, as far as is known here.
+            QueueFull: no room now, as far as known here.
             QueueShutDown: no more is accepted.
         """
         self._check_shut()
@@ -231,25 +231,25 @@ class RemotePuts:
         return result
 
     def accept_columns(self, columns: Columns, cost: int) -> asyncio.Future[range]:
-        """Take messages in that are stored all or not at all; the future gives their offsets."""
+        """Accept messages that are stored as a whole or not at all; the future gives their offsets."""
         waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
         alone = not self._batch.count
         self._batch.add_part(Part(columns, [waiter], atomic=True, cost=cost))
         self._count(len(columns.bodies), cost)
         if alone:
-            self._send()  # it would never go together with others
+            self._send()  # it would never be combined with others
         return waiter
 
     async def enter_one(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
-        """As `accept`, as soon as there is room, after those who came before."""
+        """Accept a message as soon as there is room, in order of the calls."""
         if not self._gate.locked() and self._has_room():
             return self.accept(message, body)
         return await self.enter(partial(self.accept, message, body))
 
     async def enter(self, accept: Callable[[], T]) -> T:
-        """Have messages accepted as soon as there is room for them in memory, after those who came before.
+        """Call `accept` as soon as there is room in memory, in order of the calls.
 
-        Cancellation: nothing was accepted, and the turn goes to the next who waits.
+        Cancellation: nothing was accepted, and the turn goes to the next waiter.
         """
         async with self._gate:
             while not (self._has_room() or self.shut):
@@ -279,11 +279,11 @@ class RemotePuts:
         )  # fmt: skip
 
     def full(self) -> bool:
-        """Return whether a put would have to wait or be refused now, as far as is known here."""
+        """Return whether a put would have to wait or be refused now, as far as known here."""
         return not self._has_room() or self._topic.is_full()
 
     def withdrawn(self) -> None:
-        """Somebody who waited was cancelled: what was not sent yet is looked through for it when it is."""
+        """Note that a waiter was cancelled, so that sending skips its message if it is still unsent."""
         self._batch.cancelled = True
 
     # --- sending
@@ -311,11 +311,11 @@ class RemotePuts:
             frames = encode_messages(part.columns, self._topic.clock.now_ns())
             told = partial(self._told, part, number)
             self._topic.link.put(self._topic.name, Putting(frames, messages, not part.atomic, told))
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait are told
+        except Exception as error:  # noqa: BLE001 - whatever it is, the waiters are told
             self._told(part, number, error)
 
     def _told(self, part: Part, number: int, found: range | Exception) -> None:
-        """The owner has said what became of a part."""
+        """Handle the outcome of a part."""
         if isinstance(found, Exception):
             part.fail(found)
         else:
@@ -333,7 +333,7 @@ class RemotePuts:
         self._roomy.set()
 
     async def settled(self) -> None:
-        """Wait until the owner has said of everything accepted before what became of it.
+        """Wait until the outcome of everything accepted before is known.
 
         Cancellation: nothing changes.
         """
@@ -352,14 +352,14 @@ class RemotePuts:
                 waiter.set_result(None)
 
     def shut_down(self, over: QueueShutDown | None = None) -> None:
-        """Accept no more; who waits for room is told."""
+        """Accept no more, and tell those that wait for room."""
         self.shut = True
         self._over = over or self._over
         self._roomy.set()
 
 
 def _pieces(part: Part, most: int) -> Iterator[Part]:
-    """Yield a part as puts of up to so many messages and about a MiB, where they need not be stored together."""
+    """Split a part into puts of up to `most` messages and about a MiB each, unless it is atomic."""
     if part.atomic or (len(part.waiters) <= most and part.cost <= _PUT_BYTES):
         yield part
         return

@@ -1,4 +1,4 @@
-"""What a process that does not own the store has of a channel's messages, and how it has them settled."""
+"""The messages of a channel that a process holds without owning the store, and how it settles them."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _NOBODY: Final = 0
 """No owner's epoch."""
 
 _RENEWALS: Final = 3
-"""So often in each `visibility_timeout` the time of messages begins anew that are worked off."""
+"""How often in each `visibility_timeout` the timeout of messages being processed is restarted."""
 
 
 class SettledTopic(Protocol):
-    """What is needed of the channel's topic: `aiodq.shared.remote_topic.RemoteTopic` has it."""
+    """What is needed of the channel's topic; `aiodq.shared.remote_topic.RemoteTopic` implements it."""
 
     name: str
     link: Link
@@ -62,17 +62,17 @@ class SettledTopic(Protocol):
 
 
 class _Settling:
-    """Messages that are to be settled, until an owner has said that they are.
+    """A settlement of messages, until an owner confirms it.
 
     Attributes:
-        numbers: by which they are known here, as ranges.
-        say: what is said of them; None for acks, which are said together.
-        back: they are ready again then.
-        final: they are never delivered again then.
-        superseded: the offset of one that was delivered again all the same, or None.
-        lost: the owner has said that some were not in flight any more.
-        over: it has answered; with why not, if that is so, as `refusal`.
-        waiters: who waits for that.
+        numbers: the messages' numbers here, as ranges.
+        say: builds the packet; None for acks, which are sent together.
+        back: whether the messages are ready again then.
+        final: whether the messages are never delivered again then.
+        superseded: the offset of a message that was delivered again all the same, or None.
+        lost: whether the owner has reported some as no longer in flight.
+        over: whether it has answered; `refusal` is the reason if it refused.
+        waiters: those that wait for the answer.
     """
 
     __slots__ = ("back", "final", "heard_of", "lost", "numbers", "over", "refusal", "say", "superseded", "waiters")
@@ -92,12 +92,12 @@ class _Settling:
         self.waiters: list[asyncio.Future[None]] = []
 
     def end(self, refusal: Exception | None) -> None:
-        """An owner has settled them, or will not."""
+        """Note that an owner has settled them, or refused to."""
         self.over, self.refusal = True, refusal
         self.tell(refusal)
 
     def tell(self, error: Exception | None) -> None:
-        """Let those go on who wait."""
+        """Wake all waiters."""
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
             if waiter.done():
@@ -108,10 +108,10 @@ class _Settling:
                 waiter.set_exception(error)
 
     async def wait(self) -> None:
-        """Wait for an owner to have settled them.
+        """Wait until an owner has settled them.
 
         Raises:
-            AiodqError: why it has not.
+            AiodqError: why it did not.
 
         Cancellation: they are settled all the same.
         """
@@ -124,17 +124,17 @@ class _Settling:
 
 
 class Together:
-    """Messages that one call settles: awaited, it ends once an owner has said that all of them are."""
+    """The settlements of one call: awaiting it waits until an owner has confirmed all of them."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without settlements."""
         self.those: list[_Settling] = []
 
     def __await__(self) -> Generator[Any, None, None]:
         """Wait for the owner.
 
         Raises:
-            NotInFlightError: some were taken away before.
+            NotInFlightError: some messages were taken away before.
         """
         return self._wait().__await__()
 
@@ -144,19 +144,19 @@ class Together:
 
 
 class RemoteSettlement:
-    """As `Settlement`, of a channel that another process delivers: by numbers of its own, which no two owners share.
+    """The counterpart of `Settlement` for a channel that another process delivers, with message numbers of its own.
 
-    What is settled is asked of the owner, and of the next one, until one says that it is done.
+    A settlement is sent to the owner, and to the next one, until one confirms it.
 
     Attributes:
-        state: None, as nothing of it is known here.
-        counts: how many messages there are, as far as is known here.
-        named: the options that this process has named for the channel, or None.
-        error: why the channel cannot be used any more, or None.
+        state: None, as none of it is known here.
+        counts: the message counts, as far as known here.
+        named: the options that this process has given for the channel, or None.
+        error: why the channel can no longer be used, or None.
     """
 
     def __init__(self, topic: SettledTopic, name: str, options: ChannelOptions | None) -> None:
-        """Begin with nothing in hand."""
+        """Start without messages."""
         self.name = name
         self.options: ChannelOptions = options or ChannelOptions()
         self.named: ChannelOptions | None = None
@@ -184,7 +184,7 @@ class RemoteSettlement:
 
     @property
     def place(self) -> str:
-        """Which channel of which topic this is, in words."""
+        """The topic's and the channel's name, for texts."""
         return f"{self._topic.name!r}, channel {self.name!r}"
 
     def _request(self, said: Callable[[int], Said]) -> asyncio.Future[Said]:
@@ -194,27 +194,27 @@ class RemoteSettlement:
         self._topic.link.tell(said, self._topic.name, self.name)
 
     def go_by(self, options: ChannelOptions) -> None:
-        """Go by these options, as the owner does."""
+        """Apply the owner's options."""
         self.options = options
 
     def end_with(self, error: Exception) -> None:
-        """Nothing more can be had of the channel, for this reason, unless there is another one already."""
+        """Make the channel unusable for this reason, unless there is an earlier one."""
         self.error = self.error or error
 
-    # --- what is in hand
+    # --- messages held
 
     @property
     def in_hand(self) -> int:
-        """How many messages are in this process's hands, and not about to leave them."""
+        """The number of messages that this process holds and is not about to settle."""
         return self._holdings.free
 
     def forget(self, numbers: range) -> None:
-        """Messages are the owner's again, which knows that."""
+        """Drop messages that have returned to the owner, which knows that."""
         self._holdings.drop(numbers)
 
     def lose(self, deliveries: range) -> None:
-        """Messages were taken away, known by their delivery numbers; of what is being settled the owner says that."""
-        # Until it has said what it left here, it has delivered nothing of what was asked for.
+        """Drop messages that the owner took away, by delivery number; those being settled wait for its answer."""
+        # Until it has answered RESUME, it has delivered none of the messages that were claimed.
         staying = self._holdings.lose(deliveries, 0 if self._resumed else self._asked)
         if staying:
             lost = set().union(*staying)
@@ -223,19 +223,19 @@ class RemoteSettlement:
         self._dropped()
 
     def _dropped(self) -> None:
-        """Something is in hand no more."""
+        """Note that fewer messages are held."""
 
     def to_resume(self) -> tuple[Held, ...]:
-        """Return what is in hand, which another owner is to leave there; `resumed` tells what it has."""
+        """Return what is held, to claim it from another owner; `resumed` receives the answer."""
         self._drop_superseded()
         self._resumed = not self._holdings
         self._asked = self._number
         return self._holdings.held()
 
     def _drop_superseded(self) -> None:
-        """Settle nothing more of messages that the owner before has delivered anew meanwhile."""
-        # INVARIANT: an owner knows what is in hand by its offset. Of two that have the same one, what is still to be
-        # said of the first would be done to the second, on which somebody works.
+        """Settle no message that the previous owner has redelivered meanwhile."""
+        # INVARIANT: an owner knows a held message by its offset. If two have the same offset, what is still to be said
+        # of the first would be done to the second, which somebody is processing.
         superseded = self._holdings.drop_superseded()
         if not superseded:
             return
@@ -245,8 +245,8 @@ class RemoteSettlement:
                 settling.superseded = next(gone, settling.superseded)
 
     def resumed(self, given: Mapping[int, int]) -> None:
-        """What an owner has left here, by offset, has these delivery numbers now; the rest is settled, or others'."""
-        # INVARIANT: only what was asked for. The owner may have delivered something since then, before it answered.
+        """Take over the delivery numbers that an owner left here, by offset; the rest is settled, or others'."""
+        # INVARIANT: only what was claimed. The owner may have delivered more since then, before it answered.
         self._holdings.renumber(given, self._asked)
         self._resumed = True
         self._let_claimers_go()
@@ -256,17 +256,17 @@ class RemoteSettlement:
             self._send(settling)
         self._dropped()
 
-    # --- what a message asks
+    # --- calls from messages
 
     def check_context(self) -> None:
         """Raise if the store belongs to another loop or process than the caller's."""
         self._topic.check_context()
 
     def check(self, offset: int, delivery: int) -> None:
-        """Raise unless the message is in this process's hands.
+        """Raise unless this process holds the message.
 
         Raises:
-            NotInFlightError: it is not.
+            NotInFlightError: it does not.
         """
         if self.error is not None:
             raise self.error
@@ -274,22 +274,22 @@ class RemoteSettlement:
             raise NotInFlightError(f"message {offset} is not in flight here any more")
 
     def check_all(self, start: int, stop: int, delivery: int) -> None:
-        """As `check`, of several messages, delivered one after the other."""
+        """Check several messages with consecutive delivery numbers."""
         for number, offset in enumerate(range(start, stop), delivery):
             self.check(offset, number)
 
     def holds(self, offset: int, held: int) -> bool:
-        """Return whether a message is still held by that number."""
+        """Return whether a message is still held under that number."""
         return self._holdings.is_free(offset, held)
 
     def ack(self, offset: int, delivery: int) -> None:
-        """Settle a message; `commit` waits until the owner says that it is durable."""
+        """Settle a message; `commit` waits until the owner confirms that it is durable."""
         if self.error is not None or not self._holdings.take_one(offset, delivery):
             self.check(offset, delivery)
         self._begin(_Settling([_one(delivery)], None))
 
     def ack_many(self, deliveries: Sequence[tuple[int, int]]) -> None:
-        """Settle messages: all of them, or, where one cannot be, none."""
+        """Settle messages: all of them, or none if one cannot be settled."""
         for offset, delivery in deliveries:
             self.check(offset, delivery)
         if deliveries:
@@ -305,7 +305,7 @@ class RemoteSettlement:
             self._together = None
 
     def ack_run(self, lease: Lease, first: int, count: int) -> None:
-        """Settle so many messages of a lease."""
+        """Settle `count` messages of a lease."""
         numbers = range(lease.number + first, lease.number + first + count)
         if self.error is not None or not self._holdings.all_free(numbers):
             for index in range(first, first + count):
@@ -316,7 +316,7 @@ class RemoteSettlement:
     def nack(
         self, batch: Batch, delivery: int, attempts: int, delay: int | None = None, cause: Cause = NO_CAUSE
     ) -> int | None:
-        """Make a message ready again; as `Settlement.nack`."""
+        """Make a message ready again; see `Settlement.nack`."""
         options = self.options
         if options.max_attempts is not None and attempts >= options.max_attempts:
             self.reject(batch, delivery, attempts, f"delivered {attempts} times{cause.note}", cause)
@@ -344,7 +344,7 @@ class RemoteSettlement:
         self._give_back([_one(delivery)])
 
     def give_back(self, numbers: Iterable[range]) -> None:
-        """Likewise messages, by their numbers; what is in hand no more is not this process's."""
+        """Release messages by their numbers; those no longer held are skipped."""
         free = [part for each in numbers for part in self._holdings.free_of(each)]
         if free:
             self._give_back(free)
@@ -358,7 +358,7 @@ class RemoteSettlement:
     def reject(
         self, batch: Batch, delivery: int, attempts: int, reason: str, cause: Cause = NO_CAUSE
     ) -> asyncio.Future[Any]:
-        """Give a message up; the future ends once that is durable."""
+        """Reject a message; the future ends once that is durable."""
         self.check(batch.first, delivery)
 
         numbers = [_one(delivery)]
@@ -368,11 +368,11 @@ class RemoteSettlement:
             return Reject(handle, attempts, self._epoch, one.offset, one.delivery, reason, cause.error or "")
 
         rejected = asyncio.ensure_future(self._settle(numbers, say).wait())
-        rejected.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be that nobody waits
+        rejected.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits
         return rejected
 
     def touch(self, offset: int, delivery: int, extend: int | None) -> None:
-        """Begin a message's time anew."""
+        """Restart a message's visibility timeout."""
         self.check(offset, delivery)
         self._touch([delivery], UNSAID if extend is None else extend)
 
@@ -385,7 +385,7 @@ class RemoteSettlement:
     # --- messages that do not time out
 
     def renew(self, delivery: int) -> None:
-        """Begin the time of a message anew now and then, until `renew_no_more` was called as often as this."""
+        """Restart a message's timeout regularly, until `renew_no_more` was called as often as this."""
         self._renewed[delivery] = self._renewed.get(delivery, 0) + 1
         self._renew_later()
 
@@ -401,7 +401,7 @@ class RemoteSettlement:
         self._renew_later()
 
     def renew_no_more(self, delivery: int) -> bool:
-        """End what `renew` began; return whether that was the last of them."""
+        """Undo one call of `renew`; return whether it was the last."""
         left = self._renewed.get(delivery, 0) - 1
         if left > 0:
             self._renewed[delivery] = left
@@ -412,11 +412,11 @@ class RemoteSettlement:
 
     @property
     def claimed(self) -> bool:
-        """Whether it is known what of all that was in hand still is."""
+        """Whether it is known which of the messages are still held."""
         return self._resumed or self.error is not None
 
     async def until_claimed(self) -> None:
-        """Wait until it may be known, or nobody will say."""
+        """Wait until `claimed` may have become true, or no answer will come."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._claimers.append(waiter)
         await waiter
@@ -428,7 +428,7 @@ class RemoteSettlement:
                 waiter.set_result(None)
 
     def begin_commit(self, numbers: Iterable[int]) -> dict[int, Mine]:
-        """Let nobody but a transaction settle messages that are in hand; return what they are, by number."""
+        """Reserve held messages for a transaction; return them by number."""
         held: dict[int, Mine] = {}
         for number in numbers:
             if (mine := self._holdings.get(number)) is not None:
@@ -437,7 +437,7 @@ class RemoteSettlement:
         return held
 
     def end_commit(self, numbers: Iterable[int], *, settled: bool) -> None:
-        """The transaction has settled them; or they are in hand as before, unless they were taken away."""
+        """Drop the messages if the transaction has settled them; otherwise free those still held."""
         for number in numbers:
             if settled:
                 self._holdings.drop(_one(number))
@@ -446,7 +446,7 @@ class RemoteSettlement:
         self._dropped()
 
     def acks(self, handle: Callable[[str, str], int], numbers: Mapping[int, Mine]) -> list[Ack]:
-        """Return how these messages are named to the owner; those it does not know, so that it says so."""
+        """Return these messages in the owner's terms, including those no longer held, so that it refuses them."""
         now = {number: self._holdings.get(number) for number in numbers}
         here = sorted(one for one in now.values() if one is not None)
         gone = sorted(one for number, one in numbers.items() if now[number] is None)
@@ -458,7 +458,7 @@ class RemoteSettlement:
     def _settle(
         self, numbers: Sequence[range], say: Callable[[int], Said] | None, *, back: bool = False, final: bool = True
     ) -> _Settling:
-        """Have the owner settle messages: this one, or the next, until one says that it is done."""
+        """Have this owner or a later one settle messages, until one confirms it."""
         self.check_context()
         for each in numbers:
             self._holdings.take(each, SETTLING)
@@ -487,14 +487,14 @@ class RemoteSettlement:
             self._settled_before(settling)
 
     def _settled_before(self, settling: _Settling) -> None:
-        """An owner before has settled them, though nobody has heard that; or they were taken away."""
+        """End a settlement that an earlier owner has done unheard, or whose messages were taken away."""
         self._end(settling, None)
 
     def _say_acks(self) -> None:
-        """Say all that was acked in this turn of the loop, in one packet."""
+        """Send all acks of this turn of the loop in one packet."""
         unsaid, self._unsaid = self._unsaid, []
         if not self._resumed:
-            return  # it is said once the next owner has left them here
+            return  # they are sent once the next owner has left them here
         said: list[_Settling] = []
         ranges: list[Range] = []
         for settling in unsaid:
@@ -511,9 +511,9 @@ class RemoteSettlement:
 
     def _answered(self, said: list[_Settling], answer: Said) -> None:
         if isinstance(answer, Fail) and is_lost(answer):
-            return  # it is said again to the next owner
+            return  # it is sent again to the next owner
         refusal = error_of(answer) if isinstance(answer, Fail) else None
-        # Of those that were said together, the owner has told before which were not in flight any more.
+        # Of acks sent together, the owner has already reported which were no longer in flight.
         told = len(said) > 1 and isinstance(refusal, NotInFlightError)
         for settling in said:
             self._end(settling, None if told and not settling.lost else copy(refusal))
@@ -526,36 +526,36 @@ class RemoteSettlement:
             self._holdings.drop(each)
         if refusal is None and settling.superseded is not None:
             refusal = NotInFlightError(f"message {settling.superseded} is not in flight here any more")
-        # What the owner has said since then may know of it; if not, it says so next, as what it counts has changed.
+        # Counts sent since then may include it; if not, the next ones will, as they have changed.
         if refusal is None and self.counts.heard_of == settling.heard_of:
             self.counts.settled(sum(map(len, settling.numbers)), back=settling.back)
         settling.end(refusal)
         self._dropped()
 
     def tell(self, error: Exception) -> None:
-        """Tell those who wait for something to be settled that nobody answers; it is settled all the same, if any."""
+        """Tell those that wait for a settlement that nobody answers; it may be settled all the same."""
         for settling in list(self._settling):
             settling.tell(error)
         self._let_claimers_go()
 
     async def commit(self) -> None:
-        """Wait until what was settled last here is durable, and so all that was settled before.
+        """Wait until the last settlement here is durable, and with it all earlier ones.
 
         Raises:
-            NotInFlightError: it was taken away before.
+            NotInFlightError: its message was taken away before.
         """
         if self._last is not None:
             await self._last.wait()
 
     async def committed(self) -> None:
-        """As `commit`."""
+        """Wait as `commit` does."""
         await self.commit()
 
     async def all_settled(self) -> None:
-        """Wait until the owner has said of everything settled before what became of it.
+        """Wait until the outcome of everything settled before is known.
 
         Raises:
-            OwnerLostError: there is none.
+            OwnerLostError: there is no owner.
         """
         for settling in list(self._settling):
             try:

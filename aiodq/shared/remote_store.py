@@ -1,6 +1,6 @@
-"""A store of which this process is one of many: what stands behind a `Store` in place of its engine.
+"""A shared store: it replaces the engine behind a `Store`.
 
-Whoever owns it, all that is done with it goes over the link to the owner, which may be this very process.
+Whoever owns the store, everything goes over the link to the owner, which may be this very process.
 """
 
 from __future__ import annotations
@@ -56,28 +56,28 @@ if TYPE_CHECKING:
 __all__ = ["RemoteStore"]
 
 _FAILED_TWICE: Final = 10.0
-"""Seconds within which a store that failed twice is one that opening anew does not cure."""
+"""Seconds within which a second failure means that opening the store again does not help."""
 
 _LOOK: Final = 1.0
 _SHARE: Final = 50
-"""Seconds between two looks at what the whole store is like, which take at most this fraction of the time."""
+"""Seconds between two requests of the store's state; they take at most one part in `_SHARE` of the time."""
 
 
 class RemoteStore:
-    """As `StoreEngine`, of a store that is shared.
+    """The counterpart of `StoreEngine` for a shared store.
 
     Attributes:
         path: the store's directory.
-        options: those that it was opened with, or the library's.
-        topics: those that this process has named.
-        seen: what the owner has said last of the store and its topics: for what is asked without waiting.
-        transactions: those whose blocks tasks are in.
-        committer: what has transactions committed.
-        events: who listens here to what happens.
+        options: those given to `open`, or the library's defaults.
+        topics: the topics used in this process.
+        seen: the owner's last report on the store and its topics, for calls that do not wait.
+        transactions: the transactions whose blocks tasks are in.
+        committer: commits transactions.
+        events: the listeners of this process.
     """
 
     def __init__(self, path: str, options: StoreOptions | None, seams: Seams, *, create: bool, failover: float) -> None:
-        """Prepare; `open` does it. Must be called on the loop that will use the store."""
+        """Prepare; `open` connects. Must be called on the loop that will use the store."""
         self.path = path
         self.options: StoreOptions = options or StoreOptions()
         self.clock: Clock = seams.clock
@@ -110,13 +110,13 @@ class RemoteStore:
         """Find the owner, or own the store.
 
         Args:
-            may_own: this process owns the store where nobody else does.
+            may_own: whether this process may own the store if nobody else does.
 
         Raises:
-            StoreNotFoundError: there is none, and none is to be made.
-            OwnerLostError: nobody serves it, and this process is not to.
-            StoreLockedError: somebody owns it who serves nobody.
-            InvalidOptionError: these are other options than the owner's.
+            StoreNotFoundError: there is none, and none is to be created.
+            OwnerLostError: nobody serves it, and this process may not.
+            StoreLockedError: it has an owner that serves nobody.
+            InvalidOptionError: the options differ from the owner's.
             StorageError: as mapped from the system's error.
         """
         self._may_own = may_own
@@ -133,7 +133,7 @@ class RemoteStore:
             await self._release()
             raise
         if may_own:
-            # It has anyio load what its task groups need: some 10 ms, which are not to come while others wait.
+            # This makes anyio load what its task groups need: about 10 ms, better spent before others wait.
             anyio.create_task_group()
         self._looking = self.loop.create_task(self._look())
 
@@ -147,7 +147,7 @@ class RemoteStore:
             raise StoreLockedError(text, self.path, pid=self._locked.pid) from error
 
     def _check_there(self) -> None:
-        """Raise where there is no store.
+        """Raise if there is no store.
 
         Raises:
             StoreNotFoundError: there is none.
@@ -159,12 +159,12 @@ class RemoteStore:
             raise StoreNotFoundError("there is no store in this directory, which is empty", self.path)
 
     async def _own(self) -> bool:
-        """Own the store if nobody does, and serve it; return whether that is so now."""
+        """Own the store if nobody does, and serve it; return whether this process owns it now."""
         if not self._may_own or self._closing:
             return False
         await self._let_go_of_failed()
         if self._locked is not None and is_locked(self.path):
-            return False  # to look costs a fiftieth of trying, and who looks often is there soon once the lock is free
+            return False  # a look costs a fiftieth of an attempt, and frequent looks notice soon that the lock is free
         engine = StoreEngine(self.path, self._given, self._seams)
         engine.reclaiming = True
         try:
@@ -183,10 +183,10 @@ class RemoteStore:
         return True
 
     async def _let_go_of_failed(self) -> None:
-        """Give up a store that has failed while this process owned it: who opens it anew reads what is really there.
+        """Release a failed store that this process owned: the next one to open it reads what is really there.
 
         Raises:
-            StoreFailedError: it has failed for the second time within a short time.
+            StoreFailedError: it has failed twice within `_FAILED_TWICE` seconds.
         """
         owner = self._owner
         if owner is None:
@@ -206,10 +206,10 @@ class RemoteStore:
 
     @property
     def owner(self) -> Owner | None:
-        """What serves the store, where that is this process."""
+        """The server of the store, if this process owns it."""
         return self._owner
 
-    # --- what the owner has said of all of it
+    # --- the owner's report on the whole store
 
     async def _look(self) -> None:
         pause = _LOOK
@@ -219,11 +219,11 @@ class RemoteStore:
             try:
                 await self.look_once()
             except AiodqError:
-                continue  # what is known stays so until there is an owner again
+                continue  # the last report stands until there is an owner again
             pause = max(_LOOK, _SHARE * (self.loop.time() - began))
 
     async def look_once(self) -> None:
-        """Have the owner say what the store and its topics are like.
+        """Request the owner's report on the store and its topics.
 
         Raises:
             AiodqError: there is no owner to ask.
@@ -241,21 +241,21 @@ class RemoteStore:
         self.seen = seen
 
     def topic_names(self) -> list[str]:
-        """Return the names of the topics that are there, as far as is known here."""
+        """Return the names of the existing topics, as far as known here."""
         own = {name for name, topic in self.topics.items() if topic.error is None and topic.exists}
         return sorted(own | (self.seen.keys() - {""}))
 
     def forget_channel(self, topic: str, channel: str) -> None:
-        """A channel was deleted."""
+        """Forget a deleted channel."""
         facts = self.seen.get(topic)
         if facts is not None:
             facts["channels"].pop(channel, None)
 
-    # --- what handles call
+    # --- calls from handles
 
     @property
     def standing(self) -> str:
-        """What may be done with the store, in a word, for those who look at it."""
+        """The state of the store, in a word, for reprs."""
         if os.getpid() != self._pid:
             return "of the parent process"
         if self._closed is not None and self._closed.done():
@@ -264,7 +264,7 @@ class RemoteStore:
 
     @property
     def usable(self) -> bool:
-        """Whether the store can be used, as far as that does not depend on who calls; `check` says why not."""
+        """Whether the store can be used, regardless of the caller; `check` says why not."""
         return not self._closing and self.link.failure is None
 
     def check(self) -> None:
@@ -281,7 +281,7 @@ class RemoteStore:
         self.link.check()
 
     def check_context(self) -> None:
-        """Raise if the caller has no business with the store.
+        """Raise unless the caller may use the store.
 
         Raises:
             WrongContextError: another loop, another thread, or a forked child.
@@ -304,7 +304,7 @@ class RemoteStore:
         """Return a topic, which the owner opens if it is new here.
 
         Raises:
-            InvalidOptionError: other options were named for it before, in this process.
+            InvalidOptionError: other options were given for it before, in this process.
         """
         topic = self.topics.get(name)
         if topic is None or isinstance(topic.error, QueueShutDown):
@@ -320,10 +320,10 @@ class RemoteStore:
         return self.topic(name, None)
 
     def channel(self, topic: RemoteTopic, name: str, options: ChannelOptions | None) -> RemoteChannel:
-        """Return a channel of a topic, likewise.
+        """Return a channel, which the owner opens if it is new here.
 
         Raises:
-            InvalidOptionError: other options were named for it before, in this process.
+            InvalidOptionError: other options were given for it before, in this process.
         """
         channel = topic.channel_engines.get(name)
         if channel is None or isinstance(channel.error, QueueShutDown):
@@ -336,7 +336,7 @@ class RemoteStore:
         return channel
 
     def forget(self, name: str) -> None:
-        """A topic was deleted: named again, it is another one."""
+        """Forget a deleted topic; one opened later under its name is new."""
         topic = self.topics.pop(name, None)
         self.seen.pop(name, None)
         if topic is not None:
@@ -350,7 +350,7 @@ class RemoteStore:
     # --- the end
 
     def store_ref(self) -> object:
-        """Return what a handle is to hold, so that the store stays open; None where it is being let go already."""
+        """Return what a handle holds to keep the store open; None if it is being released already."""
         if self._store_ref is None:
             store_ref = StoreRef(self)
             self._store_ref = weakref.ref(store_ref)
@@ -358,7 +358,7 @@ class RemoteStore:
         return self._store_ref()
 
     def dropped(self) -> None:
-        """Nobody has a handle any more: warn, and leave the store to others."""
+        """Warn that no handle is left, and leave the store to others."""
         if self._closing or os.getpid() != self._pid:
             return
         warnings.warn(f"store was never closed [{self.path}]", ResourceWarning, 3, source=self)
@@ -372,12 +372,12 @@ class RemoteStore:
             self._closed = self.loop.create_task(self._close())
 
     async def close(self) -> None:
-        """Finish what was accepted, and leave the store to others. Repeating it waits for the same end.
+        """Finish what was accepted, and leave the store to others. Repeated calls wait for the same end.
 
         Raises:
             OwnerLostError: there was nobody to take what was accepted.
 
-        Cancellation: it goes on in the store's own task.
+        Cancellation: closing continues in the store's own task.
         """
         self.check_context()
         self._begin_closing()
@@ -402,7 +402,7 @@ class RemoteStore:
             raise failure
 
     async def shut_puts(self) -> None:
-        """Accept no more puts, and wait a little for those that were."""
+        """Accept no more puts, and wait briefly for those accepted."""
         topics = list(self.topics.values())
         for topic in topics:
             topic.put_buffer.shut_down()
@@ -412,7 +412,7 @@ class RemoteStore:
                     await topic.put_buffer.settled()
 
     async def _committed(self) -> None:
-        """Wait for transactions; those that wait for room where the store is owned are not."""
+        """Wait for transactions; those that wait for room at the owner are cancelled."""
         while self.committer.pending:
             with suppress(OwnerLostError):
                 await self.link.call("closing", once=True)
@@ -421,7 +421,7 @@ class RemoteStore:
                     await self.committer.settled()
 
     async def _settled(self, topic: RemoteTopic) -> None:
-        """Wait for what was accepted; what waits for room where the store is owned was not."""
+        """Wait for accepted puts; those that wait for room at the owner are cancelled."""
         while topic.pending:
             with suppress(OwnerLostError):
                 await self.link.call("closing", once=True)
@@ -445,10 +445,10 @@ class RemoteStore:
 
 
 def _refuse_others(what: str, before: Options | None, after: Options, how: str) -> None:
-    """Raise where options are named anew that are not those which were named before.
+    """Raise if options differ from those given before.
 
     Raises:
-        InvalidOptionError: naming the first field in which they differ.
+        InvalidOptionError: names the first field in which they differ.
     """
     for name, (old, new) in differences(before, after).items() if before is not None else ():
         raise InvalidOptionError(

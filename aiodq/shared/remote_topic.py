@@ -1,4 +1,4 @@
-"""A topic of a process that does not own the store: what stands behind a `Topic` in place of its engine."""
+"""A topic of a process that does not own the store: it replaces the engine behind a `Topic`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["RemoteTopic", "TopicHost"]
 
 
 class TopicHost(Protocol):
-    """What is needed of the topic's store: `aiodq.shared.remote_store.RemoteStore` has it."""
+    """What is needed of the topic's store; `aiodq.shared.remote_store.RemoteStore` implements it."""
 
     path: str
     options: StoreOptions
@@ -45,12 +45,12 @@ class TopicHost(Protocol):
 
     @property
     def standing(self) -> str:
-        """What may be done with the store, in a word."""
+        """The state of the store, in a word."""
         ...
 
     @property
     def usable(self) -> bool:
-        """Whether the store can be used, as far as that does not depend on who calls."""
+        """Whether the store can be used, regardless of the caller."""
         ...
 
     def check(self) -> None:
@@ -62,7 +62,7 @@ class TopicHost(Protocol):
         ...
 
     def store_ref(self) -> object:
-        """Return what a handle is to hold, so that the store stays open."""
+        """Return what a handle holds to keep the store open."""
         ...
 
 
@@ -75,17 +75,17 @@ class _Log(NamedTuple):
 
 
 class RemoteTopic:
-    """As `TopicEngine`, of a topic that another process owns.
+    """The counterpart of `TopicEngine` for a topic that another process owns.
 
     Attributes:
-        log: where it begins and ends, as the owner has said last, and what this process knows since.
-        channel_engines: the channels that this process has named.
-        named: the options that it has named for the topic, or None.
-        error: why the topic cannot be used any more, or None.
+        log: where it begins and ends, by the owner's last counts and what this process knows since.
+        channel_engines: the channels used in this process.
+        named: the options that this process has given for the topic, or None.
+        error: why the topic can no longer be used, or None.
     """
 
     def __init__(self, host: TopicHost, name: str, options: StoreOptions | None) -> None:
-        """Begin; `Link.open` has the owner open it."""
+        """Set up; `Link.open` has the owner open it."""
         self.name = name
         self.options: StoreOptions = options or host.options
         self.log: _Log = _Log()
@@ -108,13 +108,13 @@ class RemoteTopic:
         self.group_commit: ShortCut = ShortCut(self.put_buffer)
         self.link.open(name, "", {} if options is None else topic_options(options), self)
 
-    # --- what the owner says; see `Listener`
+    # --- packets from the owner; see `Listener`
 
     def reopened(self, epoch: int) -> None:
-        """Another owner has it."""
+        """Do nothing: nothing depends on the owner's epoch."""
 
     def opened(self, facts: Mapping[str, Any]) -> None:
-        """The topic is there, and this is what it is like."""
+        """Note that the topic is open, with its options."""
         if "options" in facts:
             self.options = read_topic_options(facts["options"])
         self._is_known = True
@@ -122,21 +122,21 @@ class RemoteTopic:
             self._known.set_result(None)
 
     def refused(self, error: Exception) -> None:
-        """The owner will not open it, or it is no more."""
+        """Make the topic unusable, as the owner refuses to open it or it was deleted."""
         self.error = self.error or error
         if not self._known.done():
             self._known.set_exception(error)
-            self._known.exception()  # it may be that nobody asks
+            self._known.exception()  # perhaps nobody asks
         for channel in self.channel_engines.values():
             channel.refused(error)
 
     def heard(self, said: Heard, _epoch: int) -> None:
-        """The owner has said where it begins and ends."""
+        """Take over where the log begins and ends."""
         if isinstance(said, Figures):
             self.log = _Log(said.begin, said.end, said.durable)
 
     def told(self, error: Exception) -> None:
-        """There is no owner, or it does not answer."""
+        """Shut the topic down if the store is closed; puts survive the loss of an owner."""
         if isinstance(error, QueueShutDown):
             self.put_buffer.shut_down(error)
             self.refused(error)
@@ -148,7 +148,7 @@ class RemoteTopic:
         for channel in self.channel_engines.values():
             channel.counts.placed(offsets)
 
-    # --- what handles call
+    # --- calls from handles
 
     @property
     def usable(self) -> bool:
@@ -169,7 +169,7 @@ class RemoteTopic:
         """Wait until the owner has opened the topic.
 
         Raises:
-            AiodqError: why it will not, or that there is none.
+            AiodqError: the owner's refusal, or there is no owner.
         """
         await asyncio.shield(self._known)
 
@@ -180,7 +180,7 @@ class RemoteTopic:
 
     @property
     def standing(self) -> str:
-        """What may be done with the topic, in a word, for those who look at it."""
+        """The state of the topic, in a word, for reprs."""
         standing = self._host.standing
         if standing != "open":
             return standing
@@ -190,20 +190,20 @@ class RemoteTopic:
 
     @property
     def visible(self) -> int:
-        """The offset up to which channels may deliver, as far as is known here."""
+        """The offset up to which channels may deliver, as far as known here."""
         return self.log.end
 
     @property
     def pending(self) -> int:
-        """Messages accepted here, of which the owner has not said that they are stored."""
+        """The number of messages accepted here that the owner has not confirmed."""
         return self.put_buffer.pending
 
     def catch_up(self) -> None:
-        """There is nothing to be done at once here."""
+        """Do nothing: there is nothing to write at once here."""
 
     @property
     def exists(self) -> bool:
-        """Whether something was put or a channel named, as far as is known here."""
+        """Whether something was put or a channel used, as far as known here."""
         return bool(self.log.end or self.channel_engines)
 
     @property
@@ -212,7 +212,7 @@ class RemoteTopic:
         return self._is_known and self.options.max_messages is None and self.options.max_bytes is None
 
     def stats(self) -> TopicStats:
-        """Return the topic's numbers as the owner has said them last, with the counts that are known better here."""
+        """Return the owner's last statistics of the topic, with the counts that are known better here."""
         found = self._host.seen.get(self.name)
         stats = blank_topic(self.name) if found is None else read_topic_stats(found)
         begin, end, durable = self.log
@@ -234,7 +234,7 @@ class RemoteTopic:
         )
 
     def is_full(self) -> bool:
-        """See `PuttingTopic`: by the longest backlog of a channel that is known here."""
+        """See `PuttingTopic`: by the longest known backlog of a channel."""
         most = self.options.max_messages
         if most is None or self.options.overflow == "drop_oldest":
             return False
@@ -242,18 +242,18 @@ class RemoteTopic:
         return self.put_buffer.pending + max(depths, default=0) >= most
 
     def go_by(self, options: StoreOptions) -> None:
-        """Go by these options, as the owner does."""
+        """Apply the owner's options."""
         self.options = options
 
     def name_options(self, options: StoreOptions) -> None:
-        """Have the owner go by these options, which nobody in this process has named before."""
+        """Have the owner apply options, the first that this process gives for the topic."""
         self.named, self.options = options, options
         content = topic_options(options)
         self.link.name(self.name, "", content)
         self._do(self.link.call("name", {"options": content}, topic=self.name), self.refused)
 
     def name_channel_options(self, channel: RemoteChannel, options: ChannelOptions) -> None:
-        """Likewise, of a channel."""
+        """Have the owner apply options, the first that this process gives for a channel."""
         channel.named = options
         channel.go_by(options)
         content = channel_options(options)
@@ -262,20 +262,20 @@ class RemoteTopic:
         self._do(asking, channel.refused)
 
     def _do(self, asking: Coroutine[Any, Any, object], refused: Callable[[Exception], None]) -> None:
-        """Ask something that nobody waits for; an owner that will not have it makes what it concerns unusable."""
+        """Send a request that nobody waits for; if the owner refuses it, `refused` is called with the error."""
         task = self.loop.create_task(_asked(asking, refused))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
     def open_channel(self, name: str, options: ChannelOptions | None) -> RemoteChannel:
-        """Return a channel that is new here, opened by the owner."""
+        """Open a channel that is new here."""
         channel = self.channel_engines[name] = RemoteChannel(self, name, options)
         channel.named = options
         self.link.open(self.name, name, {} if options is None else channel_options(options), channel)
         return channel
 
     async def settle_in(self, channel: str | None = None) -> None:
-        """Wait until everything accepted before is stored, and what was named before is there.
+        """Wait until everything accepted before is stored, and topics and channels used before exist.
 
         Raises:
             AiodqError: why not.
@@ -292,6 +292,6 @@ async def _asked(asking: Coroutine[Any, Any, object], refused: Callable[[Excepti
     try:
         await asking
     except (OwnerLostError, OwnerStalledError, QueueShutDown):
-        return  # the next owner is told when it opens the topic
+        return  # the next owner gets the options when it opens the topic
     except AiodqError as error:
         refused(error)

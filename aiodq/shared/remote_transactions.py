@@ -1,8 +1,8 @@
-"""Transactions of a process that does not own the store: what stands behind one in place of the engine's committer.
+"""Transactions of a process that does not own the store: they replace the engine's committer.
 
-A transaction is asked of the owner, and of the next one, until one has said what became of it. It has a sequence by
-which it is known when it comes again: that of a lane, of which one transaction at a time is under way, so that none
-waits for another, and the owner has to remember but the last one of each.
+A transaction is sent to the owner, and to the next one, until one reports its outcome. It has a sequence by which a
+repeated one is recognised: it belongs to a lane, which has one transaction in flight at a time, so that none waits for
+another and the owner has to remember only the last one of each lane.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 __all__ = ["RemoteCommitter"]
 
 _AGAIN: Final = 0.01
-"""Seconds after which a transaction is asked again of an owner that was about to end."""
+"""Seconds after which a transaction is sent again if the owner was about to end."""
 
 _LARGEST: Final = (64 << 20) - 4096
-"""Bytes of all that a transaction says: an owner takes no larger packet."""
+"""Most bytes of a transaction: an owner takes no larger packet."""
 
 _MOST: Final = 0xFFFF
-"""Topics, and channels, of one transaction."""
+"""Most topics, and most channels, of one transaction."""
 
 
 class _Asked:
     """A transaction that is to be committed.
 
     Attributes:
-        lane: of whose it is.
-        sequence: by which it is known.
-        sent: an owner may have heard of it.
+        lane: the lane it belongs to.
+        sequence: its sequence, with the lane in it.
+        sent: whether an owner may have received it.
     """
 
     def __init__(self, lane: int, number: int, puts: list[tuple[str, int, bytes]]) -> None:
@@ -61,32 +61,32 @@ class _Asked:
         self._held: dict[RemoteSettlement, dict[int, Mine]] = {}
 
     def hold(self, settlements: Sequence[HeldAck]) -> None:
-        """Let nobody else settle these messages.
+        """Reserve these messages, so that nobody else settles them.
 
         Raises:
-            NotInFlightError: one is in this process's hands no more; no other is held.
+            NotInFlightError: one is no longer held here; none is reserved then.
         """
         numbers: dict[RemoteSettlement, list[int]] = {}
         for settlement in settlements:
-            # It is no `Settlement`, and has all of one that a transaction asks for.
+            # Not a `Settlement`, but with everything that a transaction needs of one.
             channel = cast("RemoteSettlement", settlement.channel_engine)
             channel.check(settlement.offset, settlement.delivery)
             numbers.setdefault(channel, []).append(settlement.delivery)
         self._held = {channel: channel.begin_commit(each) for channel, each in numbers.items()}
 
     def leave(self, *, settled: bool) -> None:
-        """Let the messages be settled, or in this process's hands as before. Repeating it changes nothing."""
+        """Note the messages as settled, or free them. Repeating it changes nothing."""
         held, self._held = self._held, {}
         for channel, numbers in held.items():
             channel.end_commit(numbers, settled=settled)
 
     async def claimed(self) -> None:
-        """Wait until it is known what of the messages is still in this process's hands."""
+        """Wait until it is known which of the messages are still held."""
         while (channel := next((each for each in self._held if not each.claimed), None)) is not None:
             await channel.until_claimed()
 
     def packet(self, handle: Callable[[str, str], int]) -> Txn:
-        """Return what is said to the owner there is now."""
+        """Return the packet for the current owner."""
         acks: list[Ack] = []
         for channel, numbers in self._held.items():
             acks += channel.acks(handle, numbers)
@@ -95,16 +95,16 @@ class _Asked:
 
 
 class RemoteCommitter:
-    """As `Committer`, of a store that another process owns.
+    """The counterpart of `Committer` for a store that another process owns.
 
     Attributes:
-        largest: bytes of messages that a transaction may put.
+        largest: most bytes of messages that a transaction may put.
     """
 
     largest: ClassVar[int] = 60 << 20
 
     def __init__(self, link: Link, clock: Clock) -> None:
-        """Ask over this link."""
+        """Use this link."""
         self._link = link
         self._clock = clock
         self._free: list[int] = []
@@ -113,11 +113,11 @@ class RemoteCommitter:
 
     @property
     def pending(self) -> int:
-        """Transactions of which no owner has said what became of them."""
+        """The number of transactions whose outcome is unknown."""
         return len(self._asking)
 
     async def settled(self) -> None:
-        """Wait until it is known of all of them.
+        """Wait until all outcomes are known.
 
         Cancellation: nothing changes.
         """
@@ -130,13 +130,13 @@ class RemoteCommitter:
         puts: Sequence[tuple[Topic, list[tuple[Accepted, bytes]]]],
         late: Callable[[BaseException | None], None],
     ) -> None:
-        """As `Committer.commit`.
+        """See `Committer.commit`.
 
         Raises:
             AiodqError, QueueFull, QueueShutDown: as there.
-            OwnerLostError, OwnerStalledError: there is no owner, or it does not answer; what was done, nobody knows.
+            OwnerLostError, OwnerStalledError: there is no owner, or it does not answer; nobody knows what was done.
 
-        Cancellation: as there: what the owner has not begun to write is withdrawn.
+        Cancellation: as there; what the owner has not begun to write is withdrawn.
         """
         self._link.check()
         frames = [(topic.name, len(messages), self._frames(messages)) for topic, messages in puts]
@@ -175,7 +175,7 @@ class RemoteCommitter:
         heappush(self._free, asked.lane)
 
     async def _decided(self, asked: _Asked) -> None:
-        """Ask until an owner has said what became of it."""
+        """Send the transaction until an owner reports its outcome."""
         try:
             said = await self._ask(asked)
             while isinstance(said, Fail) and is_lost(said):
@@ -196,7 +196,7 @@ class RemoteCommitter:
     async def _ask(self, asked: _Asked) -> Said:
         await self._link.connected()
         await asked.claimed()
-        # INVARIANT: nobody has had a turn since: the numbers by which messages are named are those of this owner.
+        # INVARIANT: no other task has run since: the delivery numbers in the packet are those of this owner.
         answer = self._link.ask(asked.packet)
         asked.sent = True
         return await answer

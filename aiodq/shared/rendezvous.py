@@ -1,8 +1,8 @@
-"""The socket by which processes find the owner of a store: a name in the store's directory.
+"""The rendezvous: a socket in the store's directory, by which processes find the owner.
 
-The path of a Unix socket may have 107 bytes, and a store's directory may be longer: so it is always bound and connected
-through a descriptor of the directory where the system has `/proc/self/fd`, which also keeps a directory that is renamed
-meanwhile from being another one's.
+The path of a Unix socket may have 107 bytes, and a store's directory may be longer: so the socket is always bound and
+connected through a descriptor of the directory if the system has `/proc/self/fd`, which also prevents confusion with
+another directory after a rename.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["Listening", "check_client", "connect", "listen"]
 
 _TEMPORARY: Final = ".aiodq-tmp"
 _LONGEST: Final = 107
-"""Bytes that the path of a socket may have."""
+"""Most bytes of a socket's path."""
 
 _BACKLOG: Final = 4096
-"""Connections that wait to be accepted; the system may bound it further. A thousand processes may begin at once."""
+"""Connections that may wait to be accepted; the system may limit it further. A thousand processes may start at once."""
 
 _PEER: Final = struct.Struct("iII")
 """pid, uid, gid, as SO_PEERCRED gives them."""
@@ -40,12 +40,12 @@ _NOBODY: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, 
 
 
 class Listening:
-    """An owner's end.
+    """The owner's end.
 
     Attributes:
-        sock: to be accepted from; it does not block.
-        path: the socket's.
-        after_crash: an owner before has left its socket, so it was killed: clients may hold messages.
+        sock: the listening socket; it does not block.
+        path: the socket's path.
+        after_crash: whether a previous owner left its socket, so that it was killed: clients may hold messages.
     """
 
     def __init__(self, sock: socket.socket, directory: str, *, after_crash: bool) -> None:
@@ -57,14 +57,14 @@ class Listening:
 
     @property
     def found(self) -> bool:
-        """Whether who looks for the owner of the store finds this."""
+        """Whether the socket's path still leads to this socket."""
         try:
             return os.path.samestat(self._mine, os.lstat(self.path))
         except OSError:
             return False
 
     def close(self) -> None:
-        """Be found no more. A socket of this name that is another owner's by now stays."""
+        """Stop listening. A socket of another owner under this name stays."""
         self.sock.close()
         with suppress(FileNotFoundError):
             if self.found:
@@ -72,7 +72,7 @@ class Listening:
 
 
 def listen(directory: str) -> Listening:
-    """Be found by those who look for the owner of a store. Only for who holds its lock, and is ready to serve.
+    """Listen for clients of a store. The caller must hold its lock and be ready to serve.
 
     Raises:
         StorageError: the system refused.
@@ -83,11 +83,11 @@ def listen(directory: str) -> Listening:
         with _short(directory) as base:
             sock.bind(os.path.join(base, name))
             try:
-                # Before the name is one that anybody looks for; and bind goes by the umask.
+                # Before anybody looks for the name, as bind uses the umask.
                 os.chmod(os.path.join(directory, name), 0o600)
                 sock.listen(_BACKLOG)
                 sock.setblocking(False)  # noqa: FBT003 - the name of the call says what it is
-                # INVARIANT: this is only ever the name of a socket that listens, or of one whose owner is gone.
+                # INVARIANT: this name always belongs to a socket that listens, or to one whose owner is gone.
                 after_crash = os.path.lexists(os.path.join(directory, SOCKET))
                 os.rename(os.path.join(directory, name), os.path.join(directory, SOCKET))
             except BaseException:
@@ -104,18 +104,18 @@ def listen(directory: str) -> Listening:
 
 
 def connect(directory: str) -> socket.socket | None:
-    """Return a connection to the owner of a store, which does not block; None where nobody serves it now.
+    """Return a non-blocking connection to the owner of a store; None if nobody serves it now.
 
     Raises:
-        BlockingIOError: somebody serves it, and too many others wait to be accepted: come back soon.
-        ProtocolError: what lies there is no socket, or whoever listens is another user's process.
+        BlockingIOError: it is served, and too many others wait to be accepted: try again soon.
+        ProtocolError: there is something other than a socket, or the listener is another user's process.
         StorageError: the system refused.
     """
     path = os.path.join(directory, SOCKET)
     sock = keep_from_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         _check_kind(path)
-        # One that does not block never waits for room in the owner's queue.
+        # A non-blocking socket never waits for room in the owner's backlog.
         sock.setblocking(False)  # noqa: FBT003 - likewise
         with _short(directory) as base:
             sock.connect(os.path.join(base, SOCKET))
@@ -135,7 +135,7 @@ def connect(directory: str) -> socket.socket | None:
 
 
 def check_client(sock: socket.socket, path: str) -> None:
-    """Make sure that who has connected may; no child of this process is to have that connection.
+    """Check that the client may connect; keep the connection from children of this process.
 
     Raises:
         ProtocolError: it is another user's process.
@@ -158,7 +158,7 @@ def _check_peer(sock: socket.socket, path: str, owner: int) -> None:
 
 @contextmanager
 def _short(directory: str) -> Iterator[str]:
-    """Yield a path of the directory that leaves room for a socket's name.
+    """Yield a path of the directory that is short enough for a socket's name.
 
     Raises:
         StorageError: there is none.

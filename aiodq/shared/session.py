@@ -1,4 +1,4 @@
-"""What an owner does for one client: everything that comes over a connection but the bytes."""
+"""A session: what an owner does for one client, from decoded packets on."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ __all__ = ["Session"]
 _SECOND: Final = 1_000_000_000
 
 _FIGURES: Final = 0.1
-"""Seconds between two looks at how many messages there are, and whether clients still have what they hold."""
+"""Seconds between two checks of the counts, and of whether clients still hold what they think."""
 
 
 class Session:
-    """One client.
+    """The session of one client.
 
     Attributes:
-        client: what it said of itself; None before that.
+        client: its introduction; None before that.
     """
 
     def __init__(self, owner: Owning, wire: Wire) -> None:
-        """Begin with whoever has connected."""
+        """Start with a new connection."""
         self.client: Hello | None = None
         self._owner = owner
         self._wire = wire
@@ -100,10 +100,10 @@ class Session:
         }
 
     def receive(self, packet: Packet) -> None:
-        """Do what a client says.
+        """Handle a packet of the client.
 
         Raises:
-            ProtocolError: nobody who speaks this protocol says that here; nothing more is to be heard of it.
+            ProtocolError: the packet violates the protocol; the connection is to be closed.
         """
         said, request = packet
         if self.client is None:
@@ -132,7 +132,7 @@ class Session:
         self._begin(self._look())
 
     async def end(self) -> None:
-        """The client is gone: what it held goes back, as if it had never been delivered."""
+        """End the session: what the client held goes back, as if it had never been delivered."""
         self._ending = True
         self._transactions.end()
         self._enter_no_more()
@@ -144,7 +144,7 @@ class Session:
             await lending.give_back()
 
     def holds(self) -> dict[str, int]:
-        """Return how many messages the client has in its hands, by `topic/channel`."""
+        """Return how many messages the client holds, by `topic/channel`."""
         return {lending.name: lending.holding for lending in self._lendings.values() if lending.holding}
 
     def _enter_no_more(self) -> None:
@@ -157,14 +157,14 @@ class Session:
     def _fail(self, error: Exception, request: int) -> None:
         engine = self._owner.engine
         if not engine.usable:
-            # It is for the next owner to answer.
+            # The next owner is to answer.
             if engine.failure is not None:
                 self._owner.failed()
             error = OwnerLostError("this owner ends", engine.path)
         self._wire.send(fail_of(error), request)
 
     def _start(self, doing: Coroutine[Any, Any, Done], request: int) -> None:
-        """Do something that takes longer, and answer."""
+        """Run something that takes longer, and answer."""
         self._begin(self._answered(doing, request))
 
     def _begin(self, doing: Coroutine[Any, Any, None]) -> None:
@@ -175,11 +175,11 @@ class Session:
     async def _answered(self, doing: Awaitable[Done], request: int) -> None:
         try:
             self._wire.send(await doing, request)
-        except Exception as error:  # noqa: BLE001 - whatever it is, who has asked is not left waiting
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is not left waiting
             self._fail(error, request)
 
     async def _look(self) -> None:
-        """Say now and then how many messages there are, and what was taken away."""
+        """Send counts regularly, and which messages were taken away."""
         while True:
             await asyncio.sleep(_FIGURES)
             if self._owner.engine.usable:
@@ -200,7 +200,7 @@ class Session:
             self._wire.send(figures)
 
     def _let_go_of_deleted(self) -> None:
-        """Keep nothing of what is no more, but why: who says something by its handle is told that."""
+        """Drop the state of deleted topics and channels; keep the reason for packets that still use their handles."""
         for handle, lending in list(self._lendings.items()):
             if (error := lending.error) is not None:
                 del self._lendings[handle]
@@ -223,7 +223,7 @@ class Session:
         try:
             self._opened(said, request)
         except (AiodqError, asyncio.QueueFull) as error:
-            # What comes by this handle was said before its client could know.
+            # Packets with this handle were sent before the client could know.
             self._refusals.add(said.handle, error)
             raise
 
@@ -250,7 +250,7 @@ class Session:
         columns = _columns(said)
         origin = Origin(self.client.producer, said.sequence)
         if self._placing or not self._place_now(topic._engine, origin, columns, request):  # noqa: SLF001 - as above
-            # INVARIANT: what comes behind a put that may have to wait goes the same way, or it would come before it.
+            # INVARIANT: puts after one that may have to wait go the same way, or they would overtake it.
             self._placing += 1
             self._start(self._place_in_turn(topic, origin, columns), request)
 
@@ -261,12 +261,12 @@ class Session:
             self._placing -= 1
 
     def _place_now(self, engine: TopicEngine, origin: Origin, columns: Columns, request: int) -> bool:
-        """As `_place`, where nothing has to be waited for but the put itself; return whether that is so."""
+        """Place a put at once, if it has to wait only for the log; return whether it was placed."""
         put_buffer, commit, log = engine.put_buffer, engine.group_commit, engine.log
         putting, key = self._owner.putting, (engine.name, origin)
         if key in putting or not isinstance(log, TopicLog) or log.producers.find(origin) is not None:
             return False
-        if not (commit.lone or commit.inline):  # they say as much
+        if not (commit.lone or commit.inline):  # these imply it
             engine.check()
             if not put_buffer.at_rest:
                 return False
@@ -275,7 +275,7 @@ class Session:
             return False  # it is refused
         placing = Placing(len(sizes), partial(self._told, putting, key, request))
         part = Part(columns, [placing], atomic=True, cost=columns_cost(columns), origin=origin)
-        # INVARIANT: nobody has had a turn since it was looked: a put that comes twice at once is placed once.
+        # INVARIANT: no other task has run since the check: a put that arrives twice at once is placed once.
         putting[key] = placing
         try:
             if not commit.place(part):
@@ -289,12 +289,12 @@ class Session:
         return True
 
     def _told(self, putting: Underway, key: tuple[str, Origin], request: int, placed: Placing) -> None:
-        """A put that was placed at once is in the log, or is not."""
+        """Answer a put that was placed at once, whose outcome is known."""
         del putting[key]
         if placed.error is None:
             self._wire.send(Done((placed.offset, placed.messages)), request)
         else:
-            # The engine is telling everybody; what is said to who has asked may depend on what it tells the others.
+            # The engine is still notifying others, which may change what this client is told.
             asyncio.get_running_loop().call_soon(self._fail, placed.error, request)
 
     async def _place(self, topic: Topic, origin: Origin, columns: Columns) -> Done:
@@ -309,22 +309,22 @@ class Session:
                     return Done((known.start, len(known)))
                 for body in columns.bodies:
                     engine.put_buffer.body(body)
-                # INVARIANT: nobody has had a turn since it was looked: a put that comes twice at once is placed once.
+                # INVARIANT: no other task has run since the check: a put that arrives twice at once is placed once.
                 placing = putting[key] = asyncio.get_running_loop().create_task(self._put_in(engine, columns, origin))
                 placing.add_done_callback(partial(self._placed, putting, key))
             try:
-                # INVARIANT: what was accepted stays accepted, though its client goes: it may come again by another one.
+                # INVARIANT: an accepted put stays accepted if its connection ends: it may arrive again over another.
                 placed = await asyncio.shield(placing.waiter() if isinstance(placing, Placing) else placing)
             except asyncio.CancelledError:
                 if self._closing and isinstance(placing, asyncio.Future) and placing.cancelled():
                     raise QueueShutDown("the store is closed") from None
                 if self._ending or isinstance(placing, Placing) or not placing.cancelled():
                     raise
-                continue  # it was another connection's, which is gone
+                continue  # it belonged to another connection, which is gone
             return Done((placed.start, len(placed)))
 
     async def _put_in(self, engine: TopicEngine, columns: Columns, origin: Origin) -> range:
-        """Put as soon as there is room; a client that closes or is gone waits for that no more."""
+        """Put as soon as there is room, unless the client closes or is gone before."""
         task = asyncio.current_task()
         self._entering.add(task)
         try:
@@ -337,7 +337,7 @@ class Session:
     def _placed(putting: Underway, key: tuple[str, Origin], done: asyncio.Future[range]) -> None:
         del putting[key]
         if not done.cancelled():
-            done.exception()  # it may be that who has put it is gone
+            done.exception()  # perhaps its client is gone
 
     # --- channels
 
@@ -407,14 +407,14 @@ class Session:
             raise ProtocolError("TXN comes before HELLO")
         origin = Origin(self.client.producer, said.sequence)
         if self._transactions.knows(origin):
-            # Before anything in it is looked at: that may not be possible any more, and it is done.
+            # Before its contents are looked at: that may no longer be possible, and it is done.
             self._wire.send(Done(), request)
             return
         asked = Asked.read(said, self._topic_engine, self._lending)
         self._start(self._transacted(origin, asked), request)
 
     def _topic_engine(self, handle: int) -> TopicEngine:
-        # A transaction names the topic, which is made if it is not there, whoever has deleted it since it was opened.
+        # A transaction names the topic, which is created again if it was deleted since it was opened.
         if name := self._refusals.topic(handle):
             return self._owner.engine.engine(name)
         topic = self._topics.get(handle)
@@ -426,7 +426,7 @@ class Session:
 
     async def _transacted(self, origin: Origin, asked: Asked) -> Done:
         await self._transactions.commit(origin, asked)
-        # What it has changed is seen by its client as soon as it knows.
+        # The client sees the changes as soon as it knows of the commit.
         changed = asked.topics
         for handle, topic in self._topics.items():
             if topic.name in changed:
@@ -464,7 +464,7 @@ class Session:
             return Done()
         if said.name != "back":
             return await answer(call_store(self._owner, said.name, said.arguments))
-        # INVARIANT: what it holds was claimed before: RESUME came before this, and was begun before.
+        # INVARIANT: the client's messages were claimed before: RESUME arrived, and was begun, before this.
         await asyncio.gather(*(lending.resumed.wait() for lending in self._lendings.values()))
         if self.client is not None:
             self._owner.came_back(self.client)

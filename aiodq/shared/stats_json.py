@@ -1,4 +1,4 @@
-"""Numbers of a store as JSON: what an owner says of it, and what is shown of that elsewhere."""
+"""Statistics of a store as JSON: as an owner sends them, and as clients show them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["blank_topic", "health_facts", "read_channel_stats", "read_health", "read_topic_stats", "topic_facts"]
 
 _HELD: Final = 50
-"""So many segments that are held back are said of a topic at most."""
+"""Most held segments reported of a topic."""
 
 _CHANNEL: Final = ChannelStats(
     name="", ready=0, in_flight=0, deferred=0, depth=0, floor=0, delivered=0, redelivered=0, acked=0, requeued=0,
@@ -22,12 +22,12 @@ _CHANNEL: Final = ChannelStats(
 
 
 def topic_facts(stats: TopicStats) -> dict[str, Any]:
-    """Return a topic's numbers as JSON takes them."""
+    """Encode a topic's statistics for JSON."""
     return {**asdict(stats), "held": list(stats.held[:_HELD])}
 
 
 def read_topic_stats(facts: Mapping[str, Any]) -> TopicStats:
-    """Return what `topic_facts` gave."""
+    """Decode what `topic_facts` encoded."""
     values = dict(facts)
     values["held"] = tuple(HeldSegment(base, end, size, tuple(by)) for base, end, size, by in values["held"])
     values["channels"] = {name: read_channel_stats(each) for name, each in values["channels"].items()}
@@ -35,7 +35,7 @@ def read_topic_stats(facts: Mapping[str, Any]) -> TopicStats:
 
 
 def read_channel_stats(facts: Mapping[str, Any]) -> ChannelStats:
-    """Return a channel's numbers; zeros for what is not said."""
+    """Decode a channel's statistics; zeros for missing ones."""
     values = {**asdict(_CHANNEL), **facts}
     for name in ("put_to_deliver", "put_to_ack"):
         values[name] = None if values[name] is None else Latency(*values[name])
@@ -43,7 +43,7 @@ def read_channel_stats(facts: Mapping[str, Any]) -> ChannelStats:
 
 
 def blank_topic(name: str) -> TopicStats:
-    """Return the numbers of a topic of which nothing is known yet."""
+    """Return the statistics of a topic of which nothing is known yet."""
     return TopicStats(
         name=name, begin_offset=0, end_offset=0, durable_offset=0, pending=0, segments=0, disk_bytes=0, fsyncs=0,
         bytes_read=0, dropped=0, damages=0, recovered_bytes=0, channels={}, held=(),
@@ -51,10 +51,10 @@ def blank_topic(name: str) -> TopicStats:
 
 
 def health_facts(health: Health) -> dict[str, Any]:
-    """Return how a store is as JSON takes it."""
+    """Encode a store's health for JSON."""
     return {**asdict(health), "reasons": [reason[:500] for reason in health.reasons[:20]]}
 
 
 def read_health(facts: Mapping[str, Any]) -> Health:
-    """Return what `health_facts` gave."""
+    """Decode what `health_facts` encoded."""
     return Health(**{**facts, "reasons": tuple(facts["reasons"])})

@@ -1,4 +1,4 @@
-"""What the command line asks of a store that is shared, and no program needs."""
+"""Requests that only the command line makes of a shared store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["look_anew", "visitors_of"]
 
 
 async def look_anew(store: SharedStore) -> None:
-    """Have the owner say what the whole store is like, for what `stats` and the like answer from then on.
+    """Request the owner's report on the whole store, from which `stats` and the like answer.
 
     Raises:
         AiodqError: there is no owner to ask.
@@ -27,7 +27,7 @@ async def look_anew(store: SharedStore) -> None:
 
 
 async def visitors_of(store: SharedStore) -> Mapping[str, Any]:
-    """Return who has the store open, as `aiodq.shared.visitors.ask_visitors` does; this process is one of them.
+    """Return who has the store open, as `aiodq.shared.visitors.ask_visitors` does; this process included.
 
     Raises:
         AiodqError: there is no owner to ask.

@@ -1,4 +1,4 @@
-"""Who has a store open: the owner tells, and anybody may ask."""
+"""Who has a store open: the owner knows, and anybody may ask."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ask_visitors", "visitors"]
 _LOOK: Final = 0.1
 _FAILOVER: Final = 0.3
 _STALL: Final = 5.0
-"""Seconds that an owner has to be found, and to answer."""
+"""Seconds in which an owner has to be found and to answer."""
 
 
 class Visitor(Protocol):
@@ -28,16 +28,16 @@ class Visitor(Protocol):
     client: Hello | None
 
     def holds(self) -> Mapping[str, int]:
-        """Return how many messages it has in its hands, by `topic/channel`."""
+        """Return how many messages it holds, by `topic/channel`."""
         ...
 
 
 async def visitors(pid: int, clients: Iterable[Visitor], asking: object) -> dict[str, Any]:
-    """Return who owns a store and who has it open, as JSON knows it.
+    """Return who owns a store and who has it open, as JSON.
 
     Args:
         pid: the owner's process.
-        clients: who is connected.
+        clients: the connected clients.
         asking: the number of the client that asks, which is left out.
     """
     known = [(each.client, each.holds()) for each in clients if each.client is not None]
@@ -67,7 +67,7 @@ async def ask_visitors(path: str) -> Mapping[str, Any]:
     Raises:
         OwnerLostError: nobody serves it.
         OwnerStalledError: its owner does not answer.
-        ProtocolError: who is found there is no owner.
+        ProtocolError: the process found is not an owner.
         StorageError: as mapped from the system's error.
 
     Cancellation: nothing changes.
@@ -82,5 +82,5 @@ async def ask_visitors(path: str) -> Mapping[str, Any]:
 
 
 async def _never() -> bool:
-    """Who asks does not own."""
+    """Return False: the caller does not want to own the store."""
     return False
