@@ -1,10 +1,10 @@
-"""What the processes of a shared store say to its owner, and it to them: packets, without I/O. The specification.
+"""The wire protocol between the processes of a shared store and its owner: packets, without I/O. The specification.
 
-A store that is shared is owned by one process; the others talk to that one over a stream socket, a Unix one as a rule.
-What a connection carries in either direction is packets, one behind the other. This page is about their bytes, version
-1; who connects when, and what is repeated after an owner is gone, is said where that is done. All numbers are
-little-endian. u8, u16, u32, u64 are unsigned, i32 and i64 signed; times are i64 nanoseconds. The tables below are read
-by `tests/wire/test_spec.py` and held against the code: neither changes without the other.
+A shared store is owned by one process; the others talk to it over a stream socket, usually a Unix one. A connection
+carries packets in both directions, one after the other. This page is about their bytes, version 1; who connects when,
+and what is repeated after an owner is gone, is described where that is done. All numbers are little-endian. u8, u16,
+u32, u64 are unsigned, i32 and i64 signed; times are i64 nanoseconds. `tests/wire/test_spec.py` reads the tables below
+and checks them against the code: neither changes without the other.
 
 
 ## Packet
@@ -12,17 +12,16 @@ by `tests/wire/test_spec.py` and held against the code: neither changes without 
 PACKET: 12 bytes, then the payload
 
     offset  size  name      meaning
-         0     4  length    of the whole packet, this field included: 12 to the receiver's bound
+         0     4  length    of the whole packet, this field included: 12 to the receiver's limit
          4     1  op        see Operations
-         5     1  flags     0, or what the operation knows
+         5     1  flags     0, or flags of the operation
          6     2  zero      reserved, 0
-         8     4  request   the number that a client gave its request, which the answer repeats; 0 for what asks nothing
+         8     4  request   the number that a client gave its request, repeated by the answer; 0 if there is no request
 
-Requests of a connection are answered in any order. A client numbers them from 1 on, and gives no number again before
-it is answered. A receiver believes a length only up to its bound: FIRST_PACKET until HELLO and WELCOME are exchanged,
-then an owner what WELCOME says, and a client LARGEST, as a message that is stored is delivered however large it is.
-Whatever is not as this page says is a `ProtocolError`, and the end of the connection: there is no way to find the next
-packet.
+Requests of a connection are answered in any order. A client numbers them from 1 on, and does not reuse a number before
+it is answered. A receiver accepts a length only up to its limit: FIRST_PACKET until HELLO and WELCOME are exchanged,
+then for an owner what WELCOME says, and for a client LARGEST, as a stored message is delivered however large it is.
+Anything that violates this page is a `ProtocolError` and ends the connection: there is no way to find the next packet.
 
 
 ## Operations
@@ -35,20 +34,20 @@ OPERATIONS
     WANT       0x04    client  how many messages of a channel it is ready to take. No answer
     ACK        0x05    client  settles messages. Answer, if it has a request: DONE once that is durable
     NACK       0x06    client  requeues messages. Answer likewise
-    TOUCH      0x07    client  begins the time of messages anew. Answer likewise
+    TOUCH      0x07    client  restarts the timeout of messages. Answer likewise
     RELEASE    0x08    client  gives messages back, as if they had never been delivered. Answer likewise
-    REJECT     0x09    client  gives a message up. Answer likewise
+    REJECT     0x09    client  rejects a message. Answer likewise
     TXN        0x0A    client  a transaction: puts and acks, all or none. Answer: DONE
     CALL       0x0B    client  anything rare, by name. Answer: DONE
-    RESUME     0x0C    client  what it holds of a channel since an owner before. Answer: DONE, then GONE for the rest
+    RESUME     0x0C    client  what it holds of a channel from a previous owner. Answer: DONE, then GONE for the rest
     PING       0x0D    client  asks whether the owner's loop runs. Answer: PONG
-    BYE        0x0E    client  it ends; what it holds is released. No answer
+    BYE        0x0E    client  it leaves; what it holds is released. No answer
     WELCOME    0x81    owner   the answer to HELLO
     DONE       0x82    owner   a request was done
     FAIL       0x83    owner   a request was not done, and why
     DELIVER    0x84    owner   messages of a channel, which are in flight from now on
-    GONE       0x85    owner   messages are the client's no more: their time was up, or the channel was purged or moved
-    FIGURES    0x86    owner   how many messages a channel and its topic have
+    GONE       0x85    owner   messages were taken from the client: they timed out, or the channel was purged or moved
+    FIGURES    0x86    owner   the counts of a channel and its topic
     HANDOVER   0x87    owner   this owner ends: connect again
     PONG       0x88    owner   the answer to PING
 
@@ -61,25 +60,25 @@ HELLO: 28 bytes, then the program's name, UTF-8, up to 255 bytes
          0     2  newest    the newest version that the client speaks
          2     2  oldest    the oldest one
          4     4  pid       the client's process
-         8     8  producer  a number that the client's process chose at random, by which its puts are known
-        16     8  epoch     the last owner's that it knew, 0 for none
+         8     8  producer  a number that the client's process chose at random, which identifies its puts
+        16     8  epoch     of the last owner that it knew, 0 for none
         24     4  zero      reserved, 0
 
 WELCOME: 32 bytes
 
     offset  size  name      meaning
-         0     2  version   which the connection goes by: the newest that both speak
+         0     2  version   of the connection: the newest that both speak
          2     2  zero      reserved, 0
          4     4  pid       the owner's process
-         8     8  epoch     a number that the owner chose at random: what it delivered is known by that
+         8     8  epoch     a number that the owner chose at random, which identifies its deliveries
         16     4  largest   bytes of the largest packet that the client may send from now on
         20     4  zero      reserved, 0
-        24     8  reclaim   i64, how long what clients hold may be claimed by RESUME
+        24     8  reclaim   i64, how long clients may claim by RESUME what they hold
 
 OPEN: 8 bytes, then the topic's name, the channel's, and options as JSON
 
     offset  size  name      meaning
-         0     4  handle    chosen by the client, anew for each connection
+         0     4  handle    chosen by the client, for each connection again
          4     1  topic     bytes of the topic's name, 1 to 255
          5     1  channel   bytes of the channel's name, 0 for the topic itself
          6     2  zero      reserved, 0
@@ -88,18 +87,18 @@ PUT: 16 bytes, then FRAMES
 
     offset  size  name      meaning
          0     4  handle    a topic's
-         4     8  sequence  one more than that of the client's put into that topic before; it counts once
-        12     4  count     messages, at least 1, which follow each other in the log
+         4     8  sequence  one more than that of the client's previous put into that topic; it counts once
+        12     4  count     messages, at least 1, consecutive in the log
 
-With the flag EACH every message is a put of its own: they need not be stored together. Without, it is all or none.
+With the flag EACH, every message is a put of its own: they need not be stored together. Without it, it is all or none.
 
 WANT: 12 bytes
 
     offset  size  name      meaning
          0     4  handle    a channel's
-         4     8  total     messages that the client is ready to have got by this handle, all it ever got included
+         4     8  total     messages that the client is ready to receive by this handle in all, those received included
 
-It may be less than before: what has crossed on the way is the client's to release.
+It may be less than before: the client releases what was already on its way.
 
 ACK, RELEASE, GONE: 16 bytes, then ranges
 
@@ -108,7 +107,7 @@ ACK, RELEASE, GONE: 16 bytes, then ranges
          4     4  count     ranges, at least 1
          8     8  epoch     of the owner that delivered them
 
-Of what an ACK names, only what was taken away meanwhile is refused: GONE names it first, and FAIL then answers the ACK.
+Of an ACK's messages, only those taken away meanwhile are refused: GONE names them first, then FAIL answers the ACK.
 
 RANGE: 20 bytes
 
@@ -132,7 +131,7 @@ ITEM: 32 bytes
     offset  size  name      meaning
          0     8  offset    the message's
          8     8  delivery  its delivery number
-        16     8  span      i64: NACK: until it is ready again; TOUCH: its time. UNSAID: by the channel's options
+        16     8  span      i64: NACK: until it is ready again; TOUCH: its timeout. UNSAID: by the channel's options
         24     4  attempts  how often it counts as delivered
         28     4  zero      reserved, 0
 
@@ -145,30 +144,30 @@ REJECT: 32 bytes, then the reason and the error, UTF-8
         16     8  offset    the message's
         24     8  delivery  its delivery number
 
-TEXTS: 4 bytes for each, then its UTF-8, up to TEXT bytes: how REJECT ends
+TEXTS: 4 bytes for each, then its UTF-8, up to TEXT bytes: the end of REJECT
 
-TXN: 12 bytes, then the payloads of ACK, then those of PUT, each behind its u32 length
+TXN: 12 bytes, then the payloads of ACK, then those of PUT, each after its u32 length
 
     offset  size  name      meaning
-         0     8  sequence  by which it is known when it comes again; it counts once
-         8     2  acks      how many
-        10     2  puts      how many
+         0     8  sequence  by which a repeated one is recognised; it counts once
+         8     2  acks      number of ACKs
+        10     2  puts      number of PUTs
 
-The upper 24 bits of the sequence are a lane of the client's, of which it has one transaction at a time under way; the
-sequences of a lane rise. All of it is done, or nothing, and nothing where a message is not in the client's hands any
-more; `sequence` of its PUTs is 0, and no topic is in two of them. What it has changed is told by FIGURES before DONE.
-Said again, it is answered with DONE where it was committed, whatever became of its messages and topics since.
-The CALL `withdraw` with a `sequence` gives up one that waits for room: DONE says in `result` whether it was committed.
+The upper 24 bits of the sequence are a lane of the client, which has one transaction at a time in flight; the sequences
+of a lane rise. All of it is done, or nothing; nothing if the client no longer holds one of the messages; `sequence` of
+its PUTs is 0, and no topic is in two of them. FIGURES report its changes before DONE. Repeated, it is answered with
+DONE if it was committed, whatever became of its messages and topics since. The CALL `withdraw` with a `sequence` gives
+up one that waits for room: DONE says in `result` whether it was committed.
 
 CALL: 2 bytes, then the name and its arguments as JSON
 
     offset  size  name      meaning
          0     2  name      bytes of the name, 1 to 255
 
-What can be asked by name is said where it is done. `ended` with a channel's handle is answered with FAIL once there is
-no such channel, and with DONE when it has nothing to give to who wants something: why, is said in the fields of FAIL.
+The calls are described where they are done. `ended` with a channel's handle is answered with FAIL once the channel no
+longer exists, and with DONE, which has the fields of FAIL as the reason, when it cannot deliver what a client wants.
 
-DONE: nothing, PLACED where PUT was the request, or JSON where OPEN, TXN or CALL was: see its flags
+DONE: nothing, PLACED if the request was PUT, or JSON if it was OPEN, TXN or CALL: see its flags
 
 PLACED: 12 bytes
 
@@ -180,11 +179,11 @@ FAIL: 24 bytes, then the error's name, the path and the text, UTF-8
 
     offset  size  name      meaning
          0     1  name      bytes of the name, 1 to 255
-         1     1  retriable 1 where the same request may succeed later, else 0
+         1     1  retriable 1 if the same request may succeed later, else 0
          2     2  path      bytes of the path
          4     4  errno     i32, the system's number, 0 for none
          8     8  position  i64, the byte in the file, -1 for none
-        16     4  pid       whom it concerns, 0 for nobody
+        16     4  pid       the process it concerns, 0 for none
         20     4  text      bytes of the text, up to TEXT
 
 DELIVER: 24 bytes, then FRAMES
@@ -202,9 +201,9 @@ FIGURES: 56 bytes
          4     4  zero      reserved, 0
          8     8  ready     messages that may be delivered
         16     8  flying    messages in flight
-        24     8  deferred  messages that wait for a moment
+        24     8  deferred  messages that are not due yet
         32     8  begin     the topic's first offset kept
-        40     8  end       the offset behind its last
+        40     8  end       the offset after its last
         48     8  durable   below which everything survives a power cut
 
 PING, PONG: 8 bytes
@@ -215,11 +214,11 @@ PING, PONG: 8 bytes
 HANDOVER: 8 bytes
 
     offset  size  name      meaning
-         0     8  epoch     the owner's that ends
+         0     8  epoch     of the owner that ends
 
 BYE has no payload. FRAMES are frames of messages as in a segment (`aiodq.format`), with a base and a salt of 0: the
-first message is number 0. JSON is an object in UTF-8, of at most JSON bytes; no payload also means an empty one where
-it ends one.
+first message is number 0. JSON is an object in UTF-8, of at most JSON bytes; at the end of a payload, it may be absent
+if it is empty.
 
 
 ## Numbers
@@ -228,10 +227,10 @@ NUMBERS
 
     VERSION       1           what this code speaks, and the newest it knows
     FIRST_PACKET  65536       bytes of the largest packet before HELLO and WELCOME are exchanged
-    LARGEST       0x7FFFFFFF  the most that `largest` may say
+    LARGEST       0x7FFFFFFF  the largest value of `largest`
     JSON          65536       bytes of JSON in a packet
     TEXT          65536       bytes of a text
-    UNSAID        -1          a span that is not named
+    UNSAID        -1          a span that is not given
     EACH          0x01        flag of PUT
     PLACES        0x01        flag of DONE: PLACED follows
     FACTS         0x02        flag of DONE: JSON follows
@@ -239,9 +238,9 @@ NUMBERS
 
 ## Versions
 
-HELLO and WELCOME, and the packet itself, are the same in all versions. An owner speaks the version before its own,
-too. Reserved bytes are 0 and are looked at: a later version that gives them a meaning is another version. Golden files
-of each are kept in `tests/data/golden/wire`; they are never written again, only added to.
+HELLO and WELCOME, and the packet itself, are the same in all versions. An owner also speaks the version before its own.
+Reserved bytes are 0 and are checked: giving them a meaning takes another version. Golden files of each version are kept
+in `tests/data/golden/wire`; they are never rewritten, only added to.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages as frames of a packet: as they stand in a segment, but with a base and a salt of 0."""
+"""Messages as frames in a packet: the same as in a segment, but with a base and a salt of 0."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _CONTEXT: Final = FrameContext(0, checksum_named(CRC32), 0)
 
 
 def encode_messages(columns: Columns, time_ns: int, codec: int = CODEC_NONE) -> bytes:
-    """Return messages as frames.
+    """Encode messages as frames.
 
     Args:
-        columns: at least one.
-        time_ns: when they were put.
+        columns: at least one message.
+        time_ns: their put time.
         codec: see `aiodq.format.codecs`.
     """
     if len(columns.bodies) == 1 and codec == CODEC_NONE and columns.plain:
@@ -41,20 +41,20 @@ def encode_messages(columns: Columns, time_ns: int, codec: int = CODEC_NONE) -> 
 
 
 def decode_lone(frames: bytes, count: int) -> bytes | None:
-    """Return the body of the message in a packet's frames, where it is one that is nothing but a body; else None."""
+    """Return the body of the message in a packet's frames if it is a single one with only a body; otherwise None."""
     return decode_compact(frames, _CONTEXT) if count == 1 else None
 
 
 def decode_messages(frames: bytes, first: int, count: int | None = None) -> list[Batch]:
-    """Return the messages in a packet's frames, which follow each other.
+    """Decode the messages in a packet's frames, which must be consecutive.
 
     Args:
-        frames: all of a packet's.
-        first: the offset that the first of them has.
-        count: how many the packet says there are, if it does.
+        frames: all frames of a packet.
+        first: the offset of the first message.
+        count: the number of messages that the packet states, if it does.
 
     Raises:
-        ProtocolError: they are not right, do not follow each other, or are more or fewer.
+        ProtocolError: they are invalid, not consecutive, or not that many.
         MissingExtraError: they are compressed and the package for it is not installed.
     """
     batches: list[Batch] = []

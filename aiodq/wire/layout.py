@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 VERSION: Final = 1
-"""The protocol's version this code speaks, and the newest it knows."""
+"""The version of the protocol that this code speaks, and the newest it knows."""
 
 FIRST_PACKET: Final = 65536
 LARGEST: Final = 0x7FFFFFFF
@@ -52,7 +52,7 @@ FACTS: Final = 0x02
 
 
 class Op(IntEnum):
-    """What a packet is."""
+    """The operation of a packet."""
 
     HELLO = 0x01
     OPEN = 0x02
@@ -97,13 +97,13 @@ WANT: Final = struct.Struct("<IQ")
 """handle, total."""
 
 ACK: Final = struct.Struct("<IIQ")
-"""handle, count, epoch: what packets of ranges and of items begin with."""
+"""handle, count, epoch: the beginning of packets of ranges and of items."""
 
 RANGE: Final = struct.Struct("<QQI")
 """first offset, its delivery number, count."""
 
 HELD: Final = struct.Struct("<QQII")
-"""The same, and attempts."""
+"""The fields of RANGE, and attempts."""
 
 ITEM: Final = struct.Struct("<QQqII")
 """offset, delivery number, span, attempts, 0."""

@@ -1,4 +1,4 @@
-"""What each packet says, as a tuple, and how it becomes bytes and is made of them."""
+"""Each packet as a dataclass, with its encoder and decoder."""
 
 from __future__ import annotations
 
@@ -76,31 +76,31 @@ class _Ranges:
     ranges: tuple[Range, ...]
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         return 0, range_rows(self.handle, self.epoch, self.ranges)
 
     @classmethod
     def read(cls, data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         handle, count, epoch = data.fixed(ACK)
         return cls(handle, epoch, data.ranges(count))
 
 
 @dataclass(slots=True)
 class _Items:
-    """Likewise, of single messages."""
+    """Single messages of a channel, and the epoch of the owner that delivered them."""
 
     handle: int
     epoch: int
     items: tuple[Item, ...]
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         return 0, item_rows(self.handle, self.epoch, self.items)
 
     @classmethod
     def read(cls, data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         handle, count, epoch = data.fixed(ACK)
         return cls(handle, epoch, data.items(count))
 
@@ -112,12 +112,12 @@ class _Token:
     token: int
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         return 0, TOKEN.pack(self.token)
 
     @classmethod
     def read(cls, data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         return cls(*data.fixed(TOKEN))
 
 
@@ -135,13 +135,13 @@ class Hello:
     op: ClassVar[Op] = Op.HELLO
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         fixed = HELLO.pack(self.newest, self.oldest, self.pid, self.producer, self.epoch, 0)
         return 0, fixed + text_bytes(self.program, _NAME)
 
     @classmethod
     def read(cls, data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         newest, oldest, pid, producer, epoch, zero = data.fixed(HELLO)
         data.zeros(zero)
         if not 0 < oldest <= newest:
@@ -151,7 +151,7 @@ class Hello:
 
 @dataclass(slots=True)
 class Welcome:
-    """An owner's answer to it; `reclaim` in nanoseconds."""
+    """An owner's answer to HELLO; `reclaim` in nanoseconds."""
 
     version: int
     pid: int
@@ -162,12 +162,12 @@ class Welcome:
     op: ClassVar[Op] = Op.WELCOME
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         return 0, WELCOME.pack(self.version, 0, self.pid, self.epoch, self.largest, 0, self.reclaim)
 
     @classmethod
     def read(cls, data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         version, zero, pid, epoch, largest, nothing, reclaim = data.fixed(WELCOME)
         data.zeros(zero, nothing)
         if not version or not 0 < largest < 1 << 31 or reclaim < 0:
@@ -187,13 +187,13 @@ class Open:
     op: ClassVar[Op] = Op.OPEN
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         topic, channel = text_bytes(self.topic, _NAME, least=1), text_bytes(self.channel, _NAME)
         return 0, OPEN.pack(self.handle, len(topic), len(channel), 0) + topic + channel + json_bytes(self.options)
 
     @classmethod
     def read(cls, data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         handle, topic, channel, zero = data.fixed(OPEN)
         data.zeros(zero)
         return cls(handle, data.text(topic, _NAME, least=1), data.text(channel, _NAME), data.facts())
@@ -212,12 +212,12 @@ class Put:
     op: ClassVar[Op] = Op.PUT
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         return EACH * self.each, PUT.pack(self.handle, self.sequence, self.count) + self.frames
 
     @classmethod
     def read(cls, data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         handle, sequence, count = data.fixed(PUT)
         if not count or not data.left:
             data.refuse(f"a put of {count} messages in {data.left} bytes")
@@ -226,7 +226,7 @@ class Put:
 
 @dataclass(slots=True)
 class Want:
-    """How many messages a client is ready to have got of a channel, in all."""
+    """How many messages of a channel a client is ready to receive, in all."""
 
     handle: int
     total: int
@@ -234,12 +234,12 @@ class Want:
     op: ClassVar[Op] = Op.WANT
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         return 0, WANT.pack(self.handle, self.total)
 
     @classmethod
     def read(cls, data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         return cls(*data.fixed(WANT))
 
 
@@ -252,35 +252,35 @@ class Ack(_Ranges):
 
 @dataclass(slots=True)
 class Release(_Ranges):
-    """Ranges of messages that go back, as if they had never been delivered."""
+    """Ranges of messages given back, as if they had never been delivered."""
 
     op: ClassVar[Op] = Op.RELEASE
 
 
 @dataclass(slots=True)
 class Gone(_Ranges):
-    """Ranges of messages that are the client's no more."""
+    """Ranges of messages taken from the client."""
 
     op: ClassVar[Op] = Op.GONE
 
 
 @dataclass(slots=True)
 class Nack(_Items):
-    """Messages that are to be ready again."""
+    """Messages to be requeued."""
 
     op: ClassVar[Op] = Op.NACK
 
 
 @dataclass(slots=True)
 class Touch(_Items):
-    """Messages whose time begins anew."""
+    """Messages whose timeout is restarted."""
 
     op: ClassVar[Op] = Op.TOUCH
 
 
 @dataclass(slots=True)
 class Reject:
-    """A message that is given up, why in words, and the exception that was the cause, if any."""
+    """A message to be rejected, with the reason and the exception that caused it, if any."""
 
     handle: int
     attempts: int
@@ -293,13 +293,13 @@ class Reject:
     op: ClassVar[Op] = Op.REJECT
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         fixed = REJECT.pack(self.handle, self.attempts, self.epoch, self.offset, self.delivery)
         return 0, fixed + sized(text_bytes(self.reason, TEXT)) + sized(text_bytes(self.error, TEXT))
 
     @classmethod
     def read(cls, data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         handle, attempts, epoch, offset, delivery = data.fixed(REJECT)
         return cls(handle, attempts, epoch, offset, delivery, data.sized_text(), data.sized_text())
 
@@ -315,13 +315,13 @@ class Txn:
     op: ClassVar[Op] = Op.TXN
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         parts = [sized(acks.payload()[1]) for acks in self.acks] + [sized(puts.payload()[1]) for puts in self.puts]
         return 0, TXN.pack(self.sequence, len(self.acks), len(self.puts)) + b"".join(parts)
 
     @classmethod
     def read(cls, data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         sequence, acks, puts = data.fixed(TXN)
         settled = tuple(data.part(Ack.read) for _ in range(acks))
         return cls(sequence, settled, tuple(data.part(Put.read) for _ in range(puts)))
@@ -329,7 +329,7 @@ class Txn:
 
 @dataclass(slots=True)
 class Call:
-    """Anything rare, by name."""
+    """A rare request, by name."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -337,20 +337,20 @@ class Call:
     op: ClassVar[Op] = Op.CALL
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         name = text_bytes(self.name, _NAME, least=1)
         return 0, CALL.pack(len(name)) + name + json_bytes(self.arguments)
 
     @classmethod
     def read(cls, data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         (size,) = data.fixed(CALL)
         return cls(data.text(size, _NAME, least=1), data.facts())
 
 
 @dataclass(slots=True)
 class Resume:
-    """What a client holds of a channel since an owner before."""
+    """What a client holds of a channel from a previous owner."""
 
     handle: int
     epoch: int
@@ -359,12 +359,12 @@ class Resume:
     op: ClassVar[Op] = Op.RESUME
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         return 0, ACK.pack(self.handle, len(self.held), self.epoch) + b"".join(HELD.pack(*each) for each in self.held)
 
     @classmethod
     def read(cls, data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         handle, count, epoch = data.fixed(ACK)
         held = tuple(map(Held._make, data.rows(HELD, count, least=0)))
         for each in held:
@@ -381,30 +381,30 @@ class Ping(_Token):
 
 @dataclass(slots=True)
 class Pong(_Token):
-    """The answer to it."""
+    """The answer to PING."""
 
     op: ClassVar[Op] = Op.PONG
 
 
 @dataclass(slots=True)
 class Bye:
-    """A client ends."""
+    """The farewell of a client."""
 
     op: ClassVar[Op] = Op.BYE
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         return 0, b""
 
     @classmethod
     def read(cls, _data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         return cls()
 
 
 @dataclass(slots=True)
 class Done:
-    """A request was done: the first offset and how many messages, or facts, or neither."""
+    """The answer to a request that was done: the first offset and the number of messages, or facts, or neither."""
 
     placed: tuple[int, int] | None = None
     facts: Mapping[str, Any] | None = None
@@ -412,14 +412,14 @@ class Done:
     op: ClassVar[Op] = Op.DONE
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         if self.placed is not None:
             return PLACES, PLACED.pack(*self.placed)
         return (0, b"") if self.facts is None else (FACTS, json_bytes(self.facts))
 
     @classmethod
     def read(cls, data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         if data.flags == PLACES:
             first, count = data.fixed(PLACED)
             data.within(first, 0, count)
@@ -431,7 +431,7 @@ class Done:
 
 @dataclass(slots=True)
 class Fail:
-    """A request was not done: the error's class, what it carries, and its text."""
+    """The answer to a request that failed: the error's class, attributes and text."""
 
     name: str
     retriable: bool
@@ -444,7 +444,7 @@ class Fail:
     op: ClassVar[Op] = Op.FAIL
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         name, path = text_bytes(self.name, _NAME, least=1), text_bytes(self.path, TEXT - 1)
         text = text_bytes(self.text, TEXT)
         sizes = len(name), self.retriable, len(path), self.errno, self.position, self.pid, len(text)
@@ -452,7 +452,7 @@ class Fail:
 
     @classmethod
     def read(cls, data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         name, retriable, path, errno, position, pid, text = data.fixed(FAIL)
         if retriable > 1 or position < -1:
             data.refuse(f"an error is not retriable by {retriable}, nor at byte {position}")
@@ -473,12 +473,12 @@ class Deliver:
     op: ClassVar[Op] = Op.DELIVER
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         return 0, DELIVER.pack(self.handle, self.attempts, self.first, self.delivery) + self.frames
 
     @classmethod
     def read(cls, data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         handle, attempts, first, delivery = data.fixed(DELIVER)
         if not data.left:
             data.refuse("a delivery of nothing")
@@ -487,7 +487,7 @@ class Deliver:
 
 @dataclass(slots=True)
 class Figures:
-    """How many messages a channel and its topic have."""
+    """The counts of a channel and its topic."""
 
     handle: int
     ready: int
@@ -500,13 +500,13 @@ class Figures:
     op: ClassVar[Op] = Op.FIGURES
 
     def payload(self) -> tuple[int, bytes]:
-        """Return the flags and the payload."""
+        """Encode: return the flags and the payload."""
         numbers = self.ready, self.flying, self.deferred, self.begin, self.end, self.durable
         return 0, FIGURES.pack(self.handle, 0, *numbers)
 
     @classmethod
     def read(cls, data: Payload) -> Self:
-        """Return what a payload says."""
+        """Decode a payload."""
         handle, zero, *numbers = data.fixed(FIGURES)
         data.zeros(zero)
         return cls(handle, *numbers)
@@ -514,7 +514,7 @@ class Figures:
 
 @dataclass(slots=True)
 class Handover(_Token):
-    """An owner ends; the token is its epoch."""
+    """The announcement that an owner ends; the token is its epoch."""
 
     op: ClassVar[Op] = Op.HANDOVER
 
@@ -523,7 +523,7 @@ Message: TypeAlias = (
     Hello | Open | Put | Want | Ack | Nack | Touch | Release | Reject | Txn | Call | Resume | Ping | Bye
     | Welcome | Done | Fail | Deliver | Gone | Figures | Handover | Pong
 )  # fmt: skip
-"""What a packet says."""
+"""The content of a packet."""
 
 PACKETS: Final[Mapping[int, type[Message]]] = {
     kind.op: kind
@@ -532,23 +532,23 @@ PACKETS: Final[Mapping[int, type[Message]]] = {
         Welcome, Done, Fail, Deliver, Gone, Figures, Handover, Pong,
     )
 }  # fmt: skip
-"""Which packet is read as what."""
+"""The packet classes by operation."""
 
 _FLAGS: Final[Mapping[int, int]] = {Op.PUT: EACH, Op.DONE: PLACES | FACTS}
-"""The flags that an operation knows; any other knows none."""
+"""The flags that an operation knows; others know none."""
 
 
 _KNOWN: Final[Mapping[int, tuple[type[Message], str, int]]] = {
     int(op): (kind, kind.op.name, ~_FLAGS.get(op, 0)) for op, kind in PACKETS.items()
 }
-"""How each is read, what errors call it, and the flags it does not know; by plain numbers, which cost less to find."""
+"""Each operation's decoder, its name in errors, and the flags it does not know; plain integers are faster keys."""
 
 
 def read_message(op: int, flags: int, payload: memoryview) -> Message:
-    """Return what a packet says.
+    """Decode the content of a packet.
 
     Raises:
-        ProtocolError: it is not as the specification says.
+        ProtocolError: it violates the specification.
     """
     known = _KNOWN.get(op)
     if known is None:

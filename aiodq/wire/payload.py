@@ -1,4 +1,4 @@
-"""Reading a payload and writing one: what several packets have in common."""
+"""Decoding and encoding of payloads: what several packets have in common."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["Held", "Item", "Payload", "Range", "item_rows", "json_bytes", "range_rows", "sized", "text_bytes"]
 
 _END: Final = 1 << 64
-"""No offset and no delivery number is as large."""
+"""Every offset and every delivery number is below this."""
 
 
 class Range(NamedTuple):
-    """Messages that follow each other, by the first one's offset and delivery number."""
+    """Consecutive messages, by the first one's offset and delivery number."""
 
     first: int
     delivery: int
@@ -48,14 +48,14 @@ class Item(NamedTuple):
 
 
 class Payload:
-    """A packet's payload, read from its beginning: no number in it is believed before it is held against what is left.
+    """A packet's payload, read from its beginning: no number in it is trusted before a check against what is left.
 
     Attributes:
         flags: the packet's.
     """
 
     def __init__(self, name: str, flags: int, view: memoryview) -> None:
-        """Read from the beginning of `view`, of a packet that errors call by this name."""
+        """Read from the beginning of `view`; `name` is the packet's name in errors."""
         self._name = name
         self._view = view
         self._size = len(view)
@@ -64,15 +64,15 @@ class Payload:
 
     @property
     def left(self) -> int:
-        """How many bytes are left."""
+        """The number of bytes left."""
         return self._size - self._at
 
     def refuse(self, reason: str) -> NoReturn:
-        """Raise that the packet is not as it should be."""
+        """Raise a `ProtocolError` for the packet."""
         raise ProtocolError(f"{self._name}: {reason}")
 
     def fixed(self, layout: struct.Struct) -> tuple[Any, ...]:
-        """Return the next numbers."""
+        """Read the next numbers."""
         at, size = self._at, layout.size
         if self._size - at < size:
             self.refuse(f"{self.left} bytes are left where {size} are needed")
@@ -80,29 +80,29 @@ class Payload:
         return layout.unpack_from(self._view, at)
 
     def zeros(self, *numbers: int) -> None:
-        """Make sure that what is reserved is not used."""
+        """Check that reserved fields are 0."""
         if any(numbers):
             self.refuse("reserved bytes are not 0")
 
     def within(self, first: int, delivery: int, count: int) -> None:
-        """Make sure that there is a range of so many messages."""
+        """Check that a range of that many messages is possible."""
         if not count or first + count > _END or delivery + count > _END:
             self.refuse(f"no range has {count} messages from offset {first}, delivery {delivery}, on")
 
     def take(self, size: int) -> memoryview:
-        """Return the next bytes."""
+        """Read the next bytes."""
         if size > self.left:
             self.refuse(f"{self.left} bytes are left where {size} are needed")
         self._at += size
         return self._view[self._at - size : self._at]
 
     def rest(self) -> bytes:
-        """Return what is left."""
+        """Read all bytes left."""
         at, self._at = self._at, self._size
         return self._view[at:].tobytes()
 
     def text(self, size: int, most: int, *, least: int = 0) -> str:
-        """Return the next bytes as text."""
+        """Read the next bytes as text."""
         if not least <= size <= most:
             self.refuse(f"a text of {size} bytes, not {least} to {most}")
         try:
@@ -111,12 +111,12 @@ class Payload:
             self.refuse("a text that is not UTF-8")
 
     def sized_text(self) -> str:
-        """Return the text that stands behind its length."""
+        """Read a text that follows its length."""
         (size,) = self.fixed(SIZE)
         return self.text(size, TEXT)
 
     def facts(self) -> dict[str, Any]:
-        """Return what is left as JSON's object; where nothing is, an empty one."""
+        """Read the bytes left as a JSON object; an empty one if there are none."""
         if self.left > JSON:
             self.refuse(f"{self.left} bytes of JSON, not up to {JSON}")
         data = self.rest()
@@ -131,20 +131,20 @@ class Payload:
         return facts
 
     def rows(self, layout: struct.Struct, count: int, *, least: int = 1) -> Iterable[tuple[Any, ...]]:
-        """Return so many of the same, which are all that is left."""
+        """Read `count` rows of one layout, which must be all that is left."""
         if count < least or count * layout.size != self.left:
             self.refuse(f"{count} rows of {layout.size} bytes in {self.left} bytes")
         return layout.iter_unpack(self.take(self.left))
 
     def ranges(self, count: int) -> tuple[Range, ...]:
-        """Return so many ranges."""
+        """Read `count` ranges."""
         ranges = tuple(map(Range._make, self.rows(RANGE, count)))
         for each in ranges:
             self.within(*each)
         return ranges
 
     def items(self, count: int) -> tuple[Item, ...]:
-        """Return so many items."""
+        """Read `count` items."""
         items: list[Item] = []
         for offset, delivery, span, attempts, zero in self.rows(ITEM, count):
             self.zeros(zero)
@@ -154,7 +154,7 @@ class Payload:
         return tuple(items)
 
     def part(self, read: Callable[[Payload], T]) -> T:
-        """Return what a payload says that lies in this one, behind its length."""
+        """Decode a payload inside this one, which follows its length."""
         (size,) = self.fixed(SIZE)
         inner = Payload(self._name, 0, self.take(size))
         found = read(inner)
@@ -168,10 +168,10 @@ def _no_number(text: str) -> NoReturn:
 
 
 def text_bytes(text: str, most: int, *, least: int = 0) -> bytes:
-    """Return a text as bytes.
+    """Encode a text.
 
     Raises:
-        ProtocolError: it is shorter or longer than it may be.
+        ProtocolError: it is too short or too long.
     """
     data = text.encode()
     if not least <= len(data) <= most:
@@ -180,10 +180,10 @@ def text_bytes(text: str, most: int, *, least: int = 0) -> bytes:
 
 
 def json_bytes(facts: Mapping[str, Any]) -> bytes:
-    """Return facts as JSON; none at all as nothing.
+    """Encode facts as JSON; nothing if there are none.
 
     Raises:
-        ProtocolError: they are too many.
+        ProtocolError: the JSON is too long.
     """
     data = json.dumps(facts, separators=(",", ":"), allow_nan=False).encode() if facts else b""
     if len(data) > JSON:
@@ -192,15 +192,15 @@ def json_bytes(facts: Mapping[str, Any]) -> bytes:
 
 
 def sized(data: bytes) -> bytes:
-    """Return bytes behind their number."""
+    """Return bytes after their length."""
     return SIZE.pack(len(data)) + data
 
 
 def range_rows(handle: int, epoch: int, ranges: tuple[Range, ...]) -> bytes:
-    """Return the payload that consists of ranges."""
+    """Encode a payload of ranges."""
     return ACK.pack(handle, len(ranges), epoch) + b"".join(RANGE.pack(*each) for each in ranges)
 
 
 def item_rows(handle: int, epoch: int, items: tuple[Item, ...]) -> bytes:
-    """Return the payload that consists of items."""
+    """Encode a payload of items."""
     return ACK.pack(handle, len(items), epoch) + b"".join(ITEM.pack(*each, 0) for each in items)

@@ -1,4 +1,4 @@
-"""Packets out of a stream of bytes, and into one."""
+"""Packets from and to a stream of bytes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["Packet", "PacketReader", "encode_packet"]
 
 
 class Packet(NamedTuple):
-    """What somebody said, and the number of the request that it is or answers; 0 for none."""
+    """A packet's content, and the number of the request that it is or answers; 0 for none."""
 
     message: Message
     request: int = 0
 
 
 def encode_packet(message: Message, request: int = 0) -> bytes:
-    """Return a packet.
+    """Encode a packet.
 
     Raises:
-        ProtocolError: a text or JSON in it is too long, or all of it.
+        ProtocolError: a text or JSON in it is too long, or the packet is.
     """
     flags, payload = message.payload()
     length = PACKET.size + len(payload)
@@ -41,29 +41,29 @@ class PacketReader:
     """The receiving end of one connection.
 
     Attributes:
-        largest: bytes of the largest packet that is believed; to be raised once HELLO and WELCOME are exchanged.
+        largest: bytes of the largest packet accepted; to be raised once HELLO and WELCOME are exchanged.
     """
 
     def __init__(self) -> None:
-        """Begin with the first packet."""
+        """Start before the first packet."""
         self.largest: int = FIRST_PACKET
         self._data = bytearray()
         self._broken: ProtocolError | None = None
 
     @property
     def waiting(self) -> int:
-        """Bytes of a packet that is not whole yet."""
+        """The bytes of an incomplete packet."""
         return len(self._data)
 
     def feed(self, data: BytesLike) -> Iterator[Packet]:
-        """Give the packets that are whole by now; all of them are to be taken.
+        """Return an iterator over the packets that are complete now; the caller must exhaust it.
 
         Raises:
-            ProtocolError: something is no packet; nothing that comes behind it is read, however often one asks.
+            ProtocolError: something is not a packet; nothing after it is ever read.
         """
         if not self._data and len(data) >= PACKET.size and self._broken is None:
             length, op, flags, zero, request = PACKET.unpack_from(data)
-            if length == len(data) <= self.largest and not zero:  # a packet comes by itself, as a rule
+            if length == len(data) <= self.largest and not zero:  # a packet usually arrives alone
                 return iter((self._whole(op, flags, data, request),))
         return self._feed(data)
 
@@ -82,7 +82,7 @@ class PacketReader:
                 at, found = packet
                 yield found
         except ProtocolError as error:
-            # Views of what was read may live in the error's frames as long as it does: it cannot be cut any more.
+            # The error's traceback may hold views of the buffer, which then cannot be resized.
             self._broken, self._data, at = error, bytearray(), 0
             raise
         finally:
