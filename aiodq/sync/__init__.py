@@ -1,4 +1,4 @@
-"""aiodq for threads: the verbs of `aiodq` without `await`, for scripts, Django, notebooks and worker threads.
+"""aiodq for threads: the API of `aiodq` without `await`, for scripts, Django, notebooks and worker threads.
 
     import aiodq.sync
 
@@ -10,20 +10,20 @@
 
 It is the same store, run by the same engine: `open` starts a thread with an event loop of its own, which ends when the
 store is closed. Every object may be used by any number of threads at once, and puts that wait at the same time share a
-sync. The names are those of the asyncio API, options and errors are the very same objects; what differs:
+sync. Names, options and errors are those of the asyncio API; the differences:
 
-- `close()` is `aclose()`, and what `put_nowait` gives has `result()`. `put`, `put_many`, `get_many` and `join` take a
-  `timeout`, as `get` does.
+- `close()` is `aclose()`, and the result of `put_nowait` has `result()`. `put`, `put_many`, `get_many` and `join` take
+  a `timeout`, as `get` does.
 - A thread takes the place of a task: a message's `with` in a transaction's block of the same thread joins it,
-  transactions do not nest in a thread, `task_done()` means what this thread got last.
-- *Interrupted* is what *Cancellation* is there: Ctrl-C, and whatever else a signal's handler raises in a call that
-  waits, cancels the call as a task's would be. A `get` loses no message, an `ack` is applied.
+  transactions do not nest in a thread, and `task_done()` means the message that this thread got last.
+- *Interrupted* corresponds to *Cancellation*: Ctrl-C, or any other exception that a signal handler raises in a call
+  that waits, cancels the call as a task would be cancelled. A `get` loses no message, an `ack` is applied.
 - `consume` calls plain functions, in threads of its own.
-- Where an event loop runs, a call would block it, and raises `WrongContextError`: there, use `aiodq.open`. A notebook
-  is the exception, as its cells block its loop in any case.
-- After a fork the child has to open the store itself; what the parent opened raises `WrongContextError` there. Prefork
-  workers open it with `mode="shared"`, each for itself.
-- What was never closed is closed at the end of the interpreter or when nobody holds it any more, with a
+- If an event loop runs in the thread, a call would block it, and raises `WrongContextError`: use `aiodq.open` there. A
+  notebook is the exception, as its cells block its loop in any case.
+- After a fork, the child has to open the store itself; what the parent opened raises `WrongContextError` there. Each
+  prefork worker opens it with `mode="shared"`.
+- A store that was never closed is closed when the interpreter exits or when nobody holds it any more, with a
   `ResourceWarning`.
 """
 

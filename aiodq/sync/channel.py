@@ -42,7 +42,7 @@ class Channel:
         self._channel = inner
 
     def __repr__(self) -> str:
-        """Say which it is, whether it is open, what is before it, and where."""
+        """Show its name, whether it is open, its backlog, and the store."""
         return self._loop_thread.show(self._channel)
 
     @property
@@ -56,13 +56,13 @@ class Channel:
         """Wait for the next message and take it.
 
         Args:
-            timeout: seconds to wait at most, or a `timedelta`; None waits for ever, 0 and less not at all.
+            timeout: seconds to wait at most, or a `timedelta`; None waits for ever, 0 or less does not wait.
 
         Raises:
             TimeoutError: nothing came in time.
-            InvalidOptionError: no span of time; a `TypeError` too where it is of another type. Nothing was taken.
+            InvalidOptionError: not a timeout; also a `TypeError` if it has another type. Nothing was taken.
             QueueShutDown: shut down and nothing is ready, or the store is closed.
-            StorageError: the message could not be read; it is not lost by that.
+            StorageError: the message could not be read; it is not lost.
             StoreFailedError: the store has stopped.
 
         Interrupted: nothing is lost and the order is kept.
@@ -79,8 +79,8 @@ class Channel:
         """Take the next message.
 
         Raises:
-            QueueEmpty: nothing may be delivered now. A channel just named delivers once it is on disk, for which `get`
-                and `Topic.settle_in` wait.
+            QueueEmpty: nothing may be delivered now. A channel just created delivers once it is on disk; `get` and
+                `Topic.settle_in` wait for that.
             QueueShutDown: shut down and nothing is ready, or the store is closed.
 
         Interrupted: nothing is lost and the order is kept.
@@ -102,10 +102,9 @@ class Channel:
 
         Raises:
             TimeoutError: it took longer, and nothing was taken.
-            InvalidOptionError: an argument is of no use; a `TypeError` too where one is of another type. Nothing was
-                taken.
+            InvalidOptionError: an argument is invalid; also a `TypeError` if it has another type. Nothing was taken.
             QueueShutDown: shut down and nothing is ready, or the store is closed.
-            StorageError: a message could not be read; it is not lost by that.
+            StorageError: a message could not be read; it is not lost.
             StoreFailedError: the store has stopped.
 
         Interrupted: nothing is lost and the order is kept.
@@ -121,20 +120,20 @@ class Channel:
         return [Message(self._loop_thread, each) for each in found]
 
     def _handed(self, message: Message) -> Message:
-        """Note, where that is of use, who has a message."""
+        """Note that this thread has a message, where that matters."""
         return message
 
     def __iter__(self) -> Iterator[Message]:
-        """Iterate over messages until shutdown. Nothing is acked by itself."""
+        """Iterate over messages until shutdown. Nothing is acked automatically."""
         with suppress(QueueShutDown):
             while True:
                 yield self.get()
 
     def refresh(self) -> None:
-        """Have the counts be those of now: of a store in mode "shared" or "client" they are up to 0.1 s old.
+        """Update the counts, which in mode "shared" or "client" are up to 0.1 s old.
 
         Raises:
-            OwnerLostError, OwnerStalledError: of a store that is shared: there is nobody to ask, or no answer comes.
+            OwnerLostError, OwnerStalledError: of a shared store: there is no owner, or it does not answer.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
 
         Interrupted: nothing changes.
@@ -142,12 +141,12 @@ class Channel:
         self._loop_thread.run(self._channel.refresh)
 
     def peek(self) -> Message | None:
-        """Return the next message without taking it, or None when nothing is ready.
+        """Return the next message without taking it, or None if nothing is ready.
 
         It cannot be settled.
 
         Raises:
-            StorageError: it could not be read, or the channel's files could not be made.
+            StorageError: it could not be read, or the channel's files could not be created.
             QueueShutDown: the store is closed.
             StoreFailedError: the store has stopped.
 
@@ -159,19 +158,19 @@ class Channel:
     # --- settling
 
     def ack_many(self, messages: Iterable[Message]) -> None:
-        """Settle messages of this channel in one call: all of them, or, on an error here, none.
+        """Settle messages of this channel in one call: all of them, or none if one cannot be settled.
 
         It returns when the settling is as durable as the store's `sync` policy makes it.
 
         Args:
-            messages: what `get`, `get_many` or iterating gave, in any order.
+            messages: messages from `get`, `get_many` or iterating, in any order.
 
         Raises:
-            AlreadySettledError: one was settled before, or is named twice.
-            NotInFlightError: one was taken away meanwhile (its time was up, or by a purge), or is another channel's.
-            InvalidOptionError: these are no messages; a `TypeError` too.
+            AlreadySettledError: one was settled before, or is given twice.
+            NotInFlightError: one was taken away meanwhile (timed out or purged), or belongs to another channel.
+            InvalidOptionError: these are not messages; also a `TypeError`.
             QueueShutDown: the store is closed.
-            DiskFullError: settled, but not durably so; it will be once there is space.
+            DiskFullError: settled, but not durably until there is space.
             StoreFailedError: the store has stopped; after opening again the messages may be redelivered.
 
         Interrupted: settled all the same, durable with the next commit; a crash before that redelivers.
@@ -179,10 +178,10 @@ class Channel:
         self._loop_thread.run(self._channel.ack_many, inner_messages(messages))
 
     def deferred_messages(self) -> Iterator[DeferredMessage]:
-        """Iterate over the messages that wait for a moment, the earliest due first, without taking them.
+        """Iterate over the deferred messages, the earliest due first, without taking them.
 
-        Each is a `Message` that was only looked at, with `due`, a `datetime` in UTC, beside. As many as `deferred`
-        counts, as of the first step; what is deferred no more when its turn comes may be left out.
+        Each is a `Message` that was only looked at, with a `due` time, a `datetime` in UTC. They are as many as
+        `deferred` counts at the first step; messages no longer deferred when their turn comes may be left out.
 
         Raises:
             StorageError: one could not be read.
@@ -197,24 +196,24 @@ class Channel:
         return (DeferredMessage(self._loop_thread, each) for each in in_pages(self._loop_thread, found))
 
     def cancel(self, offset: int) -> None:
-        """Give a deferred message up: it is settled, never delivered, and counted as `cancelled` in `stats`.
+        """Cancel a deferred message: it is settled, never delivered, and counted as `cancelled` in `stats`.
 
         Args:
-            offset: as `put` gave it, or of what `deferred_messages` gave.
+            offset: as returned by `put`, or that of a message from `deferred_messages`.
 
         Raises:
-            OffsetError: it is not deferred here: it is ready, in flight, settled, or not written yet. Nothing changed.
-            InvalidOptionError: it is no offset; a `TypeError` too.
+            OffsetError: it is not deferred here, but ready, in flight, settled, or not written yet. Nothing changed.
+            InvalidOptionError: it is not an offset; also a `TypeError`.
             QueueShutDown: the store is closed.
-            DiskFullError: settled, but not durably so; it will be once there is space.
-            StoreFailedError: the store has stopped; after opening again the message may come.
+            DiskFullError: settled, but not durably until there is space.
+            StoreFailedError: the store has stopped; after opening again the message may be delivered.
 
         Interrupted: it is done all the same.
         """
         self._loop_thread.run(self._channel.cancel, offset)
 
     def purge(self) -> int:
-        """Settle everything accepted so far, in flight or not; return how many messages that were.
+        """Settle everything accepted so far, in flight or not; return the number of messages.
 
         Raises:
             QueueShutDown: the store is closed.
@@ -225,18 +224,18 @@ class Channel:
         return self._loop_thread.run(self._channel.purge)
 
     def seek(self, position: Position) -> None:
-        """Go on from another place: everything before it counts as settled, everything from there on is redelivered.
+        """Move to another position: everything before it counts as settled, everything from there on is redelivered.
 
-        Going ahead therefore gives up what lies between, for good where retention deletes what is consumed. What is in
-        flight is forgotten, with its attempts; settling it raises `NotInFlightError`.
+        Moving ahead therefore gives up what lies between, for good if retention deletes what is consumed. Messages in
+        flight are forgotten, with their attempts; settling one raises `NotInFlightError`.
 
         Args:
             position: `"earliest"`, `"latest"`, an offset, or a time with a zone.
 
         Raises:
-            OffsetError: beyond the log, or before what is still kept; nothing changed.
-            DiskFullError: what a transaction has put into some topic finds no room there yet; nothing changed.
-            InvalidOptionError: no position; a `TypeError` too where it is of another type. Nothing changed.
+            OffsetError: beyond the end of the log, or before the first offset kept; nothing changed.
+            DiskFullError: no room yet for what a transaction has put into some topic; nothing changed.
+            InvalidOptionError: not a position; also a `TypeError` if it has another type. Nothing changed.
             QueueShutDown: the store is closed.
             StoreFailedError: the store has stopped.
 
@@ -244,7 +243,7 @@ class Channel:
         """
         self._loop_thread.run(self._channel.seek, position)
 
-    # --- working off
+    # --- consuming
 
     def consume(
         self,
@@ -255,38 +254,38 @@ class Channel:
         renew: bool = True,
         on_error: Callable[[Message, BaseException], object] | None = None,
     ) -> None:
-        """Work messages off until the channel is stopped or shut down, or until interrupted.
+        """Consume messages until the channel is stopped or shut down, or until interrupted.
 
         The handler is called in threads made for this call: `concurrency` of them, which last as long as it does. The
         calling thread only waits. A message is acked when its handler returns. A handler fails by an exception, or by
-        taking longer than `timeout`: the message is redelivered after the channel's `backoff`, or where it has none
-        after 1 s, 2 s, 4 s … up to 15 minutes, and others are worked off meanwhile; after `max_attempts` it is dead.
-        `raise aiodq.Retry(delay)` chooses the wait, `raise aiodq.Reject(reason)` gives the message up, and what the
-        handler settles itself stays as it settled it. A handler may use all of the store. What ends a program
-        (`SystemExit`, `KeyboardInterrupt`) ends `consume`, which raises it; each attempt that fails is a line of the
-        logger `aiodq.delivery`.
+        exceeding `timeout`: the message is redelivered after the channel's `backoff`, or without one after 1 s, 2 s,
+        4 s … up to 15 minutes, and others are processed meanwhile; after `max_attempts` it becomes a dead letter.
+        `raise aiodq.Retry(delay)` chooses the wait, `raise aiodq.Reject(reason)` rejects the message, and a message
+        that the handler settles itself stays settled that way. A handler may use all of the store. An exception that
+        ends a program (`SystemExit`, `KeyboardInterrupt`) ends `consume`, which raises it; each failed attempt is a
+        line of the logger `aiodq.delivery`.
 
-        Nothing can stop a thread: where its time is up, or `consume` is interrupted, the message is settled, and the
-        function goes on to its end unheard. A worker takes its next message only after that end.
+        A thread cannot be stopped: on a timeout, or if `consume` is interrupted, the message is settled, and the
+        function runs to its end unheard. A worker takes its next message only after that.
 
         Args:
             handler: called with each message; a plain function.
-            concurrency: how many messages are worked off at once.
-            timeout: seconds, or a `timedelta`, that a handler has. None: for ever.
-            renew: keep messages from timing out as long as their handlers run (see `Message.renewing`). Without, the
-                `visibility_timeout` is all the time that a handler has before somebody else gets the message, too.
+            concurrency: how many messages are processed at once.
+            timeout: seconds, or a `timedelta`, that a handler may take. None: for ever.
+            renew: keep messages from timing out as long as their handlers run (see `Message.renewing`). Without it, the
+                `visibility_timeout` is all the time that a handler has before the message is redelivered.
             on_error: called with the message, which is settled by then, and the exception of each failed attempt, in
-                one of those threads. What it raises is logged and changes nothing. A `Retry` and a `Reject` are no
+                one of those threads. What it raises is logged and changes nothing. `Retry` and `Reject` are not
                 failures.
 
         Raises:
-            InvalidOptionError: the handler or the hook cannot be called like that, or an option is out of its range; a
-                `TypeError` too where a type is wrong.
-            QueueShutDown: the store is closed already.
+            InvalidOptionError: the handler or the hook cannot be called like that, or an option is out of its range;
+                also a `TypeError` if a type is wrong.
+            QueueShutDown: the store is already closed.
             StoreFailedError: the store has stopped.
 
-        Interrupted: the messages of handlers under way are released as if never handed out. Handlers go on to their
-        end, and what they settle by then is refused.
+        Interrupted: the messages of running handlers are released as if never handed out. Handlers run to their end,
+        and what they settle from then on is refused.
         """
         check_flag("renew", renew)
         make = partial(
@@ -305,7 +304,7 @@ class Channel:
     def _threaded(
         self, handler: Callable[[Message], object], hook: Callable[[Message, BaseException], object] | None
     ) -> Handler:
-        """Return a handler for the engine; or raise where one of them cannot be called in a thread."""
+        """Return a handler for the engine; raise if one of the functions cannot be called in a thread."""
         checked_hook(hook)
         if not checked_handler(handler).threaded:
             _refuse_coroutine("handler", handler)
@@ -316,7 +315,7 @@ class Channel:
     async def _consume(
         self, make: Callable[..., Consumer], hook: Callable[[Message, BaseException], object] | None
     ) -> BaseException | None:
-        """Consume on the loop; return what a handler wants the program to end with."""
+        """Consume on the loop; return the exception with which a handler ends the program, if any."""
         self._channel.check()
         threads = HandlerThreads()
 
@@ -337,27 +336,27 @@ class Channel:
         return threads.exit
 
     def stop(self, grace: float | timedelta = 10.0) -> None:
-        """End deliveries gently, for as long as the store is open: for SIGTERM.
+        """End deliveries gracefully, until the store is opened again: for SIGTERM.
 
-        From the call on no message is handed out: `consume` and iterations end, `get` raises `QueueShutDown`, `join`
-        returns. What is under way may end: `stop` waits until nothing is in flight. After `grace` the messages of
-        handlers of `consume` are released, and these go on unheard; what others hold stays theirs to settle. What
-        nobody has acked is redelivered when the store is next opened. Puts go on. Repeating it is safe; the shortest
-        grace counts. Called by a handler of the channel, it does not wait, as it would wait for itself.
+        From the call on, no message is handed out: `consume` and iterations end, `get` raises `QueueShutDown`, `join`
+        returns. Work in progress may finish: `stop` waits until nothing is in flight. After `grace`, the messages of
+        `consume`'s handlers are released, and these run on unheard; other holders may still settle theirs. What nobody
+        has acked is redelivered when the store is next opened. Puts continue. Repeating it is safe; the shortest grace
+        counts. Called by a handler of the channel, it does not wait, as it would wait for itself.
 
         Args:
-            grace: seconds, or a `timedelta`, for what is under way; 0 waits for nothing.
+            grace: seconds, or a `timedelta`, for work in progress; 0 waits for nothing.
 
         Raises:
-            InvalidOptionError: no such time; a `TypeError` too where it is of another type. Nothing was done.
+            InvalidOptionError: not a valid time; also a `TypeError` if it has another type. Nothing was done.
             WrongContextError: an event loop runs in this thread, or it is a forked child.
 
-        Interrupted: it goes on; calling it again waits for the same end.
+        Interrupted: it continues; calling it again waits for the same end.
         """
         self._loop_thread.run(self._channel.stop, grace)
 
     def join(self, timeout: float | timedelta | None = None) -> None:
-        """Wait until nothing is ready or in flight or deferred, and nothing accepted is on its way.
+        """Wait until nothing is ready, in flight or deferred, and no accepted put is still to be written.
 
         Args:
             timeout: seconds to wait at most, or a `timedelta`; None waits for ever.
@@ -372,12 +371,12 @@ class Channel:
         wait = seconds(timeout)
         self._loop_thread.run(lambda: within(wait, self._channel.join()))
 
-    # --- looking
+    # --- counts
 
     def qsize(self) -> int:
-        """Return how many messages are ready: neither settled, nor in flight, nor deferred; `depth` is all of these.
+        """Return how many messages are ready: not settled, in flight or deferred; `depth` counts all unsettled ones.
 
-        A topic's bound (`max_messages`, `Queue.maxsize`) is one of `depth`, so a full one may have a small `qsize`.
+        A topic's bound (`max_messages`, `Queue.maxsize`) limits `depth`, so a full one may have a small `qsize`.
         """
         return self._loop_thread.look(self._channel.qsize)
 
@@ -386,12 +385,12 @@ class Channel:
         return self._loop_thread.look(self._channel.in_flight)
 
     def deferred(self) -> int:
-        """Return how many messages wait for a moment: put with a delay, or requeued with one."""
+        """Return how many messages are deferred: put with a delay, or requeued with one."""
         return self._loop_thread.look(self._channel.deferred)
 
     @property
     def depth(self) -> int:
-        """How many messages are not settled: ready, in flight and deferred."""
+        """The number of unsettled messages: ready, in flight and deferred."""
         return self._loop_thread.look(lambda: self._channel.depth)
 
     def empty(self) -> bool:
@@ -399,28 +398,28 @@ class Channel:
         return self.qsize() == 0
 
     def stats(self) -> ChannelStats:
-        """Return the channel's numbers. No I/O."""
+        """Return the channel's statistics. No I/O."""
         return self._loop_thread.look(self._channel.stats)
 
     # --- options
 
     @property
     def options(self) -> ChannelOptions:
-        """The options that hold for the channel."""
+        """The options that apply to the channel."""
         return self._channel.options
 
     def configure(self, options: ChannelOptions) -> None:
-        """Let the channel go by other options from now on, for all who hold it; they are on disk when this returns.
+        """Apply other options to the channel from now on, for everyone who uses it; they are on disk when this returns.
 
-        Nothing is settled by them before. They count as named for the channel, in this process and in later ones.
+        Nothing is settled by them before that. They count as given for the channel, in this process and later ones.
 
         Args:
-            options: all of them, not only those that change; `start` counts for nothing.
+            options: all of them, not only those that change; `start` is ignored.
 
         Raises:
-            InvalidOptionError: these are no `ChannelOptions`, or the dead-letter topic is this one.
+            InvalidOptionError: these are not `ChannelOptions`, or the dead-letter topic is this one.
             QueueShutDown: the store is closed.
-            StorageError: they could not be written; those before hold.
+            StorageError: they could not be written; the old ones apply.
             StoreFailedError: the store has stopped.
 
         Interrupted: it is done all the same.
@@ -428,9 +427,9 @@ class Channel:
         self._loop_thread.run(self._channel.configure, options)
 
     def pause(self) -> None:
-        """Deliver nothing from now on; messages gather, what is in flight may be settled.
+        """Deliver nothing from now on; messages accumulate, those in flight may be settled.
 
-        It takes effect at once, and is durable when this returns: a channel stays paused over a restart.
+        It takes effect at once, and is durable when this returns: a channel stays paused across a restart.
 
         Raises:
             QueueShutDown: the store is closed.
@@ -441,7 +440,7 @@ class Channel:
         self._loop_thread.run(self._channel.pause)
 
     def resume(self) -> None:
-        """Deliver again; as `pause`.
+        """Deliver again; durable as `pause` is.
 
         Raises:
             QueueShutDown: the store is closed.

@@ -21,17 +21,17 @@ class _Errand(NamedTuple):
 
 
 class HandlerThreads:
-    """Threads that live as long as one `consume`, so that what a handler keeps by thread serves it more than once.
+    """Threads that live as long as one `consume`, so that a handler can reuse what it keeps per thread.
 
-    Made as they are needed: no more than handlers run at once. They are daemons, as nothing can stop a handler, and the
-    end of the interpreter shall not wait for one.
+    They are made as needed, no more than handlers run at once. They are daemons, as nothing can stop a handler and the
+    interpreter's exit must not wait for one.
 
     Attributes:
-        exit: what a handler wants the program to end with, as by `sys.exit`, or None.
+        exit: the exception with which a handler ends the program, as by `sys.exit`, or None.
     """
 
     def __init__(self) -> None:
-        """Begin without a thread. To be called by the task that consumes, which is cancelled at an `exit`."""
+        """Start without threads. To be called by the task that consumes, which is cancelled at an `exit`."""
         self.exit: BaseException | None = None
         self._loop = asyncio.get_running_loop()
         self._consuming = asyncio.current_task()
@@ -42,7 +42,7 @@ class HandlerThreads:
     async def run(self, function: Callable[[], object]) -> object:
         """Call a function in a thread; return what it returns.
 
-        Cancellation: the function goes on to its end, unheard.
+        Cancellation: the function runs to its end, unheard.
         """
         errands = self._idle.pop() if self._idle else self._start()
         done: asyncio.Future[object] = self._loop.create_future()
@@ -50,7 +50,7 @@ class HandlerThreads:
         return await done
 
     def end(self) -> None:
-        """End the threads, each with its errand."""
+        """End each thread once its current call has ended."""
         self._ended = True
         while self._idle:
             self._idle.pop().put(None)
@@ -67,11 +67,11 @@ class HandlerThreads:
             result, error = None, None
             try:
                 result = errand.context.run(errand.function)
-            except BaseException as raised:  # noqa: BLE001 - it is handed to who waits, whatever it is
+            except BaseException as raised:  # noqa: BLE001 - whatever it is, it is passed to the waiter
                 error = raised
             try:
                 self._loop.call_soon_threadsafe(self._report, errands, errand.done, result, error)
-            except RuntimeError:  # the loop is closed: nobody is left to tell
+            except RuntimeError:  # the loop is closed: nobody waits any more
                 return
             del errand, result, error
 

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, and how other threads have something done there and wait for it."""
+"""An event loop in a thread of its own, and how other threads run calls on it and wait for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class _Turn(Generic[T]):
-    """Something that a thread wants done on the loop, and waits for."""
+    """A call that a thread runs on the loop and waits for."""
 
     __slots__ = (
         "_awaits",
@@ -59,10 +59,10 @@ class _Turn(Generic[T]):
         """Prepare.
 
         Args:
-            loop: where it is done.
-            function: what is done.
-            awaits: what that returns is awaited, and gives the result; else it is the result.
-            undo: called on the loop with a result that nobody has got, as who waited for it was interrupted.
+            loop: the loop it runs on.
+            function: the function to call.
+            awaits: whether its result is awaited, which then gives the result.
+            undo: called on the loop with a result that nobody has got, as the waiter was interrupted.
         """
         self.over: bool = False
         self.result: T | None = None
@@ -77,13 +77,13 @@ class _Turn(Generic[T]):
         self._signal = threading.Lock()
         self._signal.acquire()
 
-    # --- in the thread that wants it
+    # --- in the calling thread
 
     def wait(self) -> T:
-        """Have it done, and wait for the end; return the result, or raise the error.
+        """Run the call, and wait for its end; return the result, or raise the error.
 
-        Interrupted (a signal's handler raises): it is cancelled as a task is, and its result, if it has one all the
-        same, undone; then the interruption goes on. A second one does not wait for that.
+        Interrupted (a signal handler raises): it is cancelled as a task is, and if it has a result all the same, that
+        is undone; then the interruption propagates. A second one does not wait for that.
 
         Raises:
             QueueShutDown: the loop has ended.
@@ -101,13 +101,13 @@ class _Turn(Generic[T]):
             try:
                 raise self.error
             finally:
-                self.error = None  # else it would hold on to this frame, and the frame to it
-        return cast("T", self.result)  # it is over, and an error was raised above
+                self.error = None  # otherwise it would refer to this frame, and the frame to it
+        return cast("T", self.result)  # it has ended, and an error was raised above
 
     # --- on the loop
 
     def begin(self) -> None:
-        """Do it, or begin to."""
+        """Run the call, or begin to."""
         function, self._function = self._function, None
         if function is None:
             return
@@ -120,7 +120,7 @@ class _Turn(Generic[T]):
                 self.end(found, None)
                 return
             self._task = self._loop.loop.create_task(_awaited(found), context=self._context)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is raised where somebody waits
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is raised in the waiter
             self.end(None, error)
             return
         self._loop.running.add(self)
@@ -136,7 +136,7 @@ class _Turn(Generic[T]):
             self.end(task.result(), None)
 
     def end(self, result: T | None, error: BaseException | None) -> None:
-        """Tell who waits."""
+        """Wake the waiter."""
         if self.over:
             return
         self.result, self.error = result, error
@@ -146,15 +146,15 @@ class _Turn(Generic[T]):
         self._signal.release()
 
     def give_up(self) -> None:
-        """Nobody wants it any more."""
+        """Cancel the call, as its waiter was interrupted."""
         self._given_up = True
         if self.over:
             self._take_back()
         elif self._task is None:
-            self._function = None  # the interruption was faster than the wish
+            self._function = None  # the interruption came before the call
             self.end(None, asyncio.CancelledError())
         else:
-            # INVARIANT: later than its first step, so that what takes effect when called has taken effect.
+            # INVARIANT: after its first step, so that what takes effect when called has taken effect.
             self._loop.loop.call_soon(self._task.cancel)
 
     def _take_back(self) -> None:
@@ -167,12 +167,12 @@ class _Turn(Generic[T]):
 
 
 async def _awaited(found: Awaitable[T]) -> T:
-    # What is a future already goes on though nobody waits for it any more.
+    # A future continues even if nobody waits for it any more.
     return await (asyncio.shield(found) if isinstance(found, asyncio.Future) else found)
 
 
 class _Loop:
-    """What the thread and the handles share. The thread has no handle, so that those can be dropped."""
+    """What the thread and the handles share. The thread refers to no handle, so that handles can be dropped."""
 
     def __init__(self, path: str) -> None:
         self.path: Final = path
@@ -185,14 +185,14 @@ class _Loop:
         self._kept: Final[set[asyncio.Task[Any]]] = set()
         self._inbox: Final[deque[Callable[[], None]]] = deque()
         self._stop = asyncio.Event()
-        # A daemon: else the interpreter would wait for it before `_close_all` could tell it to end.
+        # A daemon: otherwise the interpreter would wait for it before `_close_all` could end it.
         self.thread: Final = threading.Thread(target=self._serve, name=f"aiodq {path}", daemon=True)
 
     def start(self) -> None:
         """Start the thread.
 
         Raises:
-            StorageError: the system gives none.
+            StorageError: the system refused a thread.
         """
         try:
             self.thread.start()
@@ -202,13 +202,13 @@ class _Loop:
             raise StorageError(f"no thread is free: {cause}", self.path) from cause
 
     def post(self, callback: Callable[[], None]) -> bool:
-        """Have something called on the loop; return False where it has ended. From any thread, and without waiting."""
+        """Call something on the loop; return False if the loop has ended. From any thread, without waiting."""
         self._inbox.append(callback)
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._take_in)
         if not self.ended:
             return True
-        # INVARIANT: each callback is taken out by one: by who posted it after the end, or by the loop at its end.
+        # INVARIANT: each callback is removed once: by its poster after the end, or by the loop at its end.
         try:
             self._inbox.remove(callback)
         except ValueError:
@@ -216,11 +216,11 @@ class _Loop:
         return False
 
     def stop(self) -> None:
-        """End the loop once everything on it has come to its end."""
+        """End the loop once everything on it has ended."""
         self._stop.set()
 
     def keep(self, work: Awaitable[object]) -> None:
-        """Do something that nobody waits for."""
+        """Run something that nobody waits for."""
         task = self.loop.create_task(_awaited(work))
         self._kept.add(task)
         task.add_done_callback(self._kept.discard)
@@ -250,14 +250,14 @@ class _Loop:
 _LOOPS: Final[WeakSet[_Loop]] = WeakSet()
 _HANDLES: Final[WeakSet[LoopThread]] = WeakSet()
 _REGISTRY: Final = threading.Lock()
-"""Held while either of them is changed or gone through."""
+"""Held while either of the two sets is changed or iterated."""
 
 
 class LoopThread:
-    """The thread of one store, held by everything that its user has of it; dropped, it closes the store and ends.
+    """The thread of one store, which every handle refers to; once all are dropped, it closes the store and ends.
 
     Attributes:
-        transactions: of each thread, the transaction whose block it is in.
+        transactions: for each thread, the transaction whose block it is in.
     """
 
     def __init__(self, path: str) -> None:
@@ -271,14 +271,14 @@ class LoopThread:
             _HANDLES.add(self)
 
     def __del__(self) -> None:
-        """End the thread, once the store is closed, which its own handles see to."""
+        """End the thread, once the store is closed, which the engine's own handles bring about."""
         loop = self._loop
         if loop.pid == os.getpid():
             loop.dropped = True
             loop.post(loop.stop)
 
     def own(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Keep what closes the store, for the end of the interpreter."""
+        """Register what closes the store when the interpreter exits."""
         self._close = close
 
     def end(self) -> None:
@@ -286,7 +286,7 @@ class LoopThread:
         self._loop.post(self._loop.stop)
 
     def run(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Have a coroutine function run on the loop, and wait for what it returns or raises.
+        """Run a coroutine function on the loop, and wait for its result or error.
 
         Raises:
             WrongContextError: an event loop runs in this thread, or the store was opened before a fork.
@@ -296,24 +296,24 @@ class LoopThread:
         return _Turn[T](self._loop, partial(function, *args, **kwargs), awaits=True).wait()
 
     def take(self, function: Callable[[], Awaitable[T]], undo: Callable[[T], object]) -> T:
-        """As `run`, with what undoes a result that an interrupted caller has not got."""
+        """Run as `run` does; `undo` takes a result that an interrupted caller has not got."""
         self._check()
         return _Turn(self._loop, function, awaits=True, undo=undo).wait()
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """As `run`, of a function that returns at once."""
+        """Call a function that returns at once on the loop; see `run`."""
         self._check()
         return _Turn[T](self._loop, partial(function, *args, **kwargs), awaits=False).wait()
 
     def look(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """As `call`, of a function that only looks, which it does after the end, too."""
+        """Call a function that only reads, on the loop; after the loop's end, call it here."""
         if not self._loop.ended:
             with suppress(QueueShutDown):
                 return self.call(function, *args, **kwargs)
         return function(*args, **kwargs)
 
     def show(self, thing: object) -> str:
-        """Return how something shows itself, wherever that is asked for."""
+        """Return the `repr` of something, from any context."""
         if self._loop.pid != os.getpid() or _loop_runs_here():
             return repr(thing)
         return self.look(repr, thing)
@@ -326,23 +326,23 @@ class LoopThread:
         refuse_running_loop()
 
     def post(self, function: Callable[[], Awaitable[object]]) -> None:
-        """Have something done that nobody waits for. From any thread, also the loop's own."""
+        """Run something that nobody waits for. From any thread, also the loop's own."""
         loop = self._loop
         if loop.pid == os.getpid():
             loop.post(lambda: None if loop.ended else loop.keep(function()))
 
     def began_to_consume(self) -> None:
-        """Somebody's handlers run from now on. On the loop."""
+        """Note that a `consume` has begun. On the loop."""
         self._loop.consuming += 1
 
     def consumes_no_more(self) -> None:
-        """They have ended. On the loop."""
+        """Note that a `consume` has ended. On the loop."""
         self._loop.consuming -= 1
 
     def close(self, close: Callable[[], Awaitable[None]]) -> None:
         """Close the store, and end the thread.
 
-        The thread goes on for as long as handlers run that nobody can stop; that is not waited for.
+        The thread continues as long as handlers run, which cannot be stopped; this does not wait for that.
 
         Args:
             close: closes the store.
@@ -357,7 +357,7 @@ class LoopThread:
                 self._loop.thread.join()
 
     def close_at_exit(self) -> None:
-        """The interpreter ends: close the store if its user has not, and say so."""
+        """Close the store when the interpreter exits, with a warning, if its user has not."""
         if self._close is None or self._loop.ended or self._loop.pid != os.getpid():
             return
         with suppress(AiodqError):
@@ -373,7 +373,7 @@ class OpenTransaction(Protocol):
         ...
 
     def settle(self, message: Message, error: BaseException | None) -> None:
-        """A message's own block has ended with this. On the loop."""
+        """Handle the end of a message's own block. On the loop."""
         ...
 
 
@@ -396,16 +396,16 @@ def _loop_runs_here() -> bool:
 
 
 def _in_notebook() -> bool:
-    """Return whether a cell of a notebook runs here: its kernel's loop waits for each cell in any case."""
+    """Return whether a notebook's cell runs here: its kernel's loop waits for each cell in any case."""
     module = sys.modules.get("IPython")
     return module is not None and module.get_ipython() is not None
 
 
 def refuse_running_loop() -> None:
-    """Raise where an event loop runs that would be blocked.
+    """Raise if an event loop would be blocked.
 
     Raises:
-        WrongContextError: it runs in this thread.
+        WrongContextError: one runs in this thread.
     """
     if _loop_runs_here() and not _in_notebook():
         raise WrongContextError(
@@ -415,7 +415,7 @@ def refuse_running_loop() -> None:
 
 
 def wait_for_dropped(path: str) -> None:
-    """Wait for a store of this directory that was dropped rather than closed, as by a notebook's cell run again."""
+    """Wait for a store of this directory that was dropped rather than closed, as when a notebook cell is run again."""
     with _REGISTRY:
         loops = list(_LOOPS)
     for loop in loops:
@@ -430,5 +430,5 @@ def _close_all() -> None:
         handle.close_at_exit()
 
 
-# Runs before what `aiodq.engine.thread_pool` registered, as it is imported later; the store needs its threads.
+# Runs before what `aiodq.engine.thread_pool` registers, as this is imported later; the store needs its threads.
 atexit.register(_close_all)

@@ -1,4 +1,4 @@
-"""What a consumer's thread holds."""
+"""The messages that a consumer's thread holds."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Message(StoredMessage):
 
     `with message` acks it on success, requeues it on an exception, and releases it (as if it had never been handed out)
     on a `KeyboardInterrupt` or `SystemExit`; inside a transaction's block of the same thread, it joins the transaction
-    instead of acking. `Retry` and `Reject` choose what becomes of it; every exception goes on. What is not settled
-    within the channel's `visibility_timeout` is redelivered; what is in flight at a crash is redelivered when the store
-    is next opened.
+    instead of acking. `Retry` and `Reject` choose another outcome; every exception propagates. A message not settled
+    within the channel's `visibility_timeout` is redelivered; one in flight at a crash is redelivered when the store is
+    next opened.
 
     Attributes:
         body: the bytes that were put.
@@ -45,12 +45,12 @@ class Message(StoredMessage):
 
     @property
     def attempts(self) -> int:
-        """1 at the first delivery. With the channel's `max_attempts`, one that ended with its process counts too."""
+        """The number of deliveries, 1 at the first. With `max_attempts`, one that ended with its process counts too."""
         return self._message.attempts
 
     @property
     def channel(self) -> str:
-        """The name of the channel that it came from; empty for a message that was only looked at."""
+        """The name of the channel that it came from; empty for a message that was only read."""
         return self._message.channel
 
     def ack(self) -> None:
@@ -60,9 +60,9 @@ class Message(StoredMessage):
 
         Raises:
             AlreadySettledError: settled before.
-            NotInFlightError: taken away meanwhile: its time was up, or by a purge.
+            NotInFlightError: taken away meanwhile: timed out or purged.
             QueueShutDown: the store is closed.
-            DiskFullError: settled, but not durably so; it will be once there is space.
+            DiskFullError: settled, but not durably until there is space.
             StoreFailedError: the store has stopped; after opening again the message may be redelivered.
 
         Interrupted: settled all the same, durable with the next commit; a crash before that redelivers.
@@ -83,7 +83,7 @@ class Message(StoredMessage):
         """Requeue the message: it is ready again at once or after a delay, in offset order, ahead of newer ones.
 
         Args:
-            delay: seconds, or a `timedelta`; None for what the channel's `backoff` says, which is at once without one.
+            delay: seconds, or a `timedelta`; None for the channel's `backoff`, or at once if it has none.
             count_attempt: whether this delivery counts in `attempts` of the next.
 
         Raises:
@@ -97,22 +97,22 @@ class Message(StoredMessage):
         self._loop_thread.run(self._message.nack, delay, count_attempt=count_attempt)
 
     def nack_nowait(self, delay: float | timedelta | None = None, *, count_attempt: bool = True) -> None:
-        """Requeue, as `nack`, which is as fast here."""
+        """Requeue as `nack` does, which is just as fast here."""
         self.nack(delay, count_attempt=count_attempt)
 
     def reject(self, reason: str = "") -> None:
-        """Give the message up: it goes to the channel's dead-letter topic, with headers that tell where from and why.
+        """Reject the message: it goes to the channel's dead-letter topic, with headers that say where from and why.
 
-        See `aiodq.Message.reject` for the headers. It returns once that is as durable as an ack; a crash before may
-        leave the message in both topics, never in none.
+        See `aiodq.Message.reject` for the headers. It returns once that is as durable as an ack; a crash before that
+        may leave the message in both topics, never in none.
 
         Args:
-            reason: in words; what exceeds 1 KiB is cut off.
+            reason: in words; truncated to 1 KiB.
 
         Raises:
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile.
-            InvalidMessageError: the reason is no text; nothing changed.
+            InvalidMessageError: the reason is not a text; nothing changed.
             QueueShutDown: the store is closed.
             StorageError: the dead-letter topic could not take it now; the message is redelivered.
 
@@ -121,14 +121,14 @@ class Message(StoredMessage):
         self._loop_thread.run(self._message.reject, reason)
 
     def touch(self, extend: float | timedelta | None = None) -> None:
-        """Begin the message's time anew, for work that takes longer; as often as is needed.
+        """Restart the message's visibility timeout, for longer work; as often as needed.
 
         Args:
             extend: seconds from now, or a `timedelta`; None for the channel's `visibility_timeout`.
 
         Raises:
             AlreadySettledError: settled before.
-            NotInFlightError: its time was up already.
+            NotInFlightError: it had timed out already.
             InvalidMessageError: a negative time; nothing changed.
             QueueShutDown: the store is closed.
 
@@ -137,7 +137,7 @@ class Message(StoredMessage):
         self._loop_thread.run(self._message.touch, extend)
 
     def release(self) -> None:
-        """Put the message back as if it had never been handed out.
+        """Release the message, as if it had never been handed out.
 
         Raises:
             AlreadySettledError: settled before.
@@ -155,11 +155,11 @@ class Message(StoredMessage):
             work_that_may_take_hours(message)
         ```
 
-        At the end its `visibility_timeout` begins anew. `consume` does this by itself.
+        At the end, its `visibility_timeout` restarts. `consume` does this automatically.
 
         Raises:
             AlreadySettledError: settled before.
-            NotInFlightError: its time was up already.
+            NotInFlightError: it had timed out already.
             QueueShutDown: the store is closed.
         """
         renewing = self._message.renewing()
@@ -177,18 +177,18 @@ class Message(StoredMessage):
 
     @property
     def held(self) -> bool:
-        """Whether it is still its holder's to settle: neither settled, nor timed out, nor taken away."""
+        """Whether its holder may still settle it: neither settled, nor timed out, nor taken away."""
         return self._loop_thread.look(lambda: self._message.held)
 
     def transaction(self) -> Transaction:
         """Return a transaction that acks the message when it commits: `with message.transaction() as tx`.
 
-        After an exception in the block, or where the commit fails, the message is requeued, and after an interruption
-        released, as `with message` does.
+        After an exception in the block, or if the commit fails, the message is requeued; after an interruption it is
+        released, as with `with message`.
 
         Raises:
             AlreadySettledError: settled before.
-            NotInFlightError: it was only looked at.
+            NotInFlightError: it was only read.
             QueueShutDown: the store is closed.
         """
         return Transaction(self._loop_thread, self._loop_thread.call(self._message.transaction))
@@ -200,9 +200,9 @@ class Message(StoredMessage):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Settle what the block did not settle itself: ack, or requeue after an exception, or release if interrupted.
+        """Settle the message unless the block did: ack, or requeue after an exception, or release if interrupted.
 
-        In a transaction's block of the same thread, `tx.ack` takes the place of the ack, and an exception ends the
+        In a transaction's block of the same thread, `tx.ack` replaces the ack, and an exception ends the
         transaction.
         """
         transaction = self._loop_thread.transactions.current
@@ -212,7 +212,7 @@ class Message(StoredMessage):
             self._loop_thread.run(self._message.__aexit__, None, None, None)
         else:
             with suppress(QueueShutDown):
-                # What the block raised goes on, and the message comes again when the store is next opened.
+                # The block's exception propagates, and the message is redelivered when the store is next opened.
                 self._loop_thread.run(self._message.__aexit__, kind, error, trace)
 
     def _standing(self) -> str:
@@ -220,9 +220,9 @@ class Message(StoredMessage):
 
 
 class DeferredMessage(Message):
-    """A message that waits for a moment, looked at and not taken: `Channel.deferred_messages`.
+    """A deferred message, read and not taken: `Channel.deferred_messages`.
 
-    It cannot be settled; `channel.cancel(message.offset)` gives it up. `attempts` says how often it was delivered.
+    It cannot be settled; `channel.cancel(message.offset)` cancels it. `attempts` is its number of deliveries.
 
     Attributes:
         due: when it is ready, in UTC.
@@ -237,7 +237,7 @@ class DeferredMessage(Message):
 
 
 def give_back(messages: Iterable[Message]) -> None:
-    """Release messages that nobody has got, as their caller was interrupted. On the loop."""
+    """Release messages that an interrupted caller has not got. On the loop."""
     for each in messages:
         if not each.settled:
             with suppress(DeliveryError, QueueShutDown, StoreFailedError):

@@ -21,7 +21,7 @@ __all__ = ["Producer"]
 
 
 class Producer:
-    """Who puts messages into a topic: the topic itself, or a queue that is one. Any number of threads may at once."""
+    """Puts messages into a topic: the base of `Topic` and `Queue`. Any number of threads may use it at once."""
 
     _loop_thread: LoopThread
     _producer: producer.Producer
@@ -39,7 +39,7 @@ class Producer:
     ) -> int:
         """Store a message and return its offset, once it is as durable as the store's `sync` policy says.
 
-        Under `"always"` that is after fdatasync; puts of several threads that wait together share one. Where the queue
+        Under `"always"` that is after fdatasync; puts of several threads that wait together share one. If the queue
         is `full` and the policy is `"block"`, it waits for room first; `"drop_oldest"` makes room.
 
         Args:
@@ -48,23 +48,23 @@ class Producer:
             key: bytes that name what the message is about, up to 1 MiB; None for none.
             headers: text by text, up to 1 MiB in all; None for none.
             delay: seconds, or a `timedelta`, before which it is not delivered; the due time is kept on disk.
-            ttl: seconds, or a `timedelta`, counted from now, after which it is not delivered any more.
+            ttl: seconds, or a `timedelta`, counted from now, after which it is no longer delivered.
             timeout: seconds to wait at most, or a `timedelta`; None waits for ever.
 
         Returns:
             The message's offset: its number in the queue, from 0.
 
         Raises:
-            TimeoutError: it took longer; as where it is interrupted.
+            TimeoutError: it took longer; as if interrupted.
             MessageSizeError: smaller or larger than the options allow; nothing was written.
-            InvalidMessageError: it cannot be stored like that, and a `TypeError` too where a part is of a wrong type;
-                nothing was written.
+            InvalidMessageError: it cannot be stored like that, also a `TypeError` if a part has a wrong type; nothing
+                was written.
             QueueFull: the bound is reached and the policy is `"reject"`.
             QueueShutDown: shut down, or the store is closed.
             DiskFullError: no space; nothing was written, and later puts may succeed.
             StoreFailedError: the store has stopped, its cause in `__cause__`.
 
-        Interrupted: before the writer takes its batch the message is not stored; after that it is, and only the caller
+        Interrupted: before the writer takes its batch, the message is not stored; after that it is, and only the caller
         does not know.
         """
         put, wait = self._producer.put, seconds(timeout)
@@ -90,24 +90,24 @@ class Producer:
         Args:
             bodies: bytes-like, or `Draft` objects with a tag, key, headers, delay and ttl of their own.
             tag: for those that are not drafts: a short text that channels may filter by; None for none.
-            key: likewise: bytes that name what the message is about.
-            headers: likewise: text by text.
-            delay: likewise: seconds, or a `timedelta`, before which they are not delivered.
-            ttl: likewise: seconds, or a `timedelta`, counted from now, after which they are not delivered any more.
+            key: for those that are not drafts: bytes that name what the message is about.
+            headers: for those that are not drafts: text by text.
+            delay: for those that are not drafts: seconds, or a `timedelta`, before which they are not delivered.
+            ttl: for those that are not drafts: seconds, or a `timedelta`, from now, after which they expire.
             timeout: seconds to wait at most, or a `timedelta`; None waits for ever.
 
         Returns:
-            Their offsets, one behind the other.
+            Their offsets, which are consecutive.
 
         Raises:
-            TimeoutError: it took longer; as where it is interrupted.
+            TimeoutError: it took longer; as if interrupted.
             MessageSizeError, InvalidMessageError: one of them cannot be stored like that; nothing was written.
             QueueFull: the bound is reached and the policy is `"reject"`.
             QueueShutDown: shut down, or the store is closed.
             DiskFullError: no space; nothing was written, and later puts may succeed.
             StoreFailedError: the store has stopped, its cause in `__cause__`.
 
-        Interrupted: before the writer takes the batch none is stored; after that all are, and only the caller does not
+        Interrupted: before the writer takes the batch, none is stored; after that all are, and only the caller does not
         know.
         """
         put_many, given, wait = self._producer.put_many, listed(bodies), seconds(timeout)
@@ -133,13 +133,13 @@ class Producer:
             key: bytes that name what the message is about, up to 1 MiB; None for none.
             headers: text by text, up to 1 MiB in all; None for none.
             delay: seconds, or a `timedelta`, before which it is not delivered; the due time is kept on disk.
-            ttl: seconds, or a `timedelta`, counted from now, after which it is not delivered any more.
+            ttl: seconds, or a `timedelta`, counted from now, after which it is no longer delivered.
 
         Raises:
             QueueFull: no room now.
             MessageSizeError: smaller or larger than the options allow; nothing was accepted.
-            InvalidMessageError: it cannot be stored like that, and a `TypeError` too where a part is of a wrong type;
-                nothing was accepted.
+            InvalidMessageError: it cannot be stored like that, also a `TypeError` if a part has a wrong type; nothing
+                was accepted.
             QueueShutDown: shut down, or the store is closed.
             StoreFailedError: the store has stopped.
         """

@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 __all__ = ["Queue"]
 
 _SLACK: Final = 16
-"""So many messages that are settled may stand in a thread's list before they are looked for."""
+"""Settled messages that a thread's list may hold before it is cleaned up."""
 
 
 class _Held(threading.local):
-    """What each thread has taken and not settled yet: what `task_done()` without a message means."""
+    """The unsettled messages of each thread, for `task_done()` without a message."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self._most = _SLACK
 
     def note(self, message: Message) -> None:
-        """This thread has taken a message."""
+        """Note that this thread has taken a message."""
         messages = self.messages
         while messages and messages[-1].settled:
             messages.pop()
@@ -45,7 +45,7 @@ class _Held(threading.local):
             self._most = 2 * len(messages) + _SLACK
 
     def last(self) -> Message | None:
-        """Return what this thread took last and is still to be settled, or None."""
+        """Return the message that this thread took last and still holds, or None."""
         while self.messages and not self.messages[-1].held:
             self.messages.pop()
         return self.messages[-1] if self.messages else None
@@ -54,13 +54,13 @@ class _Held(threading.local):
 class Queue(Producer, Channel):
     """A topic with one channel, under the names of `queue.Queue` and `asyncio.Queue`, for any number of threads.
 
-    `get` returns a `Message`, and a message stays until it is acked: that is the difference. Everything of `Topic` and
+    The difference: `get` returns a `Message`, and a message stays until it is acked. Everything of `Topic` and
     `Channel` is here too. Made by `aiodq.sync.open_queue` and `Store.queue`.
     """
 
     def __init__(self, loop_thread: LoopThread, inner: queue.Queue, *, owns: bool = False) -> None:
         """Made by the store. `owns`: the queue has the store to itself, and closes it."""
-        inner._held_by_task = None  # noqa: SLF001 - who holds what is noted by thread
+        inner._held_by_task = None  # noqa: SLF001 - holders are noted by thread
         super().__init__(loop_thread, inner)
         self._queue = self._producer = inner
         self._held = _Held()
@@ -68,7 +68,7 @@ class Queue(Producer, Channel):
         self._owns = owns
 
     def __repr__(self) -> str:
-        """Say which it is, whether it is open, what is before it, and where."""
+        """Show its name, whether it is open, its backlog, and the store."""
         return self._loop_thread.show(self._queue)
 
     @property
@@ -80,13 +80,13 @@ class Queue(Producer, Channel):
     def maxsize(self) -> int:
         """The bound of the backlog in messages, 0 for none: `max_messages` of the options.
 
-        It counts everything that is not settled (`depth`), also what is in flight or deferred: room comes with acks,
-        not with gets.
+        It limits all unsettled messages (`depth`), including those in flight or deferred: room comes with acks, not
+        with gets.
         """
         return self._queue.maxsize
 
     def full(self) -> bool:
-        """Return whether a put would have to wait or be refused now: `depth` counts for that, not `qsize`."""
+        """Return whether a put would have to wait or be refused now: `depth` counts, not `qsize`."""
         return self._loop_thread.look(self._queue.full)
 
     def _handed(self, message: Message) -> Message:
@@ -97,12 +97,12 @@ class Queue(Producer, Channel):
         """Ack a message, durable with the next commit.
 
         Args:
-            message: which; None acks the one that the calling thread got last and that is neither settled nor taken
-                away.
+            message: which one; None acks the one that the calling thread got last and that is neither settled nor
+                taken away.
 
         Raises:
             ValueError: None, and the calling thread holds no message of this queue.
-            InvalidOptionError: it is no message; a `TypeError` too.
+            InvalidOptionError: it is not a message; also a `TypeError`.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
             AlreadySettledError, NotInFlightError: as `Message.ack`.
         """
@@ -121,22 +121,22 @@ class Queue(Producer, Channel):
         message.ack_nowait()
 
     def shutdown(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - the signature of queue.Queue
-        """Refuse puts from now on; getters go on until nothing is ready, or end at once if `immediate`.
+        """Refuse puts from now on; getters continue until nothing is ready, or end at once if `immediate`.
 
-        Unlike `queue.Queue`, `immediate` drops nothing: what is left comes when the store is next opened.
+        Unlike `queue.Queue`, `immediate` drops nothing: what is left is delivered when the store is next opened.
         """
         self._loop_thread.look(self._queue.shutdown, immediate)
 
-    # --- what else the topic has
+    # --- the rest of the topic
 
     def sync(self) -> None:
-        """Wait until everything accepted before is on disk, whatever the policy, and every ack before too.
+        """Wait until everything accepted before, and every earlier ack, is on disk, whatever the policy.
 
         Raises:
             QueueShutDown: the store is closed.
             StoreFailedError: the store has stopped.
 
-        Interrupted: it will be all the same.
+        Interrupted: it will be on disk all the same.
         """
         self._topic.sync()
 
@@ -144,7 +144,7 @@ class Queue(Producer, Channel):
         """Return the message at an offset without consuming it.
 
         Args:
-            offset: as `put` gave it: from `begin_offset` to before `end_offset`.
+            offset: as returned by `put`: from `begin_offset` to before `end_offset`.
 
         Raises:
             OffsetError: there is none: not yet written, deleted, or lost to damage.
@@ -172,13 +172,13 @@ class Queue(Producer, Channel):
         return self._topic.scan(start, stop, reverse=reverse)
 
     def offset_at(self, moment: datetime) -> int:
-        """Return the first offset put at `moment` or later; the end where all are older.
+        """Return the first offset put at `moment` or later; the end if all are older.
 
         Args:
             moment: with a time zone.
 
         Raises:
-            InvalidOptionError: without one, or no `datetime`.
+            InvalidOptionError: it has none, or is not a `datetime`.
             QueueShutDown: the store is closed.
             StorageError: the log could not be read.
 
@@ -187,7 +187,7 @@ class Queue(Producer, Channel):
         return self._topic.offset_at(moment)
 
     def purge(self) -> int:
-        """Drop everything accepted so far, for every channel of the topic; return how many messages that were.
+        """Drop everything accepted so far, for every channel of the topic; return the number of messages.
 
         After a crash all of it is gone or none.
 
@@ -201,16 +201,16 @@ class Queue(Producer, Channel):
         return self._topic.purge()
 
     def channel(self, name: str, options: ChannelOptions | None = None) -> Channel:
-        """Return another channel of the queue's topic, which sees every message too; created when first named.
+        """Return another channel of the queue's topic, which sees every message too; created on first use.
 
         Args:
             name: 1 to 64 of `[.a-zA-Z0-9_-]`; the queue's own is `default`.
-            options: the channel's from now on, for all who hold it; None leaves them. `start` counts only when it is
-                new: a later channel starts at the end unless that says otherwise.
+            options: the channel's from now on, for everyone who uses it; None leaves them. `start` counts only for a
+                new channel: a later channel starts at the end unless it says otherwise.
 
         Raises:
-            InvalidNameError: no such name may be.
-            InvalidOptionError: these are no `ChannelOptions`, or cannot be this channel's.
+            InvalidNameError: the name is invalid.
+            InvalidOptionError: these are not `ChannelOptions`, or cannot be this channel's.
             QueueShutDown: the store is closed.
         """
         return self._topic.channel(name, options)
@@ -223,7 +223,7 @@ class Queue(Producer, Channel):
         """Delete a channel of the queue's topic for good; segments that only it held back may go.
 
         Args:
-            name: the channel's; one that is not there is fine.
+            name: the channel's; a missing one is fine.
 
         Raises:
             QueueShutDown: the store is closed.
@@ -241,28 +241,28 @@ class Queue(Producer, Channel):
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last message written."""
+        """The offset after the last message written."""
         return self._topic.end_offset
 
     @property
     def durable_offset(self) -> int:
-        """Everything below this offset survives a power cut."""
+        """The offset below which everything survives a power cut."""
         return self._topic.durable_offset
 
     def configure(self, options: ChannelOptions | StoreOptions) -> None:
-        """Let the queue go by other options from now on: `ChannelOptions` its channel, `StoreOptions` its topic.
+        """Apply other options from now on: `ChannelOptions` to the queue's channel, `StoreOptions` to its topic.
 
-        They are on disk when this returns, and nothing is deleted or settled by them before. They count as named, in
-        this process and in later ones.
+        They are on disk when this returns, and nothing is deleted or settled by them before that. They count as given,
+        in this process and later ones.
 
         Args:
-            options: all of them, not only those that change; `start` counts for nothing.
+            options: all of them, not only those that change; `start` is ignored.
 
         Raises:
             InvalidOptionError: these are neither, or the dead-letter topic is this one.
             MissingExtraError: a codec is not installed.
             QueueShutDown: the store is closed.
-            StorageError: they could not be written; those before hold.
+            StorageError: they could not be written; the old ones apply.
             StoreFailedError: the store has stopped.
 
         Interrupted: it is done all the same.
@@ -270,18 +270,18 @@ class Queue(Producer, Channel):
         self._loop_thread.run(self._queue.configure, options)
 
     def topic_stats(self) -> TopicStats:
-        """Return the numbers of the topic; `stats` gives those of the channel."""
+        """Return the statistics of the topic; `stats` returns those of the channel."""
         return self._topic.stats()
 
     # --- the end
 
     def close(self) -> None:
-        """Close the store if the queue has it to itself (`aiodq.sync.open_queue`), else shut the queue down.
+        """Close the store if the queue has it to itself (`aiodq.sync.open_queue`), otherwise shut the queue down.
 
         Raises:
             StoreFailedError: what was accepted could not be made durable.
 
-        Interrupted: it goes on; calling it again waits for the same end.
+        Interrupted: it continues; calling it again waits for the same end.
         """
         if self._owns:
             self._loop_thread.close(self._queue.aclose)

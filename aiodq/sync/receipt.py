@@ -1,4 +1,4 @@
-"""What `put_nowait` gives to a thread."""
+"""The receipt that `put_nowait` returns to a thread."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Receipt"]
 
 
 class Receipt:
-    """What `put_nowait` gives: `result` waits until the message is as durable as the policy says.
+    """The result of `put_nowait`: `result` waits until the message is as durable as the policy says.
 
-    Interrupting who waits does not take the message back.
+    Interrupting the waiter does not withdraw the message.
     """
 
     __slots__ = ("_loop_thread", "_receipt")
@@ -29,7 +29,7 @@ class Receipt:
         self._receipt = accepted
 
     def __repr__(self) -> str:
-        """Say what has become of the message."""
+        """Show the outcome of the put."""
         return repr(self._receipt)
 
     def result(self, timeout: float | timedelta | None = None) -> int:
@@ -39,12 +39,12 @@ class Receipt:
             timeout: seconds to wait at most, or a `timedelta`; None waits for ever.
 
         Raises:
-            TimeoutError: it is not yet.
+            TimeoutError: it is not durable yet.
             StorageError: the message was not stored.
         """
         wait = seconds(timeout)
         return self._loop_thread.run(lambda: within(wait, self._receipt))
 
     def done(self) -> bool:
-        """Return whether it is decided."""
+        """Return whether the outcome is known."""
         return self._receipt.done()

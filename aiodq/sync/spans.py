@@ -1,4 +1,4 @@
-"""Times to wait, and looking through what there is much of."""
+"""Timeouts, and iterating over the loop's results page by page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["in_pages", "seconds", "within"]
 
 _PAGE: Final = 256
 _PAGE_BYTES: Final = 1 << 20
-"""So many messages, or bytes of them, are looked at in one go."""
+"""Messages, or bytes of them, in one page."""
 
 
 class HasBody(Protocol):
@@ -35,16 +35,16 @@ M = TypeVar("M", bound=HasBody)
 
 
 def seconds(timeout: float | timedelta | None) -> float | None:
-    """Return a time to wait in seconds, 0 and less for not at all; None for ever.
+    """Return a timeout in seconds: 0 or less does not wait, None waits for ever.
 
     Raises:
-        InvalidOptionError: no span of time; a `TypeError` too where it is of another type.
+        InvalidOptionError: not a timeout; also a `TypeError` if it has another type.
     """
     return None if timeout is None else span_seconds("timeout", timeout, past=True)
 
 
 async def within(wait: float | None, work: Awaitable[T]) -> T:
-    """Return what something gives in so many seconds.
+    """Return the result of `work`, if it ends within `wait` seconds.
 
     Raises:
         TimeoutError: it took longer, and was cancelled.
@@ -54,7 +54,7 @@ async def within(wait: float | None, work: Awaitable[T]) -> T:
 
 
 def in_pages(loop_thread: LoopThread, found: AsyncGenerator[M, None]) -> Iterator[M]:
-    """Iterate in a thread over what is found on the loop. Given up early, it is closed there."""
+    """Iterate in a thread over an asynchronous generator on the loop, which is closed there at the end."""
     error: AiodqError | None = None
     try:
         while error is None:
@@ -69,7 +69,7 @@ def in_pages(loop_thread: LoopThread, found: AsyncGenerator[M, None]) -> Iterato
 
 
 async def _page(found: AsyncGenerator[M, None]) -> tuple[list[M], AiodqError | None]:
-    """Return what comes next, and what is wrong behind that."""
+    """Return the next items, and the error that follows them, if any."""
     page: list[M] = []
     size = 0
     try:

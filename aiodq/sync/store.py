@@ -48,7 +48,7 @@ class Store:
         self._store = inner
 
     def __repr__(self) -> str:
-        """Say where it is, whether it is open, and what is in it."""
+        """Show the path, whether it is open, and its contents."""
         return self._loop_thread.show(self._store)
 
     @property
@@ -57,17 +57,17 @@ class Store:
         return self._store.path
 
     def topic(self, name: str, options: StoreOptions | None = None) -> Topic:
-        """Return a topic, created when first named: without I/O here, and kept from its first put or channel on.
+        """Return a topic, created on first use: without I/O here, and on disk from its first put or channel on.
 
         Args:
             name: 1 to 64 of `[.a-zA-Z0-9_-]`; see `aiodq.Store.topic`.
-            options: the topic's own. Those that concern its data are kept on disk and hold from then on, also where
-                none are named; `topic.configure(options)` changes them.
+            options: the topic's own. Those that concern its data are stored and apply from then on, also if none are
+                given; `topic.configure(options)` changes them.
 
         Raises:
-            InvalidNameError: no such name may be.
-            InvalidOptionError: these are no `StoreOptions`; a `TypeError` too. Or other ones were named for it before,
-                since the store was opened.
+            InvalidNameError: the name is invalid.
+            InvalidOptionError: these are not `StoreOptions`; also a `TypeError`. Or other ones were given for it
+                before, since the store was opened.
             QueueShutDown: the store is closed.
         """
         return Topic(self._loop_thread, self._loop_thread.call(self._store.topic, name, options))
@@ -81,9 +81,9 @@ class Store:
             options: the topic's, as for `topic`.
 
         Raises:
-            InvalidNameError: no such name may be.
-            InvalidOptionError: these are no `ChannelOptions`, or no `StoreOptions`; a `TypeError` too. Or other ones
-                were named before.
+            InvalidNameError: the name is invalid.
+            InvalidOptionError: these are not `ChannelOptions`, or not `StoreOptions`; also a `TypeError`. Or other ones
+                were given before.
             QueueShutDown: the store is closed.
         """
         return Queue(self._loop_thread, self._loop_thread.call(self._store.queue, name, channel, options=options))
@@ -93,10 +93,10 @@ class Store:
         return self._loop_thread.look(self._store.topics)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with its channels and everything in it. One that does not exist is fine.
+        """Delete a topic with its channels and everything in it. A missing one is fine.
 
         Raises:
-            InvalidNameError: no such name may be.
+            InvalidNameError: the name is invalid.
             QueueShutDown: the store is closed.
             StorageError: it could not be deleted.
 
@@ -115,26 +115,26 @@ class Store:
     def requeue_dead(
         self, topic: str, *, where: Callable[[Message], bool] | None = None, limit: int | None = None
     ) -> int:
-        """Put dead letters back to the channels that gave them up, each to that one alone; return how many.
+        """Return dead letters to the channels that rejected them, each to that one alone; return their number.
 
-        As `aiodq.Store.requeue_dead`, in transactions of up to 100.
+        See `aiodq.Store.requeue_dead`; in transactions of up to 100.
 
         Args:
             topic: the dead-letter topic's name.
-            where: called with each letter, on the store's own thread, where it must not wait for the store; only those
-                go back for which it is true.
+            where: called with each letter on the store's own thread, where it must not wait for the store; only letters
+                for which it is true are requeued.
             limit: how many at most; None for all.
 
         Raises:
-            InvalidNameError: no topic's name.
-            InvalidOptionError: `limit` is of no use; a `TypeError` too where it is of another type.
+            InvalidNameError: not a topic's name.
+            InvalidOptionError: `limit` is invalid; also a `TypeError` if it has another type.
             QueueShutDown: the store is closed.
             QueueFull: a topic's bound is reached and its policy is `"reject"`. Earlier transactions stand.
-            WrongContextError: inside a transaction's block: this has its own.
-            StorageError: a letter could not be read, or not be put back. Earlier transactions stand.
+            WrongContextError: inside a transaction's block: this call has its own transactions.
+            StorageError: a letter could not be read or requeued. Earlier transactions stand.
             StoreFailedError: the store has stopped.
 
-        Interrupted: a letter is back or not, and the rest stays.
+        Interrupted: each letter is either requeued or stays.
         """
         if self._loop_thread.transactions.current is not None:
             raise WrongContextError("this thread is in a transaction of this store, and requeue_dead has its own")
@@ -151,42 +151,42 @@ class Store:
         )
 
     def events(self) -> Events:
-        """Return what happens in the store from now on, behind what happened at its opening: `for event in …`.
+        """Return the events of its opening and those from now on: `for event in …`.
 
-        There may be any number of listeners, each with a buffer of its own: 10,000 events; what is beyond that is
-        dropped, the oldest first, and counted by the iterator's `dropped`. It ends when the store is closed.
+        There may be any number of listeners, each with a buffer of its own: 10,000 events; beyond that the oldest are
+        dropped, and counted by the iterator's `dropped`. It ends when the store is closed.
 
         Raises:
             QueueShutDown: the store is closed.
 
-        Interrupted: waiting for the next event can be; none is lost.
+        Interrupted: waiting for the next event may be; none is lost.
         """
         return Events(self._loop_thread, self._loop_thread.call(self._store.events))
 
     def health(self) -> Health:
-        """Return whether the store is well, and if not, why: see `aiodq.Store.health`. No I/O."""
+        """Return whether the store is healthy, and if not, why: see `aiodq.Store.health`. No I/O."""
         return self._loop_thread.look(self._store.health)
 
     def stats(self) -> StoreStats:
-        """Return the store's numbers. No I/O."""
+        """Return the store's statistics. No I/O."""
         return self._loop_thread.look(self._store.stats)
 
     def drain(self, timeout: float | timedelta | None = None) -> bool:
-        """Refuse puts from now on, and wait until consumers have worked off what there is.
+        """Refuse puts from now on, and wait until consumers have processed everything.
 
-        Whoever iterates over a channel comes to the end once nothing is ready. What is deferred stays for the next time
-        the store is opened; dead letters still reach their topics. The store is open until `close`.
+        An iteration over a channel ends once nothing is ready. Deferred messages stay until the store is next opened;
+        dead letters still reach their topics. The store stays open until `close`.
 
         Args:
             timeout: seconds to wait at most, or a `timedelta`; None waits for ever.
 
         Returns:
-            Whether nothing is ready or in flight any more, in any channel.
+            Whether nothing is ready or in flight in any channel.
 
         Raises:
-            InvalidOptionError: no span of time; a `TypeError` too where it is of another type. Nothing was done.
+            InvalidOptionError: not a timeout; also a `TypeError` if it has another type. Nothing was done.
             QueueShutDown: the store is closed.
-            StorageError: the files of a topic or a channel could not be made.
+            StorageError: the files of a topic or a channel could not be created.
             StoreFailedError: the store has stopped.
 
         Interrupted: puts stay refused.
@@ -194,32 +194,32 @@ class Store:
         return self._loop_thread.run(self._store.drain, timeout)
 
     def stop(self, grace: float | timedelta = 10.0) -> None:
-        """End the deliveries of all channels gently, as `Channel.stop` does, and close the store: for SIGTERM.
+        """End the deliveries of all channels gracefully, as `Channel.stop` does, and close the store: for SIGTERM.
 
-        Puts are accepted until handlers have ended, so that these can hand on what they made. Repeating it is safe; the
-        shortest grace counts. Called by a handler, it returns at once, and the rest goes on.
+        Puts are accepted until handlers have ended, so that these can pass on their results. Repeating it is safe; the
+        shortest grace counts. Called by a handler, it returns at once, and the rest continues.
 
         Args:
-            grace: seconds, or a `timedelta`, for what is under way; 0 waits for nothing.
+            grace: seconds, or a `timedelta`, for work in progress; 0 waits for nothing.
 
         Raises:
-            InvalidOptionError: no such time; a `TypeError` too where it is of another type. Nothing was done.
+            InvalidOptionError: not a valid time; also a `TypeError` if it has another type. Nothing was done.
             StoreFailedError: what was accepted could not be made durable.
             WrongContextError: an event loop runs in this thread, or it is a forked child.
 
-        Interrupted: it goes on; calling it again waits for the same end.
+        Interrupted: it continues; calling it again waits for the same end.
         """
         self._loop_thread.run(self._store.stop, grace)
 
     def close(self) -> None:
         """Finish what was accepted, make it durable, release the directory. Repeating it is safe.
 
-        Whoever waits for a message or for room gets `QueueShutDown`.
+        Anyone who waits for a message or for room gets `QueueShutDown`.
 
         Raises:
             StoreFailedError: what was accepted could not be made durable.
 
-        Interrupted: it goes on; calling it again waits for the same end.
+        Interrupted: it continues; calling it again waits for the same end.
         """
         self._loop_thread.close(self._store.aclose)
 
@@ -235,9 +235,9 @@ class Store:
 
 
 class Events:
-    """The events of a store from now on, behind those of its opening: `for event in store.events()`.
+    """The events of a store's opening and those from now on: `for event in store.events()`.
 
-    It ends when the store is closed, once what happened before was seen. Nothing needs to be closed.
+    It ends after the store is closed, once all earlier events were returned. It need not be closed.
     """
 
     def __init__(self, loop_thread: LoopThread, inner: events.Events) -> None:
@@ -246,12 +246,12 @@ class Events:
         self._events = inner
 
     def __repr__(self) -> str:
-        """Say how far the listener is behind."""
+        """Show how far the listener is behind."""
         return repr(self._events)
 
     @property
     def dropped(self) -> int:
-        """Events that were lost to this listener, as it did not take them in time."""
+        """The number of events lost because this listener did not take them in time."""
         return self._events.dropped
 
     def __iter__(self) -> Self:
@@ -284,22 +284,22 @@ def open(
     Args:
         path: a directory, created if missing and locked by this process until the store is closed.
         options: see `StoreOptions`.
-        create: False to open only a store that is there, not make one in a directory that is missing or empty, as a
-            volume is that was not mounted.
-        wait: seconds, or a `timedelta`, to wait for another process to let go of the store; in mode "exclusive".
-        mode: "exclusive": this process alone has the store. "shared": any number of processes have it, one of them owns
-            it, and when it ends another takes over. "client": as shared, but this process never owns it.
-        failover: seconds, or a `timedelta`, to look for an owner, at first and after one is gone; then those who wait
-            are told. In mode "shared" and "client".
+        create: False to open only an existing store, and not create one in a directory that is missing or empty, as
+            when a volume was not mounted.
+        wait: seconds, or a `timedelta`, to wait for another process to release the store; in mode "exclusive".
+        mode: "exclusive": this process alone has the store. "shared": any number of processes have it; one of them owns
+            it, and when that ends, another takes over. "client": as shared, but this process never owns it.
+        failover: seconds, or a `timedelta`, to look for an owner, at first and after one is gone; then waiters get an
+            error. In mode "shared" and "client".
 
     Raises:
         OwnerLostError: in mode "client": nobody serves the store.
-        StoreLockedError: another owner has it, and did not let go within `wait`; `pid` tells which.
+        StoreLockedError: another owner has it, and did not release it within `wait`; `pid` is its process.
         StoreNotFoundError: there is no store, and `create` is False.
         NotAStoreError: the directory holds something else.
         FormatVersionError: a newer aiodq wrote it; it was left untouched.
-        InvalidOptionError: an option is of no use, or the path begins with `~`; a `TypeError` too where it is of
-            another type.
+        InvalidOptionError: an option is invalid, or the path begins with `~`; also a `TypeError` if it has another
+            type.
         StorageError: the system refused.
         WrongContextError: an event loop runs in this thread.
 

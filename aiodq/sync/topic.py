@@ -30,7 +30,7 @@ class Topic(Producer):
         self._topic = self._producer = inner
 
     def __repr__(self) -> str:
-        """Say which it is, whether it is open, what it holds, and where."""
+        """Show its name, whether it is open, its contents, and the store."""
         return self._loop_thread.show(self._topic)
 
     @property
@@ -39,34 +39,34 @@ class Topic(Producer):
         return self._topic.name
 
     def sync(self) -> None:
-        """Wait until everything accepted before is on disk, whatever the policy, and every ack before too.
+        """Wait until everything accepted before, and every earlier ack, is on disk, whatever the policy.
 
         Raises:
             QueueShutDown: the store is closed.
             StoreFailedError: the store has stopped.
 
-        Interrupted: it will be all the same.
+        Interrupted: it will be on disk all the same.
         """
         self._loop_thread.run(self._topic.sync)
 
     @property
     def options(self) -> StoreOptions:
-        """The options that hold for the topic."""
+        """The options that apply to the topic."""
         return self._topic.options
 
     def configure(self, options: StoreOptions) -> None:
-        """Let the topic go by other options from now on: those that concern its data are on disk when this returns.
+        """Apply other options to the topic from now on: those that concern its data are on disk when this returns.
 
-        Nothing is deleted by them before. They count as named for the topic, in this process and in later ones.
+        Nothing is deleted by them before that. They count as given for the topic, in this process and later ones.
 
         Args:
             options: all of them, not only those that change.
 
         Raises:
-            InvalidOptionError: these are no `StoreOptions`.
+            InvalidOptionError: these are not `StoreOptions`.
             MissingExtraError: a codec is not installed.
             QueueShutDown: the store is closed.
-            StorageError: they could not be written; those before hold.
+            StorageError: they could not be written; the old ones apply.
             StoreFailedError: the store has stopped.
 
         Interrupted: it is done all the same.
@@ -76,17 +76,17 @@ class Topic(Producer):
     # --- channels
 
     def channel(self, name: str, options: ChannelOptions | None = None) -> Channel:
-        """Return a channel, created when first named; its creation is durable before any later `put` returns.
+        """Return a channel, created on first use; its creation is durable before any later `put` returns.
 
         Args:
-            name: as a topic's.
-            options: the channel's, which are kept on disk; None names none: those that were named before hold, or the
-                defaults. `start` counts only when it is new.
+            name: as for a topic.
+            options: the channel's, which are stored; with None, those given before apply, or the defaults. `start`
+                counts only for a new channel.
 
         Raises:
-            InvalidNameError: no such name may be.
-            InvalidOptionError: these are no `ChannelOptions`, and a `TypeError` too; the dead-letter topic is this
-                one; or other options were named for it before, since the store was opened.
+            InvalidNameError: the name is invalid.
+            InvalidOptionError: these are not `ChannelOptions`, also a `TypeError`; the dead-letter topic is this one;
+                or other options were given for it before, since the store was opened.
             QueueShutDown: the store is closed.
         """
         return Channel(self._loop_thread, self._loop_thread.call(self._topic.channel, name, options))
@@ -96,15 +96,15 @@ class Topic(Producer):
         return self._loop_thread.look(self._topic.channels)
 
     def delete_channel(self, name: str) -> None:
-        """Delete a channel for good; segments that only it held back may go. One that is not there is fine.
+        """Delete a channel for good; segments that only it held back may go. A missing one is fine.
 
-        Whoever waits there gets `QueueShutDown`. Named again, it is a new channel.
+        Anyone who waits there gets `QueueShutDown`. Used again, the name is a new channel.
 
         Args:
             name: the channel's.
 
         Raises:
-            InvalidNameError: no such name may be.
+            InvalidNameError: the name is invalid.
             QueueShutDown: the store is closed.
             StorageError: as mapped from the system's error.
             StoreFailedError: the store has stopped.
@@ -113,16 +113,16 @@ class Topic(Producer):
         """
         self._loop_thread.run(self._topic.delete_channel, name)
 
-    # --- looking
+    # --- reading
 
     def read(self, offset: int) -> Message:
         """Return the message at an offset without consuming it.
 
         Args:
-            offset: as `put` gave it: from `begin_offset` to before `end_offset`.
+            offset: as returned by `put`: from `begin_offset` to before `end_offset`.
 
         Raises:
-            InvalidOptionError: it is no offset; a `TypeError` too.
+            InvalidOptionError: it is not an offset; also a `TypeError`.
             OffsetError: there is none: not yet written, deleted, or lost to damage.
             QueueShutDown: the store is closed.
             StorageError: it could not be read.
@@ -140,7 +140,7 @@ class Topic(Producer):
             reverse: from the newest to the oldest.
 
         Raises:
-            InvalidOptionError: `start` or `stop` is no offset; a `TypeError` too.
+            InvalidOptionError: `start` or `stop` is not an offset; also a `TypeError`.
             QueueShutDown: the store is closed.
             StorageError: something could not be read. Damage is skipped.
 
@@ -151,13 +151,13 @@ class Topic(Producer):
         return (Message(self._loop_thread, each) for each in in_pages(self._loop_thread, found))
 
     def offset_at(self, moment: datetime) -> int:
-        """Return the first offset put at `moment` or later; the end where all are older.
+        """Return the first offset put at `moment` or later; the end if all are older.
 
         Args:
             moment: with a time zone.
 
         Raises:
-            InvalidOptionError: without one, or no `datetime`.
+            InvalidOptionError: it has none, or is not a `datetime`.
             QueueShutDown: the store is closed.
             StorageError: the log could not be read.
 
@@ -168,11 +168,11 @@ class Topic(Producer):
     # --- the rest
 
     def settle_in(self) -> None:
-        """Wait until everything accepted before is visible to channels, and channels named before are durable.
+        """Wait until everything accepted before is visible to channels, and channels created before are durable.
 
         Raises:
             QueueShutDown: the store is closed.
-            StorageError: the files of the topic or of a channel could not be made; the next put tries again.
+            StorageError: the files of the topic or of a channel could not be created; the next put tries again.
             StoreFailedError: the store has stopped.
 
         Interrupted: nothing changes.
@@ -180,7 +180,7 @@ class Topic(Producer):
         self._loop_thread.run(self._topic.settle_in)
 
     def purge(self) -> int:
-        """Drop everything accepted so far from the log and from every channel; return how many messages that were.
+        """Drop everything accepted so far from the log and from every channel; return the number of messages.
 
         After a crash all of it is gone or none.
 
@@ -194,9 +194,9 @@ class Topic(Producer):
         return self._loop_thread.run(self._topic.purge)
 
     def pause(self) -> None:
-        """Deliver nothing to any channel from now on; messages gather.
+        """Deliver nothing to any channel from now on; messages accumulate.
 
-        It takes effect at once, and is durable when this returns: a topic stays paused over a restart.
+        It takes effect at once, and is durable when this returns: a topic stays paused across a restart.
 
         Raises:
             QueueShutDown: the store is closed.
@@ -207,7 +207,7 @@ class Topic(Producer):
         self._loop_thread.run(self._topic.pause)
 
     def resume(self) -> None:
-        """Deliver again, to those channels that are not paused themselves; as `pause`.
+        """Deliver again, to channels that are not paused themselves; durable as `pause` is.
 
         Raises:
             QueueShutDown: the store is closed.
@@ -224,14 +224,14 @@ class Topic(Producer):
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last message written."""
+        """The offset after the last message written."""
         return self._topic.end_offset
 
     @property
     def durable_offset(self) -> int:
-        """Everything below this offset survives a power cut."""
+        """The offset below which everything survives a power cut."""
         return self._topic.durable_offset
 
     def stats(self) -> TopicStats:
-        """Return the topic's numbers. No I/O."""
+        """Return the topic's statistics. No I/O."""
         return self._loop_thread.look(self._topic.stats)

@@ -1,4 +1,4 @@
-"""Acks and puts of a thread that are done together or not at all."""
+"""Transactions of a thread: acks and puts that are done together or not at all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Held(Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether it is still its holder's to settle."""
+        """Whether its holder may still settle it."""
         ...
 
 
@@ -42,11 +42,11 @@ class Transaction:
     ```
 
     Nothing happens before the block ends. When it returns, all of it is durable, under any `sync` policy. An exception
-    in the block undoes everything: what was to be acked is still in flight.
+    in the block undoes everything: messages to be acked are still in flight.
 
-    A message's own `with` inside the block, in the same thread, joins the transaction. Where the message's block ends
-    with an exception, so does the transaction, even if the exception is caught in between. What settles a message by
-    name (`message.ack()`) is not part of it, nor is what another thread does; that thread may call `tx.ack` and
+    A message's own `with` inside the block, in the same thread, joins the transaction. If the message's block ends with
+    an exception, so does the transaction, even if the exception is caught in between. An explicit settlement
+    (`message.ack()`) is not part of it, nor is what another thread does; that thread may call `tx.ack` and
     `tx.put`. Transactions of one store do not nest in one thread. `with message.transaction() as tx` is the short form
     for one message. More: `aiodq.Transaction`.
     """
@@ -57,7 +57,7 @@ class Transaction:
         self._transaction = inner
 
     def __repr__(self) -> str:
-        """Say how far it is, and what is in it."""
+        """Show its state and contents."""
         return repr(self._transaction)
 
     def ack(self, message: Held) -> None:
@@ -65,21 +65,21 @@ class Transaction:
 
         Raises:
             AlreadySettledError: settled before, or in this transaction.
-            NotInFlightError: not in flight any more, or of another store.
+            NotInFlightError: no longer in flight, or of another store.
             QueueShutDown: the store is closed.
             WrongContextError: outside the block, or after a message's block in it ended with an exception.
         """
         self.ack_many((message,))
 
     def ack_many(self, messages: Iterable[Held]) -> None:
-        """Settle messages when the transaction commits: all of them, or, on an error here, none.
+        """Settle messages when the transaction commits: all of them, or none if this raises.
 
         Raises:
-            AlreadySettledError: one was settled before, or in this transaction, or is named twice.
-            NotInFlightError: one is not in flight any more, or of another store.
-            InvalidOptionError: these are no messages; a `TypeError` too.
+            AlreadySettledError: one was settled before, or in this transaction, or is given twice.
+            NotInFlightError: one is no longer in flight, or of another store.
+            InvalidOptionError: these are not messages; also a `TypeError`.
             QueueShutDown: the store is closed.
-            WrongContextError: as `ack`.
+            WrongContextError: as for `ack`.
         """
         self._loop_thread.call(self._transaction.ack_many, inner_messages(messages))
 
@@ -96,21 +96,21 @@ class Transaction:
     ) -> None:
         """Put a message into a topic when the transaction commits.
 
-        What a transaction puts into one topic stands there together, in this order.
+        What a transaction puts into one topic is stored there together, in this order.
 
         Args:
-            topic: its name; it is made if it is not there.
+            topic: its name; it is created if it does not exist.
             body: the message.
             tag: as for `Topic.put`.
-            key: likewise.
-            headers: likewise.
-            delay: likewise, counted from this call.
-            ttl: likewise.
+            key: as for `Topic.put`.
+            headers: as for `Topic.put`.
+            delay: as for `Topic.put`, counted from this call.
+            ttl: as for `Topic.put`, counted from this call.
 
         Raises:
             InvalidNameError, MessageSizeError, InvalidMessageError: it cannot be stored like that.
             QueueShutDown: the store is closed.
-            WrongContextError: as `ack`.
+            WrongContextError: as for `ack`.
         """
         self._loop_thread.call(
             self._transaction.put, topic, body, tag=tag, key=key, headers=headers, delay=delay, ttl=ttl
@@ -127,28 +127,28 @@ class Transaction:
         delay: float | timedelta | None = None,
         ttl: float | timedelta | None = None,
     ) -> None:
-        """Put messages into a topic when the transaction commits: all of them, or, on an error here, none.
+        """Put messages into a topic when the transaction commits: all of them, or none if this raises.
 
         Args:
-            topic: its name; it is made if it is not there.
+            topic: its name; it is created if it does not exist.
             bodies: bytes-like, or `Draft` objects with a tag, key, headers, delay and ttl of their own.
             tag: as for `Topic.put`, for those that are not drafts.
-            key: likewise.
-            headers: likewise.
-            delay: likewise, counted from this call.
-            ttl: likewise.
+            key: as for `Topic.put`, for those that are not drafts.
+            headers: as for `Topic.put`, for those that are not drafts.
+            delay: as for `Topic.put`, for those that are not drafts, counted from this call.
+            ttl: as for `Topic.put`, for those that are not drafts, counted from this call.
 
         Raises:
-            As `put`.
+            As for `put`.
         """
         put_many, given = self._transaction.put_many, listed(bodies)
         self._loop_thread.call(put_many, topic, given, tag=tag, key=key, headers=headers, delay=delay, ttl=ttl)
 
     def __enter__(self) -> Self:
-        """Begin.
+        """Begin the transaction.
 
         Raises:
-            WrongContextError: it was begun before, or this thread is in the block of another one of this store.
+            WrongContextError: it was begun before, or this thread is in another transaction's block of this store.
             AlreadySettledError, NotInFlightError: of `Message.transaction`: the message cannot be acked.
             QueueShutDown: the store is closed.
         """
@@ -165,15 +165,15 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit; after an exception in the block, forget everything.
+        """Commit; after an exception in the block, drop everything.
 
         Raises:
-            NotInFlightError: a message was taken away meanwhile: its time was up, or by a seek. Nothing was done.
+            NotInFlightError: a message was taken away meanwhile: timed out or sought past. Nothing was done.
             QueueFull: a topic's bound is reached and its policy is `"reject"`. Nothing was done.
             QueueShutDown: the store is closed. Nothing was done.
-            DiskFullError: nothing was done, and it may be tried again.
+            DiskFullError: nothing was done; retrying is safe.
             WrongContextError: a message's block in it ended with an exception that was caught. Nothing was done.
-            StorageError: a topic that is put into cannot be made or used. Nothing was done.
+            StorageError: a topic that is put into cannot be created or used. Nothing was done.
             StoreFailedError: the store has stopped; opened again, all of it was done, or nothing.
 
         Interrupted: before the writer takes it, nothing is done; after that it is committed, and only the caller does
@@ -183,18 +183,18 @@ class Transaction:
         self._loop_thread.run(self._transaction.__aexit__, kind, error, trace)
 
     async def _leave(self, _: object) -> None:
-        """End what an interrupted caller has not begun."""
+        """End a transaction that an interrupted caller has not begun."""
         interruption = CancelledError()
         await self._transaction.__aexit__(CancelledError, interruption, None)
 
     # --- what a message's own block calls
 
     def takes(self, message: message.Message) -> bool:
-        """Return whether a message's block joins: one that was only looked at has nothing to settle."""
+        """Return whether a message's block joins: one that was only read has nothing to settle."""
         return bool(message.channel)
 
     def settle(self, message: message.Message, error: BaseException | None) -> None:
-        """The block of a message has ended within this one: settle it with this, or end this with it. On the loop."""
+        """Handle the end of a message's block in this one: settle it here, or end this with the error. On the loop."""
         if error is None and message.settled:
             return
         try:
@@ -210,7 +210,7 @@ class Transaction:
 
 
 def inner_messages(messages: Iterable[Held]) -> list[message.Message]:
-    """Return what stands behind messages; what is none is left to be refused."""
+    """Return the inner messages; anything else is left for the engine to refuse."""
     given: Any = messages
     inner: Any = [getattr(each, "_message", each) for each in given] if isinstance(given, Iterable) else given
     found: list[message.Message] = inner
@@ -218,7 +218,7 @@ def inner_messages(messages: Iterable[Held]) -> list[message.Message]:
 
 
 def listed(bodies: Iterable[T]) -> Iterable[T]:
-    """Return bodies as a list made in this thread; what is no collection of them is left to be refused."""
+    """Return bodies as a list made in this thread; anything but a collection is left for the engine to refuse."""
     if isinstance(bodies, Iterable) and not isinstance(bodies, (str, bytes, bytearray, memoryview, list)):
         return list(bodies)
     return bodies
