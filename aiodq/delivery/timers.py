@@ -81,11 +81,11 @@ class Deferrals:
         return made
 
     def in_order(self) -> Iterator[tuple[int, int]]:
-        """Yield (offset, due) by moment, as of the first step; some of it may be deferred no more, or anew."""
+        """Yield (offset, due) by moment, as of the first step; some may be stale or deferred again."""
         heap, keys, tails, before = self._heap.copy(), self._keys.copy(), self._tails.copy(), -1
         while heap:
             key = heapq.heappop(heap)
-            # What was said of a message before may still stand in the heap, also where it is in the rest of a run now.
+            # An older entry of a message may still be in the heap, also if the message is in the rest of a run now.
             if key == before or keys.get(key & _OFFSET) != key:
                 continue
             before = key
@@ -280,7 +280,7 @@ class Deadlines:
             self._blocks.append(self._last)
 
     def add_all(self, deadline: int, offsets: range, delivery: int) -> None:
-        """As `add`, of messages of which the first has this delivery number, and the others those behind it."""
+        """Expect several messages back by then; the first has this delivery number, the others those that follow it."""
         for number, offset in enumerate(offsets, delivery):
             self.add(deadline, offset, number)
 

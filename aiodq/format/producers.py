@@ -16,9 +16,9 @@ PUT_FRAME: 56 bytes
 A power cut may leave it without its put, and another put may then get its offsets. So it counts only if the next frame
 has that very checksum, and the put is whole.
 
-PRODUCERS_FRAME: 40 bytes, its TRAILER included, and an entry for each producer before that: the producer table as it
+PRODUCERS_FRAME: 40 bytes, its TRAILER included, and an entry for each known put before that: the producer table as it
 was before the record at its offset. A segment begins with one, so that older segments can be deleted; a segment that
-was sealed to save the next owner a scan ends with one, which is complete:
+was sealed to save the next owner a scan ends with one, which is complete
 
     offset  size  name      meaning
          0    28  prefix    FRAME_PREFIX, of kind KIND_PRODUCERS
@@ -29,7 +29,7 @@ PRODUCER_ENTRY: 40 bytes
 
     offset  size  name      meaning
          0     8  producer  as above
-         8     8  sequence  of its last put
+         8     8  sequence  of the put, one of the producer's last
         16     8  first     first offset of that put
         24     4  count     messages of that put
         28     4  zero      reserved

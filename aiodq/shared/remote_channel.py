@@ -195,7 +195,7 @@ class RemoteChannel(RemoteSettlement):
         self._withdraw_unless_wanted()
 
     def reopened(self, epoch: int) -> None:
-        """Start again with another owner: it delivers anew what was not taken here."""
+        """Start again with another owner: it redelivers what was not taken here."""
         before, self._epoch, self._got, self._wanted = self._epoch, epoch, 0, 0
         for numbers in self._ready.take_back():
             self.forget(numbers)

@@ -57,7 +57,7 @@ CLIENTS: Final = "#clients"
 OWN: Final = frozenset({
     LOCK_NAME, TRANSACTIONS, ORIGINS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS, SOCKET, CLIENTS, STORE_FILE,
 })  # fmt: skip
-"""What a store keeps beside its topics. No topic may be called so (`aiodq.names`)."""
+"""What a store keeps beside its topics. No topic may have one of these names (`aiodq.names`)."""
 
 _HARMLESS: Final = OWN | {"lost+found"}
 _TOPIC_ENTRIES: Final = frozenset({TOPIC_FILE, WATERMARK, CHANNELS})

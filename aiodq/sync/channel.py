@@ -180,7 +180,7 @@ class Channel:
     def deferred_messages(self) -> Iterator[DeferredMessage]:
         """Iterate over the deferred messages, the earliest due first, without taking them.
 
-        Each is a `Message` that was only looked at, with a `due` time, a `datetime` in UTC. They are as many as
+        Each is a `Message` that was only read, with a `due` time, a `datetime` in UTC. They are as many as
         `deferred` counts at the first step; messages no longer deferred when their turn comes may be left out.
 
         Raises:

@@ -130,7 +130,7 @@ class _Place(NamedTuple):
 
 
 def _recalled(fs: FileSystem, segment: Segment, end: int) -> tuple[list[Producer], bool]:
-    """Return a segment's rows, and whether they are complete: the segment holds a table from its start or its end."""
+    """Return a segment's rows, and whether they are complete: the segment has a table at its start or end."""
     with opened(fs, segment.path) as file:
         window = Window(file, segment.path, segment.data_end)
         if segment.sealed and (rows := _told_at_the_end(window, segment)) is not None:

@@ -145,7 +145,7 @@ class TopicLog:
             quarantine(self.fs, path, 0, len(data))
 
     def _promised(self) -> int:
-        """Return the noted watermark, unless it is another topic's: then it is quarantined."""
+        """Return the noted watermark, unless it is another topic's or junk: then it is quarantined."""
         self._keep_watermark()
         promised = noted_watermark(self._slots.values, topic_salt(self.meta.uuid))
         if promised != self._slots.values[0]:
