@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pytest
 
@@ -198,6 +198,19 @@ class TestBlock:
             await soon(asyncio.gather(*consuming))
             assert done >= total  # a cancelled put may have been stored
 
+    async def test_whoever_gives_up_waiting_lets_those_behind_in_who_fit(self, path: Path, tasks: Tasks) -> None:
+        async with queue(path, max_messages=5) as jobs:
+            await fill(jobs, numbered(3))
+            large = tasks.start(jobs.put_many(numbered(4)))
+            await turns(20)
+            small = tasks.start(jobs.put(b"z"))
+            await turns(20)
+            assert not small.done()
+            large.cancel()
+            assert await soon(small) == 3
+            assert await soon(jobs.put(b"later")) == 4
+            assert jobs.full()
+
 
 class TestChannels:
     """Whoever is furthest behind counts, whatever was known of the channels before."""
@@ -317,8 +330,36 @@ class TestReject:
             gate.open()
             assert sorted(await soon(asyncio.gather(*putting))) == list(range(20))
 
+    async def test_whoever_waited_for_the_write_buffer_is_refused_as_well(self, path: Path, tasks: Tasks) -> None:
+        async with queue(path, max_messages=5, overflow="reject", memory_bytes=1 << 20) as jobs:
+            putting = [tasks.start(jobs.put(bytes(300_000))) for _ in range(20)]
+            found = await soon(asyncio.gather(*putting, return_exceptions=True))
+            assert [type(each) for each in found] == [int] * 5 + [aiodq.QueueFull] * 15
+
+    @pytest.mark.parametrize("overflow", ["reject", "drop_oldest"])
+    async def test_whoever_waits_when_the_option_changes_goes_by_it(
+        self, path: Path, tasks: Tasks, overflow: Literal["reject", "drop_oldest"]
+    ) -> None:
+        async with queue(path, max_messages=2) as jobs:
+            await fill(jobs, numbered(2))
+            putting = [tasks.start(jobs.put(body)) for body in numbered(5)]
+            await turns(20)
+            await jobs.topic.configure(aiodq.StoreOptions(max_messages=2, overflow=overflow))
+            found = await soon(asyncio.gather(*putting, return_exceptions=True))
+            assert {type(each) for each in found} == {aiodq.QueueFull if overflow == "reject" else int}
+            assert jobs.depth == 2
+
 
 class TestDropOldest:
+    @pytest.mark.parametrize("sync", ["always", "os"])
+    async def test_many_who_put_at_once_make_room_for_one_another(self, path: Path, tasks: Tasks, sync: str) -> None:
+        async with queue(path, max_messages=3, overflow="drop_oldest", sync=sync) as jobs:
+            putting = [tasks.start(jobs.put(body)) for body in numbered(20)]
+            assert await soon(asyncio.gather(*putting)) == list(range(20))
+            assert jobs.depth == 3
+            assert jobs.stats().dropped == 17
+            assert [message.body for message in await take(jobs, 3)] == numbered(20)[17:]
+
     async def test_by_messages(self, path: Path) -> None:
         async with queue(path, max_messages=5, overflow="drop_oldest") as jobs:
             for body in numbered(20):

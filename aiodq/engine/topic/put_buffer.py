@@ -369,16 +369,20 @@ class PutBuffer:
         while True:
             self._engine.check()
             if turn or not (self._waiting or self._turn) or self.shut:
+                # INVARIANT: while one makes room, that room is nobody else's.
+                self._turn, waits = True, False
                 try:
-                    accepted = accept()
+                    return accept()
                 except _BufferFull:
-                    pass  # that passes by itself
+                    waits = True  # that passes by itself
                 except QueueFull:
-                    if self._options.overflow == "reject":
+                    waits = self._options.overflow != "reject"
+                    if not waits:
                         raise
-                else:
-                    self.freed()
-                    return accepted
+                finally:
+                    self._turn = False
+                    if not waits:
+                        self.freed()
             await self._wait_for_room(first=turn)
             turn = True
 
@@ -399,6 +403,7 @@ class PutBuffer:
         except BaseException:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
+                self.freed()  # those behind may fit in where this one did not
             elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._turn = False
                 self.freed()
@@ -411,11 +416,15 @@ class PutBuffer:
         Args:
             anyhow: also where there seems to be none: what is in the way may be dropped from now on.
         """
-        while self._waiting and not self._turn and (anyhow or self.has_room(1, 0)):
+        while self._waiting and not self._turn and (anyhow or self._may_enter()):
             waiter = self._waiting.popleft()
             if not waiter.done():
                 self._turn = True
                 waiter.set_result(None)
+
+    def _may_enter(self) -> bool:
+        """Return whether the first who waits may be let in, or is to make room or be refused."""
+        return not self._buffer_full(0) and (self._options.overflow != "block" or self.has_room(1, 0))
 
     def full(self) -> bool:
         """Return whether a message of no bytes would be refused now."""
