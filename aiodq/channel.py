@@ -14,7 +14,7 @@ from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
 from aiodq.engine.stats.preview import state_of
 from aiodq.engine.stats.topic_stats import channel_standing, channel_stats
-from aiodq.errors import AiodqError, NotInFlightError
+from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError
 from aiodq.handlers import checked_handler, checked_hook
 from aiodq.iteration import iterate
 from aiodq.onlyasync import AsyncIteration
@@ -131,14 +131,14 @@ class Channel(AsyncIteration):
             raise QueueEmpty(named if self._channel_engine.state is None else "nothing may be delivered now")
         return self._handed(message)
 
-    def _take_now(self) -> Message | None:
+    def _take_now(self, *, thorough: bool = True) -> Message | None:
         channel_engine = self._channel_engine
-        message: Message | None = channel_engine.take(self._store_ref, cold=True)
+        message: Message | None = channel_engine.take(self._store_ref, cold=True, thorough=thorough)
         if message is None and self._engine.pending:
             self._engine.catch_up()
-            message = channel_engine.take(self._store_ref, cold=True)
+            message = channel_engine.take(self._store_ref, cold=True, thorough=thorough)
         if message is None and channel_engine.state is None and self._made_now():
-            return channel_engine.take(self._store_ref, cold=True)
+            return channel_engine.take(self._store_ref, cold=True, thorough=thorough)
         return message
 
     def _made_now(self) -> bool:
@@ -182,7 +182,7 @@ class Channel(AsyncIteration):
             self._give_back(messages)
             raise
         if channel_engine.special:
-            return self._handed_many(messages)
+            return self._handed_many(messages) or await self.get_many(max_items, linger=linger)
         if self._held_by_task is not None:
             self._held_by_task.note_many(messages)
         return messages
@@ -194,10 +194,10 @@ class Channel(AsyncIteration):
             messages += channel_engine.take_run(most - len(messages), self._store_ref)
             if len(messages) == most:
                 return
-            if channel_engine.turn_is_over(len(messages) - taken, most):
-                await channel_engine.leave_turn()
+            if channel_engine.turn.is_over_amid(len(messages) - taken, most):
+                await channel_engine.turn.leave()
                 taken = len(messages)
-            message = self._take_now()
+            message = self._take_now(thorough=False)
             if message is None:
                 return
             messages.append(message)
@@ -205,7 +205,8 @@ class Channel(AsyncIteration):
     def _give_back(self, messages: list[Message]) -> None:
         for message in messages:
             if not message.settled:
-                with suppress(NotInFlightError):
+                # Where the channel has ended meanwhile, its messages are ready again anyway.
+                with suppress(NotInFlightError, QueueShutDown, StoreFailedError):
                     message.release()
 
     def __aiter__(self) -> AsyncIterator[Message]:
@@ -225,9 +226,10 @@ class Channel(AsyncIteration):
         return message
 
     def _handed_many(self, messages: list[Message]) -> list[Message]:
-        """As `_handed`, with several."""
+        """As `_handed`, with several; return those that were not taken away meanwhile where they are acked."""
         channel_engine = self._channel_engine
         if channel_engine.options.auto_ack:
+            messages = [message for message in messages if message.held]
             ack_all(channel_engine, messages)
             return messages
         if channel_engine.counting:

@@ -411,8 +411,7 @@ class ChannelState:
     def release(self, offset: int, attempts: int) -> None:
         """Requeue a message that nobody has processed, as `nack` does: it counts as never delivered."""
         self.nack(offset, attempts - 1)
-        self._counters.requeued -= 1
-        self._counters.delivered -= 1
+        self._counters.take_back(attempts)
 
     def time_out(self, offset: int) -> None:
         """Requeue a message in flight whose deadline has passed; the delivery counts."""
@@ -493,16 +492,16 @@ class ChannelState:
         self._counters.dropped += missed
         return missed
 
-    def drop(self, count: int) -> int:
-        """Settle the `count` oldest messages not in flight; return the offset after the last of them."""
-        at = self.floor
+    def drop(self, count: int) -> list[int]:
+        """Settle the `count` oldest messages not in flight; return their offsets."""
+        dropped, at = list[int](), self.floor
         for _ in range(min(count, self.depth - self.flying)):
             at = self._settled.next_missing(max(at, self._floor))
             while self.delivery(at) is not None:
                 at = self._settled.next_missing(at + 1)
             self._counters.dropped += self._give_up(at, at + 1)
-            at += 1
-        return at
+            dropped.append(at)
+        return dropped
 
     def purge(self, start: int = 0, stop: int = sys.maxsize) -> int:
         """Settle everything, or a range; return the number of messages."""

@@ -22,3 +22,9 @@ class Counters:
     dropped: int = 0
     lost: int = 0
     cancelled: int = 0
+
+    def take_back(self, attempts: int) -> None:
+        """Uncount a delivery, and the requeue that ended it; it was the message's so many."""
+        self.requeued -= 1
+        self.delivered -= 1
+        self.redelivered -= attempts > 1

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from aiodq.engine.channel.loop_turn import LoopTurn
 from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.channel.wait_queue import WaitQueue
 from aiodq.engine.queue_errors import QueueShutDown
@@ -83,6 +84,8 @@ class RemoteChannel(RemoteSettlement):
         self.bodies: list[bytes] = []
         self.until: float = 0.0
         self.monotonic: Callable[[], float] = time.monotonic
+        # What is here was sent, and is no endless stream: no turn is ever over.
+        self.turn: LoopTurn = LoopTurn(lambda: 0.0)
         self._known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ready = Arrived()
         self._wait_queue = WaitQueue(self.wake)
@@ -277,7 +280,7 @@ class RemoteChannel(RemoteSettlement):
         if self._ahead and self._got - len(self._ready) + self._ahead - self._wanted > self._ahead // 2:
             self._want()
 
-    def take(self, store_ref: object, *, cold: bool = False) -> Message | None:
+    def take(self, store_ref: object, *, cold: bool = False, thorough: bool = False) -> Message | None:  # noqa: ARG002 - the owner passes over what is not to be delivered
         """Hand out as `take_next` does; with `cold`, also request a message for the next call."""
         message = self.take_next(store_ref)
         if message is None and cold and self._returning is None and not self.shut:
@@ -297,13 +300,6 @@ class RemoteChannel(RemoteSettlement):
         taken = self._ready.take_run(most, store_ref)
         self._took(len(taken))
         return taken
-
-    def turn_is_over(self, _taken: int, _most: int) -> bool:
-        """Return whether other tasks are to have their turn: never, as what is here is limited."""
-        return False
-
-    def begin_turn(self) -> None:
-        """Do nothing: turns are not counted here."""
 
     def note_deliveries(self) -> None:
         """Do nothing: the owner notes deliveries before it sends them."""

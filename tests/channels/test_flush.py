@@ -96,7 +96,7 @@ async def test_those_who_ack_in_two_groups_become_one(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, gives_way: bool
 ) -> None:
     if gives_way:
-        monkeypatch.setattr(channel_engine, "_LONGEST_TURN", -1.0)
+        monkeypatch.setattr(channel_engine, "LONGEST_TURN", -1.0)
     syncs, begun, go, sync = 0, threading.Event(), threading.Event(), ChannelJournal.sync
 
     def held_up(journal: ChannelJournal) -> None:

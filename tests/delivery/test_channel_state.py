@@ -142,7 +142,7 @@ class TestDropping:
     def test_the_oldest_ready_go_and_what_is_in_flight_stays(self) -> None:
         state = channel()
         take_all(state, 2)
-        assert state.drop(3) == 5
+        assert state.drop(3) == [2, 3, 4]
         assert (state.depth, sorted(state.in_flight), state.ready) == (7, [0, 1], 5)
         assert state.counters.dropped == 3
         assert take(state) == 5
@@ -151,7 +151,7 @@ class TestDropping:
         state = channel()
         take_all(state, 4)
         state.nack(1, 1)
-        assert state.drop(2) == 5
+        assert state.drop(2) == [1, 4]
         assert sorted(state.in_flight) == [0, 2, 3]
         assert take(state) == 5
 

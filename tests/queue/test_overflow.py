@@ -360,6 +360,14 @@ class TestDropOldest:
             assert jobs.stats().dropped == 17
             assert [message.body for message in await take(jobs, 3)] == numbered(20)[17:]
 
+    async def test_what_was_dropped_takes_no_memory(self, path: Path) -> None:
+        async with queue(path, max_messages=5, overflow="drop_oldest", sync="os") as jobs:
+            for body in numbered(30):
+                await jobs.put(body, delay=3600)
+            kept = jobs._channel_engine.source.requeue_cache
+            assert len(kept.batches) == 5
+            assert kept._cost < 5 * 1000
+
     async def test_by_messages(self, path: Path) -> None:
         async with queue(path, max_messages=5, overflow="drop_oldest") as jobs:
             for body in numbered(20):

@@ -322,7 +322,7 @@ def _tell(waiting: list[tuple[Settlement, list[asyncio.Future[None]]]]) -> None:
                 waiter.set_result(None)
     for channel_engine, waiters in waiting:
         if waiters:
-            channel_engine.begin_turn()  # behind all of them: a clock may raise
+            channel_engine.turn.begin()  # behind all of them: a clock may raise
 
 
 def fold_all(channel_engines: list[Settlement]) -> None:

@@ -12,6 +12,7 @@ from aiodq.delivery.timers import later_than
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.delivery_filter import NEVER, DeliveryFilter
 from aiodq.engine.channel.held_by_task import HeldByTask
+from aiodq.engine.channel.loop_turn import LONGEST_TURN
 from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.channel.out_of_turn import MOST_LETTERS
 from aiodq.engine.channel.settlement import EXPIRED, SECOND, Settlement
@@ -41,15 +42,6 @@ M = TypeVar("M")
 
 _MOST_AT_ONCE: Final = 100
 """So many messages that are dead or expired are settled in a turn of the loop."""
-
-_WHOLE_BATCH: Final = 1000
-"""So many messages one call takes without giving way: whoever returns first has what comes first."""
-
-_LOOK_AFTER: Final = 100
-"""Messages of a longer batch after which its call looks whether others are to have their turn."""
-
-_LONGEST_TURN: Final = 0.001
-"""Seconds after which a getter that always finds something gives way to others, also amid a longer batch."""
 
 
 class ChannelEngine(Settlement, Generic[M]):
@@ -102,9 +94,10 @@ class ChannelEngine(Settlement, Generic[M]):
         self._filter = DeliveryFilter(name, host.lifetimes, clock)
         self._plain = True
         self._ends = NEVER
+        self._unfinished = False
         self._home = home
         self.monotonic: Callable[[], float] = clock.monotonic
-        self._turn = _LONGEST_TURN
+        self._turn = LONGEST_TURN
         self.lease: MessageLease = MessageLease(host.name, Batch(0, 0, Columns([])))
         self.bodies: list[bytes] = []
         self._measure_at = 0
@@ -116,7 +109,7 @@ class ChannelEngine(Settlement, Generic[M]):
         timeout = options.visibility_timeout
         self._timeout = None if timeout is None or options.auto_ack else int(seconds(timeout) * SECOND)
         self._filter.tags = None if options.tags is None else frozenset(options.tags)
-        self._turn = _LONGEST_TURN if self._timeout is None else min(_LONGEST_TURN, self._timeout / SECOND / 20)
+        self._turn = LONGEST_TURN if self._timeout is None else min(LONGEST_TURN, self._timeout / SECOND / 20)
         self._plain = options.tags is None and options.max_attempts is None
         self.counting: bool = options.max_attempts is not None and not options.auto_ack
         self.special: bool = self.counting or options.auto_ack
@@ -191,34 +184,42 @@ class ChannelEngine(Settlement, Generic[M]):
         lease.next, lease.last = stop, now
         return first, stop
 
-    def take(self, store_ref: object, *, cold: bool = False, now: float | None = None) -> M | None:
+    def take(
+        self, store_ref: object, *, cold: bool = False, now: float | None = None, thorough: bool = False
+    ) -> M | None:
         """Hand out the next message, or None when nothing may be or nothing is in memory.
 
         Args:
             store_ref: what the message is to hold, so that the store stays open.
             cold: read a little from disk at once rather than leave it to the prefetching reader.
             now: the clock's monotonic time, where the caller has just looked.
+            thorough: look on for as long as there are messages that are not to be delivered; else for a millisecond:
+                others have their turn then, and the next call goes on.
         """
-        state = self.state
+        state, self._unfinished = self.state, False
         if state is None or self.shut_now or self.paused:
             return None
-        while state.credit > 0:
+        while state.credit > 0 and not self._unfinished:
             found = self.source.next(state, cold=cold)
-            if found is None:
+            if found is None or self._is_held_up(state, *found):
                 self.bodies = self.bodies if self.lease.open and self.lease.next < len(self.lease.marks) else []
                 return None
-            batch, number = found
-            columns = batch.columns
             now = self._clock.monotonic() if now is None else now
-            if self._lease(state, batch, number, round(now * SECOND)):
-                return self._take_of_lease(state, now, store_ref)
-            if (
-                self._plain
-                and columns.dues is None
-                and columns.expiries is None
-                and (columns.headers is None or FOR not in columns.headers[number])
-            ) or self._wanted(state, batch, number):
-                return self._deliver(state, batch, number, now, store_ref)
+            message = self._hand_out(state, *found, now, store_ref)
+            if message is not None:
+                return message
+            self._unfinished = not thorough and self.turn.is_over
+        return None
+
+    def _hand_out(self, state: ChannelState, batch: Batch, number: int, now: float, store_ref: object) -> M | None:
+        """Hand out a ready message, or settle it, defer it or give it up where it is not to be delivered."""
+        if self._lease(state, batch, number, round(now * SECOND)):
+            return self._take_of_lease(state, now, store_ref)
+        columns = batch.columns
+        simple = columns.dues is None and columns.expiries is None
+        simple = simple and self._plain and (columns.headers is None or FOR not in columns.headers[number])
+        if simple or self._wanted(state, batch, number):
+            return self._deliver(state, batch, number, now, store_ref)
         return None
 
     def _lease(self, state: ChannelState, batch: Batch, number: int, now: int) -> bool:
@@ -307,11 +308,22 @@ class ChannelEngine(Settlement, Generic[M]):
             state.recall(offset)
         self._wanted(state, batch, number)
 
+    def _is_held_up(self, state: ChannelState, batch: Batch, number: int) -> bool:
+        """Return whether a message is to become a dead letter, and as many as may be are on their way already."""
+        if self._out_of_turn.letters < MOST_LETTERS or self.options.dead_letter is None:
+            return False
+        offset = batch.first + number
+        return self._is_spent(state, offset) or self._filter.is_over(batch, number, monotonic_ns(self._clock))
+
     def _wanted(self, state: ChannelState, batch: Batch, number: int) -> bool:
         """Return whether the message is to be delivered now; what is not is settled, deferred or given up."""
         columns, offset = batch.columns, batch.first + number
         wall, now = self.times()
-        if columns.dues is not None and columns.dues[number] > wall and not state.passed(offset):
+        if (
+            columns.dues is not None
+            and columns.dues[number] > wall
+            and not (state.passed(offset) or self._filter.is_over(batch, number, now))
+        ):
             # A wall clock that was set back makes nothing wait for longer than it was to.
             state.defer(offset, now + columns.dues[number] - max(wall, batch.time_ns))
             self._set_alarm(state)
@@ -349,8 +361,11 @@ class ChannelEngine(Settlement, Generic[M]):
         state = self.state
         if state is None or self.held:
             return None
-        while (found := self.source.next(state, cold=True)) is not None and not self._wanted(state, *found):
-            pass
+        while (found := self.source.next(state, cold=True)) is not None:
+            if self._is_held_up(state, *found):
+                return None
+            if self._wanted(state, *found):
+                break
         if found is None:
             return None
         batch, number = found
@@ -413,20 +428,6 @@ class ChannelEngine(Settlement, Generic[M]):
         """The lowest offset that the log's tail is still needed for."""
         return 0 if self.state is None else self.state.fresh()
 
-    def turn_is_over(self, taken: int, most: int) -> bool:
-        """Return whether who has taken so many messages at once, of up to `most`, is to let others have their turn.
-
-        Seldom: whoever gets the next ones meanwhile has them sooner than who gets these.
-        """
-        if most <= _WHOLE_BATCH or taken <= _LOOK_AFTER:
-            return False
-        return self._clock.monotonic() - self._turn_began > _LONGEST_TURN
-
-    async def leave_turn(self) -> None:
-        """Let others have their turn."""
-        await asyncio.sleep(0)
-        self._turn_began = self._clock.monotonic()
-
     async def get(self, store_ref: object) -> M:
         """Wait for the next message, which is to hold `store_ref`.
 
@@ -437,13 +438,10 @@ class ChannelEngine(Settlement, Generic[M]):
         Cancellation: nothing is taken, and the wake-up goes to the next who waits.
         """
         now = self._clock.monotonic()
-        if now - self._turn_began > _LONGEST_TURN:
-            # Before anything is taken, as a cancelled sleep would lose it. All who come meanwhile do so too, in their
-            # order: the first of them looks, and the others are handed what it has found.
-            before = self._turn_began
-            await asyncio.sleep(0)
-            if self._turn_began == before:
-                self._turn_began = self._clock.monotonic()
+        if now - self.turn.began > LONGEST_TURN:
+            # Before anything is taken, as a cancelled sleep would lose it. The first of those who come meanwhile looks,
+            # and the others are handed what it has found.
+            await self.turn.leave()
             item = self.take_next(store_ref)
             if item is not None:
                 return item
@@ -454,11 +452,14 @@ class ChannelEngine(Settlement, Generic[M]):
             if item is not None:
                 return item
             self._raise_if_over()
+            if self._unfinished:
+                now = await self.turn.leave()
+                continue
             if self.state is None or self.held:
                 self._host.creation.again()
             self._host.waiting[self] = None
             await self._wait_queue.wait()
-            self._turn_began = now = self._clock.monotonic()
+            now = self.turn.begin()
 
     def _raise_if_over(self) -> None:
         if self._over is not None:

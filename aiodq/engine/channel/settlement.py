@@ -11,8 +11,9 @@ from aiodq.delivery.leases import ACKED, APART, MEASURED, SETTLED
 from aiodq.delivery.range_set import among
 from aiodq.engine.channel.dead_letters import DeadLetter, send_dead_letter
 from aiodq.engine.channel.failure_causes import NO_CAUSE, Cause, header_text
+from aiodq.engine.channel.loop_turn import LoopTurn
 from aiodq.engine.channel.message_source import MessageSource
-from aiodq.engine.channel.out_of_turn import OutOfTurn
+from aiodq.engine.channel.out_of_turn import MOST_LETTERS, OutOfTurn
 from aiodq.engine.channel.transaction_holds import TransactionHolds
 from aiodq.engine.channel.wait_queue import WaitQueue
 from aiodq.engine.clock_timer import Alarm, monotonic_ns
@@ -149,6 +150,7 @@ class Settlement(ABC):
         ack_waiters: who waits for the journal's next commit.
         store_ref: returns what a handle is to hold, so that the store stays open.
         latency: how long messages take.
+        turn: how long those who get messages have held the event loop.
         transactions: those under way in the store.
         transaction_holds: what they are about to settle.
         crash_suspects: the store's.
@@ -183,11 +185,7 @@ class Settlement(ABC):
         self._idlers: list[asyncio.Future[None]] = []
         self._renewed: dict[int, int] = {}
         self._out_of_turn = OutOfTurn()
-        self._turn_began = 0.0
-
-    def begin_turn(self) -> None:
-        """The event loop goes round: who gets messages in what follows need not give way to others for that."""
-        self._turn_began = self._clock.monotonic()
+        self.turn: LoopTurn = LoopTurn(clock.monotonic)
 
     @property
     def place(self) -> str:
@@ -554,6 +552,8 @@ class Settlement(ABC):
         """A letter is put, or is not; others may follow."""
         self._out_of_turn.letters -= 1
         self.settle_ahead()
+        if self._out_of_turn.letters == MOST_LETTERS - 1:
+            self.wake()
 
     def _in_flight(self, offset: int, delivery: int) -> ChannelState:
         self.check_context()

@@ -328,6 +328,10 @@ class TopicRetention:
 
     def _missed(self, channel_engine: ChannelEngine[Any], count: int) -> None:
         """A channel loses messages that are deleted before it had them."""
+        if channel_engine.state is not None:
+            channel_engine.source.requeue_cache.discard_settled(
+                channel_engine.state.floor, channel_engine.state.settled
+            )
         self._engine.settled(channel_engine)
         self._engine.reporter.dropped(
             self._engine.name, channel_engine.name, count, "deleted by retention before it had them"
@@ -444,12 +448,13 @@ class TopicRetention:
             state = channel_engine.state
             if state is None or state.depth < deepest:
                 continue
-            before, oldest = state.depth, state.floor
-            state.drop(count)
-            gone = before - state.depth
-            dropped = max(dropped, gone)
+            oldest = state.floor
+            gone = state.drop(count)
+            dropped = max(dropped, len(gone))
+            for offset in gone:
+                channel_engine.source.requeue_cache.discard(offset)
             if gone:
-                self._engine.reporter.dropped(self._engine.name, channel_engine.name, gone, _OVERFLOW, oldest)
+                self._engine.reporter.dropped(self._engine.name, channel_engine.name, len(gone), _OVERFLOW, oldest)
             self._engine.settled(channel_engine)
             channel_engine.wake()
         return dropped

@@ -1,0 +1,80 @@
+"""However much of a backlog is not to be delivered, others have their turn of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.engine.channel import loop_turn
+from aiodq.engine.channel.delivery_filter import DeliveryFilter
+from aiodq.engine.channel.out_of_turn import MOST_LETTERS
+from tests.channels.support import counts, ready, soon, until
+
+if TYPE_CHECKING:
+    from tests.channels.support import Machine
+
+MANY = 1000
+
+
+@pytest.mark.parametrize("how", ["get", "get_many", "get_nowait", "async for", "timeout"])
+async def test_what_is_unwanted_is_passed_over_a_little_at_a_time(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(loop_turn, "LONGEST_TURN", -1.0)  # a turn is over as soon as it has begun
+    monkeypatch.setattr(DeliveryFilter, "others", lambda *_: 1)  # as where unwanted ones do not stand together
+    turns, over = 0, asyncio.Event()
+
+    async def count() -> None:
+        nonlocal turns
+        while not over.is_set():
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with machine.jobs(tags=["yes"]) as jobs:
+        await jobs.put_many([*(aiodq.Draft(b"", tag="no") for _ in range(200)), aiodq.Draft(b"last", tag="yes")])
+        counting = asyncio.create_task(count())
+        await asyncio.sleep(0)
+        if how in {"get", "timeout"}:
+            message = await soon(jobs.get() if how == "get" else jobs.get(timeout=5))
+        elif how == "get_many":
+            (message,) = await soon(jobs.get_many(10))
+        elif how == "get_nowait":
+            message = jobs.get_nowait()  # who does not wait is told what there is
+            assert turns == 1
+        else:
+            message = await soon(anext(aiter(jobs)))
+        over.set()
+        await counting
+        assert message.body == b"last"
+        assert turns >= 200 or how == "get_nowait"
+        assert counts(jobs) == (0, 1, 0)
+        assert jobs.stats().filtered == 200
+
+
+async def test_no_more_letters_are_on_their_way_than_may_be(machine: Machine) -> None:
+    async with machine.store() as store:
+        await store.topic("jobs").put_many([aiodq.Draft(b"", ttl=5) for _ in range(MANY)])
+        await store.topic("jobs").put(b"last")
+    machine.clock.advance(6)
+    async with machine.jobs(dead_letter="dead") as jobs:
+        out_of_turn, most, found = jobs._channel_engine._out_of_turn, 0, list[bytes]()
+        while not found:
+            found = ready(jobs)
+            await jobs.peek()
+            most = max(most, out_of_turn.letters)
+            await asyncio.sleep(0)
+        await until(lambda: jobs.stats().expired == MANY)
+        assert most == MOST_LETTERS
+        assert found == [b"last"]
+
+
+async def test_whoever_waits_has_what_is_behind_the_letters(machine: Machine) -> None:
+    async with machine.store() as store:
+        await store.topic("jobs").put_many([aiodq.Draft(b"", ttl=5) for _ in range(MANY)])
+        await store.topic("jobs").put(b"last")
+    machine.clock.advance(6)
+    async with machine.jobs(dead_letter="dead") as jobs:
+        assert (await soon(jobs.get())).body == b"last"
