@@ -78,3 +78,18 @@ async def test_whoever_waits_has_what_is_behind_the_letters(machine: Machine) ->
     machine.clock.advance(6)
     async with machine.jobs(dead_letter="dead") as jobs:
         assert (await soon(jobs.get())).body == b"last"
+
+
+async def test_whoever_waits_looks_again_once_a_letter_is_put(machine: Machine) -> None:
+    async with machine.store() as store:
+        await store.topic("jobs").put(b"", ttl=5)
+        await store.topic("jobs").put(b"last")
+    machine.clock.advance(6)
+    async with machine.jobs(dead_letter="dead") as jobs:
+        engine = jobs._channel_engine
+        engine._out_of_turn.letters = MOST_LETTERS
+        getting = asyncio.ensure_future(jobs.get())
+        await until(lambda: engine.waits)
+        engine._posted(asyncio.get_running_loop().create_future())
+        assert (await soon(getting)).body == b"last"
+        engine._out_of_turn.letters = 0
