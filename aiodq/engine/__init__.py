@@ -38,8 +38,9 @@ The life of a get:
                                    (`TailCache`); else what the system has in its page cache, which
                                    `PrefetchingReader.read_cached` reads in this step; else `PrefetchingReader.want`,
                                    and `MessageSource.fetched` brings it
-          `ChannelState.begin`     a lease over the run of plain messages before it; what is special has an entry of its
-                                   own, `ChannelState.deliver`
+          `DeliveryFilter`         how many messages from it on may be delivered as they are, and until when
+          `ChannelState.begin`     a lease over them; what is redelivered has entries of its own, one
+                                   (`ChannelState.deliver`) or several at a time (`ChannelState.deliver_again`)
       `ChannelState.tick`          takes back what was in flight for too long: `ChannelState.time_out`, redelivered
       `Expirations`                tells channels when times to live end; what nobody has in hand is settled then
 

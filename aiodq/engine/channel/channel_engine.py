@@ -201,7 +201,7 @@ class ChannelEngine(Settlement, Generic[M]):
             return None
         while state.credit > 0 and not self._unfinished:
             found = self.source.next(state, cold=cold)
-            if found is None or self._is_held_up(state, *found):
+            if found is None or (self._out_of_turn.letters >= MOST_LETTERS and self._is_held_up(state, *found)):
                 self.bodies = self.bodies if self.lease.open and self.lease.next < len(self.lease.marks) else []
                 return None
             now = self._clock.monotonic() if now is None else now
@@ -309,8 +309,8 @@ class ChannelEngine(Settlement, Generic[M]):
         self._wanted(state, batch, number)
 
     def _is_held_up(self, state: ChannelState, batch: Batch, number: int) -> bool:
-        """Return whether a message is to become a dead letter, and as many as may be are on their way already."""
-        if self._out_of_turn.letters < MOST_LETTERS or self.options.dead_letter is None:
+        """Return whether a message is to become a dead letter, where as many as may be are on their way already."""
+        if self.options.dead_letter is None:
             return False
         offset = batch.first + number
         return self._is_spent(state, offset) or self._filter.is_over(batch, number, monotonic_ns(self._clock))
@@ -362,7 +362,7 @@ class ChannelEngine(Settlement, Generic[M]):
         if state is None or self.held:
             return None
         while (found := self.source.next(state, cold=True)) is not None:
-            if self._is_held_up(state, *found):
+            if self._out_of_turn.letters >= MOST_LETTERS and self._is_held_up(state, *found):
                 return None
             if self._wanted(state, *found):
                 break

@@ -12,18 +12,18 @@ from aiodq.format.frame import Batch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["LONGEST_RUN", "is_small", "joined", "merged"]
+__all__ = ["LONGEST_RUN", "SMALL", "is_small", "joined", "merged"]
 
 LONGEST_RUN: Final = 1000
 """So many messages are made one batch at most."""
 
-_SMALL: Final = 64
+SMALL: Final = 64
 """Messages up to which a batch is small."""
 
 
 def is_small(batch: Batch) -> bool:
     """Return whether a batch is to be made one with those beside it; what a transaction put stays by itself."""
-    return len(batch.columns.bodies) <= _SMALL and batch.columns.transaction is None
+    return len(batch.columns.bodies) <= SMALL and batch.columns.transaction is None
 
 
 def joined(parts: Sequence[Batch]) -> Batch:

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.put_batch import OVERHEAD, columns_cost
-from aiodq.engine.reading.small_batches import LONGEST_RUN, is_small, joined
+from aiodq.engine.reading.small_batches import LONGEST_RUN, SMALL, is_small, joined
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 
@@ -83,8 +83,9 @@ class TailCache:
         Returns:
             Whether to `trim` now: a small one becomes one with those that follow it, unless somebody looks for it.
         """
-        batch.columns.lengths = None  # they were for the writer, and `cost` does not count them
-        if is_small(batch):
+        columns = batch.columns
+        columns.lengths = None  # they were for the writer, and `cost` does not count them
+        if len(columns.bodies) <= SMALL and is_small(batch):
             return self._append_small(batch, cost)
         self._end_run()
         self._first = batch.stop
