@@ -21,7 +21,7 @@ from aiodq.storage.bulk.adoption import adopt_pending, finish_adoptions
 from aiodq.storage.bulk.commit_lock import lock_commits, lock_store
 from aiodq.storage.io.durable_io import ensure_directory, sync_directory
 from aiodq.storage.io.file_pool import PooledFileSystem
-from aiodq.storage.io.filesystem import locked
+from aiodq.storage.io.filesystem import directory_exists, locked
 from aiodq.storage.io.os_errors import is_lasting, storage_error
 from aiodq.storage.log.topic_log import LogOptions, TopicLog
 from aiodq.storage.read.delayed_index import delayed
@@ -191,7 +191,7 @@ def _claim(fs: FileSystem, path: str, take: Callable[[FileSystem, str], Lock], *
     if not create:
         require_store(fs, path)
     # Who waits for the lock comes here many times, and makes the directory's name durable only once it is the owner.
-    made = not fs.is_directory(path) and ensure_directory(fs, path)
+    made = not directory_exists(fs, path) and ensure_directory(fs, path)
     check_store_directory(fs, path)
     lock = take(fs, path)
     try:

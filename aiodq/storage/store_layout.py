@@ -10,6 +10,7 @@ from aiodq.errors import InvalidNameError, NotAStoreError, StorageError, StoreNo
 from aiodq.names import check_name
 from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.io.durable_io import TEMPORARY
+from aiodq.storage.io.filesystem import directory_exists, name_exists
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import is_lasting, storage_error
 from aiodq.storage.io.quarantine import is_quarantined
@@ -169,7 +170,7 @@ def in_the_way(fs: FileSystem, store: str) -> dict[str, str]:
         StorageError: as mapped from the system's error.
     """
     paths = {name: os.path.join(store, name) for name in owed_topics(fs, store) if may_be_topic(fs, store, name)}
-    return {name: path for name, path in paths.items() if fs.exists(path) and not fs.is_directory(path)}
+    return {name: path for name, path in paths.items() if name_exists(fs, path) and not directory_exists(fs, path)}
 
 
 def delete_topic(fs: FileSystem, path: str, name: str) -> None:

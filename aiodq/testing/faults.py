@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["CALLS", "Call", "Fault", "FaultPlan", "Pages"]
 
 Call = Literal[
-    "open", "create", "read", "write", "size", "truncate", "sync", "close", "listdir", "make_directory", "rename",
-    "remove", "remove_directory", "sync_directory", "lock",
+    "open", "create", "read", "write", "size", "truncate", "sync", "close", "listdir", "is_directory", "exists",
+    "make_directory", "rename", "remove", "remove_directory", "sync_directory", "lock",
 ]  # fmt: skip
 
 CALLS: Final[tuple[Call, ...]] = get_args(Call)

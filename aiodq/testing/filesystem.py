@@ -279,12 +279,14 @@ class SimulatedFileSystem:
 
     def is_directory(self, path: str) -> bool:
         """See `aiodq.storage.io.filesystem.FileSystem.is_directory`."""
+        self._enter("is_directory", path)
         with self._mutex:
             node = self._tree.find(path)
             return node is not None and node.names is not None
 
     def exists(self, path: str) -> bool:
         """See `aiodq.storage.io.filesystem.FileSystem.exists`."""
+        self._enter("exists", path)
         with self._mutex:
             return self._tree.find(path) is not None
 

@@ -27,7 +27,9 @@ T = TypeVar("T")
 RuleT = TypeVar("RuleT", bound="Rule")
 
 _POSITIONED: Final = frozenset({"read", "write", "truncate"})
-_LOOKING: Final = frozenset({"read", "size", "sync", "sync_directory", "listdir", "open", "close"})
+_LOOKING: Final = frozenset(
+    {"read", "size", "sync", "sync_directory", "listdir", "is_directory", "exists", "open", "close"}
+)
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ class WrappedFileSystem:
         """Let a call pass. It comes from any thread.
 
         Args:
-            call: its kind, one of `CALLS`; those are all but the questions whether something is there.
+            call: its kind, one of `CALLS`.
             path: of the file or directory; where it is renamed, its new one.
             perform: does it.
             args: what `perform` takes; of a `"write"` the buffers and the position.
@@ -71,11 +71,11 @@ class WrappedFileSystem:
 
     def is_directory(self, path: str) -> bool:
         """See `aiodq.storage.io.filesystem.FileSystem.is_directory`."""
-        return self.inner.is_directory(path)
+        return self.passing("is_directory", path, self.inner.is_directory, path)
 
     def exists(self, path: str) -> bool:
         """See `aiodq.storage.io.filesystem.FileSystem.exists`."""
-        return self.inner.exists(path)
+        return self.passing("exists", path, self.inner.exists, path)
 
     def make_directory(self, path: str) -> None:
         """See `aiodq.storage.io.filesystem.FileSystem.make_directory`."""

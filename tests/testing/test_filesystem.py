@@ -199,6 +199,8 @@ def exercised(fs: SimulatedFileSystem, call: Call) -> None:
         "sync": file.sync,
         "close": file.close,
         "listdir": lambda: fs.listdir("/d"),
+        "is_directory": lambda: fs.is_directory("/d"),
+        "exists": lambda: fs.exists("/d/f"),
         "make_directory": lambda: fs.make_directory("/d/e"),
         "rename": lambda: fs.rename("/d/f", "/d/g"),
         "remove": lambda: fs.remove("/d/f"),

@@ -15,6 +15,7 @@ from aiodq.spark.packing import OPENING_BYTES, pack, tasks_for
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import snapshot, topics_of
 from aiodq.spark.visible import Place, require_seen, store_uuid
+from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.offline.verify_segment import check_segment
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def _check(fs: FileSystem, piece: _Piece) -> Iterator[dict[str, Any]]:
     """Check a segment; the first row says how much was read, the others what was found."""
     place = {"store": piece.store, "topic": piece.topic, "path": piece.path}
     blank = {**place, "position": 0, "severity": "", "reason": "", "first": 0, "stop": 0, "bytes": 0}
-    if not fs.exists(piece.path):
+    if not name_exists(fs, piece.path):
         require_seen(fs, piece.place)
         return  # its owner deleted it meanwhile
     check = check_segment(fs, piece.path, piece.base, piece.place.topic, piece.promised, last=piece.last)

@@ -29,6 +29,7 @@ from aiodq.errors import (
 from aiodq.names import check_name, is_ephemeral
 from aiodq.storage.bulk.commit_lock import COMMITS, lock_commits
 from aiodq.storage.io.durable_io import LARGEST_FILE, TEMPORARY, read_file, replace_file
+from aiodq.storage.io.filesystem import directory_exists
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import Damage, quarantined
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
@@ -322,7 +323,7 @@ def sweep_staged(fs: FileSystem, store: str, now_ns: int) -> None:
 def _remove_staged(fs: FileSystem, store: str, writer: str, before_ns: int | None) -> None:
     found = read_commits(fs, store)
     commits = os.path.join(store, COMMITS)
-    if found.damages or (fs.is_directory(commits) and quarantined(fs, commits)):
+    if found.damages or (directory_exists(fs, commits) and quarantined(fs, commits)):
         return  # an unreadable record may name any of these files
     used = {staged.file for commit in found.pending for files in commit.topics.values() for staged in files}
     moving = any(quote(commit.key.name, safe="") == writer for commit in found.pending)

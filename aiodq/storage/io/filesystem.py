@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
@@ -20,7 +21,20 @@ if TYPE_CHECKING:
 
     from aiodq.format.layout import BytesLike
 
-__all__ = ["NOWAIT", "File", "FileSystem", "Lock", "Opener", "OsFile", "OsFileSystem", "close_file", "locked", "opened"]
+__all__ = [
+    "NOWAIT",
+    "File",
+    "FileSystem",
+    "Lock",
+    "Opener",
+    "OsFile",
+    "OsFileSystem",
+    "close_file",
+    "directory_exists",
+    "locked",
+    "name_exists",
+    "opened",
+]
 
 
 NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
@@ -83,11 +97,11 @@ class FileSystem(Protocol):
         ...
 
     def is_directory(self, path: str) -> bool:
-        """Return whether there is a directory, not a link to one."""
+        """Return whether there is a directory, not a link to one; raise if that cannot be told."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Return whether there is anything under that name."""
+        """Return whether there is anything under that name; raise if that cannot be told."""
         ...
 
     def make_directory(self, path: str) -> None:
@@ -211,11 +225,12 @@ class OsFileSystem:
 
     def is_directory(self, path: str) -> bool:
         """See `FileSystem.is_directory`."""
-        return os.path.isdir(path) and not os.path.islink(path)
+        mode = _mode(path)
+        return mode is not None and stat.S_ISDIR(mode)
 
     def exists(self, path: str) -> bool:
         """See `FileSystem.exists`."""
-        return os.path.lexists(path)
+        return _mode(path) is not None
 
     def make_directory(self, path: str) -> None:
         """See `FileSystem.make_directory`."""
@@ -248,6 +263,40 @@ class OsFileSystem:
     def lock(self, path: str) -> Lock:
         """See `FileSystem.lock`."""
         return StoreLock.acquire(path)
+
+
+def _mode(path: str) -> int | None:
+    """Return the mode of what has that name, not following a link, or None if nothing has."""
+    # INVARIANT: only these two errors say that nothing is there. A file that an I/O error hides for a moment is never
+    # taken for a missing one, which would be made again without what it said.
+    try:
+        return os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def name_exists(fs: FileSystem, path: str) -> bool:
+    """Return whether there is anything under that name.
+
+    Raises:
+        StorageError: as mapped from the system's error; it cannot be told.
+    """
+    try:
+        return fs.exists(path)
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+
+
+def directory_exists(fs: FileSystem, path: str) -> bool:
+    """Return whether there is a directory, not a link to one.
+
+    Raises:
+        StorageError: as mapped from the system's error; it cannot be told.
+    """
+    try:
+        return fs.is_directory(path)
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
 
 
 def close_file(file: File, path: str) -> None:

@@ -67,8 +67,8 @@ def move_in(fs: FileSystem, directory: str, staged: Sequence[tuple[str, int]]) -
     Raises:
         StorageError: as mapped from the system's error; retrying is safe.
     """
-    moving = [(path, base) for path, base in staged if fs.exists(path)]
     try:
+        moving = [(path, base) for path, base in staged if fs.exists(path)]
         for path, base in moving:
             # The first one takes the name of the empty segment that the log would have continued with.
             fs.rename(path, segment_path(directory, base))

@@ -115,13 +115,12 @@ class TopicLog:
         self.meta: TopicMeta
         self.damages: list[Damage]
         self.meta, self.damages = load_meta(fs, directory, record)
-        copied = not fs.exists(os.path.join(directory, WATERMARK))
         self._slots = WatermarkFile(fs, os.path.join(directory, WATERMARK))
         self._list(SegmentList())
         active = None
         try:
             promised = self._promised()
-            found = recover(fs, directory, self.meta.uuid, promised, copied=copied)
+            found = recover(fs, directory, self.meta.uuid, promised, copied=self._slots.created)
             self.damages += found.damages
             self.cut_bytes: int = found.cut_bytes
             sweep_temporaries(fs, directory)

@@ -14,7 +14,7 @@ from aiodq.errors import CorruptionError, InvalidOptionError, MissingExtraError,
 from aiodq.format.journal import unsettled
 from aiodq.names import check_name
 from aiodq.stats import HeldSegment
-from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.io.filesystem import OsFileSystem, name_exists
 from aiodq.storage.log.backlog_bytes import BacklogBytes
 from aiodq.storage.offline.summaries import ChannelSummary, StoreSummary, TopicSummary
 from aiodq.storage.read.delayed_index import delayed
@@ -226,7 +226,7 @@ class TopicReader:
             if not known:
                 return
             damage = known[0]
-        elif not self._fs.exists(damage.path):
+        elif not name_exists(self._fs, damage.path):
             return
         self._note(damage)
         if strict:

@@ -45,7 +45,7 @@ from aiodq.storage.io.file_pool import PooledFile, is_ready, make_ready
 from aiodq.storage.io.filesystem import close_file
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import Damage, quarantine
-from aiodq.storage.state.topic_meta import TOPIC_FILE, describe
+from aiodq.storage.state.topic_meta import find_meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -100,7 +100,8 @@ def topic_of(fs: FileSystem, directory: str) -> UUID | None:
         FormatVersionError: a newer version.
         StorageError: as mapped from the system's error.
     """
-    return describe(fs, directory)[0].uuid if fs.exists(os.path.join(directory, TOPIC_FILE)) else None
+    found = find_meta(fs, directory)
+    return found.meta.uuid if found.there else None
 
 
 class _Found(NamedTuple):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiodq.format.transactions import Commit, Header
 from aiodq.names import is_topic_name
 from aiodq.storage.io.durable_io import ensure_directory, replace_file, sweep_temporaries, sync_directory
+from aiodq.storage.io.filesystem import directory_exists
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import quarantine_file
 from aiodq.storage.state.transaction_log import FoundTransactions, mended, read_blocks
@@ -116,8 +117,12 @@ def read_owed(fs: FileSystem, store: str) -> dict[str, list[Owed]]:
 
 
 def may_be_topic(fs: FileSystem, store: str, name: str) -> bool:
-    """Return whether a store can have a topic of that name: it is not reserved, or the topic exists."""
-    return is_topic_name(name) or fs.is_directory(os.path.join(store, name))
+    """Return whether a store can have a topic of that name: it is not reserved, or the topic exists.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    return is_topic_name(name) or directory_exists(fs, os.path.join(store, name))
 
 
 def drop_owed(fs: FileSystem, owed: Sequence[Owed]) -> None:

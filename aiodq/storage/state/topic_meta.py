@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID, uuid4
 
 from aiodq.errors import CorruptionError, InvalidNameError
@@ -19,6 +19,7 @@ from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.names import check_name
 from aiodq.storage.io.durable_io import read_file, replace_file
+from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import Damage, quarantine
 from aiodq.storage.segments.offset_ranges import joined
 from aiodq.storage.segments.segment_files import list_segments
@@ -36,11 +37,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TOPIC_FILE",
+    "FoundMeta",
     "KnownMeta",
     "TopicMeta",
     "decode_meta",
     "describe",
     "encode_meta",
+    "find_meta",
     "load_meta",
     "read_meta",
     "save_meta",
@@ -73,6 +76,14 @@ class TopicMeta:
     channel_options: dict[str, ChannelOptions] = field(default_factory=dict)
     lost: Ranges = ()
     deleted: Ranges = ()
+
+
+class FoundMeta(NamedTuple):
+    """A topic's description, what is wrong with it, and whether there is a file of it."""
+
+    meta: TopicMeta
+    damages: list[Damage]
+    there: bool = True
 
 
 def save_meta(fs: FileSystem, directory: str, meta: TopicMeta) -> None:
@@ -161,11 +172,11 @@ def load_meta(fs: FileSystem, directory: str, options: StoredOptions | None = No
         FormatVersionError: a newer version.
         StorageError: as mapped from the system's error.
     """
-    meta, damages = describe(fs, directory)
+    meta, damages, there = find_meta(fs, directory)
     for damage in damages:
         if damage.end:
             quarantine(fs, damage.path, 0, damage.end)
-    if damages or not fs.exists(os.path.join(directory, TOPIC_FILE)):
+    if damages or not there:
         if not damages:
             meta.options = options  # a topic that is being created
         save_meta(fs, directory, meta)
@@ -181,25 +192,36 @@ def describe(fs: FileSystem, directory: str, known: KnownMeta | None = None) -> 
         FormatVersionError: a newer version.
         StorageError: as mapped from the system's error.
     """
+    found = find_meta(fs, directory, known)
+    return found.meta, found.damages
+
+
+def find_meta(fs: FileSystem, directory: str, known: KnownMeta | None = None) -> FoundMeta:
+    """Return what `describe` does, and whether there is such a file.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
     path = os.path.join(directory, TOPIC_FILE)
     try:
         meta = read_meta(fs, directory, known)
     except CorruptionError as error:
-        return _rebuilt(fs, directory), [Damage(path, 0, len(read_file(fs, path) or b""), error.message)]
+        return FoundMeta(_rebuilt(fs, directory), [Damage(path, 0, len(read_file(fs, path) or b""), error.message)])
     segments = list_segments(fs, directory)
     if meta is None:
         missing = [Damage(path, 0, 0, "the topic's description is missing")] if segments else []
-        return _rebuilt(fs, directory), missing
+        return FoundMeta(_rebuilt(fs, directory), missing, there=False)
     strangers: list[UUID] = []
     for topic in _topics(fs, segments):
         if topic == meta.uuid:
-            return meta, []
+            return FoundMeta(meta, [])
         strangers.append(topic)
     if not strangers or (len(strangers) == 1 and _is_marked(fs, directory, meta.uuid)):
-        return meta, []
+        return FoundMeta(meta, [])
     # Metadata never outranks data: if a swapped description were believed, every segment would be quarantined.
     size = len(read_file(fs, path) or b"")
-    return _rebuilt(fs, directory), [Damage(path, 0, size, "the description is another topic's")]
+    return FoundMeta(_rebuilt(fs, directory), [Damage(path, 0, size, "the description is another topic's")])
 
 
 def _is_marked(fs: FileSystem, directory: str, topic: UUID) -> bool:
@@ -224,9 +246,11 @@ def _rebuilt(fs: FileSystem, directory: str) -> TopicMeta:
     meta = TopicMeta(most[0][0] if most else uuid4(), segments[0][0] if segments else 0)
     meta.options = unknown()  # the rules by which its messages may be deleted are lost
     channels = os.path.join(directory, "channels")
-    if fs.is_directory(channels):
-        for name in fs.listdir(channels):
+    try:
+        for name in fs.listdir(channels) if fs.is_directory(channels) else ():
             with suppress(InvalidNameError):
                 if fs.is_directory(os.path.join(channels, name)):
                     meta.channels[check_name(name, "channel")] = meta.begin
+    except OSError as cause:
+        raise storage_error(cause, channels) from cause
     return meta

@@ -104,6 +104,7 @@ class WatermarkFile:
 
     Attributes:
         values: the two numbers last written or read, each u64.
+        created: whether there was no file.
     """
 
     def __init__(self, fs: FileSystem, path: str) -> None:
@@ -114,7 +115,8 @@ class WatermarkFile:
         """
         self._path = path
         try:
-            self._file = _open(fs, path)
+            self.created: bool = not fs.exists(path)
+            self._file = _open(fs, path, create=self.created)
             try:
                 self._sequence, *values = read_slots(self._file.read_at(2 * _STRIDE, 0))
             except BaseException:
@@ -161,9 +163,8 @@ class WatermarkFile:
         close_file(self._file, self._path)
 
 
-def _open(fs: FileSystem, path: str) -> File:
-    exists = fs.exists(path)
-    file = fs.open(path, write=True, create=not exists)
+def _open(fs: FileSystem, path: str, *, create: bool) -> File:
+    file = fs.open(path, write=True, create=create)
     try:
         size = file.size()
         if size < 2 * _STRIDE:

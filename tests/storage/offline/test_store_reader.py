@@ -85,7 +85,7 @@ def test_it_writes_nothing_locks_nothing_and_keeps_no_file_open(store: Path) -> 
         next(iter(reader.topic("t").scan()))
     assert tree(store) == before
     assert fs.open_files == 0
-    assert set(fs.calls) <= {"open", "read", "size", "listdir", "close"}
+    assert set(fs.calls) <= {"open", "read", "size", "listdir", "close", "exists", "is_directory"}
     log.abandon()
 
 

@@ -164,7 +164,7 @@ async def test_a_topic_that_comes_after_the_last_one_went_is_in_another_store() 
 async def test_only_the_first_topic_costs_anything() -> None:
     fs = SimulatedFileSystem()
     calls = Counter[str]()
-    fs.before = lambda call, path: calls.update([call] if STORE_FILE in path else ())
+    fs.before = lambda call, path: calls.update([call] if STORE_FILE in path and call != "exists" else ())
     async with aiodq.open("/s", fs=fs) as store:
         assert not calls
         await store.topic("a").put(b"x")
