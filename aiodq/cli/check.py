@@ -15,8 +15,8 @@ __all__ = ["repair", "verify"]
 def verify(store: str, /, *, json: bool = False) -> int:
     """Read every byte of a store and say what is wrong, by file and position. Nothing is written.
 
-    The exit code is 1 where there is damage that repair can settle. Messages that are gone, settled before, and
-    unfinished writes are told, and are no damage.
+    The exit code is 1 where there is damage; what repair cannot settle is told apart. Messages that are gone, settled
+    before, and unfinished writes are told, and are no damage.
 
     Args:
         store: the store's directory.
@@ -41,8 +41,18 @@ def _print_report(report: StoreReport) -> None:
     for found in report.findings:
         console.print(_finding_text(found), soft_wrap=True)
     total = f"{counted(len(report.files), 'file')}, {counted(report.records, 'message')}, {human_bytes(report.bytes)}"
-    verdict = "no damage" if report.ok else f"{counted(len(report.damages), 'damage')}, which aiodq repair settles"
-    console.print(f"{total}: {verdict}")
+    console.print(f"{total}: {_verdict(report)}")
+
+
+def _verdict(report: StoreReport) -> str:
+    if report.ok:
+        return "no damage"
+    by_hand, found = sum(one.by_hand for one in report.damages), counted(len(report.damages), "damage")
+    if not by_hand:
+        return f"{found}, which aiodq repair settles"
+    if by_hand == len(report.damages):
+        return f"{found}, which aiodq repair leaves to you"
+    return f"{found}, of which aiodq repair leaves {by_hand} to you"
 
 
 def _finding_text(found: Finding) -> str:

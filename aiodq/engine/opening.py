@@ -36,6 +36,7 @@ from aiodq.storage.store_layout import (
     check_store_directory,
     has_topics,
     list_topics,
+    require_own_directories,
     require_store,
     sweep_deleted,
 )
@@ -197,6 +198,7 @@ def _claim(fs: FileSystem, path: str, take: Callable[[FileSystem, str], Lock], *
     try:
         if not made:
             ensure_directory(fs, path)
+        require_own_directories(fs, path)
     except BaseException:
         lock.release()
         raise

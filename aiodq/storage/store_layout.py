@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from aiodq.errors import InvalidNameError, NotAStoreError, StorageError, StoreNotFoundError
 from aiodq.names import check_name
 from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
-from aiodq.storage.io.durable_io import TEMPORARY
+from aiodq.storage.io.durable_io import NOT_A_DIRECTORY, TEMPORARY
 from aiodq.storage.io.filesystem import directory_exists, name_exists
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import is_lasting, storage_error
@@ -38,8 +38,10 @@ __all__ = [
     "has_topics",
     "in_the_way",
     "list_topics",
+    "misplaced",
     "owed_topics",
     "remove_channel_files",
+    "require_own_directories",
     "require_store",
     "sweep_deleted",
 ]
@@ -171,6 +173,26 @@ def in_the_way(fs: FileSystem, store: str) -> dict[str, str]:
     """
     paths = {name: os.path.join(store, name) for name in owed_topics(fs, store) if may_be_topic(fs, store, name)}
     return {name: path for name, path in paths.items() if name_exists(fs, path) and not directory_exists(fs, path)}
+
+
+def misplaced(fs: FileSystem, store: str) -> list[str]:
+    """Return the paths of what has the name of a directory of the store's, and is none. Blocking.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    paths = [os.path.join(store, name) for name in (COMMITS, STAGING, HOLDS, ASIDE)]
+    return [path for path in paths if name_exists(fs, path) and not directory_exists(fs, path)]
+
+
+def require_own_directories(fs: FileSystem, store: str) -> None:
+    """Check that nothing is `misplaced`, before anything is decided by what the store's directories hold. Blocking.
+
+    Raises:
+        StorageError: something is, or as mapped from the system's error.
+    """
+    for path in misplaced(fs, store):
+        raise StorageError(NOT_A_DIRECTORY, path)
 
 
 def delete_topic(fs: FileSystem, path: str, name: str) -> None:

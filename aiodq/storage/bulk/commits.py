@@ -28,7 +28,7 @@ from aiodq.errors import (
 )
 from aiodq.names import check_name, is_ephemeral
 from aiodq.storage.bulk.commit_lock import COMMITS, lock_commits
-from aiodq.storage.io.durable_io import LARGEST_FILE, TEMPORARY, read_file, replace_file
+from aiodq.storage.io.durable_io import LARGEST_FILE, TEMPORARY, list_own, read_file, replace_file
 from aiodq.storage.io.filesystem import directory_exists
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import Damage, quarantined
@@ -238,12 +238,7 @@ def _in_order(commits: list[Commit]) -> list[Commit]:
 
 
 def _names(fs: FileSystem, directory: str) -> list[str]:
-    try:
-        if not fs.is_directory(directory):
-            return []
-        return [name for name in fs.listdir(directory) if _KEY.fullmatch(name) and not name.endswith(TEMPORARY)]
-    except OSError as cause:
-        raise storage_error(cause, directory) from cause
+    return [name for name in list_own(fs, directory) if _KEY.fullmatch(name) and not name.endswith(TEMPORARY)]
 
 
 def commit_staged(fs: FileSystem, store: str, commit: Commit) -> bool:
@@ -311,12 +306,7 @@ def sweep_staged(fs: FileSystem, store: str, now_ns: int) -> None:
     Raises:
         StorageError: the commits cannot be read.
     """
-    try:
-        directory = os.path.join(store, STAGING)
-        writers = fs.listdir(directory) if fs.is_directory(directory) else []
-    except OSError as cause:
-        raise storage_error(cause, store) from cause
-    for writer in writers:
+    for writer in list_own(fs, os.path.join(store, STAGING)):
         _remove_staged(fs, store, writer, before_ns=now_ns - _DAY)
 
 

@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from aiodq.errors import StoreFailedError
+from aiodq.errors import StorageError, StoreFailedError
 from aiodq.storage.io.os_errors import storage_error
 
 if TYPE_CHECKING:
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LARGEST_FILE",
+    "NOT_A_DIRECTORY",
     "TEMPORARY",
     "ensure_directory",
+    "list_own",
     "read_file",
     "replace_file",
     "sweep_temporaries",
@@ -39,6 +41,12 @@ TEMPORARY: Final = ".aiodq-tmp"
 
 LARGEST_FILE: Final = 1 << 24
 """Most bytes that `read_file` reads by default."""
+
+NOT_A_DIRECTORY: Final = (
+    "a file or a link lies where aiodq keeps a directory; put the directory itself there (it may be a mount), or, "
+    "if it is not the store's, move it away"
+)
+"""What is said of anything else that has the name of a directory of aiodq's."""
 
 _AGAIN: Final = 1 << 20
 _OF_A_SYNC: Final = frozenset({errno.EIO, errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EROFS})
@@ -171,6 +179,26 @@ def read_file(fs: FileSystem, path: str, limit: int = LARGEST_FILE) -> bytes | N
             file.close()
     except OSError as cause:
         raise storage_error(cause, path) from cause
+
+
+def list_own(fs: FileSystem, directory: str) -> list[str]:
+    """Return the names in a directory that aiodq makes; none where there is nothing of that name.
+
+    Raises:
+        StorageError: as mapped from the system's error, or a file or a link has the directory's name.
+    """
+    try:
+        if fs.is_directory(directory):
+            return fs.listdir(directory)
+        # INVARIANT: a link is not taken for nothing. What is behind it says what may not be deleted.
+        blocked = fs.exists(directory) and not fs.is_directory(directory)
+    except FileNotFoundError:
+        return []  # somebody deleted it just now
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause
+    if blocked:
+        raise StorageError(NOT_A_DIRECTORY, directory)
+    return []
 
 
 def sweep_temporaries(fs: FileSystem, directory: str) -> int:

@@ -23,6 +23,7 @@ _ADVICE: Final = {
     errno.ENFILE: "the system has too many open files",
     errno.EFBIG: "the file may not grow further (ulimit -f)",
     errno.EEXIST: "File exists: something lies there that aiodq did not make; move it away",
+    errno.ELOOP: "this is a symbolic link, or below a circle of them; put the file itself there, as aiodq follows none",
     errno.EIO: "the device reported an error; check it before trusting it further",
 }
 

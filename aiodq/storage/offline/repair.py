@@ -41,7 +41,7 @@ from aiodq.storage.state.watermark import (
     noted_watermark,
     read_slot_file,
 )
-from aiodq.storage.store_layout import check_store_directory, in_the_way, list_topics
+from aiodq.storage.store_layout import check_store_directory, in_the_way, list_topics, require_own_directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,6 +78,7 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
         NotAStoreError: the directory holds something else.
         StoreLockedError: somebody has it open.
         FormatVersionError: a file has a newer version; nothing was touched.
+        StorageError: something else lies in the place of a directory of the store's; nothing was touched.
         StorageError: as mapped from the system's error; every action so far is complete, and another run continues.
     """
     check_store_directory(fs, path)
@@ -85,6 +86,7 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
     try:
         # Every file is looked at before any is touched: one of them may have a newer version.
         verify_store(path, fs)
+        require_own_directories(fs, path)
         actions = [*_in_the_way(fs, path), *_sweep(fs, path), *_transactions(fs, path), *_owed(fs, path)]
         actions += [*_identity(fs, path), *_origins(fs, path)]
         actions += [*_commits(fs, path), *_holds(fs, path)]

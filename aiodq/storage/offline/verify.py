@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from aiodq.errors import CorruptionError, ReadOnlyError, StoreNotFoundError
+from aiodq.errors import CorruptionError, ReadOnlyError, StorageError, StoreNotFoundError
 from aiodq.format.segment import topic_salt
 from aiodq.storage.bulk.adoption import unadoptable
 from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
-from aiodq.storage.io.durable_io import TEMPORARY, read_file
+from aiodq.storage.io.durable_io import NOT_A_DIRECTORY, TEMPORARY, read_file
 from aiodq.storage.io.lock import LOCK_NAME
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import is_lasting, storage_error
 from aiodq.storage.io.quarantine import is_quarantined
 from aiodq.storage.offline.verify_segment import SegmentCheck, check_segment
 from aiodq.storage.segments.offset_ranges import without
@@ -28,10 +28,10 @@ from aiodq.storage.state.topic_meta import TOPIC_FILE, TopicMeta, describe
 from aiodq.storage.state.transaction_log import TRANSACTIONS, read_transactions
 from aiodq.storage.state.transaction_origins import ORIGINS, read_origins
 from aiodq.storage.state.watermark import WATERMARK, check_slots, is_foreign, noted_watermark, read_slot_file
-from aiodq.storage.store_layout import check_store_directory, in_the_way, list_topics
+from aiodq.storage.store_layout import check_store_directory, in_the_way, list_topics, misplaced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from uuid import UUID
 
     from aiodq.storage.bulk.commits import Commit
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["FileReport", "Finding", "Kind", "Severity", "StoreReport", "verify_store"]
 
 Severity: TypeAlias = Literal["damage", "loss", "note"]
-"""`damage`: not as it was written, and `repair_store` can settle it. `loss`: messages that are gone, settled before.
-`note`: nothing wrong, such as an unfinished write or a file left over from one."""
+"""`damage`: not as it was written, and `repair_store` can settle it unless it is to be done `by_hand`. `loss`: messages
+that are gone, settled before. `note`: nothing wrong, such as an unfinished write or a file left over from one."""
 
 Kind: TypeAlias = Literal[
     "store",
@@ -75,6 +75,7 @@ class Finding:
         position: the byte at which it begins.
         reason: in words.
         first, stop: the offsets it cost; equal if none, or if they are not known.
+        by_hand: whether it is damage that `repair_store` leaves to whoever looks after the machine.
     """
 
     severity: Severity
@@ -83,6 +84,7 @@ class Finding:
     reason: str
     first: int = 0
     stop: int = 0
+    by_hand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class StoreReport:
 
     @property
     def damages(self) -> tuple[Finding, ...]:
-        """The findings that require a repair."""
+        """The findings that require a repair, by `repair_store` or by hand."""
         return tuple(finding for finding in self.findings if finding.severity == "damage")
 
     @property
@@ -163,16 +165,15 @@ def verify_store(path: str, fs: FileSystem) -> StoreReport:
     check_store_directory(fs, path)
     try:
         names = fs.listdir(path)
-        topics, blocked = list_topics(fs, path), in_the_way(fs, path)
+        topics, wrong = list_topics(fs, path), misplaced(fs, path)
+        # What is owed to topics cannot be told without the store's own directories.
+        blocked = {} if wrong else _blocked(fs, path)
         files = [_other(fs, f"{path}/{name}", "") for name in names if name not in {*topics, *_OWN, *blocked}]
+        files += [_by_hand(one, "unknown", "", NOT_A_DIRECTORY) for one in wrong]
         files += [_in_the_way(fs, blocked[topic], topic) for topic in sorted(blocked)]
-        if STORE_FILE in names:
-            files.append(_identity(fs, path))
-        if TRANSACTIONS in names:
-            files.append(_transactions(fs, path))
-        if ORIGINS in names:
-            files.append(_origins(fs, path))
-        files += [*_owed(fs, path), *_commits(fs, path), *_staged(fs, path), *_holds(fs, path)]
+        for name, check in _CHECKS.items():
+            if name in names and os.path.join(path, name) not in wrong:
+                files += _whole_or_by_hand(check, fs, path)
     except OSError as cause:
         raise storage_error(cause, path) from cause
     for topic in topics:
@@ -180,12 +181,39 @@ def verify_store(path: str, fs: FileSystem) -> StoreReport:
     return StoreReport(path, tuple(files))
 
 
+def _blocked(fs: FileSystem, store: str) -> dict[str, str]:
+    """Return what is `in_the_way`, or nothing where the files that tell may not be read: that is reported elsewhere."""
+    try:
+        return in_the_way(fs, store)
+    except StorageError as error:
+        if error.errno is None or not is_lasting(error):
+            raise
+        return {}
+
+
+def _whole_or_by_hand(
+    check: Callable[[FileSystem, str], Iterable[FileReport]], fs: FileSystem, store: str
+) -> list[FileReport]:
+    """Report some of the store's files, or that one of them can never be read as it is."""
+    try:
+        return list(check(fs, store))
+    except StorageError as error:
+        if error.errno is None or not is_lasting(error):
+            raise
+        return [_by_hand(error.path, "unknown", "", error.message)]
+
+
 def _topic(fs: FileSystem, directory: str, name: str) -> list[FileReport]:
     """Report a topic's files, or that they may not be read, which spoils the report on no other topic."""
     try:
         return _TopicCheck(fs, directory, name).run()
     except ReadOnlyError as error:
-        return [FileReport(directory, "topic", name, 0, 0, (Finding("damage", error.path, 0, error.message),))]
+        return [_by_hand(error.path, "topic", name, error.message)]
+
+
+def _by_hand(path: str, kind: Kind, topic: str, reason: str) -> FileReport:
+    """Report what somebody else than `repair_store` has to settle."""
+    return FileReport(path, kind, topic, 0, 0, (Finding("damage", path, 0, reason, by_hand=True),))
 
 
 class _TopicCheck:
@@ -310,35 +338,36 @@ def _missing(path: str, gap: Missing, what: str) -> Finding:
     return Finding("damage", path, 0, f"the messages {gap.first} to {gap.stop - 1} {what}", gap.first, gap.stop)
 
 
-def _identity(fs: FileSystem, store: str) -> FileReport:
+def _identity(fs: FileSystem, store: str) -> Iterator[FileReport]:
     """Report the file of the store's identity."""
     path = os.path.join(store, STORE_FILE)
     size = len(read_file(fs, path) or b"")
     try:
         read_identity(fs, store)
     except CorruptionError as error:
-        return FileReport(path, "store", "", size, 0, (Finding("damage", path, 0, error.message),))
-    return FileReport(path, "store", "", size)
+        yield FileReport(path, "store", "", size, 0, (Finding("damage", path, 0, error.message),))
+    else:
+        yield FileReport(path, "store", "", size)
 
 
-def _transactions(fs: FileSystem, store: str) -> FileReport:
+def _transactions(fs: FileSystem, store: str) -> Iterator[FileReport]:
     """Report the store's transaction log."""
     path, found = os.path.join(store, TRANSACTIONS), read_transactions(fs, store)
     findings = [Finding("damage", path, damage.position, damage.reason) for damage in found.damages]
     if found.blocks:
         reason = f"{len(found.blocks)} committed transactions are for the next owner to put where they belong"
         findings.append(Finding("note", path, 0, reason))
-    return FileReport(path, "transactions", "", found.size, len(found.blocks), tuple(findings))
+    yield FileReport(path, "transactions", "", found.size, len(found.blocks), tuple(findings))
 
 
-def _origins(fs: FileSystem, store: str) -> FileReport:
+def _origins(fs: FileSystem, store: str) -> Iterator[FileReport]:
     """Report the file of the origins of committed transactions."""
     path = os.path.join(store, ORIGINS)
     size = len(read_file(fs, path) or b"")
     try:
-        return FileReport(path, "transactions", "", size, len(read_origins(fs, store)))
+        yield FileReport(path, "transactions", "", size, len(read_origins(fs, store)))
     except CorruptionError as error:
-        return FileReport(path, "transactions", "", size, 0, (Finding("damage", path, 0, error.message),))
+        yield FileReport(path, "transactions", "", size, 0, (Finding("damage", path, 0, error.message),))
 
 
 def _owed(fs: FileSystem, store: str) -> Iterator[FileReport]:
@@ -463,3 +492,15 @@ def _size(fs: FileSystem, path: str) -> int:
             file.close()
     except OSError:
         return 0
+
+
+_CHECKS: Final[Mapping[str, Callable[[FileSystem, str], Iterable[FileReport]]]] = {
+    STORE_FILE: _identity,
+    TRANSACTIONS: _transactions,
+    ORIGINS: _origins,
+    ASIDE: _owed,
+    COMMITS: _commits,
+    STAGING: _staged,
+    HOLDS: _holds,
+}
+"""What reports on each of the store's own files and directories."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
 from aiodq.errors import CorruptionError, FormatVersionError, InvalidOptionError
-from aiodq.storage.io.durable_io import ensure_directory, read_file, replace_file
+from aiodq.storage.io.durable_io import ensure_directory, list_own, read_file, replace_file
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
 
@@ -116,12 +116,8 @@ def read_holds(fs: FileSystem, store: str) -> dict[str, Hold]:
         StorageError: as mapped from the system's error.
     """
     directory = os.path.join(store, HOLDS)
-    try:
-        names = fs.listdir(directory) if fs.is_directory(directory) else []
-    except OSError as cause:
-        raise storage_error(cause, directory) from cause
     found: dict[str, Hold] = {}
-    for file in names:
+    for file in list_own(fs, directory):
         if _NAME.fullmatch(file):
             name = unquote(file.removesuffix(".json"))
             try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.format.transactions import Commit, Header
 from aiodq.names import is_topic_name
-from aiodq.storage.io.durable_io import ensure_directory, replace_file, sweep_temporaries, sync_directory
+from aiodq.storage.io.durable_io import ensure_directory, list_own, replace_file, sweep_temporaries, sync_directory
 from aiodq.storage.io.filesystem import directory_exists
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import quarantine_file
@@ -102,12 +102,8 @@ def read_owed(fs: FileSystem, store: str) -> dict[str, list[Owed]]:
         StorageError: as mapped from the system's error.
     """
     directory = os.path.join(store, ASIDE)
-    try:
-        names = sorted(fs.listdir(directory)) if fs.is_directory(directory) else []
-    except OSError as cause:
-        raise storage_error(cause, directory) from cause
     owed: dict[str, list[Owed]] = {}
-    for name in names:
+    for name in sorted(list_own(fs, directory)):
         match = _NAME.fullmatch(name)
         if match is not None:
             found = read_blocks(fs, os.path.join(directory, name))
