@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.opening import open_channel
 from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.topic.effective_options import check_channel
 from aiodq.errors import AiodqError, StoreFailedError
 from aiodq.names import is_ephemeral
 from aiodq.storage.read.delayed_index import delayed
@@ -136,15 +137,15 @@ def _attach(
     engine.reporter.channel_made(engine.name, channel_engine.name, state.floor)
 
 
-async def delete_channel(fs: FileSystem, engine: TopicEngine, name: str) -> None:
+async def delete_channel(fs: FileSystem, engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> None:
     """End a channel and delete its files. What only it held back may go then. One that is not there is fine.
 
     Raises:
         StorageError: as mapped from the system's error. The channel is gone at the next open if not now.
     """
-    channel_engine = engine.channel_engines.get(name)
-    if channel_engine is None:
-        return
+    name = channel_engine.name
+    if engine.channel_engines.get(name) is not channel_engine:
+        return  # somebody else deleted it, and who named it since means the new one
     await engine.operate(lambda: None)
     engine.creation.forget(name)
     engine.effective_options.forget_channel(name)
@@ -178,19 +179,27 @@ def pause_topic(engine: TopicEngine, *, paused: bool) -> Awaitable[None]:
     for channel_engine in engine.channel_engines.values():
         channel_engine.pause()
     engine.creation.create()
-    return _noted(engine, "", paused=paused)
+
+    def work() -> None:
+        engine.real_log().pause("", paused=paused)
+
+    return asyncio.ensure_future(engine.operate(work))
 
 
 def pause_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], *, paused: bool) -> Awaitable[None]:
-    """Stop or resume the deliveries of a channel, likewise."""
+    """Stop or resume the deliveries of a channel, likewise.
+
+    Raises:
+        QueueShutDown: it was deleted; the new one of that name goes on as it does.
+    """
     engine.check()
+    check_channel(channel_engine)
     channel_engine.pause(paused=paused)
-    return _noted(engine, channel_engine.name, paused=paused)
 
-
-def _noted(engine: TopicEngine, channel: str, *, paused: bool) -> Awaitable[None]:
     def work() -> None:
-        if not is_ephemeral(channel):
-            engine.real_log().pause(channel, paused=paused)
+        # INVARIANT: what is written by a channel's name is of that channel, not of one that was named after it.
+        check_channel(channel_engine)
+        if not is_ephemeral(channel_engine.name):
+            engine.real_log().pause(channel_engine.name, paused=paused)
 
     return asyncio.ensure_future(engine.operate(work))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.engine.channel_management import delete_channel
 from aiodq.engine.queue_errors import QueueShutDown
@@ -15,6 +15,7 @@ from aiodq.storage.store_layout import delete_topic, has_topics
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
+    from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.monitoring.reporter import Reporter
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.engine.transactions.group_committer import Committer
@@ -125,14 +126,17 @@ class Deletions:
 
         Cancellation: it is done all the same.
         """
-        task = self._host.loop.create_task(self._delete_channel(engine, name))
+        channel_engine = engine.channel_engines.get(name)
+        if channel_engine is None:
+            return
+        task = self._host.loop.create_task(self._delete_channel(engine, channel_engine))
         self._channels.add(task)
         task.add_done_callback(self._channels.discard)
         await asyncio.shield(task)
 
-    async def _delete_channel(self, engine: TopicEngine, name: str) -> None:
+    async def _delete_channel(self, engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> None:
         async with self._host.without_transactions():
-            await delete_channel(self._host.fs_of(engine.name, name), engine, name)
+            await delete_channel(self._host.fs_of(engine.name, channel_engine.name), engine, channel_engine)
 
     async def end(self) -> None:
         """Wait for everything that is under way."""

@@ -435,6 +435,56 @@ class TestDeleteChannel:
             await topic.settle_in()
             assert (again.paused, ready(again)) == (False, [b"a", b"b"])
 
+    @pytest.mark.parametrize("call", ["pause", "resume", "configure"])
+    async def test_the_handle_of_a_deleted_one_changes_nothing_of_a_new_one(self, machine: Machine, call: str) -> None:
+        async with machine.store() as store:
+            topic = store.topic("t")
+            old = topic.channel("c")
+            await topic.put(b"a")
+            await topic.delete_channel("c")
+            new = topic.channel("c", aiodq.ChannelOptions(start="earliest"))
+            await topic.settle_in()
+            if call == "resume":
+                await new.pause()
+            calls = {"pause": old.pause, "resume": old.resume}
+            with pytest.raises(aiodq.QueueShutDown, match="channel 'c' was deleted"):
+                await (old.configure(aiodq.ChannelOptions(tags=["x"])) if call == "configure" else calls[call]())
+        async with machine.store() as store:
+            channel = store.topic("t").channel("c")
+            await store.topic("t").settle_in()
+            assert (channel.paused, channel.options.tags) == (call == "resume", None)
+
+    async def test_what_was_asked_of_one_as_it_was_deleted_is_not_done_to_a_new_one(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            topic = store.topic("t")
+            old = topic.channel("c")
+            await topic.put(b"a")
+            calls = [
+                asyncio.ensure_future(call)
+                for call in (
+                    topic.delete_channel("c"),
+                    old.configure(aiodq.ChannelOptions(max_attempts=3)),
+                    topic.delete_channel("c"),
+                )
+            ]
+            await until(lambda: not topic.channels())
+            new = topic.channel("c", aiodq.ChannelOptions(max_attempts=5, start="earliest"))
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            assert results[::2] == [None, None]
+            await topic.settle_in()
+            assert (topic.channels(), new.options.max_attempts, ready(new)) == (["c"], 5, [b"a"])
+
+    async def test_named_while_it_is_deleted_it_leaves_no_options_behind(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            topic = store.topic("t")
+            old = topic.channel("c")
+            await topic.put(b"a")
+            deleting = asyncio.ensure_future(topic.delete_channel("c"))
+            await until(lambda: "deleted" in repr(old) or not topic.channels())
+            topic.channel("c", aiodq.ChannelOptions(max_attempts=3))
+            await deleting
+            assert topic.channel("c", aiodq.ChannelOptions(max_attempts=5)).options.max_attempts == 5
+
     async def test_files_that_a_deletion_left_behind_say_nothing_of_a_new_channel(self, machine: Machine) -> None:
         async with machine.store() as store:
             topic = store.topic("t")

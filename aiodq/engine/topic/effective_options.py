@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.state.stored_options import Differences
 
-__all__ = ["ConfiguredTopic", "EffectiveOptions"]
+__all__ = ["ConfiguredTopic", "EffectiveOptions", "check_channel"]
 
 T = TypeVar("T")
 
@@ -285,6 +285,8 @@ class EffectiveOptions:
         Raises:
             InvalidOptionError: other ones were named before, in this process.
         """
+        if channel_engine.error is not None:
+            return  # it is being deleted, and its namesake begins anew
         named = self._named_channels.get(channel_engine.name)
         if named is not None:
             what = f"channel {channel_engine.name!r} of topic {self._engine.name!r}"
@@ -295,16 +297,19 @@ class EffectiveOptions:
 
     async def configure_channel(self, channel_engine: ChannelEngine[Any], options: ChannelOptions) -> None:
         """As `configure`, for a channel."""
+        check_channel(channel_engine)
         if not self._keeps(channel_engine):
             self._take_channel(channel_engine, options)
             return
         await self._engine.settle_in(channel_engine.name)
+        check_channel(channel_engine)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def finish(error: Exception | None) -> None:
-            if error is None:
+            over = error or channel_engine.error
+            if over is None:
                 self._take_channel(channel_engine, options)
-            settle(done, None, error)
+            settle(done, None, over)
 
         self._write_channel(channel_engine.name, kept_channel(options), finish)
         await done
@@ -338,6 +343,8 @@ class EffectiveOptions:
         self._coming_channels[name] = wanted
 
         def finish(error: Exception | None) -> None:
+            if channel_engine.error is not None:
+                return  # what is noted by its name is its namesake's
             self._coming_channels.pop(name, None)
             self._failed.pop(name, None)
             if error is None:
@@ -385,6 +392,12 @@ class EffectiveOptions:
         for channel_engine in self._engine.channel_engines.values():
             if channel_engine.held:
                 self.look_at(channel_engine)
+
+
+def check_channel(channel_engine: ChannelEngine[Any]) -> None:
+    """Raise what makes a channel unusable, as that it was deleted, if anything does."""
+    if channel_engine.error is not None:
+        raise channel_engine.error
 
 
 def _refuse_others(what: str, differing: Differences, how: str) -> None:
