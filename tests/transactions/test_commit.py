@@ -187,6 +187,28 @@ async def test_a_full_topic_refuses_it_and_nothing_is_done(machine: Machine) -> 
         await transact(store, {"log": [b"x"]}, message)
 
 
+@pytest.mark.parametrize("named_before", [False, True])
+@pytest.mark.parametrize("overflow", ["block", "reject"])
+async def test_however_many_come_at_once_a_topic_holds_no_more_than_its_bound(
+    machine: Machine, overflow: str, *, named_before: bool
+) -> None:
+    async with machine.store(max_messages=3, overflow=overflow) as store:
+        made = store.queue("made")
+        if named_before:
+            await made.topic.settle_in()
+        tasks = [asyncio.ensure_future(transact(store, {"made": [b"%d" % number]})) for number in range(50)]
+        await until(lambda: made.depth == 3)
+        for _ in range(50):
+            await asyncio.sleep(0)
+            await made.topic.settle_in()
+            assert made.depth == 3
+        assert sum(task.done() and task.exception() is None for task in tasks) == 3
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert (made.depth, made.topic.stats().pending) == (3, 0)
+
+
 async def test_it_waits_for_room_and_cancelled_there_nothing_is_done(machine: Machine) -> None:
     async with machine.store(max_messages=1) as store:
         jobs, made = store.queue("jobs"), store.queue("made")

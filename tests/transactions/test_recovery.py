@@ -155,6 +155,26 @@ async def arrived(store: aiodq.Store, end: int) -> None:
         await asyncio.sleep(0.01)
 
 
+async def test_what_waits_for_a_full_disk_counts_among_what_a_topic_may_hold(machine: Machine) -> None:
+    async with machine.store(max_messages=3) as store:
+        made = store.queue("made")
+        await made.topic.settle_in()
+        machine.fs.plan = FaultPlan([Fault("write", 1, "ENOSPC", lasting=True, match="/made/")])
+        tasks = []
+        for number in range(5):
+            tasks.append(asyncio.ensure_future(transact(store, {"made": [b"%d" % number]})))
+            await asyncio.sleep(0.3)  # longer than it takes to try again
+        assert [task.done() for task in tasks] == [True, True, True, False, False]
+        machine.fs.plan = FaultPlan()
+        await until(lambda: made.depth == 3)
+        assert not tasks[3].done()
+        assert [(await soon(made.get())).body for _ in range(3)] == [b"0", b"1", b"2"]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert (made.depth, made.topic.stats().pending) == (3, 0)
+
+
 async def test_opened_on_a_full_disk_it_comes_when_there_is_room(machine: Machine) -> None:
     async with machine.store() as store:
         jobs = await started(store)

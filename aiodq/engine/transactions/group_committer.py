@@ -460,7 +460,7 @@ class Committer:
         for run in entry.settlements:
             self._settled[run.channel_engine] = run.engine
         self._settling[entry] = None
-        entry.unreserve()
+        entry.reserved.clear()  # the room goes with the puts
         left = len(entry.puts)
 
         def tried() -> None:
@@ -471,11 +471,11 @@ class Committer:
 
         if not entry.puts:
             tried()
-        for engine, columns, _ in entry.puts:
+        for engine, columns, cost in entry.puts:
             columns.transaction = number
             if engine not in self._appenders:
                 self._appenders[engine] = TopicAppender(engine)
-            self._appenders[engine].add(columns, tried)
+            self._appenders[engine].add(columns, tried, reserved=cost)
 
     def _settle(self, entry: _Entry, pieces: Iterator[list[HeldRun]]) -> None:
         """Enter acks, a few in each turn, then tell who waits: whoever sees a message acked can see what came of it."""

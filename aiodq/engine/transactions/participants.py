@@ -54,6 +54,9 @@ class Channel(Protocol):
 class _PutBuffer(Protocol):
     """See `aiodq.engine.topic.put_buffer.PutBuffer`."""
 
+    pending: int
+    cost: int
+
     def accepted_many(
         self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
     ) -> Sequence[tuple[Accepted, bytes]]: ...

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.futures import settle
+from aiodq.engine.put_batch import columns_cost
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, StoreFailedError
 
@@ -27,10 +28,19 @@ _RETRY: Final = 0.25
 
 @dataclass(slots=True)
 class _Item:
-    """What a transaction puts into the topic, and who is told once it was tried."""
+    """What a transaction puts into the topic.
+
+    Attributes:
+        columns: the messages.
+        cost: their bytes of memory.
+        tried: who is told once it was tried.
+        counted: whether it counts among what is pending in the topic, besides what the topic counts of itself.
+    """
 
     columns: Columns
+    cost: int
     tried: Callable[[], None] | None
+    counted: bool
 
     def tell(self) -> None:
         """Tell, the first time."""
@@ -44,6 +54,8 @@ class TopicAppender:
 
     What comes while puts are under way waits for all of them: were one to fail and a later one not, they would change
     places.
+
+    INVARIANT: what waits here counts among what is pending in the topic, as it did when its room was reserved.
     """
 
     def __init__(self, engine: Topic) -> None:
@@ -55,13 +67,33 @@ class TopicAppender:
         self._error: BaseException | None = None
         self._idlers: list[asyncio.Future[None]] = []
 
-    def add(self, columns: Columns, tried: Callable[[], None] | None = None) -> None:
-        """Put these, all or not at all; `tried` is called when they are in the log, or have to wait for room there."""
-        self._waiting.append(_Item(columns, tried))
+    def add(self, columns: Columns, tried: Callable[[], None] | None = None, *, reserved: int | None = None) -> None:
+        """Put these, all or not at all.
+
+        Args:
+            columns: what is put.
+            tried: called when they are in the log, or have to wait for room there.
+            reserved: bytes of memory for which they have room already; None: they were not counted so far.
+        """
+        cost = columns_cost(columns) if reserved is None else reserved
+        item = _Item(columns, cost, tried, counted=reserved is not None)
+        self._count(item)
+        self._waiting.append(item)
         if self._error is None:
             self._start()
         else:
-            self._waiting[-1].tell()
+            item.tell()
+
+    def _count(self, item: _Item) -> None:
+        if not item.counted:
+            item.counted = True
+            self._engine.put_buffer.pending += len(item.columns.bodies)
+            self._engine.put_buffer.cost += item.cost
+
+    def _count_no_longer(self, item: _Item) -> None:
+        if item.counted:
+            item.counted = False
+            self._engine.put_buffer.unreserve(len(item.columns.bodies), item.cost)
 
     def _start(self) -> None:
         if self._under_way or not self._waiting:
@@ -69,18 +101,22 @@ class TopicAppender:
         if self._engine.stopped:
             self._tell_all()
             return
-        self._error = None
+        again, self._error = self._error is not None, None
         items, self._waiting = self._waiting, deque()
         self._under_way = len(items)
         for number, item in enumerate(items):
-            self._engine.put_buffer.accept_committed(item.columns).add_done_callback(
-                self._engine.guarded(partial(self._ended, number, item))
-            )
+            waiter = self._engine.put_buffer.accept_committed(item.columns)
+            if not again:  # else it would count for a moment nowhere each time that fails, and others come in
+                self._count_no_longer(item)
+            waiter.add_done_callback(self._engine.guarded(partial(self._ended, number, item)))
 
     def _ended(self, number: int, item: _Item, waiter: asyncio.Future[range]) -> None:
         self._under_way -= 1
         error = asyncio.CancelledError() if waiter.cancelled() else waiter.exception()
-        if error is not None:
+        if error is None:
+            self._count_no_longer(item)
+        else:
+            self._count(item)
             self._failed.append((number, item))
             self._error = error
         item.tell()
@@ -109,7 +145,9 @@ class TopicAppender:
     def forget(self) -> None:
         """Give up what waits for room."""
         self._tell_all()
-        self._waiting.clear()
+        given_up, self._waiting = self._waiting, deque()
+        for item in given_up:
+            self._count_no_longer(item)
         if not self._under_way:
             self._error = None
 
