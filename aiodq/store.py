@@ -215,11 +215,11 @@ class Store(AsyncBlock):
         )
 
     async def drain(self, timeout: float | timedelta | None = None) -> bool:
-        """Refuse puts from now on, and wait until consumers have worked off what there is.
+        """Refuse puts from now on, into new topics too, and wait until consumers have worked off what there is.
 
         Whoever iterates over a channel comes to the end once nothing is ready. What is deferred stays for the next time
-        the store is opened; dead letters still reach their topics. The store is open until `aclose`. What nsqd lacks
-        (nsq#1302).
+        the store is opened; dead letters still reach their topics, and so does what a transaction puts that acks
+        a message. The store is open until `aclose`. What nsqd lacks (nsq#1302).
 
         Args:
             timeout: seconds to wait at most, or a `timedelta`; None waits for ever.
@@ -236,9 +236,8 @@ class Store(AsyncBlock):
         """
         self._store_engine.check()
         wait = None if timeout is None else span_seconds("timeout", timeout, past=True)
+        self._store_engine.refuse_puts()
         ioloops = [one for one in self._store_engine.topics.values() if one.creation.exists and one.unusable is None]
-        for engine in ioloops:
-            engine.put_buffer.shut_down()
         try:
             async with asyncio.timeout(wait):
                 await asyncio.gather(*(_drained(engine) for engine in ioloops))

@@ -103,6 +103,7 @@ class StoreEngine:
         transactions: those whose blocks tasks are in.
         deletions: of topics and channels.
         failure: why the store stopped, or None.
+        draining: no topic accepts puts any more, nor does one that is named from now on.
         reclaiming: others may hold messages of an owner before; until it is known who does, nothing is settled.
     """
 
@@ -129,6 +130,7 @@ class StoreEngine:
         self.failure: StoreFailedError | None = None
         self.closing: bool = False
         self.forked: bool = False
+        self.draining: bool = False
         self.reclaiming: bool = False
         self._opening = threading.Lock()
         self._opened: OpenedStore | None = None
@@ -291,6 +293,8 @@ class StoreEngine:
         self.topics[engine.name] = engine
         if engine.unusable is not None:
             return engine
+        if self.draining:
+            engine.put_buffer.shut_down()
         deletion = self.deletions.under_way(engine.name)
         if deletion is None:
             self._wanted.put_nowait(engine)
@@ -460,6 +464,13 @@ class StoreEngine:
             self._opened.abandon()
 
     # --- ending
+
+    def refuse_puts(self) -> None:
+        """Accept no more puts, whatever topic they are for; dead letters, and what is acked besides, still come in."""
+        self.draining = True
+        for engine in self.topics.values():
+            if engine.unusable is None:
+                engine.put_buffer.shut_down()
 
     def store_ref(self) -> object:
         """Return what a handle is to hold, so that the store stays open; None where it is being let go already."""

@@ -564,10 +564,9 @@ class TestDrain:
             held = await jobs.get()
             draining = asyncio.ensure_future(store.drain())
             await asyncio.sleep(0)
-            for queue in (jobs, idle):
-                if queue.topic.name in store.topics():
-                    with pytest.raises(aiodq.QueueShutDown):
-                        await queue.put(b"c")
+            for queue in (jobs, idle, store.queue("new")):
+                with pytest.raises(aiodq.QueueShutDown):
+                    await queue.put(b"c")
             seen: list[bytes] = []
 
             async def work(message: aiodq.Message) -> None:
@@ -587,6 +586,34 @@ class TestDrain:
             assert (await jobs.get()).body == b"a"
         async with machine.jobs() as jobs:
             assert ready(jobs) == [b"a"]
+
+    async def test_it_refuses_what_goes_into_new_topics_unless_a_message_is_worked_off_by_it(
+        self, machine: Machine
+    ) -> None:
+        async with machine.store() as store:
+            named = store.topic("named")
+            jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+            await jobs.put_many([b"a", b"b"])
+            done, dead = await jobs.get(), await jobs.get()
+            draining = asyncio.ensure_future(store.drain())
+            await asyncio.sleep(0)
+            for topic in (named, store.topic("new")):
+                with pytest.raises(aiodq.QueueShutDown):
+                    await topic.put(b"c")
+                with pytest.raises(aiodq.QueueShutDown):
+                    async with store.transaction() as tx:
+                        tx.put(topic.name, b"c")
+            await store.delete_topic("named")
+            with pytest.raises(aiodq.QueueShutDown):
+                await store.topic("named").put(b"c")
+            async with store.transaction() as tx:
+                tx.ack(done)
+                tx.put("made", b"made of a")
+            await dead.reject()
+            assert (await soon(store.queue("made").get())).body == b"made of a"
+            assert (await soon(store.queue("dead").get())).body == b"b"
+            assert await soon(draining)
+            assert [store.topic(name).end_offset for name in ("new", "named")] == [0, 0]
 
     async def test_dead_letters_still_reach_their_topic(self, machine: Machine) -> None:
         async with machine.store() as store:
