@@ -63,7 +63,8 @@ def _finding_text(found: Finding) -> str:
 def repair(store: str, /, *, json: bool = False) -> int:
     """Settle what verify calls damage, and say what was done.
 
-    Nobody else may have the store open. No byte is destroyed: what cannot be read is quarantined first.
+    Nobody else may have the store open. No byte is destroyed: what cannot be read is quarantined first. The exit code
+    is 1 where something was left alone, as the system refuses it.
 
     Args:
         store: the store's directory.
@@ -71,14 +72,16 @@ def repair(store: str, /, *, json: bool = False) -> int:
     """
     with Meter("repair") as meter:
         actions = repair_store(os.path.abspath(store), MeteredFileSystem(meter))
+    left = sum(action.left for action in actions)
     if json:
         print_json(actions)
-        return DONE
-    console = stdout()
-    for action in actions:
-        console.print(_action_text(action), soft_wrap=True)
-    console.print(f"{counted(len(actions), 'thing')} done" if actions else "nothing to do")
-    return DONE
+    else:
+        console = stdout()
+        for action in actions:
+            console.print(_action_text(action), soft_wrap=True)
+        done = f"{counted(len(actions) - left, 'thing')} done" if actions else "nothing to do"
+        console.print(f"{done}, {left} left alone" if left else done)
+    return WRONG if left else DONE
 
 
 def _action_text(action: RepairAction) -> str:

@@ -303,3 +303,39 @@ async def left_in(path: Path) -> list[bytes]:
         queue = store.queue("q")
         await queue.topic.settle_in()
         return bodies(drain(queue))
+
+
+REPAIRED_AS_SOMEBODY_ELSE = """
+import os, sys
+from aiodq.cli.check import repair, verify
+
+verify(sys.argv[2])  # which imports all that is needed
+os.setgroups([])
+os.setresgid(*[int(sys.argv[1])] * 3)
+os.setresuid(*[int(sys.argv[1])] * 3)
+print(*(command(sys.argv[2]) for command in (verify, repair, verify)))
+"""
+
+
+async def test_a_repair_says_what_it_may_not_touch_and_does_the_rest(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs a process that becomes another user, and only root can")
+    for directory in (tmp_path, *tmp_path.parents):
+        if not directory.stat().st_mode & stat.S_IXOTH:
+            directory.chmod(directory.stat().st_mode | stat.S_IXOTH)
+    store = tmp_path / "store"
+    await fill(store, 5)
+    description = store / "queue" / "topic.json"
+    description.write_bytes(b"{")
+    for path in (store, *store.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    journal = next(store.rglob("journal"))
+    os.chown(journal, 0, 0)
+    journal.chmod(0o600)
+    said = script(REPAIRED_AS_SOMEBODY_ELSE, NOBODY, store).splitlines()
+    assert said[-1] == "1 1 1"
+    assert "1 thing done, 1 left alone" in said
+    assert "1 damage, which aiodq repair leaves to you" in said[-2]
+    assert any(line.startswith(f"{journal}: left alone") for line in said)
+    os.chown(journal, NOBODY, NOBODY)
+    assert await left(store) == [b"1", b"2", b"3", b"4"]

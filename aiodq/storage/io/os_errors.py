@@ -10,7 +10,7 @@ from aiodq.errors import CorruptionError, DiskFullError, ReadOnlyError, StorageE
 if TYPE_CHECKING:
     from os import PathLike
 
-__all__ = ["is_lasting", "storage_error"]
+__all__ = ["is_lasting", "is_refused", "storage_error"]
 
 _FULL: Final = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG})
 _REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -47,6 +47,11 @@ def storage_error(cause: OSError, path: str | PathLike[str], position: int | Non
     if number in {errno.ENOENT, errno.ENOTDIR}:
         return StoreNotFoundError(f"not there: {reason}", path, position, errno=number)
     return StorageError(f"the system refused: {reason}", path, position, errno=number, retriable=number in _PASSING)
+
+
+def is_refused(error: StorageError) -> bool:
+    """Return whether the system refuses one place, which no repair of the store's own can change."""
+    return isinstance(error, ReadOnlyError) or error.errno in _LASTING
 
 
 def is_lasting(error: StorageError) -> bool:

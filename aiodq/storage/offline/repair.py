@@ -8,18 +8,18 @@ last frame, so that the log has no unexplained gap.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from aiodq.errors import CorruptionError, ReadOnlyError
+from aiodq.errors import CorruptionError, StorageError
 from aiodq.format.journal import replayed
 from aiodq.format.segment import topic_salt
 from aiodq.storage.bulk.adoption import unadoptable
 from aiodq.storage.bulk.commits import COMMITS, read_commits
 from aiodq.storage.io.durable_io import TEMPORARY, read_file, replace_file, sweep_temporaries
 from aiodq.storage.io.filesystem import locked
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import is_refused, storage_error
 from aiodq.storage.io.quarantine import quarantine, quarantine_file
 from aiodq.storage.offline.repair_segment import repair_segment
 from aiodq.storage.offline.verify import verify_store
@@ -45,6 +45,7 @@ from aiodq.storage.store_layout import check_store_directory, in_the_way, list_t
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from uuid import UUID
 
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.offline.verify_segment import SegmentCheck
@@ -61,17 +62,19 @@ class RepairAction:
         path: the file.
         what: in words.
         kept: where the previous bytes are; empty if none were removed.
+        left: whether it says what was left alone, and why: the system refused it, and somebody has to change that.
     """
 
     path: str
     what: str
     kept: str = ""
+    left: bool = False
 
 
 def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
     """Repair a store so that `verify_store` calls it ok; return what was done. A second run does nothing.
 
-    A topic that may not be read is left alone and reported.
+    What may not be read or changed is left alone, as an action that is `left` says, and so is what hangs on it.
 
     Raises:
         StoreNotFoundError: there is no such directory.
@@ -91,8 +94,7 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
         actions += [*_identity(fs, path), *_origins(fs, path)]
         actions += [*_commits(fs, path), *_holds(fs, path)]
         for topic in list_topics(fs, path):
-            with suppress(ReadOnlyError):
-                actions += _TopicRepair(fs, os.path.join(path, topic)).run()
+            actions += _TopicRepair(fs, os.path.join(path, topic)).run()
     finally:
         lock.release()
     return actions
@@ -191,6 +193,24 @@ class _TopicRepair:
         self._actions: list[RepairAction] = []
 
     def run(self) -> list[RepairAction]:
+        with self._unless_refused("its topic"):
+            self._run()
+        return self._actions
+
+    @contextmanager
+    def _unless_refused(self, what: str) -> Iterator[None]:
+        """Note what is left alone because the system refuses it; what was done before stays done, and is told."""
+        try:
+            yield
+        except StorageError as error:
+            if not is_refused(error):
+                raise
+            if all(action.path != error.path or not action.left for action in self._actions):
+                self._actions.append(
+                    RepairAction(error.path, f"left alone, with the rest of {what}: {error.message}", left=True)
+                )
+
+    def _run(self) -> None:
         self._actions += _sweep(self._fs, self._directory)
         meta = self._description()
         path = os.path.join(self._directory, WATERMARK)
@@ -200,7 +220,6 @@ class _TopicRepair:
         end = self._segments(meta, promised)
         self._watermark(path, max(end, promised), salt)
         self._lost(meta)
-        return self._actions
 
     def _did(self, path: str, what: str, kept: str = "") -> None:
         self._actions.append(RepairAction(path, what, kept))
@@ -241,24 +260,29 @@ class _TopicRepair:
     def _channels(self, meta: TopicMeta) -> None:
         topic = topic_of(self._fs, self._directory)
         for name in self._channel_names(meta):
-            directory, start = channel_directory(self._directory, name), meta.channels.get(name, meta.begin)
-            self._actions += _sweep(self._fs, directory)
-            image, ops, _, end, damages = read_channel(self._fs, directory, start, topic)
-            path = os.path.join(directory, JOURNAL)
-            torn = end > 0 and any((read_file(self._fs, path, 1 << 30) or b"")[end:])
-            if not damages and not torn:
-                continue
-            kept = {file: self._whole(os.path.join(directory, file)) for file in (CHECKPOINT, JOURNAL)}
-            if torn:
-                self._did(path, "cut off operations that are not whole", kept[JOURNAL])
-            for damage in damages:
-                copy = kept[os.path.basename(damage.path)]
-                self._did(damage.path, f"{damage.reason}: made it again from what can be read", copy)
-            journal = ChannelJournal(self._fs, directory, start, topic)
-            try:
-                journal.fold(replayed(image, ops))
-            finally:
-                journal.close()
+            with self._unless_refused("its channel"):
+                self._channel(name, meta.channels.get(name, meta.begin), topic)
+
+    def _channel(self, name: str, start: int, topic: UUID | None) -> None:
+        directory = channel_directory(self._directory, name)
+        self._actions += _sweep(self._fs, directory)
+        image, ops, _, end, damages = read_channel(self._fs, directory, start, topic)
+        path = os.path.join(directory, JOURNAL)
+        torn = end > 0 and any((read_file(self._fs, path, 1 << 30) or b"")[end:])
+        if not damages and not torn:
+            return
+        kept = {file: self._whole(os.path.join(directory, file)) for file in (CHECKPOINT, JOURNAL)}
+        journal, now = ChannelJournal(self._fs, directory, start, topic), replayed(image, ops)
+        try:
+            journal.fold(now)
+        finally:
+            journal.close()
+        if torn:
+            self._did(path, "cut off operations that are not whole", kept[JOURNAL])
+        for damage in damages:
+            again = f"what the channel had acked from offset {now.floor} on is delivered again, but for what is in it"
+            what = f"{damage.reason}: made it again from what can be read; {again}"
+            self._did(damage.path, what, kept[os.path.basename(damage.path)])
 
     def _segments(self, meta: TopicMeta, promised: int) -> int:
         """Repair every segment; return the offset after the last of them."""

@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from aiodq.errors import CorruptionError, ReadOnlyError, StorageError, StoreNotFoundError
+from aiodq.errors import CorruptionError, StorageError, StoreNotFoundError
 from aiodq.format.segment import topic_salt
 from aiodq.storage.bulk.adoption import unadoptable
 from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.io.durable_io import NOT_A_DIRECTORY, TEMPORARY, read_file
 from aiodq.storage.io.lock import LOCK_NAME
-from aiodq.storage.io.os_errors import is_lasting, storage_error
+from aiodq.storage.io.os_errors import is_refused, storage_error
 from aiodq.storage.io.quarantine import is_quarantined
 from aiodq.storage.offline.verify_segment import SegmentCheck, check_segment
 from aiodq.storage.segments.offset_ranges import without
@@ -186,7 +186,7 @@ def _blocked(fs: FileSystem, store: str) -> dict[str, str]:
     try:
         return in_the_way(fs, store)
     except StorageError as error:
-        if error.errno is None or not is_lasting(error):
+        if not is_refused(error):
             raise
         return {}
 
@@ -198,7 +198,7 @@ def _whole_or_by_hand(
     try:
         return list(check(fs, store))
     except StorageError as error:
-        if error.errno is None or not is_lasting(error):
+        if not is_refused(error):
             raise
         return [_by_hand(error.path, "unknown", "", error.message)]
 
@@ -207,7 +207,9 @@ def _topic(fs: FileSystem, directory: str, name: str) -> list[FileReport]:
     """Report a topic's files, or that they may not be read, which spoils the report on no other topic."""
     try:
         return _TopicCheck(fs, directory, name).run()
-    except ReadOnlyError as error:
+    except StorageError as error:
+        if not is_refused(error):
+            raise
         return [_by_hand(error.path, "topic", name, error.message)]
 
 

@@ -263,3 +263,51 @@ def test_files_of_others_stay(store: Path) -> None:
     assert repaired(store) == []
     assert (store / "notes.txt").read_bytes() == (store / "t" / "notes.txt").read_bytes() == b"mine"
     assert (store / "t" / "channels" / "notes.txt").read_bytes() == b"mine"
+
+
+# --- what may not be read
+
+
+def may_not_be_read(store: Path) -> WatchedFileSystem:
+    """Break the description and the watermark of a topic, and refuse one channel's journal."""
+    (store / "t" / "topic.json").write_bytes(b"{")
+    (store / "t" / "channels" / "two" / "checkpoint").write_bytes(b"x" * 100)
+    fs = WatchedFileSystem()
+    fs.fail(errno.EACCES, "open", match="channels/one/journal")
+    return fs
+
+
+def test_what_may_not_be_read_is_left_alone_and_told_beside_what_was_done(store: Path) -> None:
+    fs = may_not_be_read(store)
+    journal = store / "t" / "channels" / "one" / "journal"
+    (damage,) = verify_store(str(store), fs).damages
+    assert (damage.path, damage.by_hand) == (str(journal), True)
+    actions = repaired(store, fs)
+    assert {os.path.relpath(action.path, store) for action in actions if not action.left} == {
+        "t/topic.json",
+        "t/channels/two/checkpoint",
+    }
+    (left,) = [action for action in actions if action.left]
+    assert left.path == str(journal)
+    assert "left alone" in left.what
+    assert "not permitted" in left.what
+    assert [action.left for action in repaired(store, fs)] == [True]
+    fs.heal()
+    assert repaired(store) == []
+    assert is_ok(store)
+
+
+def test_an_error_that_may_pass_ends_the_repair(store: Path) -> None:
+    fs = may_not_be_read(store)
+    fs.fail(errno.EIO, "open", match="channels/one/journal")
+    fs.rules.reverse()
+    with pytest.raises(AiodqError):
+        repaired(store, fs)
+
+
+def test_it_says_what_comes_again_without_a_checkpoint(store: Path) -> None:
+    checkpoint = store / "t" / "channels" / "two" / "checkpoint"
+    checkpoint.write_bytes(b"x" * 100)
+    (action,) = [action for action in repaired(store) if action.path == str(checkpoint)]
+    assert "what the channel had acked from offset 0 on is delivered again" in action.what
+    assert settled(store)["two"] == (0, [(17, 18), (19, 20)])
