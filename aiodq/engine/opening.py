@@ -15,13 +15,13 @@ from aiodq.engine.clock_timer import monotonic_ns
 from aiodq.engine.opened_files import Brought, OpenedStore, OpenedTopic
 from aiodq.engine.put_batch import Part
 from aiodq.engine.topic.segment_writer import write_blocking
-from aiodq.errors import DiskFullError, InvalidNameError, StorageError, StoreLockedError
+from aiodq.errors import DiskFullError, InvalidNameError, NotAStoreError, StorageError, StoreLockedError
 from aiodq.options import ChannelOptions, StoreOptions
 from aiodq.storage.bulk.adoption import adopt_pending, finish_adoptions
 from aiodq.storage.bulk.commit_lock import lock_commits, lock_store
 from aiodq.storage.io.durable_io import ensure_directory, sync_directory
 from aiodq.storage.io.file_pool import PooledFileSystem
-from aiodq.storage.io.filesystem import directory_exists, locked
+from aiodq.storage.io.filesystem import directory_exists, locked, name_exists
 from aiodq.storage.io.os_errors import is_lasting, storage_error
 from aiodq.storage.log.topic_log import LogOptions, TopicLog
 from aiodq.storage.read.delayed_index import delayed
@@ -33,6 +33,7 @@ from aiodq.storage.state.stored_options import StoredOptions, holding, kept
 from aiodq.storage.state.transaction_log import TransactionFile
 from aiodq.storage.state.watermark import WATERMARK
 from aiodq.storage.store_layout import (
+    NO_DIRECTORY,
     check_store_directory,
     has_topics,
     list_topics,
@@ -192,7 +193,10 @@ def _claim(fs: FileSystem, path: str, take: Callable[[FileSystem, str], Lock], *
     if not create:
         require_store(fs, path)
     # Who waits for the lock comes here many times, and makes the directory's name durable only once it is the owner.
-    made = not directory_exists(fs, path) and ensure_directory(fs, path)
+    there = directory_exists(fs, path)
+    if not there and name_exists(fs, path):
+        raise NotAStoreError(NO_DIRECTORY, path)
+    made = not there and ensure_directory(fs, path)
     check_store_directory(fs, path)
     lock = take(fs, path)
     try:

@@ -16,10 +16,10 @@ import struct
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from aiodq.errors import ProtocolError, StorageError
+from aiodq.errors import NotAStoreError, ProtocolError, StorageError
 from aiodq.shared.inherited import keep_from_children
 from aiodq.storage.io.os_errors import storage_error
-from aiodq.storage.store_layout import SOCKET
+from aiodq.storage.store_layout import NO_DIRECTORY, SOCKET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,6 +109,7 @@ def connect(directory: str) -> socket.socket | None:
     Raises:
         BlockingIOError: it is served, and too many others wait to be accepted: try again soon.
         ProtocolError: there is something other than a socket, or the listener is another user's process.
+        NotAStoreError: the path is no directory's.
         StorageError: the system refused.
     """
     path = os.path.join(directory, SOCKET)
@@ -127,6 +128,8 @@ def connect(directory: str) -> socket.socket | None:
         sock.close()
         if cause.errno in _NOBODY:
             return None
+        if cause.errno == errno.ENOTDIR:
+            raise NotAStoreError(NO_DIRECTORY, directory) from cause
         raise storage_error(cause, path) from cause
     except BaseException:
         sock.close()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLIENTS",
+    "NO_DIRECTORY",
     "OWN",
     "SOCKET",
     "check_store_directory",
@@ -50,6 +51,9 @@ _DELETED: Final = "#deleted"
 """A name that no topic may have. Two deletions never collide here: the first is swept before the second begins."""
 
 _NO_STORE: Final = "{}, so no store is opened and, with create=False, none is made; is its volume mounted?"
+
+NO_DIRECTORY: Final = "this is no directory"
+"""What is said of a path to something else."""
 
 SOCKET: Final = "#socket"
 """The socket on which the owner of a shared store listens."""
@@ -87,7 +91,7 @@ def check_store_directory(fs: FileSystem, path: str) -> None:
         if (mine and (TRANSACTIONS in names or ASIDE in names)) or any(_is_topic(fs, path, name) for name in names):
             return
     except NotADirectoryError as cause:
-        raise NotAStoreError("this is no directory", path) from cause
+        raise NotAStoreError(NO_DIRECTORY, path) from cause
     except OSError as cause:
         raise storage_error(cause, path) from cause
     raise NotAStoreError("the directory is not empty and holds no topic, so it is no aiodq store", path)
@@ -105,7 +109,7 @@ def require_store(fs: FileSystem, path: str) -> None:
     except FileNotFoundError as cause:
         raise StoreNotFoundError(_NO_STORE.format("there is nothing under this path"), path) from cause
     except NotADirectoryError as cause:
-        raise NotAStoreError("this is no directory", path) from cause
+        raise NotAStoreError(NO_DIRECTORY, path) from cause
     except OSError as cause:
         raise storage_error(cause, path) from cause
     if LOCK_NAME not in names and all(map(_is_harmless, names)):

@@ -106,6 +106,14 @@ class TestCreate:
         with pytest.raises(aiodq.NotAStoreError, match="no directory"):
             await aiodq.open(path, create=False)
 
+    @pytest.mark.parametrize("mode", ["exclusive", "shared", "client"])
+    async def test_a_file_does_not_become_one(self, path: Path, mode: Any) -> None:
+        path.write_text("mine")
+        with pytest.raises(aiodq.NotAStoreError, match="no directory") as caught:
+            await aiodq.open(path, mode=mode)
+        assert caught.value.path == str(path)
+        assert path.read_text() == "mine"
+
 
 class TestWaiting:
     async def test_the_error_names_the_owner_and_says_what_to_do(self, path: Path) -> None:
