@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+import aiodq
 from aiodq.errors import AiodqError, FormatVersionError, StorageError
 from aiodq.format.codecs import CODEC_ZSTD
 from aiodq.format.columns import Columns
@@ -36,6 +37,7 @@ from tests.storage.logs import (
     set_aside,
     tree,
 )
+from tests.storage.stores import a_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -509,3 +511,24 @@ def test_nothing_is_cut_when_it_cannot_be_set_aside(tmp_path: Path) -> None:
         open_log(tmp_path / "t", fs)
     assert segments(tmp_path / "t")[0].read_bytes() == before
     assert fs.open_files == 0
+
+
+# --- what is counted and said
+
+
+@pytest.mark.parametrize("name", ["channels/one/checkpoint", "channels/two/journal", "watermark", "topic.json"])
+async def test_damage_to_what_is_kept_beside_the_messages_is_counted_and_said(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_store(tmp_path / "s")
+    path = tmp_path / "s" / "t" / name
+    path.write_bytes(b"XXXXXXXXXXXXXXXXXXXX")
+    with caplog.at_level("INFO", "aiodq"):
+        async with aiodq.open(tmp_path / "s") as store:
+            assert store.topic("t").stats().damages == 1
+            assert store.stats().topics["u"].damages == 0
+    assert [record.getMessage() for record in caplog.records if f"{path} at byte" in record.getMessage()]
+    assert any("1 damage" in record.getMessage() for record in caplog.records)
+    assert set_aside(path.parent)
+    async with aiodq.open(tmp_path / "s") as store:
+        assert store.topic("t").stats().damages == 0

@@ -130,9 +130,11 @@ class Reporter:
             "channel": sum(len(topic.channels) for topic in topics.values()),
             "message": sum(topic.log.end - topic.log.begin for topic in topics.values()),
         }
+        wrong = len(damages) + sum(len(topic.log.damages) for topic in topics.values())
+        wrong += sum(len(journal.damages) for topic in topics.values() for journal, _ in topic.channels.values())
         mended = {
             "recovered byte": sum(topic.log.cut_bytes for topic in topics.values()),
-            "damage": len(damages) + sum(len(topic.log.damages) for topic in topics.values()),
+            "damage": wrong,
         }
         counts = [*found.items(), *(item for item in mended.items() if item[1])]
         text = f"opened {self._path} in {seconds:.3f} s: {', '.join(_counted(count, what) for what, count in counts)}"

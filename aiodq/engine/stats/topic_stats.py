@@ -63,7 +63,7 @@ def topic_stats(engine: TopicEngine) -> TopicStats:
         engine.syncer.count,
         engine.reader.bytes_read,
         engine.put_buffer.dropped,
-        len(log.damages),
+        _damages(engine),
         log.cut_bytes,
         {
             name: channel_stats(engine, channel_engine)
@@ -74,6 +74,12 @@ def topic_stats(engine: TopicEngine) -> TopicStats:
         _backlog_bytes(engine),
         log.lost,
     )
+
+
+def _damages(engine: TopicEngine) -> int:
+    """Return how much was found damaged at open: in the log, and in what is kept of each channel."""
+    journals = [one.journal for one in engine.channel_engines.values() if one.journal is not None]
+    return len(engine.log.damages) + sum(len(journal.damages) for journal in journals)
 
 
 def channel_standing(channel_engine: ChannelEngine[Any]) -> str:

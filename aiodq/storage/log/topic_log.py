@@ -138,19 +138,19 @@ class TopicLog:
         """Quarantine a watermark that cannot be read, before it is overwritten."""
         if self._slots.values != (0, 0):
             return
-        path = os.path.join(self.directory, WATERMARK)
-        data = read_file(self.fs, path, SLOT_FILE_BYTES) or b""
-        if any(severity == "damage" for severity, _, _ in check_slots(data)):
-            quarantine(self.fs, path, 0, len(data))
+        data = read_file(self.fs, self._slots.path, SLOT_FILE_BYTES) or b""
+        for severity, at, reason in check_slots(data):
+            if severity == "damage":
+                quarantine(self.fs, self._slots.path, 0, len(data))
+                self.damages.append(Damage(self._slots.path, at, len(data), reason))
 
     def _promised(self) -> int:
         """Return the noted watermark, unless it is another topic's or junk: then it is quarantined."""
         self._keep_watermark()
         promised = noted_watermark(self._slots.values, topic_salt(self.meta.uuid))
         if promised != self._slots.values[0]:
-            path = os.path.join(self.directory, WATERMARK)
-            quarantine(self.fs, path, 0, SLOT_FILE_BYTES)
-            self.damages.append(Damage(path, 0, SLOT_FILE_BYTES, "the watermark is another topic's"))
+            quarantine(self.fs, self._slots.path, 0, SLOT_FILE_BYTES)
+            self.damages.append(Damage(self._slots.path, 0, SLOT_FILE_BYTES, "the watermark is another topic's"))
         return promised
 
     def _report_missing(self, segments: Sequence[Segment], promised: int) -> Ranges:

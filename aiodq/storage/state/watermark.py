@@ -103,6 +103,7 @@ class WatermarkFile:
     """The pair of slots, as their owner writes them.
 
     Attributes:
+        path: of the file.
         values: the two numbers last written or read, each u64.
         created: whether there was no file.
     """
@@ -113,7 +114,7 @@ class WatermarkFile:
         Raises:
             StorageError: as mapped from the system's error.
         """
-        self._path = path
+        self.path: str = path
         try:
             self.created: bool = not fs.exists(path)
             self._file = _open(fs, path, create=self.created)
@@ -143,7 +144,7 @@ class WatermarkFile:
             # CRASH: 3. A torn slot fails its checksum and the other one counts.
             write_all(self._file, [head + zlib.crc32(head).to_bytes(4, "little")], (self._sequence % 2) * _STRIDE)
         except OSError as cause:
-            raise storage_error(cause, self._path) from cause
+            raise storage_error(cause, self.path) from cause
         self.values = (first, second)
 
     def sync(self) -> None:
@@ -152,7 +153,7 @@ class WatermarkFile:
         Raises:
             StoreFailedError: it is unknown what is on disk.
         """
-        sync_file(self._file, self._path)
+        sync_file(self._file, self.path)
 
     def close(self) -> None:
         """Close the file.
@@ -160,7 +161,7 @@ class WatermarkFile:
         Raises:
             StorageError: as `close_file`.
         """
-        close_file(self._file, self._path)
+        close_file(self._file, self.path)
 
 
 def _open(fs: FileSystem, path: str, *, create: bool) -> File:
