@@ -462,7 +462,7 @@ class TopicLog:
             StorageError: they were not noted.
         """
         with self._describing:
-            # CRASH: 12. Either the old ones stand or these, whole; nothing is deleted by the new ones before.
+            # CRASH: 6. Either the old ones stand or these, whole; nothing is deleted by the new ones before.
             self._describe(replace(self.meta, options=options))
 
     def choose_for_channel(self, name: str, options: ChannelOptions) -> None:
