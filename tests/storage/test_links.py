@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from typing import TYPE_CHECKING
@@ -19,7 +20,8 @@ from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.holds import HOLDS, Hold, write_hold
 from aiodq.storage.state.parked_transactions import ASIDE
 from aiodq.storage.state.transaction_log import TRANSACTIONS
-from aiodq.testing import FakeClock
+from aiodq.testing import FakeClock, WatchedFileSystem
+from tests.storage.stores import a_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,3 +100,26 @@ async def test_a_file_of_the_store_s_that_is_none_is_reported(name: str, how: st
         await aiodq.open(store)
     found = [(found.path, found.by_hand) for found in verify_store(str(store), OsFileSystem()).damages]
     assert found == [(str(store / name), True)]
+
+
+PLACES = [(name, how) for name in ("t/channels", "t/channels/one") for how in ("link", "file")]
+
+
+@pytest.mark.parametrize(("name", "how"), [("t", "link"), *PLACES])  # beside a topic any file may lie
+def test_verify_reports_what_lies_in_the_place_of_a_topic_or_channel(name: str, how: str, tmp_path: Path) -> None:
+    store = tmp_path / "s"
+    a_store(store)
+    replaced(store, name, how)
+    found = [(found.path, found.by_hand) for found in verify_store(str(store), OsFileSystem()).damages]
+    assert (str(store / name), True) in found
+
+
+def test_verify_reports_channels_that_may_not_be_looked_at(tmp_path: Path) -> None:
+    a_store(tmp_path)
+    fs = WatchedFileSystem()
+    fs.fail(errno.EACCES, "is_directory", "exists", match="channels/")
+    found = [(found.path, found.by_hand) for found in verify_store(str(tmp_path), fs).damages]
+    assert found == [(str(tmp_path / "t" / "channels" / "one"), True)]
+    with pytest.raises(aiodq.ReadOnlyError):
+        fs.fail(errno.EACCES, "is_directory", match=str(tmp_path))
+        verify_store(str(tmp_path), fs)

@@ -18,7 +18,7 @@ from aiodq.format.segment import topic_salt
 from aiodq.storage.bulk.adoption import unadoptable
 from aiodq.storage.bulk.commits import COMMITS, read_commits
 from aiodq.storage.io.durable_io import TEMPORARY, read_file, replace_file, sweep_temporaries
-from aiodq.storage.io.filesystem import locked
+from aiodq.storage.io.filesystem import directory_exists, locked
 from aiodq.storage.io.os_errors import is_refused, storage_error
 from aiodq.storage.io.quarantine import quarantine, quarantine_file
 from aiodq.storage.offline.repair_segment import repair_segment
@@ -255,7 +255,7 @@ class _TopicRepair:
             names = {*meta.channels, *(self._fs.listdir(directory) if self._fs.is_directory(directory) else ())}
         except OSError as cause:
             raise storage_error(cause, directory) from cause
-        return sorted(n for n in names if self._fs.is_directory(channel_directory(self._directory, n)))
+        return sorted(n for n in names if directory_exists(self._fs, channel_directory(self._directory, n)))
 
     def _channels(self, meta: TopicMeta) -> None:
         topic = topic_of(self._fs, self._directory)

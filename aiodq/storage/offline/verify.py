@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from aiodq.errors import CorruptionError, StorageError, StoreNotFoundError
 from aiodq.format.segment import topic_salt
+from aiodq.names import is_topic_name
 from aiodq.storage.bulk.adoption import unadoptable
 from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.io.durable_io import NOT_A_DIRECTORY, TEMPORARY, read_file
+from aiodq.storage.io.filesystem import directory_exists, name_exists
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import is_refused, storage_error
 from aiodq.storage.io.quarantine import is_quarantined
@@ -61,6 +63,7 @@ Kind: TypeAlias = Literal[
     "unknown",
 ]
 
+_LINKED: Final = "a link to a topic's files, which no owner follows; put the topic's directory itself there"
 _LARGEST_NOTED: Final = 1 << 24
 _OWN: Final = frozenset({TRANSACTIONS, ORIGINS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS, STORE_FILE})
 
@@ -168,7 +171,10 @@ def verify_store(path: str, fs: FileSystem) -> StoreReport:
         topics, wrong = list_topics(fs, path), misplaced(fs, path)
         # What is owed to topics cannot be told without the store's own directories.
         blocked = {} if wrong else _blocked(fs, path)
-        files = [_other(fs, f"{path}/{name}", "") for name in names if name not in {*topics, *_OWN, *blocked}]
+        others = [f"{path}/{name}" for name in names if name not in {*topics, *_OWN, *blocked}]
+        files = [
+            _by_hand(one, "unknown", "", _LINKED) if _is_linked(fs, one) else _other(fs, one, "") for one in others
+        ]
         files += [_by_hand(one, "unknown", "", NOT_A_DIRECTORY) for one in wrong]
         files += [_in_the_way(fs, blocked[topic], topic) for topic in sorted(blocked)]
         for name, check in _CHECKS.items():
@@ -233,10 +239,15 @@ class _TopicCheck:
         promised = self._watermark(topic_salt(meta.uuid))
         self._segments(meta, promised)
         topic = topic_of(self._fs, self._directory)
+        channels = os.path.join(self._directory, CHANNELS)
+        if name_exists(self._fs, channels) and not directory_exists(self._fs, channels):
+            self._files.append(_by_hand(channels, "unknown", self._name, NOT_A_DIRECTORY))
         for channel in self._names(CHANNELS):
             directory = channel_directory(self._directory, channel)
-            if self._fs.is_directory(directory):
+            if directory_exists(self._fs, directory):
                 self._channel(channel, meta.channels.get(channel, meta.begin), topic)
+            elif channel in meta.channels:
+                self._files.append(_by_hand(directory, "unknown", self._name, NOT_A_DIRECTORY))
             else:
                 self._files.append(_other(self._fs, directory, self._name))
         for name in self._names():
@@ -474,6 +485,16 @@ def _other(fs: FileSystem, path: str, topic: str) -> FileReport:
     return FileReport(path, kind, topic, _size(fs, path), 0, findings)
 
 
+def _is_linked(fs: FileSystem, path: str) -> bool:
+    """Return whether a topic's files lie behind a link of that name, which no owner follows."""
+    try:
+        name = os.path.basename(path)
+        there = is_topic_name(name) and not fs.is_directory(path) and fs.listdir(path)
+    except OSError:
+        return False  # most often it is a file, which may be anything
+    return bool(there) and any(entry == TOPIC_FILE or entry.endswith(".seg") for entry in there or ())
+
+
 def _listed(fs: FileSystem, directory: str) -> list[str]:
     """Return the names in a directory that may be removed at any moment."""
     try:
@@ -484,9 +505,9 @@ def _listed(fs: FileSystem, directory: str) -> list[str]:
 
 def _size(fs: FileSystem, path: str) -> int:
     """Return a file's size; 0 for anything that is not a file or may not be read."""
-    if fs.is_directory(path):
-        return 0
     try:
+        if fs.is_directory(path):
+            return 0
         file = fs.open(path)
         try:
             return file.size()
