@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from aiodq.cli.exits import DONE, CommandError
+from aiodq.cli.exits import DONE, WRONG, CommandError
 from aiodq.cli.show import counted, figures_table, human_bytes, print_json, rate, stdout
 from aiodq.opening import open_reader
 from aiodq.stats import Latency
@@ -27,7 +27,7 @@ def stat(store: str, /, *, json: bool = False, watch: bool = False) -> int:
 
     The store may be open in another process meanwhile. What is in flight, has timed out or was given up since it was
     opened, that process shows about once a second; without one there is "-". The figures have the names that they have
-    in --json and in the stats of a program.
+    in --json and in the stats of a program. The exit code is 1 where a topic may not be read; the others are shown.
 
     Args:
         store: the store's directory.
@@ -44,7 +44,7 @@ def stat(store: str, /, *, json: bool = False, watch: bool = False) -> int:
         _watch(summary, reader.stats)
     else:
         stdout().print(tables(summary))
-    return DONE
+    return WRONG if summary.refused else DONE
 
 
 def _watch(summary: StoreSummary, look: Callable[[], StoreSummary]) -> None:
@@ -77,6 +77,9 @@ def tables(summary: StoreSummary, before: StoreSummary | None = None, seconds: f
         before: older ones, to tell rates by; None for no rates.
         seconds: the time between them.
     """
+    refused = [Text(f"topic {name!r} is refused: {why}", overflow="fold") for name, why in summary.refused.items()]
+    if not summary.topics and refused:
+        return Group(*refused)
     if not summary.topics:
         return Text(f"{summary.path}: no topic yet", overflow="fold")
     parts: list[RenderableType] = [Text(summary.path, overflow="fold"), "", _topics(summary, before, seconds), ""]
@@ -94,7 +97,7 @@ def tables(summary: StoreSummary, before: StoreSummary | None = None, seconds: f
         for topic in summary.topics.values()
         if topic.lost
     ]
-    return Group(*parts)
+    return Group(*parts, *refused)
 
 
 def _topics(summary: StoreSummary, before: StoreSummary | None, seconds: float) -> Table:

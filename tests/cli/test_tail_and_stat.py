@@ -5,7 +5,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from tests.cli.support import Owner, Running, fill, flip, ok, only_segment
+from tests.cli.support import Owner, Running, aiodq, fill, flip, ok, only_segment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,3 +154,19 @@ def test_stat_watch_shows_what_comes_and_goes(tmp_path: Path) -> None:
                 text += line
             assert b"put/s" in text
             assert watch.ended(signal.SIGINT).code == 130
+
+
+def test_stat_shows_the_others_beside_a_topic_that_may_not_be_read(tmp_path: Path) -> None:
+    fill(tmp_path, "bad", [b"a"])
+    fill(tmp_path, "good", [b"b", b"c"])
+    description = tmp_path / "bad" / "topic.json"
+    description.rename(tmp_path / "kept.json")
+    description.symlink_to(tmp_path / "kept.json")
+    done = aiodq("stat", tmp_path)
+    assert (done.code, done.err) == (1, "")
+    assert b"good" in done.out
+    assert b"topic 'bad' is refused: " in done.out
+    done = aiodq("stat", tmp_path, "--json")
+    assert done.code == 1
+    assert {name: topic["messages"] for name, topic in done.json["topics"].items()} == {"good": 2}
+    assert str(description) in done.json["refused"]["bad"].replace("\n", "")

@@ -10,11 +10,12 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from aiodq.errors import CorruptionError, InvalidOptionError, MissingExtraError, StoreNotFoundError
+from aiodq.errors import CorruptionError, InvalidOptionError, MissingExtraError, StorageError, StoreNotFoundError
 from aiodq.format.journal import unsettled
 from aiodq.names import check_name
 from aiodq.stats import HeldSegment
 from aiodq.storage.io.filesystem import OsFileSystem, name_exists
+from aiodq.storage.io.os_errors import is_refused
 from aiodq.storage.log.backlog_bytes import BacklogBytes
 from aiodq.storage.offline.summaries import ChannelSummary, StoreSummary, TopicSummary
 from aiodq.storage.read.delayed_index import delayed
@@ -369,13 +370,22 @@ class StoreReader:
         return reader
 
     def stats(self) -> StoreSummary:
-        """Return the figures of every topic.
+        """Return the figures of every topic, or why the system does not let it be read.
 
         Raises:
             FormatVersionError: written by a newer aiodq.
-            StorageError: as mapped from the system's error.
+            StorageError: as mapped from the system's error, if that may pass or concerns more than a topic.
         """
-        return StoreSummary(self.path, {name: self.topic(name).stats() for name in self.topics()})
+        topics: dict[str, TopicSummary] = {}
+        refused: dict[str, str] = {}
+        for name in self.topics():
+            try:
+                topics[name] = self.topic(name).stats()
+            except StorageError as error:
+                if not is_refused(error):
+                    raise
+                refused[name] = str(error)
+        return StoreSummary(self.path, topics, refused)
 
 
 def _held(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -90,7 +90,9 @@ class StoreSummary:
     Attributes:
         path: its directory.
         topics: by name.
+        refused: why the system does not let the others be read, by their names.
     """
 
     path: str
     topics: Mapping[str, TopicSummary]
+    refused: Mapping[str, str] = field(default_factory=dict)
