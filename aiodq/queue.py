@@ -236,7 +236,11 @@ class Queue(Producer, Channel, AsyncBlock):
         """Refuse puts from now on; getters go on until nothing is ready, or end at once if `immediate`.
 
         Unlike asyncio's, `immediate` drops nothing: what is left comes when the store is next opened.
+
+        Raises:
+            WrongContextError: another event loop, another thread, or a forked child. Nothing was done.
         """
+        self._engine.check_context()
         self._engine.put_buffer.shut_down()
         self._channel_engine.shut_down(immediate=immediate)
 
@@ -244,6 +248,7 @@ class Queue(Producer, Channel, AsyncBlock):
         """Close the store if the queue has it to itself (`aiodq.open_queue`), else shut the queue down.
 
         Raises:
+            WrongContextError: as `shutdown`.
             StoreFailedError: what was accepted could not be made durable.
 
         Cancellation: it goes on in the store's own task; awaiting again is safe.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
+from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import InvalidOptionTypeError
 from aiodq.sync.channel import Channel
 from aiodq.sync.message import Message
@@ -125,7 +127,8 @@ class Queue(Producer, Channel):
 
         Unlike `queue.Queue`, `immediate` drops nothing: what is left is delivered when the store is next opened.
         """
-        self._loop_thread.look(self._queue.shutdown, immediate)
+        with suppress(QueueShutDown):  # the store is closed, and so is the queue
+            self._loop_thread.call(self._queue.shutdown, immediate)
 
     # --- the rest of the topic
 

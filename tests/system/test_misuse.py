@@ -575,15 +575,21 @@ async def test_use_from_another_thread(tmp_path: Path) -> None:
         async with aiodq.open(tmp_path, fs=QuickFileSystem()) as store:
             surface = await surface_of(store)
             message = await surface.queue.get()
-            everything = {**calls(surface), **settlements(message), "Store.aclose": store.aclose}
+            queue = surface.queue
+            ends = {f"{type(one).__name__}.{end.__name__}": end for one, end in (
+                (store, store.aclose), (store, store.stop), (queue, queue.aclose), (queue, queue.shutdown),
+                (queue, queue.stop),
+            )}  # fmt: skip
+            everything = {**calls(surface), **settlements(message), **ends}
             for name, call in everything.items():
                 assert isinstance(elsewhere(call), aiodq.WrongContextError), name
-                if not inspect.iscoroutinefunction(call) and not name.startswith("Queue.shut"):
+                if not inspect.iscoroutinefunction(call):
                     refused_without_a_loop(name, call)
             assert not message.settled
-            still_works(await surface.queue.get(), surface.queue)
+            still_works(await queue.get(), queue)
+            assert await queue.put(b"last") == 20
             await message.ack()
-    assert len(await contents(tmp_path)) == 19
+    assert len(await contents(tmp_path)) == 20
 
 
 def refused_without_a_loop(name: str, call: Callable[[], Any]) -> None:
