@@ -1,4 +1,4 @@
-"""What `Channel.consume` is given to call, checked before the first message is handed out."""
+"""What `consume` and `requeue_dead` are given to call, checked before the first message is handed out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from aiodq.message import Message
 
-__all__ = ["Handler", "checked_handler", "checked_hook"]
+__all__ = ["Handler", "checked_choice", "checked_handler", "checked_hook", "chooses"]
 
 
 class Handler(NamedTuple):
@@ -54,6 +54,40 @@ def checked_hook(hook: Callable[[Any, BaseException], object] | None) -> None:
     """
     if hook is not None:
         _check_call(hook, 2, "on_error", "def on_error(message: aiodq.Message, error: BaseException) -> None")
+
+
+_CHOICE = "write a plain function that returns true or false, such as `lambda letter: letter.tag == 'paid'`"
+
+
+def checked_choice(where: Callable[[Any], object] | None) -> None:
+    """Make sure that `where` can tell of a letter whether it is meant.
+
+    Raises:
+        InvalidOptionTypeError: it cannot: it is no function, or one whose every result is true.
+    """
+    if where is None:
+        return
+    if not callable(where):
+        raise InvalidOptionTypeError(f"where is a function of a letter, not {where!r}: {_CHOICE}")
+    function = _function(where)
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidOptionTypeError(f"where {where!r} is an `async def`, which nobody awaits: {_CHOICE}")
+    if inspect.isgeneratorfunction(function):
+        raise InvalidOptionTypeError(f"where {where!r} has a `yield`, so calling it tells nothing: {_CHOICE}")
+
+
+def chooses(where: Callable[[Message], object], letter: Message) -> bool:
+    """Return whether `where` means this letter.
+
+    Raises:
+        InvalidOptionTypeError: it returned something to be awaited, which is always true.
+    """
+    said = where(letter)
+    if inspect.isawaitable(said):
+        if inspect.iscoroutine(said):
+            said.close()  # it will never be awaited, and need not be complained about once more
+        raise InvalidOptionTypeError(f"where {where!r} returned {said!r:.100}, which nobody awaits: {_CHOICE}")
+    return bool(said)
 
 
 def _check_call(given: object, number: int, name: str, form: str) -> None:

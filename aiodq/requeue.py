@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.dead_letters import HEADERS
 from aiodq.engine.channel.message_lease import MessageLease
+from aiodq.handlers import chooses
 from aiodq.message import message_of
 from aiodq.transaction import Transaction
 
@@ -44,7 +45,7 @@ async def requeue_letters(
     async for letter in topic.scan(channel.stats().floor):
         if limit is not None and moved + len(group) >= limit:
             break
-        if office.may_return(letter) and (where is None or where(letter)):
+        if office.may_return(letter) and (where is None or chooses(where, letter)):
             group.append(letter)
         if len(group) == AT_ONCE:
             moved += await office.send_back(group)

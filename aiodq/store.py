@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.stats.health import health
-from aiodq.errors import InvalidOptionTypeError
+from aiodq.handlers import checked_choice
 from aiodq.names import check_name, check_topic_name
 from aiodq.onlyasync import AsyncBlock
 from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, check_store_options
@@ -148,12 +148,14 @@ class Store(AsyncBlock):
         Args:
             topic: the dead-letter topic's name. Its only channel is meant, or else `default`. One that is not there
                 has no letters, and is not made.
-            where: called with each letter; only those go back for which it is true. `message.headers` has the reason.
+            where: called with each letter; only those go back for which it is true. `message.headers` has the reason. A
+                plain function: what is to be awaited is refused.
             limit: how many at most; None for all.
 
         Raises:
             InvalidNameError: no topic's name.
-            InvalidOptionError: `limit` is of no use; a `TypeError` too where it is of another type.
+            InvalidOptionError: `limit` is of no use, or `where` cannot tell which letters go back; a `TypeError` too
+                where one is of another type. Earlier transactions stand where `where` returned what is to be awaited.
             QueueShutDown: the store is closed.
             QueueFull: a topic's bound is reached and its policy is `"reject"`. Earlier transactions stand.
             WrongContextError: inside a transaction's block: this has its own.
@@ -164,10 +166,7 @@ class Store(AsyncBlock):
         """
         if limit is not None:
             check_whole("limit", limit, least=0, example=100)
-        if where is not None and not callable(where):
-            raise InvalidOptionTypeError(
-                f"where is a function of a letter, such as `lambda letter: letter.tag == 'paid'`, not {where!r}"
-            )
+        checked_choice(where)
         check_topic_name(topic, self._store_engine.topics)
         self._store_engine.check()
         if topic not in self.topics():

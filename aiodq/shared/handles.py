@@ -14,7 +14,8 @@ from aiodq.channel import Channel
 from aiodq.deferred import DeferredMessage
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
-from aiodq.errors import InvalidOptionTypeError, OffsetError, WrongContextError
+from aiodq.errors import OffsetError, WrongContextError
+from aiodq.handlers import checked_choice, chooses
 from aiodq.message import look_at
 from aiodq.names import check_name, check_topic_name
 from aiodq.options import (
@@ -394,8 +395,7 @@ class SharedStore(Store):
         """See `Store.requeue_dead`. If the owner changes meanwhile, earlier transactions stand."""
         if limit is not None:
             check_whole("limit", limit, least=0, example=100)
-        if where is not None and not callable(where):
-            raise InvalidOptionTypeError(f"where is a function of a letter, not {where!r}")
+        checked_choice(where)
         check_topic_name(topic, self._remote.topics)
         self._remote.check()
         if self._remote.transactions.current() is not None:
@@ -416,7 +416,7 @@ class SharedStore(Store):
                 if limit is not None and moved + len(chosen) >= limit:
                     first = None
                     break
-                if where(letter):
+                if chooses(where, letter):
                     chosen.append(letter.offset)
                 if len(chosen) == AT_ONCE:
                     moved += await self._put_back(topic, chosen)

@@ -127,7 +127,8 @@ class Store:
 
         Raises:
             InvalidNameError: not a topic's name.
-            InvalidOptionError: `limit` is invalid; also a `TypeError` if it has another type.
+            InvalidOptionError: `limit` is invalid, or `where` is a coroutine function or returns an awaitable; also a
+                `TypeError` if one has another type.
             QueueShutDown: the store is closed.
             QueueFull: a topic's bound is reached and its policy is `"reject"`. Earlier transactions stand.
             WrongContextError: inside a transaction's block: this call has its own transactions.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -85,6 +86,34 @@ async def test_a_predicate_and_a_limit_choose(store: aiodq.Store) -> None:
         await store.requeue_dead("dead", where=wrong)
     assert await store.requeue_dead("daed") == 0
     assert store.topics() == ["dead", "jobs"]
+
+
+async def says_no(_letter: aiodq.Message) -> bool:
+    return False
+
+
+class SaysNo:
+    async def __call__(self, letter: aiodq.Message) -> bool:
+        return await says_no(letter)
+
+
+@pytest.mark.parametrize(
+    ("where", "named"),
+    [
+        (says_no, "async def"),
+        (SaysNo(), "async def"),
+        (partial(says_no), "async def"),
+        (lambda letter: says_no(letter), "nobody awaits"),  # noqa: PLW0108 - what it returns is what is tried
+        (lambda _: asyncio.get_running_loop().create_future(), "nobody awaits"),
+        (lambda letter: (yield letter), "yield"),
+    ],
+)
+async def test_a_predicate_that_nobody_awaits_is_refused(store: aiodq.Store, where: Any, named: str) -> None:
+    work, letters = await dead(store, b"a")
+    with pytest.raises(TypeError, match=f"{named}.* write a plain function") as refused:
+        await store.requeue_dead("dead", where=where)
+    assert isinstance(refused.value, aiodq.InvalidOptionError)
+    assert (counts(letters), counts(work)) == ((1, 0, 0), (0, 0, 0))
 
 
 async def test_more_than_may_be_in_flight(store: aiodq.Store) -> None:
