@@ -25,7 +25,7 @@ class Call:
     """A call that is under way, or over.
 
     Its task is its own, so that whoever calls knows who cancelled: a handler that cancels itself, or lets out a
-    cancellation of its own making, ends its task and nobody else's.
+    cancellation of its own making, or whatever else does not end the program, ends its task and nobody else's.
 
     Attributes:
         late: it was cancelled as it took too long, and has not returned all the same.
@@ -63,7 +63,9 @@ class Call:
                 result = await self._heard(self._in_thread)
             if inspect.isawaitable(result):
                 await result
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, the caller is told
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it is, also pytest.fail(), the caller is told
             return error
         return None
 

@@ -86,7 +86,7 @@ class HandlerThreads:
             errands.put(None)
         else:
             self._idle.append(errands)
-        if error is not None and not isinstance(error, (Exception, asyncio.CancelledError)):
+        if isinstance(error, (SystemExit, KeyboardInterrupt)):
             # Raised on the loop, it would end the loop.
             self.exit, error = error, asyncio.CancelledError()
             if self._consuming is not None:

@@ -207,8 +207,61 @@ class TestCancellation:
             assert counts(jobs) == (1, 0, 0)
 
 
+class Outcome(BaseException):
+    """Not to be caught by chance, as those of pytest.fail() and pytest.skip()."""
+
+
 class TestFailures:
     """D5: what fails waits, and holds nobody up."""
+
+    @pytest.mark.parametrize("by", ["coroutine", "thread", "hook"])
+    @pytest.mark.parametrize(
+        "error",
+        [Outcome("no"), GeneratorExit("no"), BaseExceptionGroup("no", [Outcome()])],
+        ids=lambda it: type(it).__name__,
+    )
+    async def test_whatever_does_not_end_the_program_is_a_failed_attempt(
+        self, machine: Machine, by: str, error: BaseException
+    ) -> None:
+        handled: list[bytes] = []
+
+        def plain(message: aiodq.Message) -> None:
+            if message.body == b"bad":
+                raise ValueError("no") if by == "hook" else error
+            handled.append(message.body)
+
+        async def handler(message: aiodq.Message) -> None:
+            plain(message)
+
+        def hook(_: aiodq.Message, told: BaseException) -> None:
+            if by == "hook":
+                raise error
+            assert told is error
+
+        async with machine.store() as store:
+            jobs = store.queue("jobs", aiodq.ChannelOptions(max_attempts=1, dead_letter="dead"))
+            await jobs.put_many([b"bad", b"1", b"bad", b"2"])
+            async with consuming(jobs, plain if by == "thread" else handler, concurrency=2, on_error=hook) as task:
+                await soon(jobs.join())
+                await jobs.put(b"3")
+                await soon(jobs.join())
+                assert not task.done()
+            letter = await soon(store.queue("dead").get())
+        assert sorted(handled) == [b"1", b"2", b"3"]
+        assert ": no" in letter.headers["aiodq-error"]
+
+    @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+    def test_what_ends_the_program_ends_it(self, error: type[BaseException]) -> None:
+        async def main() -> None:
+            async def handler(_: aiodq.Message) -> None:
+                raise error
+
+            async with Machine().jobs() as jobs:
+                await jobs.put(b"a")
+                await jobs.consume(handler)
+
+        with pytest.raises(error):
+            asyncio.run(main())
 
     async def test_one_poison_message_starves_nobody(self, machine: Machine) -> None:
         handled: list[int] = []

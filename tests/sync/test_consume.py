@@ -132,6 +132,24 @@ def test_what_ends_a_program_ends_it(store: aiodq.sync.Store, error: type[BaseEx
     assert jobs.get().attempts == 1
 
 
+@pytest.mark.parametrize("error", [GeneratorExit(), BaseExceptionGroup("no", [SystemExit()])], ids=["exit", "group"])
+def test_what_ends_no_program_is_a_failed_attempt(store: aiodq.sync.Store, error: BaseException) -> None:
+    jobs = store.queue("jobs", aiodq.ChannelOptions(max_attempts=1))
+    errors = []
+
+    def handler(_: Message) -> None:
+        raise error
+
+    def hook(_: Message, error: BaseException) -> None:
+        errors.append(error)
+        jobs.stop(0)
+
+    jobs.put(b"a")
+    jobs.consume(handler, on_error=hook)
+    assert errors == [error]
+    assert jobs.stats().dead == 1
+
+
 def test_a_handler_may_raise_anything(store: aiodq.sync.Store, caplog: pytest.LogCaptureFixture) -> None:
     jobs = store.queue("jobs", aiodq.ChannelOptions(max_attempts=1))
     errors = []
