@@ -91,6 +91,12 @@ class Transaction(AsyncBlock):
     Transactions of one store do not nest in one task. `async with message.transaction() as tx` is the short form for
     one message.
 
+    Where a topic's backlog is bounded (`max_messages`), what a transaction acks there makes room for what it puts
+    there: a worker that acks a message of a full topic and puts one into it waits for nobody, also before those who
+    wait. That holds where every channel of the topic has as many acked. In a topic with several channels, or with
+    `max_bytes`, what is put waits for room as any put does, and a worker that alone makes room would wait for ever:
+    `overflow="reject"` raises `QueueFull` instead.
+
     How it works, and what else it costs: `aiodq.format.transactions`. The bodies are written twice, first to the
     store's file of transactions, then to their topics.
     """

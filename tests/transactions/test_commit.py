@@ -209,6 +209,55 @@ async def test_however_many_come_at_once_a_topic_holds_no_more_than_its_bound(
         assert (made.depth, made.topic.stats().pending) == (3, 0)
 
 
+@pytest.mark.parametrize("overflow", ["block", "reject", "drop_oldest"])
+async def test_what_it_settles_makes_room_for_what_it_puts(machine: Machine, overflow: str) -> None:
+    async with machine.store(max_messages=3, overflow=overflow) as store:
+        jobs = store.queue("jobs")
+        await jobs.put_many([b"1", b"2", b"3"])
+        producer = asyncio.ensure_future(jobs.put(b"more")) if overflow == "block" else None
+        first, second = await jobs.get(), await jobs.get()
+        await soon(asyncio.gather(transact(store, {"jobs": [b"a"]}, first), transact(store, {"jobs": [b"b"]}, second)))
+        assert jobs.depth == 3
+        assert producer is None or not producer.done()
+        await soon(transact(store, {"jobs": [b"c"]}, await jobs.get(), await jobs.get()))
+        await until(lambda: jobs.topic.stats().pending == 0)
+        if producer is not None:
+            await soon(producer)
+        assert (jobs.depth, jobs.stats().dropped) == (3 if producer else 2, 0)
+        assert ready(jobs) == [b"b", b"c", b"more"][: jobs.depth]
+
+
+async def test_where_nothing_is_settled_in_the_end_no_room_was_made(machine: Machine) -> None:
+    async with machine.store(max_messages=2, overflow="reject") as store:
+        jobs, other = store.queue("jobs"), store.queue("other")
+        await jobs.put_many([b"1", b"2"])
+        await other.put(b"x")
+        first, taken = await jobs.get(), await other.get()
+        seeking = asyncio.ensure_future(other.seek("earliest"))
+        await asyncio.sleep(0)
+        with pytest.raises(aiodq.NotInFlightError):
+            await transact(store, {"jobs": [b"a"]}, first, taken)
+        await seeking
+        for count in (2, 3):
+            with pytest.raises(aiodq.QueueFull):
+                await transact(store, {"jobs": [b"a"] * count}, first)
+            with pytest.raises(aiodq.QueueFull):
+                await jobs.put(b"more")
+        assert (counts(jobs), jobs.topic.stats().pending) == ((1, 1, 0), 0)
+
+
+async def test_what_one_channel_settles_makes_no_room_in_another(machine: Machine) -> None:
+    async with machine.store(max_messages=2, overflow="reject") as store:
+        jobs = store.queue("jobs")
+        other = jobs.topic.channel("other")
+        await jobs.put_many([b"1", b"2"])
+        message, same = await jobs.get(), await other.get()
+        with pytest.raises(aiodq.QueueFull):
+            await transact(store, {"jobs": [b"a"]}, message)
+        await transact(store, {"jobs": [b"a"]}, message, same)
+        assert (jobs.depth, other.depth) == (2, 2)
+
+
 async def test_it_waits_for_room_and_cancelled_there_nothing_is_done(machine: Machine) -> None:
     async with machine.store(max_messages=1) as store:
         jobs, made = store.queue("jobs"), store.queue("made")

@@ -54,11 +54,13 @@ class BacklogBound:
 
     Attributes:
         looks: at all channels, so far.
+        credit: messages that transactions are about to settle in every channel, for as many that they put.
     """
 
     def __init__(self, engine: BoundedTopic) -> None:
         """Count for this topic."""
         self.looks: int = 0
+        self.credit: int = 0
         self._engine = engine
         self._deepest: ChannelState | None = None
         self._furthest: ChannelState | None = None
@@ -109,7 +111,7 @@ class BacklogBound:
 
     def _fits(self, depth: int, floor: int, messages: int, cost: int) -> bool:
         options = self._engine.options
-        if options.max_messages is not None and depth + messages > options.max_messages:
+        if options.max_messages is not None and depth + messages - self.credit > options.max_messages:
             return False
         return options.max_bytes is None or self._bytes_fit(floor, options.max_bytes - cost)
 

@@ -9,7 +9,7 @@ channel is to go back, or something is to be deleted, logs and journals are sync
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from aiodq.engine.futures import settle, tell_all
 from aiodq.engine.put_batch import atomic_part
-from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.engine.transactions.topic_appender import TopicAppender
 from aiodq.errors import AiodqError, DiskFullError, NotInFlightError, StoreFailedError
 from aiodq.format.transactions import Acks, Commit, Puts
@@ -91,6 +91,7 @@ class HeldRun(NamedTuple):
 _TOPIC: Final[Callable[[HeldRun], Topic]] = itemgetter(0)
 _CHANNEL: Final[Callable[[HeldRun], tuple[Topic, Channel]]] = itemgetter(0, 1)
 _RANGE: Final[Callable[[HeldRun], tuple[int, int]]] = itemgetter(2, 3)
+_CHANNEL_OF: Final[Callable[[HeldAck], object]] = itemgetter(1)
 _STOP: Final[Callable[[HeldRun], int]] = itemgetter(3)
 
 
@@ -120,6 +121,7 @@ class _Entry:
         done: for who waits.
         origin: whose it is, of one that may come again.
         reserved: room for the puts, as (topic, messages, memory).
+        credits: how many of the messages put have the room of those settled, by topic.
     """
 
     settlements: list[HeldRun]
@@ -127,6 +129,7 @@ class _Entry:
     done: asyncio.Future[None]
     origin: Origin | None = None
     reserved: list[tuple[Topic, int, int]] = field(default_factory=list)
+    credits: list[tuple[Topic, int]] = field(default_factory=list)
 
     async def holds(self) -> bool:
         """Return whether nobody took a message away meanwhile."""
@@ -145,9 +148,28 @@ class _Entry:
 
     def unreserve(self) -> None:
         """Give the room back that the puts had."""
+        self.end_credits()
         for engine, messages, cost in self.reserved:
             engine.put_buffer.unreserve(messages, cost)
         self.reserved.clear()
+
+    def reserve(self, engine: Topic, messages: int, cost: int, credit: int, *, pressing: bool) -> None:
+        """Have room for puts, `credit` of which take that of messages which the transaction settles."""
+        # INVARIANT: a credit is given only together with its puts. Else others took the room that it makes.
+        engine.put_buffer.bound.credit += credit
+        try:
+            engine.put_buffer.reserve(messages, cost, pressing=pressing)
+        except BaseException:
+            engine.put_buffer.bound.credit -= credit
+            raise
+        self.reserved.append((engine, messages, cost))
+        self.credits.append((engine, credit))
+
+    def end_credits(self) -> None:
+        """The messages are settled now, or will not be."""
+        for engine, credit in self.credits:
+            engine.put_buffer.bound.credit -= credit
+        self.credits.clear()
 
     def commit(self) -> Commit:
         """Return what is to be written of it."""
@@ -298,7 +320,7 @@ class Committer:
             with suppress(DiskFullError):
                 await engine.creation.made()
         try:
-            await self._reserve(entry, puts, pressing=bool(settlements))
+            await self._reserve(entry, puts, settlements)
             await self._hold(entry, settlements)
         except BaseException:
             entry.release()
@@ -336,17 +358,20 @@ class Committer:
                 entry.settlements.append(run._replace(held=held))
 
     async def _reserve(
-        self, entry: _Entry, puts: Sequence[tuple[Topic, list[tuple[Accepted, bytes]]]], *, pressing: bool
+        self,
+        entry: _Entry,
+        puts: Sequence[tuple[Topic, list[tuple[Accepted, bytes]]]],
+        settlements: Sequence[HeldAck],
     ) -> None:
+        settled = Counter(map(_CHANNEL_OF, settlements))
         # In one order for all, so that two transactions never wait for each other.
         for engine, messages in sorted(puts, key=lambda put: put[0].name):
             part = atomic_part(messages, entry.done)
-
-            def room(engine: Topic = engine, count: int = len(messages), cost: int = part.cost) -> None:
-                engine.put_buffer.reserve(count, cost, pressing=pressing)
-
-            await engine.put_buffer.enter(room)
-            entry.reserved.append((engine, len(messages), part.cost))
+            count = len(messages)
+            credit = min((settled[one] for one in engine.retention.holding()), default=0) if settled else 0
+            room = partial(entry.reserve, engine, count, part.cost, min(credit, count), pressing=bool(settlements))
+            if credit < count or engine.stopped or not _fits(room):
+                await engine.put_buffer.enter(room)
             entry.puts.append((engine, part.columns, part.cost))
 
     @asynccontextmanager
@@ -479,6 +504,7 @@ class Committer:
 
     def _settle(self, entry: _Entry, pieces: Iterator[list[HeldRun]]) -> None:
         """Enter acks, a few in each turn, then tell who waits: whoever sees a message acked can see what came of it."""
+        entry.end_credits()
         try:
             for run in (piece := next(pieces, [])):
                 run.channel_engine.transaction_holds.settle(run.start, run.stop, run.held)
@@ -538,6 +564,15 @@ class Committer:
         tell_all(error, [*told, *(appender.fail for appender in self._appenders.values())])
         if self._timer is not None:
             self._timer.cancel()
+
+
+def _fits(room: Callable[[], None]) -> bool:
+    """Take room in front of everybody, for puts that take no more than is made by what is settled besides."""
+    try:
+        room()
+    except QueueFull:
+        return False
+    return True
 
 
 def _refuse(entries: Sequence[_Entry], error: Exception) -> None:

@@ -51,11 +51,22 @@ class Channel(Protocol):
         ...
 
 
+class _Bound(Protocol):
+    """See `aiodq.engine.topic.backlog_bound.BacklogBound`."""
+
+    credit: int
+
+
 class _PutBuffer(Protocol):
     """See `aiodq.engine.topic.put_buffer.PutBuffer`."""
 
     pending: int
     cost: int
+
+    @property
+    def bound(self) -> _Bound:
+        """Whether the backlog has room."""
+        ...
 
     def accepted_many(
         self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
@@ -85,6 +96,8 @@ class _Log(Protocol):
 
 class _Retention(Protocol):
     """See `aiodq.engine.topic.retention.TopicRetention`."""
+
+    def holding(self) -> Iterable[object]: ...
 
     def pin(self, offset: int) -> None: ...
 
