@@ -17,7 +17,7 @@ from aiodq.options import check_channel_options, check_dead_letter, check_store_
 from aiodq.producer import Producer
 from aiodq.starting import known_start, start_offset
 from aiodq.storage.read.log_reader import LogReader
-from aiodq.values import check_offset
+from aiodq.values import check_offset, check_scan
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
@@ -186,13 +186,11 @@ class Topic(Producer):
             reverse: from the newest to the oldest.
 
         Raises:
-            InvalidOptionError: `start` or `stop` is no offset; a `TypeError` too.
+            InvalidOptionError: `start` or `stop` is negative, or no offset; then a `TypeError` too.
             StorageError: something could not be read. Damage is skipped.
         """
         self._engine.check()
-        for what, offset in (("start", start), ("stop", stop)):
-            if offset is not None:
-                check_offset(what, offset)
+        check_scan(start, stop)
         low = max(self.begin_offset, start or 0)
         high = self._engine.visible if stop is None else min(stop, self._engine.visible)
         return self._scan_back(low, high) if reverse else self._scan(low, high)

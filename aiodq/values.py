@@ -19,6 +19,7 @@ __all__ = [
     "check_number",
     "check_offset",
     "check_position",
+    "check_scan",
     "check_whole",
     "refuse",
     "span_seconds",
@@ -81,6 +82,21 @@ def check_offset(what: str, value: object) -> None:
     """
     if not isinstance(value, int) or isinstance(value, bool):
         refuse(what, "an offset, a whole number", value, f"write {what}=0, or what put() returned", type_is_wrong=True)
+
+
+def check_scan(start: object, stop: object) -> None:
+    """Make sure that these are offsets between which messages may be, or None.
+
+    Raises:
+        InvalidOptionError: one is negative, or no int; a `TypeError` too where it is of another type.
+    """
+    for what, offset in (("start", start), ("stop", stop)):
+        if offset is None:
+            continue
+        check_offset(what, offset)
+        if isinstance(offset, int) and offset < 0:
+            advice = f"write {what}=0, or end_offset - {-offset} to count from the end"
+            refuse(what, "an offset, 0 or more", offset, advice, type_is_wrong=False)
 
 
 def check_number(what: str, value: object, *, least: float, most: float, example: float) -> float:

@@ -44,7 +44,7 @@ from aiodq.shared.stats_json import read_channel_stats, read_health, read_topic_
 from aiodq.stats import ChannelStats, Health, StoreStats, TopicStats
 from aiodq.store import QUEUE_CHANNEL, Store
 from aiodq.topic import Topic
-from aiodq.values import check_offset, check_position, check_whole, span_seconds
+from aiodq.values import check_offset, check_position, check_scan, check_whole, span_seconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -290,9 +290,7 @@ class SharedTopic(Topic):
     ) -> AsyncIterator[Message]:
         """See `Topic.scan`."""
         self._remote.check()
-        for what, offset in (("start", start), ("stop", stop)):
-            if offset is not None:
-                check_offset(what, offset)
+        check_scan(start, stop)
         history = History(self._remote)
         return history.scan_back(start, stop) if reverse else history.scan(start, stop)
 

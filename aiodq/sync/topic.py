@@ -140,7 +140,7 @@ class Topic(Producer):
             reverse: from the newest to the oldest.
 
         Raises:
-            InvalidOptionError: `start` or `stop` is not an offset; also a `TypeError`.
+            InvalidOptionError: `start` or `stop` is negative, or not an offset; then also a `TypeError`.
             QueueShutDown: the store is closed.
             StorageError: something could not be read. Damage is skipped.
 

@@ -355,3 +355,15 @@ async def test_looking_takes_nothing_and_reads_for_nobody(path: Path) -> None:
         assert jobs.stats() == before
         assert jobs.topic_stats().bytes_read == 0
         assert bodies_of(await take(jobs, 5)) == numbered(5)
+
+
+@pytest.mark.parametrize("args", [(-1,), (0, -1), (-5, -2)])
+async def test_a_scan_does_not_take_what_is_before_the_first_offset_for_the_first(
+    path: Path, args: tuple[int, ...]
+) -> None:
+    async with aiodq.open_queue(path) as jobs:
+        await jobs.put(b"x")
+        with pytest.raises(aiodq.InvalidOptionError, match=r"offset, 0 or more.* end_offset - "):
+            await scanned(jobs, *args)
+        with pytest.raises(aiodq.InvalidOptionError, match=r"offset, 0 or more"):
+            await scanned(jobs.topic, *args, reverse=True)
