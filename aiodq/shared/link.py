@@ -11,7 +11,6 @@ import asyncio
 import os
 import random
 import secrets
-from collections import deque
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -20,6 +19,7 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, MessageSizeError, OwnerLostError, OwnerStalledError, ProtocolError
 from aiodq.shared.answers import understood
 from aiodq.shared.place import Place
+from aiodq.shared.putting import Putting, TopicPuts
 from aiodq.shared.remote_errors import error_of, gone, is_lost, stalled
 from aiodq.shared.rendezvous import connect
 from aiodq.storage.log.producer_table import MOST_PENDING
@@ -70,31 +70,6 @@ class _Opened(NamedTuple):
     options: Mapping[str, Any]
 
 
-class Putting(NamedTuple):
-    """A put on its way into a topic.
-
-    Attributes:
-        frames: see `aiodq.wire`.
-        messages: the number of messages.
-        each: whether every message is a put of its own.
-        told: called once: with the offsets when they are as durable as the owner makes them, or with the error.
-    """
-
-    frames: bytes
-    messages: int
-    each: bool
-    told: Callable[[range | Exception], None]
-
-
-class _Topic:
-    """The unacknowledged puts into a topic, by sequence and so in order, and the puts queued after them."""
-
-    def __init__(self) -> None:
-        self.sequence = 0
-        self.pending: dict[int, Putting] = {}
-        self.behind: deque[Putting] = deque()
-
-
 class Link:
     """The link of one process.
 
@@ -128,7 +103,7 @@ class Link:
         self._wire: _Wire | None = None
         self._ready = False
         self._begun = False
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, TopicPuts] = {}
         self._opened: dict[tuple[str, str], _Opened] = {}
         self._handles: dict[tuple[str, str], int] = {}
         self._hearing: dict[int, Listener] = {}
@@ -205,13 +180,13 @@ class Link:
             raise copy(self.failure)
         state = self._topics.get(topic)
         if state is None:
-            state = self._topics[topic] = _Topic()
+            state = self._topics[topic] = TopicPuts()
         if state.behind or len(state.pending) >= MOST_PENDING:
             state.behind.append(put)
         else:
             self._enter(topic, state, put)
 
-    def _enter(self, topic: str, state: _Topic, put: Putting) -> None:
+    def _enter(self, topic: str, state: TopicPuts, put: Putting) -> None:
         state.sequence += 1
         state.pending[state.sequence] = put
         if self._ready:
@@ -257,6 +232,12 @@ class Link:
         self._opened.pop((topic, channel), None)
         handle = self._handles.pop((topic, channel), 0)
         self._hearing.pop(handle, None)
+
+    def drop(self, topic: str, channel: str, listener: Listener) -> None:
+        """Have no later owner open what `listener` was told is deleted or refused; leave one that replaced it."""
+        opened = self._opened.get((topic, channel))
+        if opened is not None and opened.listener is listener:
+            del self._opened[topic, channel]
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, topic: str = "", channel: str = "",

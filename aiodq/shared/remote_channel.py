@@ -155,6 +155,7 @@ class RemoteChannel(RemoteSettlement):
         """Raise an error in all waiters, which may try again."""
         if isinstance(error, QueueShutDown):
             self.end_with(error)
+            self._topic.link.drop(self._topic.name, self.name, self)
             for waiting in (self._returning, self._renewing, self._ends, self._looking_ahead):
                 if waiting is not None:
                     waiting.cancel()
