@@ -200,7 +200,7 @@ class SharedChannel(Channel):
         await self._call("configure", read_nothing, {"options": channel_options(options)})
         self._remote.named = options
         self._remote.go_by(options)
-        self._remote_topic.link.name(self._remote_topic.name, self.name, channel_options(options))
+        self._remote_topic.keep_channel_options(self.name, channel_options(options))
 
     def pause(self) -> Awaitable[None]:
         """See `Channel.pause`."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, MessageSizeError, OwnerLostError, OwnerStalledError, ProtocolError
+from aiodq.names import is_ephemeral
 from aiodq.shared.answers import understood
 from aiodq.shared.place import Place
 from aiodq.shared.putting import Putting, TopicPuts
@@ -227,6 +228,16 @@ class Link:
         if opened is not None:
             self._opened[topic, channel] = opened._replace(options=options)
 
+    def stored(self, topic: str, channel: str, options: Mapping[str, Any]) -> None:
+        """Have later owners open a channel by its options on disk: it has these there, and others may change them.
+
+        What is in memory, and what an owner does by a topic's options, is not on disk; a later owner is told it.
+        """
+        opened = self._opened.get((topic, channel))
+        lasting = channel and not is_ephemeral(topic) and not is_ephemeral(channel)
+        if lasting and opened is not None and opened.options == options:
+            self._opened[topic, channel] = opened._replace(options={})
+
     def forget(self, topic: str, channel: str) -> None:
         """Forget a deleted topic or channel; one opened later under its name is new."""
         self._opened.pop((topic, channel), None)
@@ -338,12 +349,14 @@ class Link:
         opened = self._opened.get((topic, channel))
         answer = self._ask(Open(handle, topic, channel, {} if opened is None else opened.options), patient=True)
         if opened is not None:
-            listener = self._hearing[handle] = opened.listener
-            answer.add_done_callback(lambda done: self._told_of(listener, done.result()))
+            self._hearing[handle] = opened.listener
+            answer.add_done_callback(lambda done: self._told_of(topic, channel, opened, done.result()))
         return handle
 
-    def _told_of(self, listener: Listener, said: Said) -> None:
+    def _told_of(self, topic: str, channel: str, opened: _Opened, said: Said) -> None:
+        listener = opened.listener
         if isinstance(said, Done):
+            self.stored(topic, channel, opened.options)
             try:
                 understood(listener.opened, said.facts or {}, "OPEN")
             except ProtocolError as error:

@@ -144,8 +144,9 @@ class RemoteChannel(RemoteSettlement):
             self._wait_queue.fail_next(error)
 
     def refused(self, error: Exception) -> None:
-        """Raise `error` in every getter of the channel from now on."""
+        """Raise `error` in every getter of the channel from now on; no later owner opens it for them."""
         self.end_with(error)
+        self._topic.link.drop(self._topic.name, self.name, self)
         if not self._known.done():
             self._known.set_exception(error)
             self._known.exception()  # perhaps nobody asks

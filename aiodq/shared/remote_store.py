@@ -307,12 +307,10 @@ class RemoteStore:
             InvalidOptionError: other options were given for it before, in this process.
         """
         topic = self.topics.get(name)
-        if topic is None or isinstance(topic.error, QueueShutDown):
+        if topic is None or _is_over(f"topic {name!r}", topic, options, "await topic.configure(options)"):
             topic = self.topics[name] = RemoteTopic(self, name, options)
-        elif options is not None:
-            _refuse_others(f"topic {name!r}", topic.named, options, "await topic.configure(options)")
-            if topic.named is None:
-                topic.name_options(options)
+        elif options is not None and topic.named is None:
+            topic.name_options(options)
         return topic
 
     def engine(self, name: str) -> RemoteTopic:
@@ -326,13 +324,11 @@ class RemoteStore:
             InvalidOptionError: other options were given for it before, in this process.
         """
         channel = topic.channel_engines.get(name)
-        if channel is None or isinstance(channel.error, QueueShutDown):
+        what = f"channel {name!r} of topic {topic.name!r}"
+        if channel is None or _is_over(what, channel, options, "await channel.configure(options)"):
             channel = topic.open_channel(name, options)
-        elif options is not None:
-            what = f"channel {name!r} of topic {topic.name!r}"
-            _refuse_others(what, channel.named, options, "await channel.configure(options)")
-            if channel.named is None:
-                topic.name_channel_options(channel, options)
+        elif options is not None and channel.named is None:
+            topic.name_channel_options(channel, options)
         return channel
 
     def forget(self, name: str) -> None:
@@ -442,6 +438,19 @@ class RemoteStore:
         finally:
             self._kept_open = None
             self.threads.shutdown(wait=False)
+
+
+def _is_over(what: str, known: RemoteTopic | RemoteChannel, options: Options | None, how: str) -> bool:
+    """Return whether a topic or channel was deleted or refused, so that it is to be opened anew.
+
+    Raises:
+        InvalidOptionError: other options were given for it before.
+    """
+    if isinstance(known.error, QueueShutDown):
+        return True
+    if options is not None:
+        _refuse_others(what, known.named, options, how)
+    return known.error is not None
 
 
 def _refuse_others(what: str, before: Options | None, after: Options, how: str) -> None:

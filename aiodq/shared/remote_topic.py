@@ -124,6 +124,7 @@ class RemoteTopic:
     def refused(self, error: Exception) -> None:
         """Make the topic unusable, as the owner refuses to open it or it was deleted."""
         self.error = self.error or error
+        self.link.drop(self.name, "", self)
         if not self._known.done():
             self._known.set_exception(error)
             self._known.exception()  # perhaps nobody asks
@@ -258,8 +259,17 @@ class RemoteTopic:
         channel.go_by(options)
         content = channel_options(options)
         self.link.name(self.name, channel.name, content)
-        asking = self.link.call("name", {"options": content}, topic=self.name, channel=channel.name)
-        self._do(asking, channel.refused)
+        self._do(self._name_channel(channel.name, content), channel.refused)
+
+    async def _name_channel(self, name: str, content: Mapping[str, Any]) -> None:
+        await self.link.call("name", {"options": content}, topic=self.name, channel=name)
+        await self.link.call("refresh", topic=self.name, channel=name)  # it waits until they are on disk
+        self.link.stored(self.name, name, content)
+
+    def keep_channel_options(self, name: str, content: Mapping[str, Any]) -> None:
+        """Note a channel's options that an owner has stored."""
+        self.link.name(self.name, name, content)
+        self.link.stored(self.name, name, content)
 
     def _do(self, asking: Coroutine[Any, Any, object], refused: Callable[[Exception], None]) -> None:
         """Send a request that nobody waits for; if the owner refuses it, `refused` is called with the error."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,13 +15,17 @@ from tests.shared.support import PATIENCE, QUICK
 if TYPE_CHECKING:
     from pathlib import Path
 
+THREE = aiodq.ChannelOptions(max_attempts=3)
+FIVE = aiodq.ChannelOptions(max_attempts=5)
+MOST_5 = aiodq.StoreOptions(sync="os", max_messages=5)
+
 
 async def three(stack: AsyncExitStack, path: Path) -> list[aiodq.Store]:
     """Give a store to three processes in one, the first of which owns it."""
     return [await stack.enter_async_context(aiodq.open(path, QUICK, mode="shared")) for _ in range(3)]
 
 
-def opened(store: aiodq.Store) -> dict[tuple[str, str], object]:
+def opened(store: aiodq.Store) -> dict[tuple[str, str], Any]:
     """Return what a process has every later owner open."""
     return store._store_engine.link._opened  # type: ignore[attr-defined, no-any-return]  # it stands in its place
 
@@ -41,3 +46,63 @@ async def test_a_channel_that_one_process_deleted_does_not_come_back_with_the_ne
         assert ("jobs", "c") not in opened(other)
     async with aiodq.open(tmp_path / "s") as alone:
         assert alone.topic("jobs").channels() == ["d"]
+
+
+@pytest.mark.parametrize("named", ["at once", "later"])
+async def test_options_that_were_changed_since_hold_with_the_next_owner(tmp_path: Path, named: str) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
+        stores = await three(stack, tmp_path / "s")
+        for store in stores:
+            if named == "later":
+                await store.topic("jobs").channel("c").refresh()
+            await store.topic("jobs").channel("c", THREE).refresh()
+            while opened(store)["jobs", "c"].options:
+                await asyncio.sleep(0.002)
+        changed = stores[1].topic("jobs").channel("c")
+        await changed.configure(FIVE)
+        await stores[0].aclose()
+        for store in stores[1:]:
+            channel = store.topic("jobs").channel("c")
+            await channel.refresh()
+            assert channel.options.max_attempts == 5
+
+
+async def test_options_of_what_is_in_memory_only_are_told_the_next_owner(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
+        owner, store, _ = await three(stack, tmp_path / "s")
+        channel = store.topic("jobs").channel("c#ephemeral", THREE)
+        await channel.refresh()
+        await owner.aclose()
+        await channel.refresh()
+        assert channel.options.max_attempts == 3
+
+
+async def test_options_that_were_refused_do_not_win_with_the_next_owner(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
+        owner, other, wrong = await three(stack, tmp_path / "s")
+        for store in (owner, other):
+            await store.topic("jobs", MOST_5).channel("c", THREE).refresh()
+        refused = wrong.topic("jobs")
+        with pytest.raises(aiodq.InvalidOptionError, match="max_attempts"):
+            await refused.channel("c", FIVE).refresh()
+        assert opened(wrong).keys() == {("jobs", "")}
+        with pytest.raises(aiodq.InvalidOptionError, match="max_attempts=5 in this process"):
+            refused.channel("c", aiodq.ChannelOptions(max_attempts=7))
+        channel = refused.channel("c")
+        await channel.refresh()
+        assert channel.options.max_attempts == 3
+        await owner.aclose()
+        for store in (other, wrong):
+            await store.topic("jobs").channel("c").refresh()
+            assert store.topic("jobs").channel("c").options.max_attempts == 3
+
+
+async def test_a_topic_whose_options_were_refused_is_opened_by_the_next_who_names_none(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
+        owner, wrong, _ = await three(stack, tmp_path / "s")
+        await owner.topic("jobs", MOST_5).put(b"x")
+        with pytest.raises(aiodq.InvalidOptionError, match="max_messages"):
+            await wrong.topic("jobs", replace(MOST_5, max_messages=6)).settle_in()
+        assert not opened(wrong)
+        assert await wrong.topic("jobs").put(b"y") == 1
+        assert wrong.topic("jobs").options.max_messages == 5
