@@ -483,6 +483,8 @@ class Link:
     def _told_stalled(self) -> None:
         said = stalled(self._directory, self.owner_pid)
         self.failure = error_of(said)
+        for state in self._topics.values():
+            state.fail_behind(self.failure)  # before those that were sent, or they would take their places
         for request, (then, patient) in list(self._answers.items()):
             if not patient:
                 del self._answers[request]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -35,3 +36,10 @@ class TopicPuts:
         self.sequence = 0
         self.pending: dict[int, Putting] = {}
         self.behind: deque[Putting] = deque()
+
+    def fail_behind(self, error: Exception) -> None:
+        """Tell an error to puts that were never sent."""
+        behind = list(self.behind)
+        self.behind.clear()
+        for put in behind:
+            put.told(copy(error))

@@ -19,6 +19,7 @@ from aiodq.shared import link
 from aiodq.shared import owner as owner_module
 from aiodq.shared.place import Place
 from aiodq.shared.rendezvous import connect
+from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.storage.store_layout import CLIENTS, SOCKET
 from aiodq.testing import WatchedFileSystem
 from aiodq.wire.packets import Hello, Open, Ping, Want
@@ -92,6 +93,26 @@ async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(
                         await asyncio.sleep(0.01)
             assert await queue.put(b"y") in {1, 2}
             assert not message.held
+
+
+async def test_all_who_put_are_told_at_once_that_the_owner_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "_STALL", 0.5)
+    command = [sys.executable, "-m", "tests.shared.child", str(tmp_path / "s"), "p", "1"]
+    with killed_at_last(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert await asyncio.to_thread(child.stdout.readline) == "0 0\n"
+        async with aiodq.open(tmp_path / "s", mode="client") as store, asyncio.timeout(PATIENCE):
+            topic = store.topic(TOPIC)
+            await topic.settle_in()
+            child.send_signal(signal.SIGSTOP)
+            putting = [asyncio.create_task(topic.put_many([b"x"])) for _ in range(5 * MOST_PENDING)]
+            await asyncio.wait(putting, return_when=asyncio.FIRST_COMPLETED)
+            _, waiting = await asyncio.wait(putting, timeout=0.05)
+            child.send_signal(signal.SIGCONT)
+            assert not waiting
+            assert {type(each.exception()) for each in putting} == {aiodq.OwnerStalledError}
 
 
 async def test_a_store_that_fails_is_opened_anew_and_the_put_counts_once(tmp_path: Path) -> None:
