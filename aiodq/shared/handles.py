@@ -232,8 +232,12 @@ class SharedTopic(Topic):
         self._remote.check()
         await self._remote.put_buffer.settled()
         await self._remote.known()
-        asking = self._remote.link.result(name, read, arguments, topic=self.name, once=once)
-        return await asyncio.shield(asyncio.ensure_future(asking))
+        try:
+            asking = self._remote.link.result(name, read, arguments, topic=self.name, once=once)
+            return await asyncio.shield(asyncio.ensure_future(asking))
+        except QueueShutDown:
+            await self._remote.look_whether_deleted()
+            raise
 
     async def sync(self) -> None:
         """See `Topic.sync`."""

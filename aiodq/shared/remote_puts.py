@@ -96,6 +96,10 @@ class PuttingTopic(Protocol):
         """Note that messages of this process are in the log."""
         ...
 
+    def find_out(self, then: Callable[[], None]) -> None:
+        """Ask whether the topic was deleted, as the owner has refused something; then call `then`."""
+        ...
+
 
 class RemotePuts:
     """The counterpart of `PutBuffer`: it accepts messages, and sends those of one turn of the loop together.
@@ -316,6 +320,13 @@ class RemotePuts:
 
     def _told(self, part: Part, number: int, found: range | Exception) -> None:
         """Handle the outcome of a part."""
+        if isinstance(found, QueueShutDown) and self._topic.usable and not self.shut:
+            # Its waiters may open the topic anew, if it was deleted. A drain leaves it as it is.
+            self._topic.find_out(partial(self._tell, part, number, found))
+        else:
+            self._tell(part, number, found)
+
+    def _tell(self, part: Part, number: int, found: range | Exception) -> None:
         if isinstance(found, Exception):
             part.fail(found)
         else:

@@ -149,6 +149,22 @@ class RemoteTopic:
         for channel in self.channel_engines.values():
             channel.counts.placed(offsets)
 
+    def find_out(self, then: Callable[[], None]) -> None:
+        """See `PuttingTopic`."""
+        task = self.loop.create_task(self.look_whether_deleted())
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        task.add_done_callback(lambda _: then())
+
+    async def look_whether_deleted(self) -> None:
+        """Make the topic unusable if the owner says that it was deleted, so that it can be opened anew."""
+        try:
+            await self.link.call("view", topic=self.name, once=True)
+        except QueueShutDown as error:
+            self.refused(error)
+        except AiodqError:
+            return  # nobody knows; the next refusal asks again
+
     # --- calls from handles
 
     @property

@@ -17,7 +17,7 @@ from aiodq.shared.refusals import Refusals
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Ack, Call, Done, Fail, Gone, Ping, Pong, Put, Txn, Want
 from aiodq.wire.payload import Range
-from tests.shared.support import QUICK, TIME, RawClient, owned, two, until
+from tests.shared.support import PATIENCE, QUICK, TIME, RawClient, owned, two, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,3 +149,30 @@ async def test_of_what_came_together_only_what_was_taken_away_is_not_handed_out(
             left = channel._channel_engine.take_run(10, owner)
         assert [message.body for message in [first, *left]] == [b"0", b"1", b"4", b"5", b"6", b"7"]
         assert len(engine._ready) == 0
+
+
+@pytest.mark.parametrize("how", ["put", "sync"])
+async def test_a_topic_that_another_process_deleted_can_be_put_into_anew(tmp_path: Path, how: str) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        topic = client.topic("jobs")
+        await topic.put(b"old")
+        await owner.delete_topic("jobs")
+        with pytest.raises(aiodq.QueueShutDown, match="deleted"):
+            await (topic.put(b"x") if how == "put" else topic.sync())
+        assert await client.topic("jobs").put(b"new") == 0
+        with pytest.raises(aiodq.QueueShutDown, match="deleted"):
+            await topic.put(b"x")
+        assert [message.body async for message in owner.topic("jobs").scan()] == [b"new"]
+
+
+async def test_puts_that_a_drain_refuses_delete_no_topic(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        await queue.put(b"x")
+        message = await queue.get()
+        assert await owner.drain(0.05) is False
+        with pytest.raises(aiodq.QueueShutDown, match="shut down"):
+            await queue.put(b"y")
+        await message.ack()
+        await queue.refresh()
+        assert queue.depth == 0
