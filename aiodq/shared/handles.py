@@ -7,6 +7,7 @@ look into an engine are overridden here.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from aiodq.acking import ack_all
@@ -47,7 +48,7 @@ from aiodq.topic import Topic
 from aiodq.values import check_offset, check_position, check_scan, check_whole, span_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
@@ -65,6 +66,28 @@ T = TypeVar("T")
 __all__ = ["SharedChannel", "SharedQueue", "SharedStore", "SharedTopic"]
 
 
+async def _to_its_end(asking: Coroutine[Any, Any, T], then: Callable[[], None] | None = None) -> T:
+    """Wait for a change, and have `then` note that it was made.
+
+    Cancellation: it is made and noted all the same.
+    """
+
+    async def noted() -> T:
+        result = await asking
+        if then is not None:
+            then()
+        return result
+
+    task = asyncio.ensure_future(noted())
+    task.add_done_callback(_retrieve)
+    return await asyncio.shield(task)
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # perhaps nobody waits any more
+
+
 class SharedChannel(Channel):
     """A channel of a shared store: the consumers of all processes share its messages."""
 
@@ -76,16 +99,26 @@ class SharedChannel(Channel):
         self._remote = channel
 
     async def _call(
+        self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, once: bool = False,
+        then: Callable[[], None] | None = None,
+    ) -> T:  # fmt: skip
+        """Have the owner change the channel, after everything accepted here before; `then` notes that it did.
+
+        Cancellation: it is done all the same.
+        """
+        self.check()
+        return await _to_its_end(self._ask(name, read, arguments, once=once), then)
+
+    async def _ask(
         self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, once: bool = False
     ) -> T:  # fmt: skip
-        """Have the owner run a call on the channel, after everything accepted here before."""
+        """Ask the owner about the channel, after everything accepted here before."""
         self.check()
         await self._remote_topic.put_buffer.settled()
         await self._remote.known()
-        asking = self._remote_topic.link.result(
+        return await self._remote_topic.link.result(
             name, read, arguments, topic=self._remote_topic.name, channel=self.name, once=once
         )
-        return await asyncio.shield(asyncio.ensure_future(asking))
 
     async def refresh(self) -> None:
         """See `Channel.refresh`."""
@@ -158,7 +191,7 @@ class SharedChannel(Channel):
     async def _deferred_messages(self) -> AsyncIterator[DeferredMessage]:
         history = History(self._remote_topic)
         first = 0
-        while page := await self._call("deferred", read_rows, {"from": first}):
+        while page := await self._ask("deferred", read_rows, {"from": first}):
             first += len(page)
             for offset, due, attempts in page:
                 batch = await history.batch_at(offset)
@@ -173,7 +206,7 @@ class SharedChannel(Channel):
 
     async def peek(self) -> Message | None:
         """See `Channel.peek`."""
-        offset = await self._call("peek", read_offset)
+        offset = await self._ask("peek", read_offset)
         if offset is None:
             return None
         batch = await History(self._remote_topic).batch_at(offset)
@@ -181,7 +214,7 @@ class SharedChannel(Channel):
 
     async def join(self) -> None:
         """See `Channel.join`."""
-        await self._call("join", read_nothing)
+        await self._ask("join", read_nothing)
 
     async def purge(self) -> int:
         """See `Channel.purge`."""
@@ -197,10 +230,14 @@ class SharedChannel(Channel):
         """See `Channel.configure`."""
         check_channel_options(options, "await channel.configure({})", optional=False)
         check_dead_letter(self._remote_topic.name, options)
-        await self._call("configure", read_nothing, {"options": channel_options(options)})
-        self._remote.named = options
-        self._remote.go_by(options)
-        self._remote_topic.keep_channel_options(self.name, channel_options(options))
+        content = channel_options(options)
+
+        def then() -> None:
+            self._remote.named = options
+            self._remote.go_by(options)
+            self._remote_topic.keep_channel_options(self.name, content)
+
+        await self._call("configure", read_nothing, {"options": content}, then=then)
 
     def pause(self) -> Awaitable[None]:
         """See `Channel.pause`."""
@@ -226,15 +263,25 @@ class SharedTopic(Topic):
         self._remote = topic
 
     async def _call(
+        self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, once: bool = False,
+        then: Callable[[], None] | None = None,
+    ) -> T:  # fmt: skip
+        """Have the owner change the topic, after everything accepted here before; `then` notes that it did.
+
+        Cancellation: it is done all the same.
+        """
+        self._remote.check()
+        return await _to_its_end(self._ask(name, read, arguments, once=once), then)
+
+    async def _ask(
         self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, once: bool = False
     ) -> T:  # fmt: skip
-        """Have the owner run a call on the topic, after everything accepted here before."""
+        """Ask the owner about the topic, after everything accepted here before."""
         self._remote.check()
         await self._remote.put_buffer.settled()
         await self._remote.known()
         try:
-            asking = self._remote.link.result(name, read, arguments, topic=self.name, once=once)
-            return await asyncio.shield(asyncio.ensure_future(asking))
+            return await self._remote.link.result(name, read, arguments, topic=self.name, once=once)
         except QueueShutDown:
             await self._remote.look_whether_deleted()
             raise
@@ -248,10 +295,14 @@ class SharedTopic(Topic):
     async def configure(self, options: StoreOptions) -> None:
         """See `Topic.configure`."""
         check_store_options(options, "await topic.configure({})", optional=False)
-        await self._call("configure", read_nothing, {"options": topic_options(options)})
-        self._remote.named = options
-        self._remote.go_by(options)
-        self._remote.link.name(self.name, "", topic_options(options))
+        content = topic_options(options)
+
+        def then() -> None:
+            self._remote.named = options
+            self._remote.go_by(options)
+            self._remote.link.name(self.name, "", content)
+
+        await self._call("configure", read_nothing, {"options": content}, then=then)
 
     def channel(self, name: str, options: ChannelOptions | None = None) -> SharedChannel:
         """See `Topic.channel`. If the owner uses other options, the first use raises."""
@@ -269,7 +320,9 @@ class SharedTopic(Topic):
     async def delete_channel(self, name: str) -> None:
         """See `Topic.delete_channel`."""
         check_name(name, "channel")
-        await self._call("delete_channel", read_nothing, {"channel": name})
+        await self._call("delete_channel", read_nothing, {"channel": name}, then=partial(self._deleted, name))
+
+    def _deleted(self, name: str) -> None:
         self._remote.link.forget(self.name, name)
         channel = self._remote.channel_engines.pop(name, None)
         if channel is not None:
@@ -300,7 +353,7 @@ class SharedTopic(Topic):
 
     async def offset_at(self, moment: datetime) -> int:
         """See `Topic.offset_at`."""
-        return await self._call("offset_at", read_number, {"ns": time_ns(moment)})
+        return await self._ask("offset_at", read_number, {"ns": time_ns(moment)})
 
     async def settle_in(self) -> None:
         """See `Topic.settle_in`."""
@@ -388,8 +441,7 @@ class SharedStore(Store):
         check_name(name)
         self._remote.check()
         asking = self._remote.link.call("delete_topic", {"topic": name})
-        await asyncio.shield(asyncio.ensure_future(asking))
-        self._remote.forget(name)
+        await _to_its_end(asking, partial(self._remote.forget, name))
 
     async def requeue_dead(
         self, topic: str, *, where: Callable[[Message], bool] | None = None, limit: int | None = None

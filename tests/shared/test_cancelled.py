@@ -1,0 +1,64 @@
+"""Calls whose caller is cancelled: what changes something is done all the same, and a question is no longer asked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from tests.shared.support import PATIENCE, QUICK, two, until
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+    from typing import Any
+
+EIGHT = aiodq.ChannelOptions(max_attempts=8)
+
+
+def change(what: str, store: aiodq.Store) -> Coroutine[Any, Any, object]:
+    """Return a call that changes something."""
+    topic = store.topic("jobs")
+    match what:
+        case "seek":
+            return topic.channel("c").seek("latest")
+        case "purge":
+            return topic.purge()
+        case "configure":
+            return topic.channel("c").configure(EIGHT)
+        case "delete_channel":
+            return topic.delete_channel("c")
+    return store.delete_topic("jobs")
+
+
+def changed(what: str, owner: aiodq.Store, client: aiodq.Store) -> bool:
+    """Return whether both processes know of it."""
+    stores = owner, client
+    if what == "delete_topic":
+        return all("jobs" not in store.topics() for store in stores)
+    if what == "delete_channel":
+        known = client._store_engine.topics["jobs"].channel_engines
+        return "c" not in owner.topic("jobs").channels() and "c" not in known
+    channels = [store.topic("jobs").channel("c") for store in stores]
+    if what == "configure":
+        return channels[1].options == EIGHT
+    return channels[1].depth == 0
+
+
+@pytest.mark.parametrize("what", ["seek", "purge", "configure", "delete_channel", "delete_topic"])
+async def test_a_change_is_made_though_its_caller_is_cancelled_behind_a_put(tmp_path: Path, what: str) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        topic = client.topic("jobs")
+        await topic.put_many([b"x"] * 5)
+        await topic.channel("c", aiodq.ChannelOptions(start="earliest")).refresh()
+        putting = asyncio.ensure_future(topic.put(b"y"))
+        await asyncio.sleep(0)
+        changing = asyncio.ensure_future(change(what, client))
+        await asyncio.sleep(0)
+        changing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await changing
+        await asyncio.gather(putting, return_exceptions=True)
+        await until(lambda: changed(what, owner, client))
