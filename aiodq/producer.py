@@ -54,7 +54,7 @@ class Producer:
             body: the message: `bytes`, `bytearray` or `memoryview`; text as `text.encode()`.
             tag: a short text that channels may filter by, up to 64 KiB; None for none.
             key: bytes that name what the message is about, up to 1 MiB; None for none.
-            headers: text by text, up to 1 MiB in all; None for none.
+            headers: text by text, up to 1 MiB in all, but not `aiodq-for`, aiodq's own; None for none.
             delay: seconds, or a `timedelta`, before which it is not delivered; the due time is kept on disk.
             ttl: seconds, or a `timedelta`, counted from now, after which nobody gets it any more: it is settled then,
                 wherever it is in the backlog, or a dead letter. What is in hand by then stays so.
@@ -211,7 +211,7 @@ class Producer:
             body: the message: `bytes`, `bytearray` or `memoryview`; text as `text.encode()`.
             tag: a short text that channels may filter by, up to 64 KiB; None for none.
             key: bytes that name what the message is about, up to 1 MiB; None for none.
-            headers: text by text, up to 1 MiB in all; None for none.
+            headers: text by text, up to 1 MiB in all, but not `aiodq-for`, aiodq's own; None for none.
             delay: seconds, or a `timedelta`, before which it is not delivered; the due time is kept on disk.
             ttl: seconds, or a `timedelta`, counted from now, after which it is not delivered any more.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.dead_letters import HEADERS
 from aiodq.engine.channel.message_lease import MessageLease
+from aiodq.engine.put_batch import Draft
 from aiodq.handlers import chooses
 from aiodq.message import message_of
 from aiodq.transaction import Transaction
@@ -105,10 +105,9 @@ class _Office:
                 transaction.ack_many(held)
                 for letter in held:
                     kept = {name: text for name, text in letter.headers.items() if name not in HEADERS}
-                    target = {FOR: letter.headers[_CHANNEL]}
-                    transaction.put(
-                        letter.headers[_TOPIC], letter.body, tag=letter.tag, key=letter.key, headers=kept | target
-                    )
+                    channel, origin = letter.headers[_CHANNEL], letter.headers[_TOPIC]
+                    draft = Draft(b"", letter.tag, letter.key, kept)
+                    transaction._put_for(channel, origin, letter.body, draft)  # noqa: SLF001 - the header is aiodq's
         except BaseException:
             for letter in held:
                 letter._given_back(None)  # noqa: SLF001 - as a block of its own would

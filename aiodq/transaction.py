@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
+from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.put_batch import OVERHEAD, Draft
 from aiodq.engine.transactions.group_committer import HeldAck, held_runs
 from aiodq.engine.transactions.task_transactions import Joinable
@@ -251,6 +252,13 @@ class Transaction(AsyncBlock):
             self._cost = cost
             messages += added
             self._puts[topic] = engine, messages
+
+    def _put_for(self, channel: str, topic: str, body: bytes, draft: Draft) -> None:
+        """Put a message with the labels of a draft, for one channel alone; `aiodq.requeue` asks."""
+        self._put(topic, (body,), draft)
+        messages = self._puts[topic][1]
+        accepted, stored = messages[-1]
+        messages[-1] = accepted._replace(headers={**(accepted.headers or {}), FOR: channel}), stored
 
     def _check(self) -> None:
         self._host.check()

@@ -21,6 +21,8 @@ __all__ = ["check_bodies", "check_headers", "check_labels", "checked", "no_body"
 _LONGEST_TAG: Final = 1 << 16
 _LONGEST_KEY: Final = 1 << 20
 _MOST_HEADERS: Final = 1 << 16
+_FOR: Final = "aiodq-for"
+"""See `aiodq.engine.channel.addressed`, which is above this."""
 
 
 def checked(draft: Draft, now_ns: Callable[[], int]) -> Accepted:
@@ -36,6 +38,11 @@ def checked(draft: Draft, now_ns: Callable[[], int]) -> Accepted:
     key = None if key is None else bytes(key)
     if headers:
         headers = check_headers(headers)
+        if _FOR in headers:
+            raise InvalidMessageError(
+                f"the header {_FOR!r} says which channel a requeued letter is for, and is aiodq's own: choose another "
+                "name, which does not begin with 'aiodq-'"
+            )
     wait, life = span_ns(draft.delay, "delay"), span_ns(draft.ttl, "ttl")
     now = now_ns() if wait or life is not None else 0
     return Accepted(tag, key, headers, now + wait if wait else 0, 0 if life is None else now + life)

@@ -200,3 +200,22 @@ async def test_in_a_transaction_it_is_refused(store: aiodq.Store) -> None:
         async with store.transaction():
             await store.requeue_dead("dead")
     assert counts(letters) == (1, 0, 0)
+
+
+async def test_nobody_else_puts_a_message_for_one_channel_alone(store: aiodq.Store) -> None:
+    jobs = store.queue("jobs")
+    headers = {"aiodq-for": "other"}
+    for put in (
+        lambda: jobs.put(b"x", headers=headers),
+        lambda: jobs.put_many([b"x"], headers=headers),
+        lambda: jobs.put_many([b"y", aiodq.Draft(b"x", headers=headers)]),
+    ):
+        with pytest.raises(aiodq.InvalidMessageError, match=r"'aiodq-for' .* aiodq's own"):
+            await put()
+    with pytest.raises(aiodq.InvalidMessageError):
+        jobs.put_nowait(b"x", headers=headers)
+    async with store.transaction() as tx:
+        with pytest.raises(aiodq.InvalidMessageError):
+            tx.put("jobs", b"x", headers=headers)
+    await jobs.put(b"x", headers={"aiodq-topic": "of a letter that somebody hands on"})
+    assert ready(jobs) == [b"x"]
