@@ -165,12 +165,14 @@ class Session:
 
     def _start(self, doing: Coroutine[Any, Any, Done], request: int) -> None:
         """Run something that takes longer, and answer."""
-        self._begin(self._answered(doing, request))
+        # A task that is cancelled before its first turn has not begun to await it.
+        self._begin(self._answered(doing, request)).add_done_callback(lambda _: doing.close())
 
-    def _begin(self, doing: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(doing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _answered(self, doing: Awaitable[Done], request: int) -> None:
         try:

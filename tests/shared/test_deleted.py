@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import warnings
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,9 @@ from aiodq.format.columns import Columns
 from aiodq.shared import refusals
 from aiodq.shared.refusals import Refusals
 from aiodq.wire.frames import encode_messages
-from aiodq.wire.packets import Ack, Call, Done, Fail, Gone, Ping, Pong, Put, Txn, Want
+from aiodq.wire.packets import Ack, Call, Done, Fail, Gone, Open, Ping, Pong, Put, Txn, Want
 from aiodq.wire.payload import Range
+from aiodq.wire.stream import Packet
 from tests.shared.support import PATIENCE, QUICK, TIME, RawClient, owned, two, until
 
 if TYPE_CHECKING:
@@ -176,3 +178,17 @@ async def test_puts_that_a_drain_refuses_delete_no_topic(tmp_path: Path) -> None
         await message.ack()
         await queue.refresh()
         assert queue.depth == 0
+
+
+async def test_what_a_client_asked_last_is_given_up_quietly_when_it_goes_at_once(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (_, owner):
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        session = session_of(owner)
+        session.receive(Packet(Open(2, "jobs", "c", {}), 9))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            await session.end()
+            gc.collect()
+        assert not caught
+        await client.close()
