@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -62,3 +63,18 @@ async def test_a_change_is_made_though_its_caller_is_cancelled_behind_a_put(tmp_
             await changing
         await asyncio.gather(putting, return_exceptions=True)
         await until(lambda: changed(what, owner, client))
+
+
+async def test_a_join_that_times_out_leaves_no_error_that_nobody_retrieves(tmp_path: Path) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue = client.queue("jobs")
+        await queue.put(b"x")
+        await queue.refresh()
+        for _ in range(5):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(queue.join(), 0.01)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not reported
