@@ -51,7 +51,7 @@ _AGAIN: Final = 0.01
 """Seconds after which an owner that was about to end is asked again."""
 
 _RETRY: Final = 0.5
-"""Seconds until the next search for an owner, once all waiters were told that there is none."""
+"""Seconds until the next attempt, once all waiters were told that there is no owner, or of its error."""
 
 _LARGEST: Final = (64 << 20) - 4096
 """Most bytes of the frames of a put: an owner takes no larger packet."""
@@ -533,6 +533,11 @@ class Link:
         self._tell(error)
         if self._wire is not None:
             self._wire.close()
+
+    def again(self) -> None:
+        """Introduce this process anew in a moment, as the owner could not say what is held here."""
+        if self._wire is not None:
+            asyncio.get_running_loop().call_later(_RETRY, self._wire.close)
 
     def _tell(self, error: Exception) -> None:
         """Raise an error in all waiters, and in later callers until there is an owner again."""

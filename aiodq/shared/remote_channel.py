@@ -214,6 +214,9 @@ class RemoteChannel(RemoteSettlement):
         """Handle the owner's answer about which messages this process still holds."""
         facts = [said.facts or {} for said in answers if isinstance(said, Done)]
         if epoch != self._epoch or len(facts) != len(answers):
+            failed = [said for said in answers if isinstance(said, Fail)]
+            if epoch == self._epoch and self.error is None and not any(map(is_lost, failed)):
+                self._not_claimed(failed)
             return  # the next owner is asked again
         try:
             held = understood(partial(read_held, most=len(self._holdings)), facts, "RESUME")
@@ -221,6 +224,15 @@ class RemoteChannel(RemoteSettlement):
             self._topic.link.misunderstood(error)
         else:
             self.resumed(held)
+
+    def _not_claimed(self, failed: list[Fail]) -> None:
+        """Tell waiters why the owner could not say what is held, and ask it again later, unless the channel is gone."""
+        error = error_of(failed[0]) if failed else ProtocolError("this is no answer to RESUME")
+        if isinstance(error, QueueShutDown):
+            self.refused(error)
+        else:
+            self.tell(error)
+            self._topic.link.again()
 
     def _want(self, more: int = 0) -> None:
         wanted = self._got - len(self._ready) + self._waiting + self._ahead + more

@@ -11,6 +11,7 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
+from aiodq.shared.remote_errors import fail_of
 from aiodq.shared.rendezvous import listen
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import (
@@ -141,6 +142,34 @@ async def test_who_settles_what_an_owner_says_nothing_of_is_told_in_words(tmp_pa
             await first.ack()
         with pytest.raises(aiodq.ProtocolError, match="this is no answer to RESUME"):
             await client.aclose()
+
+
+class Failing(Owner):
+    """Cannot read what is held, the first time it is asked."""
+
+    def _answers(self, said: Message, request: int, epoch: int) -> list[tuple[Message, int]]:
+        if isinstance(said, Resume) and epoch == 2:
+            return [(fail_of(aiodq.StorageError("Input/output error", "jobs/0.seg")), request)]
+        return super()._answers(said, request, epoch)
+
+
+async def test_what_an_owner_could_not_read_when_it_was_claimed_is_claimed_again(tmp_path: Path) -> None:
+    owner = Failing()
+    async with (
+        served(tmp_path / "s", owner),
+        asyncio.timeout(PATIENCE),
+        aiodq.open(tmp_path / "s", mode="client") as client,
+    ):
+        queue = client.queue("jobs")
+        first = await queue.get()
+        try:
+            await first.ack()
+        except aiodq.StorageError as error:
+            assert "Input/output error" in str(error)  # told, or repeated before anybody waits
+        second = await queue.get()
+        await second.ack()
+        await queue.sync()
+    assert (owner.epoch, sorted(owner.acked)) == (3, [(0, 7), (1, 101)])
 
 
 class Hasty(Owner):
