@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["MAKERS", "Message", "look_at", "message_of", "messages_of"]
 
 
+_NO_ATTEMPT: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+"""What ends whoever works on a message, whatever the message is."""
+
+
 class Message(StoredMessage, AsyncBlock):
     """A message handed to a consumer, in flight until it is settled.
 
@@ -349,9 +353,9 @@ class Message(StoredMessage, AsyncBlock):
         """Be ready again, as far as the message is in flight here still; its blocks, transactions and `consume` tell.
 
         Args:
-            error: what it was worked off with; any but an `Exception`, or None, counts as no attempt.
+            error: what it was worked off with; None, or what ends a task or the program, counts as no attempt.
         """
-        if isinstance(error, Exception):
+        if error is not None and not isinstance(error, _NO_ATTEMPT):
             self._failed(error)
         elif not self._settled:
             with suppress(NotInFlightError, QueueShutDown, StoreFailedError):

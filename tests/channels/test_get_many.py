@@ -84,3 +84,18 @@ async def test_a_time_to_live_goes_before_a_delay_after_a_seek(machine: Machine)
 
 def standing(channel: aiodq.Channel, expected: tuple[int, int, int]) -> bool:
     return counts(channel) == expected
+
+
+class Outcome(BaseException):
+    """What a test's own `fail` raises is such."""
+
+
+async def test_an_exception_of_a_kind_of_its_own_counts_as_an_attempt(machine: Machine) -> None:
+    async with machine.jobs(max_attempts=2) as jobs:
+        await jobs.put(b"a")
+        for _ in range(2):
+            with pytest.raises(Outcome):
+                async with await soon(jobs.get()):
+                    raise Outcome
+        assert jobs.depth == 0
+        assert jobs.stats().dead == 1

@@ -294,6 +294,7 @@ class PutBuffer:
         self.pending -= messages
         self.cost -= cost
         self.freed()
+        self._tell_of_the_end()
 
     def accept_committed(self, columns: Columns) -> asyncio.Future[range]:
         """Take in what a transaction has committed, whether there is room or not; the future gives the offsets."""
@@ -350,6 +351,10 @@ class PutBuffer:
         self.cost -= part.cost
         if self._waiting:
             self.freed()
+        self._tell_of_the_end()
+
+    def _tell_of_the_end(self) -> None:
+        """Wake those who wait for more where nothing comes any more."""
         if self.shut and not self.pending:
             for channel_engine in self._engine.channel_engines.values():
                 channel_engine.wake()
