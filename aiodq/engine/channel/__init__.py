@@ -1,1 +1,1 @@
-"""One channel of a topic: delivery, settlement, what is journaled of it."""
+"""One channel of a topic: delivery, settlement, and what is journaled of them."""

@@ -1,4 +1,4 @@
-"""The metadata persister: journals and checkpoints of channels, descriptions, deletions. One thing at a time."""
+"""The metadata persister of a topic: writes journals, checkpoints, descriptions and deletions, one after the other."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["AckPersister", "Job", "fold_all"]
 
 _FOLD_AT: Final = 32_768
 _LULL: Final = 0.01
-"""Seconds that acks nobody waits for may gather before they are written."""
+"""Seconds for which acks that nobody waits for gather before they are written."""
 
 _PIECE: Final = 1000
-"""So many ranges of acks, and so many requeues, are written in one turn of the loop: about two milliseconds."""
+"""The ranges of acks, and the requeues, written in one turn of the loop: about two milliseconds."""
 
 _RETRY: Final = 0.25
 
@@ -42,7 +42,7 @@ class Job:
     Attributes:
         work: done in a thread.
         report: called on the loop with the result, or with None and the error.
-        acks_first: everything settled so far has to be durable before.
+        acks_first: everything settled so far has to be durable before it.
     """
 
     work: Callable[[], object]
@@ -51,7 +51,7 @@ class Job:
 
 
 class AckPersister:
-    """One per topic."""
+    """The metadata persister of one topic."""
 
     def __init__(
         self,
@@ -62,13 +62,13 @@ class AckPersister:
         *,
         durable: bool,
     ) -> None:
-        """Keep the files of a topic.
+        """Start with nothing to write.
 
         Args:
-            syncs: what waits for a sync, and the threads.
+            syncs: the sync backend, and the threads.
             wait_durable: returns when every message that may be acked is durable.
             timer: times the syncs.
-            written: told of each channel that has written what it settled.
+            written: told of each channel whose settlements were written.
             durable: whether acks are synced as soon as they are written, or left to `sync_all`.
         """
         self._threads = syncs.threads
@@ -89,7 +89,7 @@ class AckPersister:
         self.syncs: int = 0
 
     def settled(self, channel_engine: Settlement) -> None:
-        """Note that a channel has something to write; soon if somebody waits for it."""
+        """Note that a channel has something to write; it is written soon if somebody waits for it."""
         self._dirty[channel_engine.name] = channel_engine
         if channel_engine.ack_waiters:
             self._urgent.set()
@@ -98,15 +98,15 @@ class AckPersister:
             self._jobs.put_nowait(None)
 
     def note(self, channel_engine: Settlement) -> None:
-        """Note that a channel has something to write whenever others do: it is durable elsewhere so far."""
+        """Note that a channel has something to write together with others: it is already durable elsewhere."""
         self._dirty[channel_engine.name] = channel_engine
 
     def write_now(self, channel_engine: Settlement) -> None:
-        """Write what a channel has to say, on the caller's time; it is synced when something else of it is.
+        """Write what a channel has unwritten, on the caller's time; it is synced with the channel's next sync.
 
-        Where that cannot be done (a full disk) it is tried again: consuming goes on, as that is what makes room. And
-        where a thread writes the journal this very moment, it is written right after, or with the next call, whichever
-        is first: the loop waits for no thread.
+        If it cannot be written (a full disk), it is retried later: consuming goes on, as that makes room. If a thread
+        is writing the journal at this moment, it is written right afterwards or with the next call, whichever is first:
+        the loop waits for no thread.
         """
         if channel_engine.name in self._held and channel_engine.name not in self._busy:
             return
@@ -120,7 +120,7 @@ class AckPersister:
             self._unsynced[channel_engine.name] = channel_engine
 
     def submit(self, job: Job) -> None:
-        """Do this after what was submitted before."""
+        """Do a job after those submitted before."""
         if self._over is not None:
             job.report(None, self._over)
             return
@@ -128,7 +128,7 @@ class AckPersister:
         self._jobs.put_nowait(job)
 
     async def run(self) -> None:
-        """Work."""
+        """Do the jobs, one after the other."""
         while True:
             job = await self._jobs.get()
             if job is None:
@@ -157,14 +157,14 @@ class AckPersister:
             job.report(result, None)
 
     def fail(self, error: Exception) -> None:
-        """Tell whoever waits for what will not be done, and whoever asks for more."""
+        """Fail the jobs that will not be done, and those submitted later."""
         self._over = error
         jobs = [self._jobs.get_nowait() for _ in range(self._jobs.qsize())]
         tell_all(error, [partial(job.report, None) for job in jobs if job is not None])
 
     @property
     def unsynced(self) -> bool:
-        """Whether something was written that is not synced, or is about to be."""
+        """Whether something was written and not synced, or is about to be."""
         return bool(self._unsynced) or self._flush_queued
 
     async def _lull(self) -> None:
@@ -173,7 +173,7 @@ class AckPersister:
                 await self._urgent.wait()
 
     async def flush(self, *, sync: bool) -> None:
-        """Write what channels have to say, and have it synced where asked.
+        """Write what channels have unwritten, and sync it if asked to.
 
         Raises:
             StoreFailedError: a sync failed.
@@ -206,10 +206,10 @@ class AckPersister:
             await self._gather(sum(len(waiters) for _, waiters in waiting))
 
     async def _gather(self, told: int) -> None:
-        """Let those who were just told ack again before the next write, where not more than they wait for it already.
+        """Let the tasks just told ack again before the next write, unless more than they are waiting for it already.
 
-        Else they would go on in two groups that wait for each other's syncs: as `GroupCommit.synced` has it for puts.
-        In one turn of the loop they are told and get the next message, or, where `get` gives way to others, in two.
+        Otherwise they would split into two groups that wait for each other's syncs (see `GroupCommit.synced` for puts).
+        They are told and get the next message within one turn of the loop, or within two if `get` gives way to others.
         """
         for _ in range(_TURNS_TO_GATHER):
             if not 0 < sum(len(channel_engine.ack_waiters) for channel_engine in self._dirty.values()) <= told:
@@ -217,7 +217,7 @@ class AckPersister:
             await asyncio.sleep(0)
 
     def _not_written(self, waiting: list[tuple[Settlement, list[asyncio.Future[None]]]], raised: BaseException) -> None:
-        """Tell who waits for their acks, or, where the store is about to stop, let them wait to be told of that."""
+        """Fail those who wait for their acks; if the store is about to stop, keep them waiting to be told of that."""
         error = self._over or (raised if isinstance(raised, AiodqError) else None)
         for channel_engine, waiters in waiting:
             if error is None:
@@ -227,15 +227,15 @@ class AckPersister:
                     settle(waiter, None, error)
 
     async def _wake(self, channel_engines: list[Settlement]) -> None:
-        """Have journals opened off the loop that were closed while they were idle."""
+        """Open off the loop the journals that were closed while idle."""
         for channel_engine in channel_engines:
             if channel_engine.journal is not None and not channel_engine.journal.ready:
-                # What cannot be opened says so when it is written.
+                # One that cannot be opened reports that when it is written.
                 with suppress(StorageError):
                     await self._threads.call(channel_engine.journal.wake)
 
     async def _keep_up(self, channel_engine: Settlement) -> None:
-        """Have room for the next acks. A reserve that stays scant is on a full disk, where only a fold makes room."""
+        """Make room for the next acks. A reserve that stays scant is on a full disk, where only a fold makes room."""
         journal = channel_engine.journal
         if journal is None:
             return
@@ -253,18 +253,18 @@ class AckPersister:
         self._unsynced = {}
         if not journals:
             return
-        # INVARIANT: no ack is durable of a message that is not. A transaction's may yet lie in its own file only,
-        # and come into the log under the same offset once more.
+        # INVARIANT: no ack is durable of a message that is not. A transaction's messages may still lie in its own file
+        # only, and be appended to the log at the same offsets again.
         await self._wait_durable()
         await self._syncs.sync_all(journals)
         self.syncs += len(journals)
 
     async def _write_all(self, channel_engine: Settlement) -> AiodqError | None:
-        """Write what a channel has to say by now, so much in a turn of the loop; what comes meanwhile may be left."""
+        """Write what a channel has unwritten by now, one piece per turn of the loop; later additions may wait."""
         error, state = self._write(channel_engine), channel_engine.state
         pieces = 0 if state is None else -(-state.unnoted // _PIECE)
         while pieces and error is None:
-            # CRASH: each piece is a block of its own, so some may be there and others not: nobody was told of any.
+            # CRASH: each piece is a block of its own, so some may be there and others not: no ack was confirmed yet.
             await asyncio.sleep(0)
             error = self._write(channel_engine)
             pieces -= 1
@@ -290,11 +290,11 @@ class AckPersister:
         return None
 
     def _put_off(self, channel_engine: Settlement, waiters: list[asyncio.Future[None]], error: AiodqError) -> None:
-        """Keep what could not be written for later. The settling stands; who waits learns that it is not durable."""
+        """Keep for later what could not be written. It stays settled; those who wait learn that it is not durable."""
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(error)
-        # Whoever needs all acks to be durable, a close for one, does not wait for the timer.
+        # A flush that needs all acks to be durable, such as that of a close, does not wait for the timer.
         self._dirty[channel_engine.name] = channel_engine
         asyncio.get_running_loop().call_later(_RETRY, self.settled, channel_engine)
 
@@ -309,30 +309,30 @@ class AckPersister:
         try:
             await self._threads.call(lambda: journal.fold(snapshot.image()))
         except DiskFullError as error:
-            # The journal stands as it was; what the image adds to it is said again.
+            # The journal stands as it was; the operations that the image would have replaced are written again.
             state.renote()
             self._put_off(channel_engine, [], error)
 
 
 def _tell(waiting: list[tuple[Settlement, list[asyncio.Future[None]]]]) -> None:
-    """Tell who waits that their acks are written: in the next turn of the loop they ask for their next messages."""
+    """Tell those who wait that their acks are written; in the next turn of the loop they ask for more messages."""
     for _, waiters in waiting:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
     for channel_engine, waiters in waiting:
         if waiters:
-            channel_engine.turn.begin()  # behind all of them: a clock may raise
+            channel_engine.turn.begin()  # after all of them: a clock may raise
 
 
 def fold_all(channel_engines: list[Settlement]) -> None:
-    """Leave checkpoints instead of journals, and close the files. Blocking; nothing else may use them."""
+    """Replace journals by checkpoints, and close the files. Blocking; nothing else may use them."""
     for channel_engine in channel_engines:
         journal, state = channel_engine.journal, channel_engine.state
         if journal is None or state is None:
             continue
         if journal.pending:
-            # On a full disk the journal stays as it is and holds the same.
+            # On a full disk the journal stays as it is and holds the same state.
             with suppress(DiskFullError):
                 journal.fold(state.image(*channel_engine.times()))
         channel_engine.journal = None

@@ -1,7 +1,7 @@
-"""Messages that are for one channel of their topic alone: dead letters that went back to where they came from.
+"""Messages addressed to one channel of their topic: dead letters that were put back where they came from.
 
-Such a message names its channel in a header of its own. The other channels settle it as soon as they see it, and who
-gets it does not see the header. A version that does not know it delivers the message to every channel.
+Such a message names its channel in a header of its own. The other channels settle it as soon as they see it, and the
+consumer does not see the header. A version that does not know the header delivers the message to every channel.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ FOR: Final = "aiodq-for"
 
 
 def addressed_in(batch: Batch) -> list[tuple[int, str]]:
-    """Return the offsets of such messages in a batch, each with its channel."""
+    """Return the offsets of addressed messages in a batch, each with its channel."""
     headers = batch.columns.headers
-    if headers is None or not any(map(contains, headers, repeat(FOR))):  # as a rule, and at the speed of C
+    if headers is None or not any(map(contains, headers, repeat(FOR))):  # the usual case, at the speed of C
         return []
     return [(offset, own[FOR]) for offset, own in enumerate(headers, batch.first) if FOR in own]
 
 
 def aimed_since(fs: FileSystem, log: TopicLog, since: int) -> list[tuple[int, str]]:
-    """Return such messages of a log from an offset on, as `addressed_in`. Blocking.
+    """Return the addressed messages of a log from an offset on, as `addressed_in` does. Blocking.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -46,5 +46,5 @@ def aimed_since(fs: FileSystem, log: TopicLog, since: int) -> list[tuple[int, st
 
 
 def shown(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return a message's headers as whoever gets it sees them."""
+    """Return a message's headers as its consumer sees them."""
     return {name: text for name, text in headers.items() if name != FOR} if FOR in headers else headers

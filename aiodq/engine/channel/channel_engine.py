@@ -1,4 +1,4 @@
-"""A channel's end of a topic: its state, the messages in memory, and those who wait for them."""
+"""The engine of a channel: its state, the messages in memory, and the getters that wait for them."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ __all__ = ["ChannelEngine"]
 M = TypeVar("M")
 
 _MOST_AT_ONCE: Final = 100
-"""So many messages that are dead or expired are settled in a turn of the loop."""
+"""The most messages that are out of attempts or expired to be settled in one turn of the loop."""
 
 
 class ChannelEngine(Settlement, Generic[M]):
-    """One channel.
+    """The engine of one channel.
 
     Attributes:
-        paused: nothing is delivered.
-        held: the options it is to go by might settle messages, and are not on disk yet.
-        shut: it ends once nothing is ready; `shut_now`: at once.
-        taken: which task holds what, as far as a `Queue` handed it out.
+        paused: whether nothing is delivered.
+        held: whether the channel waits for new options to be on disk, as they might settle messages.
+        shut: whether it ends once nothing is ready; `shut_now`: at once.
+        held_by_task: which task holds which messages, as far as a `Queue` handed them out.
         ending: set once it is to end.
-        lease, bodies: what is handed out from, and the bodies of its messages. The next one may be handed out by
-            counting one up, as long as that is below the lease's limit and it is not yet `until`.
+        lease, bodies: the lease handed out from, and the bodies of its messages. Handing out the next one only takes
+            incrementing an index, as long as that is below the lease's limit and it is not yet `until`.
         monotonic: the store's clock.
-        until: the clock's monotonic time from which on `take` or `get` has to look.
-        special: more is to be done with each message before whoever asked has it.
-        consumers: those that work it off.
+        until: the clock's monotonic time from which on `take` or `get` has to check the state.
+        special: whether more is to be done with each message before the getter has it.
+        consumers: the consumers that process its messages.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class ChannelEngine(Settlement, Generic[M]):
         clock: Clock,
         home: HomeLoop,
     ) -> None:
-        """Begin without a state; `attach` brings it.
+        """Start without a state; `attach` brings it.
 
         Args:
-            name: the channel's.
+            name: the channel's name.
             host: the topic's engine.
             makers: make its messages.
-            clock: the store's.
+            clock: the store's clock.
             home: the store's event loop.
         """
         super().__init__(name, host, clock)
@@ -104,7 +104,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self.configure(self.options)
 
     def configure(self, options: ChannelOptions) -> None:
-        """Deliver by these options from now on."""
+        """Apply these options from now on."""
         self.options = options
         timeout = options.visibility_timeout
         self._timeout = None if timeout is None or options.auto_ack else int(seconds(timeout) * SECOND)
@@ -123,12 +123,12 @@ class ChannelEngine(Settlement, Generic[M]):
     # --- getting
 
     def halt(self) -> None:
-        """Let nothing be handed out without a look at what is different from now on."""
+        """Hand out nothing more before the state has been checked, as something has changed."""
         if self.state is not None:
             self.state.halt()
 
     def take_next(self, store_ref: object) -> M | None:
-        """Hand out the next message of the lease that is open; None where more is to be looked at than that."""
+        """Hand out the next message of the open lease; None if more than the lease has to be checked."""
         lease = self.lease
         index = lease.next
         if index >= lease.limit or (now := self.monotonic()) >= self.until:
@@ -140,7 +140,7 @@ class ChannelEngine(Settlement, Generic[M]):
         return self._make(lease, index, self.bodies[index], store_ref)
 
     def take_run(self, most: int, store_ref: object) -> list[M]:
-        """Hand out up to so many of the lease that is open, likewise, or of neighbours that are redelivered next.
+        """Hand out up to `most` messages of the open lease, or else of the neighbours that are redelivered next.
 
         The caller's context is known to be right.
         """
@@ -167,7 +167,7 @@ class ChannelEngine(Settlement, Generic[M]):
         return self._make_run(lease, 0, batch.columns.bodies, store_ref)
 
     def _deadline(self, now: float) -> int | None:
-        """Return until when what is handed out now is to be settled, and see to it that somebody looks then."""
+        """Return the deadline of what is handed out now, and set the alarm for it."""
         if self._timeout is None:
             return None
         deadline = round(now * SECOND) + self._timeout
@@ -176,7 +176,7 @@ class ChannelEngine(Settlement, Generic[M]):
         return deadline
 
     def lend(self, most: int) -> tuple[int, int]:
-        """Likewise, without making messages: return from which place of the lease to before which they are."""
+        """Hand out up to `most` of the open lease without making messages; return the first index and the one after."""
         lease = self.lease
         first, stop = lease.next, min(lease.next + most, lease.limit)
         if first >= stop or (now := self.monotonic()) >= self.until:
@@ -187,14 +187,14 @@ class ChannelEngine(Settlement, Generic[M]):
     def take(
         self, store_ref: object, *, cold: bool = False, now: float | None = None, thorough: bool = False
     ) -> M | None:
-        """Hand out the next message, or None when nothing may be or nothing is in memory.
+        """Hand out the next message, or None if none may be delivered or none is in memory.
 
         Args:
-            store_ref: what the message is to hold, so that the store stays open.
-            cold: read a little from disk at once rather than leave it to the prefetching reader.
-            now: the clock's monotonic time, where the caller has just looked.
-            thorough: look on for as long as there are messages that are not to be delivered; else for a millisecond:
-                others have their turn then, and the next call goes on.
+            store_ref: the reference that the message holds to keep the store open.
+            cold: read a little from disk at once instead of leaving it to the prefetching reader.
+            now: the clock's monotonic time, if the caller has just read it.
+            thorough: go on for as long as there are messages that are not to be delivered; otherwise give way to others
+                after a millisecond, and the next call goes on.
         """
         state, self._unfinished = self.state, False
         if state is None or self.shut_now or self.paused:
@@ -212,7 +212,7 @@ class ChannelEngine(Settlement, Generic[M]):
         return None
 
     def _hand_out(self, state: ChannelState, batch: Batch, number: int, now: float, store_ref: object) -> M | None:
-        """Hand out a ready message, or settle it, defer it or give it up where it is not to be delivered."""
+        """Hand out a ready message, or settle it, defer it or give it up if it is not to be delivered."""
         if self._lease(state, batch, number, round(now * SECOND)):
             return self._take_of_lease(state, now, store_ref)
         columns = batch.columns
@@ -223,7 +223,7 @@ class ChannelEngine(Settlement, Generic[M]):
         return None
 
     def _lease(self, state: ChannelState, batch: Batch, number: int, now: int) -> bool:
-        """Have a lease whose next message is this one; return whether that can be."""
+        """Open a lease whose next message is this one, unless it is open; return whether that is possible."""
         lease, offset = self.lease, batch.first + number
         if lease.open and lease.first + lease.next == offset and lease.next < len(lease.marks) and now < self._ends:
             return True
@@ -243,7 +243,7 @@ class ChannelEngine(Settlement, Generic[M]):
         return True
 
     def _take_of_lease(self, state: ChannelState, now: float, store_ref: object) -> M:
-        """Hand out the next message of the lease, and let those behind it be handed out without looking."""
+        """Hand out the next message of the lease, and allow those after it to be handed out without a check."""
         lease = self.lease
         if now >= self.until:
             lease.turn()
@@ -277,7 +277,7 @@ class ChannelEngine(Settlement, Generic[M]):
             self.settle_ahead()
 
     def _settle_out_of_turn(self, state: ChannelState, ranges: deque[tuple[int, int]]) -> None:
-        """Give up some of what is to be looked at, as far as it is to be. What is not in memory is read first."""
+        """Give up some of the messages to be checked, as far as they qualify. Those not in memory are read first."""
         missing: list[int] = []
         for _ in range(_MOST_AT_ONCE):
             if not ranges or self._out_of_turn.letters >= MOST_LETTERS:
@@ -309,14 +309,14 @@ class ChannelEngine(Settlement, Generic[M]):
         self._wanted(state, batch, number)
 
     def _is_held_up(self, state: ChannelState, batch: Batch, number: int) -> bool:
-        """Return whether a message is to become a dead letter, where as many as may be are on their way already."""
+        """Return whether a message is to become a dead letter while as many as allowed are on their way already."""
         if self.options.dead_letter is None:
             return False
         offset = batch.first + number
         return self._is_spent(state, offset) or self._filter.is_over(batch, number, monotonic_ns(self._clock))
 
     def _wanted(self, state: ChannelState, batch: Batch, number: int) -> bool:
-        """Return whether the message is to be delivered now; what is not is settled, deferred or given up."""
+        """Return whether the message is to be delivered now; if not, it is settled, deferred or given up."""
         columns, offset = batch.columns, batch.first + number
         wall, now = self.times()
         if (
@@ -324,7 +324,7 @@ class ChannelEngine(Settlement, Generic[M]):
             and columns.dues[number] > wall
             and not (state.passed(offset) or self._filter.is_over(batch, number, now))
         ):
-            # A wall clock that was set back makes nothing wait for longer than it was to.
+            # A wall clock that was set back does not prolong any wait.
             state.defer(offset, now + columns.dues[number] - max(wall, batch.time_ns))
             self._set_alarm(state)
         elif self._filter.is_for_others(columns, number):
@@ -357,7 +357,7 @@ class ChannelEngine(Settlement, Generic[M]):
         return self._make(lease, 0, batch.columns.bodies[number], store_ref)
 
     def peek(self) -> M | None:
-        """Return the message that `take` would give, made without a channel engine, or None."""
+        """Return the message that `take` would hand out, made without a channel engine, or None."""
         state = self.state
         if state is None or self.held:
             return None
@@ -374,18 +374,18 @@ class ChannelEngine(Settlement, Generic[M]):
     def supplied(self, error: Exception | None) -> None:
         """See `MessageSourceUser.supplied`."""
         if error is not None and self._wait_queue.line:
-            # With nobody waiting it is dropped: the next who asks has it read again.
+            # If nobody waits, it is dropped: the next getter has the read repeated.
             self._fetch_error = error
         if self._out_of_turn.reading:
             self._out_of_turn.reading = False
             if error is not None:
-                # A disk that cannot be read is not asked again at once, and so all the time.
+                # A disk that cannot be read is not asked again at once, in an endless loop.
                 self._out_of_turn.hinder(monotonic_ns(self._clock) + SECOND, MOST_LETTERS)
             self.settle_ahead()
         self.wake(everybody=error is not None)
 
     def pause(self, *, paused: bool | None = None) -> None:
-        """Deliver nothing, or go on; None for as before, where only the topic's own pause may have changed."""
+        """Pause or resume delivery; None keeps the channel's own pause, and applies a change of the topic's."""
         self._own_pause = self._own_pause if paused is None else paused
         self.paused = self._own_pause or self._host.paused or self.held or self._reclaiming
         self.halt()
@@ -393,24 +393,24 @@ class ChannelEngine(Settlement, Generic[M]):
 
     @property
     def pause_asked(self) -> bool:
-        """Whether somebody has paused the channel or its topic."""
+        """Whether a user has paused the channel or its topic."""
         return self._own_pause or self._host.paused
 
     def reclaim(self, *, under_way: bool) -> None:
-        """Deliver and settle nothing while those who held messages of an owner before may claim them, or go on."""
+        """Stop or resume delivery and settlement while messages in flight under an earlier owner may be claimed."""
         self._reclaiming = under_way
         self.pause()
         self.settle_ahead()
 
     def hold_back(self, *, held: bool) -> None:
-        """Deliver and settle nothing while options are written, or go on."""
+        """Stop or resume delivery and settlement while options are written."""
         if held != self.held:
             self.held = held
             self.pause()
             self.settle_ahead()
 
     def seek(self, offset: int) -> None:
-        """Go on from another offset."""
+        """Move to another offset."""
         state = self.state
         if state is not None:
             state.seek(offset)
@@ -419,28 +419,28 @@ class ChannelEngine(Settlement, Generic[M]):
             self._changed()
 
     def reset(self) -> None:
-        """Forget what is in memory: the state was moved."""
+        """Drop what is in memory: the state was moved."""
         self.source.reset()
         self.wake()
 
     @property
     def position(self) -> int:
-        """The lowest offset that the log's tail is still needed for."""
+        """The lowest offset for which the log's tail is still needed."""
         return 0 if self.state is None else self.state.fresh()
 
     async def get(self, store_ref: object) -> M:
         """Wait for the next message, which is to hold `store_ref`.
 
         Raises:
-            QueueShutDown: shut down, and nothing is ready.
-            StorageError: it could not be read, or the channel's files could not be made.
+            QueueShutDown: the channel is shut down, and nothing is ready.
+            StorageError: the message could not be read, or the channel's files could not be created.
 
-        Cancellation: nothing is taken, and the wake-up goes to the next who waits.
+        Cancellation: nothing is taken, and the wake-up goes to the next getter.
         """
         now = self._clock.monotonic()
         if now - self.turn.began > LONGEST_TURN:
-            # Before anything is taken, as a cancelled sleep would lose it. The first of those who come meanwhile looks,
-            # and the others are handed what it has found.
+            # Before anything is taken, as a cancelled sleep would lose it. Of the getters that come meanwhile, the
+            # first checks the state, and the others are handed what it has found.
             await self.turn.leave()
             item = self.take_next(store_ref)
             if item is not None:
@@ -472,7 +472,7 @@ class ChannelEngine(Settlement, Generic[M]):
 
     @property
     def finished(self) -> bool:
-        """Shut down, with nothing ready and nothing on its way."""
+        """Whether the channel is shut down, with nothing ready and nothing about to be."""
         left = self._host.pending or (self.state is not None and self.state.ready > 0)
         return self.shut and (self.shut_now or not left)
 
@@ -484,16 +484,16 @@ class ChannelEngine(Settlement, Generic[M]):
             number = 0 if state is None or self.paused else min(number, state.ready, state.credit)
         self._wait_queue.wake(number)
         if state is not None and self._joiners and self._is_through(state, deferred=False):
-            release(self._joiners)  # each looks for itself
+            release(self._joiners)  # each checks for itself
         release(self._idlers)  # likewise
 
     @property
     def waits(self) -> bool:
-        """Whether somebody waits for a message."""
+        """Whether a getter waits for a message."""
         return bool(self._wait_queue.line)
 
     def note_dues(self, batch: Batch) -> None:
-        """Messages came of which some are due later."""
+        """Defer the messages of a new batch that are due later."""
         state, dues = self.state, batch.columns.dues
         wall, now = self.times()
         offsets, later = ((), ()) if dues is None else later_than(wall, batch.first, dues)
@@ -504,7 +504,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self.source.keep_deferred(batch, offsets)
 
     def pass_over(self, addressed: list[tuple[int, str]]) -> None:
-        """Settle what came that is for other channels."""
+        """Settle new messages that are addressed to other channels."""
         state = self.state
         others = [offset for offset, name in addressed if name != self.name]
         if state is not None and others:
@@ -533,7 +533,7 @@ class ChannelEngine(Settlement, Generic[M]):
         """Wait until nobody works on a message any more: no consumer, and nothing in flight.
 
         Args:
-            handlers_only: no consumer.
+            handlers_only: wait for the consumers only.
 
         Cancellation: nothing changes.
         """
@@ -541,7 +541,7 @@ class ChannelEngine(Settlement, Generic[M]):
             await wait_in(self._idlers)
 
     def shut_down(self, *, immediate: bool, over: QueueShutDown | None = None) -> None:
-        """Let getters go on until nothing is ready, or end them at once; what is not settled stays on disk."""
+        """Let getters go on until nothing is ready, or end them at once; unsettled messages stay on disk."""
         self._shut_error = over or self._shut_error
         self.shut = True
         self.shut_now = self.shut_now or immediate
@@ -557,7 +557,7 @@ class ChannelEngine(Settlement, Generic[M]):
         return self._over
 
     def end_getters(self, error: Exception) -> None:
-        """End everyone who waits for a message, or for there to be none."""
+        """Fail the getters, and those that wait for the channel to be empty."""
         self.halt()
         self._wait_queue.end(error)
         for waiter in self._joiners:
@@ -565,19 +565,19 @@ class ChannelEngine(Settlement, Generic[M]):
         self._joiners.clear()
 
     def refuse(self, error: Exception) -> None:
-        """End the getters; from now on `error` goes to everyone who wants something of the channel.
+        """Fail the getters; from now on, whatever is asked of the channel raises `error`.
 
-        Who waits for the commit of an ack goes on waiting.
+        Those who wait for the commit of an ack go on waiting.
         """
         self._over = error
         if self.state is not None:
-            self.state.part()  # whoever settles something is told
+            self.state.part()  # so that settling a message raises the error
         self._alarm.stop()
         self.end_getters(error)
         release(self._idlers)
 
     def end(self, error: Exception) -> None:
-        """As `refuse`, and end everyone who waits."""
+        """Refuse, as `refuse` does, and fail everyone who waits."""
         self.refuse(error)
         for waiter in self.ack_waiters:
             settle(waiter, None, error)

@@ -1,4 +1,4 @@
-"""Which message is in hand that may have ended a process before."""
+"""The one message in hand that may have ended a process before."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Final
 __all__ = ["CrashSuspects"]
 
 _ALONE: Final = 30.0
-"""Seconds for which others wait for the one in hand; most of what ends a process does so soon."""
+"""Seconds for which the others wait for the one in hand; most messages that end a process do so soon."""
 
 
 class CrashSuspects:
-    """One per store: of all messages that may have ended a process, one at a time is in hand.
+    """Admits one message at a time of those that may have ended a process. One per store.
 
-    So the one that does it again takes no other of them with it, of whichever channel.
+    A message that ends a process again thus takes no other suspect with it, of whichever channel.
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start with no message in hand."""
         self._message: object | None = None
         self._since = 0.0
 
     def admit(self, message: object, now: float) -> bool:
-        """Take a message in hand, at that moment, unless another one is; return whether that was done."""
+        """Admit a message at that moment unless another one is in hand; return whether it was admitted."""
         if self._message is not None and now - self._since <= _ALONE:
             return False
         self._message, self._since = message, now
         return True
 
     def acquit(self, message: object) -> None:
-        """A message was worked off, for better or worse, and the process is there still."""
+        """Let the next message in: this one was processed, successfully or not, and the process is still there."""
         if self._message is message:
             self._message = None

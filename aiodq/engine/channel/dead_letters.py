@@ -1,4 +1,4 @@
-"""Giving messages up: they are settled for good, once they are in the dead-letter topic if there is one."""
+"""Dead-lettering: a message given up is settled once it is durable in the dead-letter topic, if there is one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HEADERS: Final = (
     "aiodq-error",
     "aiodq-time",
 )
-"""What a dead letter says of itself, besides the headers that it had. Without an exception it has no `aiodq-error`."""
+"""The headers added to those of a dead letter. Without an exception there is no `aiodq-error`."""
 
 
 class DeadLetter(NamedTuple):
@@ -42,7 +42,7 @@ class DeadLetter(NamedTuple):
     Attributes:
         target: the dead-letter topic.
         topic, channel: where it was given up.
-        batch: the message, alone.
+        batch: the message, as a batch of one.
         attempts: how often it was delivered.
         reason: in words.
         error: type and text of the exception that the last attempt ended with, or empty.
@@ -57,11 +57,11 @@ class DeadLetter(NamedTuple):
     error: str = ""
 
     def accepted(self, now_ns: int) -> tuple[Accepted, bytes]:
-        """Return the letter as a message to be put, at that wall time."""
+        """Return the dead letter as a message to be put, at that wall time."""
         columns = self.batch.columns
         moment = datetime.fromtimestamp(now_ns / 1_000_000_000, UTC).isoformat(timespec="milliseconds")
         values = self.topic, self.channel, str(self.batch.first), str(self.attempts), self.reason, self.error, moment
-        # A letter that is given up in its turn says why now, and nothing of the time before.
+        # A dead letter that is given up in its turn has the headers of this time only.
         own = {
             name: text
             for name, text in (columns.headers[0] if columns.headers else {}).items()
@@ -79,14 +79,14 @@ def send_dead_letter(
     state: ChannelState, letter: DeadLetter, post: Callable[[DeadLetter, Callable[[Exception | None], None]], None],
     failed: Callable[[], None], changed: Callable[[], None],
 ) -> asyncio.Future[None]:  # fmt: skip
-    """Hold a message back until its letter is durable, then settle it; return a future of that.
+    """Hold a message until its dead letter is durable, then settle it; return a future of that.
 
     Args:
-        state: of its channel.
-        letter: the message.
-        post: puts the letter, and tells how that ended.
-        failed: has the message redelivered some time.
-        changed: told when the state has changed later.
+        state: the state of its channel.
+        letter: the dead letter.
+        post: puts the dead letter, and reports the outcome.
+        failed: has the message redelivered later.
+        changed: called when the state has changed after this call.
     """
     offset = letter.batch.first
     held = state.hold(offset)
@@ -95,7 +95,7 @@ def send_dead_letter(
     def done(error: Exception | None) -> None:
         settle(put, None, error)
         if error is not None and not put.cancelled():
-            put.exception()  # who gave the message up need not wait
+            put.exception()  # mark it as retrieved: the caller need not wait
         if state.delivery(offset) == held:
             if error is None:
                 state.send_dead_letter(offset)
@@ -108,7 +108,7 @@ def send_dead_letter(
 
 
 def _refused(letter: DeadLetter, full: QueueFull) -> StorageError:
-    """Return what to tell who gave a message up, where the dead-letter topic's policy is `"reject"` and it is full."""
+    """Return the error for the caller that gave a message up while a dead-letter topic of policy `"reject"` is full."""
     error = StorageError(
         f"the dead-letter topic {letter.target!r} could not take message {letter.batch.first} of {letter.topic!r} now: "
         f"{full}; the message is redelivered",
@@ -122,26 +122,26 @@ class LetterBox(Protocol):
     """The way into a dead-letter topic: `aiodq.engine.topic.put_buffer.PutBuffer` is one."""
 
     async def enter(self, accept: Callable[[], T]) -> T:
-        """Have a message accepted as soon as there is room, after those who came before."""
+        """Accept a message as soon as there is room, after those that came before."""
         ...
 
     def accept_letter(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
-        """Take a dead letter in, also where no more is accepted from outside."""
+        """Accept a dead letter, even if nothing else is accepted any more."""
         ...
 
 
 class DeadLetterOffice:
-    """Puts letters into their topics, waiting for room where there is none."""
+    """Puts dead letters into their topics, and waits for room if there is none."""
 
     def __init__(self, clock: Clock, fail: Callable[[Exception], None]) -> None:
-        """Begin with nothing to do; `fail` stops the store."""
+        """Start with no dead letters; `fail` stops the store."""
         self._clock = clock
         self._fail = fail
         self._under_way: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[None]] = set()
 
     def send(self, letter: DeadLetter, put_buffer: LetterBox, done: Callable[[Exception | None], None]) -> None:
-        """Put a letter; `done` is told once it is durable, or why it is not."""
+        """Put a dead letter; `done` is called once it is durable, or with the error."""
         task = asyncio.get_running_loop().create_task(self._put(letter, put_buffer, done))
         self._under_way.add(task)
         self._waiting.add(task)
@@ -167,7 +167,7 @@ class DeadLetterOffice:
             done(None)
 
     async def close(self) -> None:
-        """Stop. A message whose letter waits for room is redelivered at the next open."""
+        """Stop. A message whose dead letter still waits for room is redelivered after the next open."""
         for task in self._waiting:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)

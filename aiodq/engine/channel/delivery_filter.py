@@ -1,4 +1,4 @@
-"""Which messages a channel delivers: those with its tags, for it, due, and whose time to live has not ended."""
+"""The filter of what a channel delivers: messages with its tags, addressed to it or to nobody, due and not expired."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ if TYPE_CHECKING:
 __all__ = ["NEVER", "DeliveryFilter"]
 
 NEVER = sys.maxsize
-"""The moment at which nothing ends."""
+"""The moment of what never expires."""
 
 
 class DeliveryFilter:
-    """One per channel.
+    """The filter of one channel.
 
     Attributes:
-        tags: those of the messages that are wanted; None where all are.
+        tags: the tags of the messages to deliver; None for all.
     """
 
     __slots__ = ("_clock", "_lifetimes", "_name", "tags")
 
     def __init__(self, name: str, lifetimes: Lifetimes, clock: Clock) -> None:
-        """Want everything that is for the channel of this name."""
+        """Accept everything that is not addressed to another channel than this one."""
         self.tags: frozenset[str] | None = None
         self._name = name
         self._lifetimes = lifetimes
         self._clock = clock
 
     def is_for_others(self, columns: Columns, number: int) -> bool:
-        """Return whether the message is for another channel, or has none of the tags that are wanted."""
+        """Return whether the message is addressed to another channel, or has none of the wanted tags."""
         if columns.headers is not None and columns.headers[number].get(FOR, self._name) != self._name:
             return True
         return self.tags is not None and (columns.tags is None or columns.tags[number] not in self.tags)
 
     def others(self, columns: Columns, number: int, count: int) -> int:
-        """Return how many of so many neighbours from `number` on are for others, up to the first that is not."""
+        """Return how many of the next `count` messages from `number` on are for others, up to the first that is not."""
         return next((at for at in range(count) if not self.is_for_others(columns, number + at)), count)
 
     def is_over(self, batch: Batch, number: int, now: int) -> bool:
-        """Return whether the message's time to live has ended."""
+        """Return whether the message has expired."""
         expiries = batch.columns.expiries
         if expiries is None or not expiries[number]:
             return False
@@ -55,10 +55,10 @@ class DeliveryFilter:
         return self._lifetimes.end(batch.first + number, put, expiries[number]) <= now
 
     def deliverable(self, batch: Batch, number: int, count: int) -> tuple[int, int]:
-        """Return how many of so many neighbours from `number` on may be delivered as they are, and until when.
+        """Return how many of the next `count` messages from `number` on may be delivered as they are, and until when.
 
-        It is those before the first that is for others, names this channel in a header that is not to be seen, is not
-        due, or is over. The moment is the first at which the time to live of one ends, monotonic nanoseconds.
+        The run ends before the first message that is for others, has the hidden header that names this channel, is not
+        due, or has expired. The moment is the first at which one of the run expires, in monotonic nanoseconds.
         """
         columns, tags, until = batch.columns, self.tags, NEVER
         if tags is not None:

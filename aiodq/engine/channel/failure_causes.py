@@ -1,4 +1,4 @@
-"""Why a message is given up, in words that a header can hold."""
+"""Why a message is given up, as text that fits into a header."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_CAUSE", "Cause", "Course", "Sequel", "cause_of", "described", "header_text"]
 
 _LONGEST: Final = 1024
-"""Bytes of a text from outside; a message whose headers outgrow what may be stored could never be given up."""
+"""Bytes of a text from outside; a message whose headers exceed what can be stored could never be given up."""
 
 _CUT: Final = "…"
 
@@ -22,8 +22,8 @@ class Cause(NamedTuple):
     """Why an attempt failed.
 
     Attributes:
-        error: type and text of the exception; empty where there was none.
-        note: a clause for the reason, behind the number of deliveries: `, the last …`; or empty.
+        error: type and text of the exception; empty if there was none.
+        note: a clause for the reason, after the number of deliveries: `, the last …`; or empty.
     """
 
     error: str = ""
@@ -34,11 +34,11 @@ NO_CAUSE: Final = Cause()
 
 
 class Sequel(NamedTuple):
-    """What follows from a failed attempt.
+    """The consequence of a failed attempt.
 
     Attributes:
         text: in words.
-        final: there is no other attempt.
+        final: whether it was the last attempt.
     """
 
     text: str
@@ -47,12 +47,12 @@ class Sequel(NamedTuple):
 
 @dataclass(slots=True)
 class Course:
-    """What goes for a message that `consume` has.
+    """How `consume` treats one message, and what came of it.
 
     Attributes:
-        backoff: how long it waits after a failure in a channel that has no backoff: without any wait, one message that
-            always fails would take all of the consumer's time.
-        sequel: what followed from its failure, or None.
+        backoff: how long the message waits after a failure if its channel has no backoff: without any wait, one
+            message that always fails would take all of the consumer's time.
+        sequel: the consequence of its failure, or None.
     """
 
     backoff: Backoff
@@ -60,7 +60,7 @@ class Course:
 
 
 def cause_of(error: BaseException, note: str = "") -> Cause:
-    """Return what a dead letter says of an exception; of a `Retry` or `Reject`, what it was raised from."""
+    """Return the cause that a dead letter names for an exception; of a `Retry` or `Reject`, what it was raised from."""
     behind: BaseException | None = error
     if isinstance(error, (Retry, Reject)):
         behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -68,18 +68,18 @@ def cause_of(error: BaseException, note: str = "") -> Cause:
 
 
 def described(error: BaseException) -> str:
-    """Return type and text of an exception, `ValueError: no such address`, as a header can hold it."""
+    """Return type and text of an exception, `ValueError: no such address`, as header text."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - a message must not be stuck because its error cannot say what it is
+    except Exception:  # noqa: BLE001 - a message must not be stuck because its error has no readable text
         text = "(its text cannot be had)"
     return header_text(f"{name}: {text}" if text else name)
 
 
 def header_text(text: object) -> str:
-    """Return text that can be stored: what is not Unicode escaped, and what is too long cut at a character."""
+    """Return text that can be stored: what is not Unicode is escaped, what is too long is truncated at a character."""
     data = str(text).encode("utf-8", "backslashreplace")
     if len(data) > _LONGEST:
         data = data[: _LONGEST - len(_CUT.encode())].decode("utf-8", "ignore").encode() + _CUT.encode()

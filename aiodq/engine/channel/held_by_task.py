@@ -1,4 +1,4 @@
-"""Which messages each task has taken and not settled yet: what `task_done()` without a message means."""
+"""The messages that each task has taken and not settled yet, which `task_done()` without a message refers to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["HeldByTask", "TakenByTask"]
 
 _SLACK: Final = 16
-"""So many messages that are its no longer may stand in a task's list before they are looked for."""
+"""The settled messages that may stand in a task's list before they are removed."""
 
 
 class Takeable(Protocol):
@@ -27,7 +27,7 @@ class Takeable(Protocol):
 
     @property
     def _run(self) -> Lease:
-        """The lease that it is of."""
+        """The lease that it belongs to."""
         ...
 
     @property
@@ -40,7 +40,7 @@ T = TypeVar("T", bound=Takeable)
 
 
 class TakenByTask(Generic[T]):
-    """What one task has taken: the last message, and older ones that were not settled when the next was taken.
+    """The messages one task has taken: the last, and older ones that were not settled when the next was taken.
 
     Attributes:
         last: the last message.
@@ -51,28 +51,28 @@ class TakenByTask(Generic[T]):
     __slots__ = ("_most", "last", "older", "whose")
 
     def __init__(self, first: T, whose: ref[asyncio.Task[Any]]) -> None:
-        """Begin with the first message."""
+        """Start with the first message."""
         self.last: T = first
         self.whose: ref[asyncio.Task[Any]] = whose
         self.older: list[T] = []
         self._most = _SLACK
 
     def add(self, message: T) -> None:
-        """Add a message; now and then drop those that were settled in another order than they were taken in."""
+        """Add a message; now and then drop those that were settled in another order than they were taken."""
         self.older.append(self.last)
         self.last = message
         if len(self.older) > self._most:
             self._drop()
 
     def add_many(self, messages: Sequence[T]) -> None:
-        """Add messages, at least one. What was taken before has mostly been settled by now."""
+        """Add messages, at least one. Those taken before have mostly been settled by now."""
         self.older.append(self.last)
         self._drop()
         self.older += messages[:-1]
         self.last = messages[-1]
 
     def _drop(self) -> None:
-        # A mark is seen at once; whether a message without one was taken away meanwhile has to be looked up.
+        # A mark is cheap to read; whether a message without one was taken away meanwhile has to be looked up.
         self.older = [each for each in self.older if each._run.marks[each._index] < ACKED]  # noqa: SLF001 - as in `note`
         if len(self.older) > self._most:
             self.older = [each for each in self.older if each.held]
@@ -81,30 +81,30 @@ class TakenByTask(Generic[T]):
 
 
 class HeldByTask(Generic[T]):
-    """One per channel. A task that is gone is forgotten with what it took.
+    """The messages that tasks hold of one channel. A task that is gone is forgotten with what it took.
 
     Attributes:
-        loop: that of the tasks. To name it to `current_task` saves most of what that takes.
+        loop: the loop of the tasks. Passing it to `current_task` saves most of that call's time.
     """
 
     __slots__ = ("_by_id", "loop")
 
     def __init__(self) -> None:
-        """Begin empty. Must be called on the loop of the tasks."""
+        """Start empty. Must be called on the loop of the tasks."""
         self.loop: asyncio.AbstractEventLoop = get_running_loop()
-        # Not a WeakKeyDictionary: looked into for each message, it would take a tenth of the time of a get.
+        # Not a WeakKeyDictionary: as it is looked up for each message, it would take a tenth of the time of a get.
         self._by_id: dict[int, TakenByTask[T]] = {}
 
     def __len__(self) -> int:
-        """Return how many tasks are known."""
+        """Return the number of known tasks."""
         return len(self._by_id)
 
     def note(self, message: T) -> TakenByTask[T] | None:
-        """The running task has taken a message; return all that it has taken, None outside of any task."""
+        """Note that the running task has taken a message; return all that it has taken, or None outside of any task."""
         task = current_task(self.loop)
         taken = self._by_id.get(id(task))
         if taken is None:
-            if task is not None:  # else a callback of the loop: who settles there has to name the message
+            if task is not None:  # else a callback of the loop: it has to name the message it settles
                 taken = self._by_id[id(task)] = TakenByTask(message, ref(task, self._forget(id(task))))
         else:
             last = taken.last
@@ -115,7 +115,7 @@ class HeldByTask(Generic[T]):
         return taken
 
     def note_many(self, messages: Sequence[T]) -> None:
-        """The running task has taken these, at least one."""
+        """Note that the running task has taken these messages, at least one."""
         task = current_task(self.loop)
         taken = self._by_id.get(id(task))
         if taken is None:
@@ -129,7 +129,7 @@ class HeldByTask(Generic[T]):
         return lambda _: by_id.pop(identity, None)
 
     def last(self) -> T | None:
-        """Return what the running task took last and is still to be settled, or None."""
+        """Return the unsettled message that the running task took last, or None."""
         taken = self._by_id.get(id(current_task(self.loop)))
         if taken is None:
             return None

@@ -1,4 +1,4 @@
-"""How long whoever gets messages of a channel has held the event loop since others had their turn."""
+"""How long the getters of a channel have held the event loop without giving way to others."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ if TYPE_CHECKING:
 __all__ = ["LONGEST_TURN", "LoopTurn"]
 
 LONGEST_TURN: Final = 0.001
-"""Seconds after which a getter that always finds something gives way to others, also amid a longer batch."""
+"""Seconds after which a getter that always finds a message gives way to others, even within a longer batch."""
 
 _WHOLE_BATCH: Final = 1000
-"""So many messages one call takes without giving way: whoever returns first has what comes first."""
+"""The messages one call takes without giving way: the call that returns first has the first messages."""
 
 _LOOK_AFTER: Final = 100
-"""Messages of a longer batch after which its call looks whether others are to have their turn."""
+"""The messages of a longer batch after which its call checks whether to give way."""
 
 
 class LoopTurn:
-    """One per channel.
+    """The turn of one channel's getters on the event loop.
 
     Attributes:
-        began: when others last had their turn, monotonic seconds.
+        began: when others last had their turn, in monotonic seconds.
     """
 
     __slots__ = ("_monotonic", "began")
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        """Start long over, so that the first getter gives way."""
+        """Start with the turn over, so that the first getter gives way."""
         self.began: float = 0.0
         self._monotonic = monotonic
 
     def begin(self) -> float:
-        """The event loop goes round: getters in what follows need not give way to others for that. Return the time."""
+        """Start a turn, as the event loop goes round anyway, so getters need not give way for it; return the time."""
         self.began = self._monotonic()
         return self.began
 
     @property
     def is_over(self) -> bool:
-        """Whether others are to have their turn."""
+        """Whether to give way to others."""
         return self._monotonic() - self.began > LONGEST_TURN
 
     def is_over_amid(self, taken: int, most: int) -> bool:
-        """Return whether a call that has taken so many messages, of up to `most`, is to let others have their turn.
+        """Return whether a call that has taken so many messages, of up to `most`, is to give way to others.
 
-        Seldom: whoever gets the next ones meanwhile has them sooner than who gets these.
+        Seldom: another getter may return the messages that follow before this call returns its own.
         """
         return most > _WHOLE_BATCH and taken > _LOOK_AFTER and self.is_over
 
     async def leave(self) -> float:
-        """Let others have their turn; return the time.
+        """Give way to others; return the time.
 
-        All who come meanwhile do so too, in their order: the first of them begins the next turn.
+        Getters that come meanwhile do so too, in order: the first of them begins the next turn.
         """
         before = self.began
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What neighbouring messages that are handed out have in common, and what each of them is but its body."""
+"""A lease with what its messages have in common, and the columns of each message but the body."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ M = TypeVar("M")
 
 
 class MessageLease(Lease):
-    """A lease with the columns of its messages. Their bodies are theirs: one that is kept keeps no other in memory.
+    """A lease with the columns of its messages, but not their bodies: a message that is kept keeps no other in memory.
 
     Attributes:
         topic: the topic's name.
-        channel_engine: the channel's; None for messages that are only looked at.
-        home: where they may be settled without another look.
+        channel_engine: the channel's engine; None for messages that are only peeked at.
+        home: the loop on which they may be settled without a further check.
         attempts: how often each was delivered.
         time_ns, times, tags, keys, headers, dues, expiries: as in `Batch` and `Columns`.
     """
@@ -41,7 +41,7 @@ class MessageLease(Lease):
         self, topic: str, batch: Batch, *, number: int = 0, attempts: int = 1, timeout: int | None = None,
         channel_engine: Settlement | None = None, home: HomeLoop = NOWHERE,
     ) -> None:  # fmt: skip
-        """Begin with the messages of a batch."""
+        """Start with the messages of a batch."""
         columns = batch.columns
         super().__init__(batch.first, len(columns.bodies), timeout)
         self.number = number
@@ -62,7 +62,7 @@ class MessageLease(Lease):
         cls, topic: str, batch: Batch, place: int, *, number: int = 0, attempts: int = 0,
         channel_engine: Settlement | None = None,
     ) -> MessageLease:  # fmt: skip
-        """Return one for a message that is no lease's: it is only looked at, or has an entry of its own."""
+        """Return a lease for a message outside the open lease: it is only peeked at, or has an entry of its own."""
         offset = batch.first + place
         lease = cls.of_apart(
             topic, batch.cut(offset, offset + 1), number=number, attempts=attempts, channel_engine=channel_engine
@@ -75,25 +75,25 @@ class MessageLease(Lease):
     def of_apart(
         cls, topic: str, batch: Batch, *, number: int, attempts: int, channel_engine: Settlement | None
     ) -> MessageLease:
-        """Return one for a batch of messages each of which has an entry of its own."""
+        """Return a lease for a batch of messages that have an entry of their own each."""
         lease = cls(topic, batch, number=number, attempts=attempts, channel_engine=channel_engine)
         lease.marks[:] = bytes([APART]) * len(lease.marks)
         lease.open = False
         return lease
 
     def since(self, index: int) -> int:
-        """Return when a message was put, or was to be delivered where that is later; wall time, nanoseconds."""
+        """Return when a message was put, or became due if that is later; wall time, nanoseconds."""
         put = self.time_ns if self.times is None else self.times[index]
         return put if self.dues is None else max(put, self.dues[index])
 
 
 @dataclass(frozen=True, slots=True)
 class Makers(Generic[M]):
-    """What makes messages.
+    """The functions that make messages.
 
     Attributes:
-        one: of a lease, a place in it, the body, and what keeps the store open.
-        run: several, of the places from one on.
+        one: makes one from a lease, an index in it, the body, and the reference that keeps the store open.
+        run: makes several, from an index on.
     """
 
     one: Callable[[MessageLease, int, bytes, object], M]

@@ -1,4 +1,4 @@
-"""Where a channel's messages come from: what is kept for redelivery, what was read ahead, the log's tail, the disk."""
+"""The source of a channel's messages: the requeue cache, what was read ahead, the log's tail, the disk."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
 __all__ = ["MessageSource", "MessageSourceUser"]
 
 _AT_ONCE: Final = 64
-"""So many messages that are redelivered are read from the log at a time."""
+"""The most redelivered messages read from the log at a time."""
 
 _MOST_KEPT: Final = 500
-"""So many deferred messages are taken into memory in a turn."""
+"""The most deferred messages taken into memory in one turn of the loop."""
 
 _SOON: Final = 1_000_000_000
-"""Nanoseconds: so far ahead messages are read that are not due yet."""
+"""Nanoseconds before they are due at which deferred messages are read."""
 
 
 class MessageSourceUser(Protocol):
-    """Who takes from a source."""
+    """The channel that takes messages from a source."""
 
     state: ChannelState | None
 
     def lost(self, count: int, offset: int) -> None:
-        """So many messages turned out to be lost, from this one on, which is to be written down."""
+        """Note that `count` messages from `offset` on are lost, which is to be written down."""
         ...
 
     def supplied(self, error: Exception | None) -> None:
-        """Something was read, or could not be."""
+        """Go on: something was read, or could not be read."""
         ...
 
 
 class MessageSource:
-    """One per channel.
+    """The message source of one channel.
 
     Attributes:
-        read_ahead: what is read ahead.
-        kept: what is redelivered, as far as it is in memory.
-        missing: what is redelivered and is being read, one by one.
+        read_ahead: the messages read ahead.
+        requeue_cache: the redelivered messages in memory.
+        missing: the redelivered messages being read, one by one.
     """
 
     def __init__(self, user: MessageSourceUser, tail: TailCache, reader: PrefetchingReader) -> None:
-        """Begin with nothing in memory."""
+        """Start with nothing in memory."""
         self.read_ahead: ReadAhead = ReadAhead(
             tail, reader.read_now, reader.read_cached, lambda: reader.want(self), lost=user.lost, limit=reader.ahead
         )
@@ -65,11 +65,11 @@ class MessageSource:
         self._reader = reader
 
     def next(self, state: ChannelState, *, cold: bool) -> tuple[Batch, int] | None:
-        """Return the next message that is in memory, as a batch and a place in it.
+        """Return the next message in memory, as a batch and an index in it.
 
         Args:
             state: the channel's.
-            cold: read a little from disk at once rather than leave it to the prefetching reader.
+            cold: read a little from disk at once instead of leaving it to the prefetching reader.
         """
         while (offset := state.again.first()) is not None and offset <= state.fresh():
             batch = self.at_hand(offset)
@@ -84,11 +84,11 @@ class MessageSource:
     def deliver_again(
         self, state: ChannelState, most: int, chosen: DeliveryFilter, deadline: int | None
     ) -> tuple[Batch, int, int] | None:
-        """Hand out neighbours that are redelivered next and in memory, as `ChannelState.deliver_again`.
+        """Hand out neighbours that are redelivered next and in memory, as `ChannelState.deliver_again` does.
 
         Returns:
-            Them as a batch, the attempts of each, and the first one's delivery number; None where there are none, or
-            the first one is to be looked at by itself.
+            The messages as a batch, the attempts of each, and the first delivery number; None if there are none, or if
+            the first one has to be handled by itself.
         """
         first, kept = state.again.first(), self.requeue_cache.batches
         if first is None:
@@ -108,11 +108,11 @@ class MessageSource:
         return batch.cut(found[0].start, found[0].stop), *found[1:]
 
     def at_hand(self, offset: int) -> Batch | None:
-        """Return the batch that holds a message, or None where it is not in memory."""
+        """Return the batch that holds a message, or None if it is not in memory."""
         return self.requeue_cache.get(offset) or self._tail.find(offset)
 
     def put_at(self, offset: int) -> int | None:
-        """Return when a message was put, nanoseconds since the epoch, or None where it is not in memory."""
+        """Return when a message was put, nanoseconds since the epoch, or None if it is not in memory."""
         batch = self.at_hand(offset)
         if batch is None:
             return None
@@ -120,7 +120,7 @@ class MessageSource:
         return batch.time_ns if times is None else times[offset - batch.first]
 
     def keep_of(self, batch: Batch, offsets: Iterable[int]) -> None:
-        """Keep those of a batch's messages, as far as there is room."""
+        """Keep these messages of a batch, as far as there is room."""
         self.requeue_cache.keep_of(batch, offsets, self.read_ahead.limit)
 
     def keep_deferred(self, batch: Batch, offsets: Sequence[int], at: int = 0) -> None:
@@ -141,10 +141,10 @@ class MessageSource:
         self.read_ahead.clear()
         self.requeue_cache.clear()
 
-    # --- what the prefetching reader asks and brings
+    # --- for the prefetching reader
 
     def fetch_offset(self) -> int | None:
-        """Return the offset to read from next, or None where nothing needs to be read."""
+        """Return the offset to read from next, or None if nothing needs to be read."""
         state = self._user.state
         return None if state is None else self.read_ahead.fetch_offset(state)
 
@@ -157,12 +157,12 @@ class MessageSource:
         self._user.supplied(error)
 
     def prepare(self, state: ChannelState) -> None:
-        """Have what is due, and what is due soon, read before somebody asks for it."""
+        """Read messages that are due, or due soon, before somebody asks for them."""
         if len(self.requeue_cache.batches) < _AT_ONCE:
             self._want_missing(state)
 
     def bring(self, offsets: list[int]) -> None:
-        """Have some of these read, unless others are; once that is done, `supplied` is called."""
+        """Read some of these, unless others are being read; `supplied` is called once that is done."""
         if not self.missing:
             self.missing = offsets[:_AT_ONCE]
             self._reader.want(self)
@@ -189,6 +189,6 @@ class MessageSource:
             self._user.lost(1, offset)
 
     def all_brought(self, error: Exception | None) -> None:
-        """Go on with what was read; an error goes to those who wait."""
+        """Go on after a read; an error goes to those who wait."""
         self.missing = []
         self._user.supplied(error)

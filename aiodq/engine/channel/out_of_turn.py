@@ -1,4 +1,4 @@
-"""Messages that are to be given up though others that may be delivered are before them."""
+"""Messages to be given up although deliverable ones come before them: out of attempts, or expired."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 __all__ = ["MOST_LETTERS", "OutOfTurn"]
 
 MOST_LETTERS: Final = 100
-"""So many dead letters may be on their way before more is given up: each is a task, and holds its message in memory."""
+"""The most dead letters on their way before more are begun: each is a task, and holds its message in memory."""
 
 _MOST_ENDED: Final = 500
-"""So many ranges of expired messages are settled in a turn of the loop: some two milliseconds' work."""
+"""The ranges of expired messages settled in one turn of the loop: about two milliseconds."""
 
 _SLACK: Final = 64
-"""So many offsets that stand for nothing any more are left alone."""
+"""The stale offsets tolerated in a set before it is cleaned up."""
 
 
 class OutOfTurn:
-    """One per channel.
+    """The messages of one channel to be given up out of turn.
 
     Attributes:
-        ended: that whose time to live has ended, as the topic told it: all its channels have the same sequences.
-        ranges: what is to be looked at: it had its last attempt, or its time to live has ended.
-        unsent: what is to be looked at once it is due: its dead letter is tried once more then.
-        asked: some of it is to be settled in a turn of the loop that comes.
-        reading: what is to be looked at next is being read.
-        letters: how many are on their way.
-        until: what was hindered is tried again then, monotonic nanoseconds.
+        ended: ranges of expired messages, as the topic reported them: all its channels share these sequences.
+        ranges: offsets to be checked: their messages are out of attempts, or have expired.
+        unsent: offsets to be checked once they are due: their dead letters are tried again then.
+        asked: whether some are to be settled in a coming turn of the loop.
+        reading: whether the messages to be checked next are being read.
+        letters: the number of dead letters on their way.
+        until: when to try again after a failure, in monotonic nanoseconds.
     """
 
     __slots__ = (
@@ -49,7 +49,7 @@ class OutOfTurn:
     )
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start empty."""
         self.ended: deque[Sequence[tuple[int, int]]] = deque()
         self._begun = 0
         self.ranges: deque[tuple[int, int]] = deque()
@@ -62,17 +62,17 @@ class OutOfTurn:
         self._outlived: set[int] = set()
 
     def add(self, offset: int) -> None:
-        """Look at a message."""
+        """Have a message checked."""
         self.ranges.append((offset, offset + 1))
 
     def sort(self, *, each: bool) -> None:
-        """Have what has ended looked at, where `each` message may be to be dealt with otherwise."""
+        """Have expired messages checked one by one if `each` may need other treatment than being settled."""
         while each and self.ended:
             self.ranges.extend(self.ended.popleft()[self._begun :])
             self._begun = 0
 
     def take_ended(self) -> Sequence[tuple[int, int]]:
-        """Remove and return some of what has ended."""
+        """Remove and return some ranges of expired messages."""
         if not self.ended:
             return ()
         ranges, begin = self.ended[0], self._begun
@@ -83,24 +83,24 @@ class OutOfTurn:
         return ranges[begin : begin + _MOST_ENDED]
 
     def hinder(self, until: int, number: int) -> None:
-        """Count so many letters more as on their way until then: one could not be put, or its message not be read."""
+        """Count `number` more dead letters as on their way until then: one could not be put, or its message read."""
         self._hindered += number
         self.until = until
 
     def may_go_on(self, now: int) -> bool:
-        """Return whether more may be looked at now."""
+        """Return whether more messages may be checked now."""
         if now >= self.until:
             self._hindered = 0
         return not self.reading and self.letters + self._hindered < MOST_LETTERS
 
     def outlived(self, offsets: Iterable[int], state: ChannelState) -> None:
-        """The times to live of messages have ended that are in flight: they are looked at once they are not."""
+        """Note that messages in flight have expired: they are checked once they are in flight no more."""
         self._outlived.update(offsets)
         if len(self._outlived) > 2 * state.flying + _SLACK:
             self._outlived = {offset for offset in self._outlived if state.delivery(offset) is not None}
 
     def back(self, offset: int) -> bool:
-        """A message is in flight no more, and not settled; return whether it is to be looked at by that."""
+        """Note that a message is in flight no more, but not settled; return whether that has it checked."""
         if offset not in self._outlived:
             return False
         self._outlived.discard(offset)
@@ -108,13 +108,13 @@ class OutOfTurn:
         return True
 
     def wait(self, offset: int, state: ChannelState) -> None:
-        """Look at a deferred message once it is due."""
+        """Have a deferred message checked once it is due."""
         self.unsent.add(offset)
         if len(self.unsent) > 2 * len(state.deferred) + _SLACK:
             self.unsent = {offset for offset in self.unsent if offset in state.deferred}
 
     def due(self, offset: int) -> None:
-        """A message was deferred until now."""
+        """Note that a deferred message is due."""
         if offset in self.unsent:
             self.unsent.discard(offset)
             self.add(offset)

@@ -1,4 +1,4 @@
-"""The messages a channel has in memory: what it reads now, what was read ahead, and the log's tail behind that."""
+"""The read-ahead of a channel: the batch in use, those read ahead, and after them the log's tail."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["ReadAhead"]
 _LEAST: Final = 256 * 1024
 _MOST: Final = 1024 * 1024
 _MESSAGES: Final = 2500
-"""In a piece, as far as that is between these bytes: who decodes more of them keeps the loop waiting for the GIL."""
+"""Messages in a piece, within these bounds in bytes: decoding more in a thread keeps the loop waiting for the GIL."""
 
 
 class ReadAhead:
-    """One per channel.
+    """The messages one channel has read ahead.
 
     Attributes:
-        cost: bytes of memory that it takes now.
+        cost: bytes of memory taken now.
         epoch: changes whenever what is read ahead becomes void.
-        fetching: more was asked for and has not come yet.
-        piece: so many bytes of the log are read at a time.
+        fetching: whether a read was asked for and has not come yet.
+        piece: bytes of the log to read at a time.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class ReadAhead:
         read_cached: Callable[[int, int], ReadResult | None], want: Callable[[], None], *,
         lost: Callable[[int, int], None], limit: Callable[[], int],
     ) -> None:  # fmt: skip
-        """Begin empty.
+        """Start empty.
 
         Args:
             tail: the topic's newest messages.
             read_now: reads a little from disk at once.
-            read_cached: likewise, up to so many bytes that the system has in memory; None where it has not.
+            read_cached: likewise, up to so many bytes, if the system has them in memory; else returns None.
             want: asks the prefetching reader to look at `fetch_offset`.
             lost: told how many messages turned out to be lost, and from which offset on.
-            limit: tells the bytes of memory for what is read ahead.
+            limit: returns the bytes of memory for what is read ahead.
         """
         self.cost: int = 0
         self.epoch: int = 0
@@ -61,7 +61,7 @@ class ReadAhead:
         self._lost = lost
         self._limit = limit
         self._current: Batch | None = None
-        # With the memory that each is counted with.
+        # Each with its cost in memory.
         self._ahead: deque[tuple[Batch, int]] = deque()
 
     @property
@@ -70,11 +70,11 @@ class ReadAhead:
         return self._limit()
 
     def fresh(self, state: ChannelState, *, cold: bool) -> tuple[Batch, int] | None:
-        """Return the next message never handed out, as a batch and a place in it, or None where none is in memory.
+        """Return the next message never handed out, as a batch and an index in it, or None if none is in memory.
 
         Args:
             state: the channel's.
-            cold: read a little from disk at once rather than leave it to the prefetching reader.
+            cold: read a little from disk at once instead of leaving it to the prefetching reader.
         """
         while (offset := state.fresh()) < state.log.visible:
             batch = self._current
@@ -83,7 +83,7 @@ class ReadAhead:
             if batch is not None:
                 return batch, offset - batch.first
             if state.fresh() != offset or self._read_on(state):
-                continue  # what was in memory begins behind a gap; or more of it is there now
+                continue  # what was in memory begins after a gap, or more of it is there now
             if not cold:
                 self.request(state)
                 return None
@@ -104,16 +104,16 @@ class ReadAhead:
         ahead.popleft()
         self.cost -= cost
         if self.cost * 2 < self.limit and not self._in_memory:
-            self._current = batch  # what is read next comes behind it
+            self._current = batch  # the next read starts after it
             if not self._read_on(state):
                 self.request(state)
         return batch
 
     def _read_on(self, state: ChannelState) -> bool:
-        """Read on in what the system has in memory; return whether there was anything.
+        """Read on in the system's page cache; return whether there was anything.
 
-        As long as there is, nothing is read before it is needed: it takes no longer then, and no thread takes the
-        interpreter's lock from the loop.
+        As long as there is, nothing is read before it is needed: reading takes no longer then, and no thread takes the
+        GIL from the loop.
         """
         offset = None if self.fetching else self.fetch_offset(state)
         if offset is None:
@@ -125,13 +125,13 @@ class ReadAhead:
         return self._in_memory
 
     def request(self, state: ChannelState) -> None:
-        """Ask for more to be read ahead, where there is more and it is not in memory."""
+        """Ask for more to be read ahead, if there is more and it is not in memory."""
         if not self.fetching and self.fetch_offset(state) is not None:
             self.fetching = True
             self._want()
 
     def fetch_offset(self, state: ChannelState) -> int | None:
-        """Return the offset to read from next, or None where nothing needs to be read."""
+        """Return the offset to read from next, or None if nothing needs to be read."""
         if self.cost >= self.limit:
             return None
         if self._ahead:
@@ -145,7 +145,7 @@ class ReadAhead:
         return offset
 
     def feed(self, state: ChannelState, result: ReadResult, offset: int) -> None:
-        """Put what was read from `offset` on behind what is in memory; what is missing in it is lost."""
+        """Append what was read from `offset` on to what is in memory; offsets missing in it are lost."""
         self.piece = min(max(_MESSAGES * result.bytes_read // max(result.next - offset, 1), _LEAST), _MOST)
         for batch in merged(result.batches):
             self._lose(state, offset, batch.first)

@@ -1,4 +1,4 @@
-"""Messages that are redelivered, in memory as far as there is room; the others are read from the log when due."""
+"""The requeue cache: redelivered messages in memory, as far as there is room; others are read from the log when due."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 __all__ = ["RequeueCache"]
 
 _OVERHEAD: Final = 500
-"""Bytes that a batch of one message takes besides what it is counted with."""
+"""Bytes that a batch of one message takes in addition to its cost."""
 
 
 class RequeueCache:
-    """By offset, each as a batch of its own, so that it does not hold on to its neighbours' memory.
+    """Messages by offset, each as a batch of its own, so that it does not keep its neighbours in memory.
 
     Attributes:
-        batches: them.
+        batches: the messages.
     """
 
     __slots__ = ("_cost", "batches")
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start empty."""
         self.batches: dict[int, Batch] = {}
         self._cost = 0
 
@@ -40,11 +40,11 @@ class RequeueCache:
         return offset in self.batches
 
     def get(self, offset: int) -> Batch | None:
-        """Return a message, or None where it has to be read."""
+        """Return a message, or None if it has to be read."""
         return self.batches.get(offset)
 
     def is_simple(self, offset: int) -> bool:
-        """Return whether the message is in memory, has no time to live, and no header that is not to be seen."""
+        """Return whether the message is in memory, has no time to live, and no hidden header."""
         batch = self.batches.get(offset)
         if batch is None:
             return False
@@ -60,14 +60,14 @@ class RequeueCache:
         return Batch(offsets.start, times[0], replace(columns, times=times))
 
     def keep(self, batch: Batch, limit: int | None = None) -> None:
-        """Keep a batch of one message, if no more than `limit` bytes are kept."""
+        """Keep a batch of one message, unless more than `limit` bytes are kept already."""
         if limit is None or self._cost <= limit:
             self.discard(batch.first)
             self.batches[batch.first] = batch
             self._cost += batch_cost(batch) + _OVERHEAD
 
     def keep_of(self, batch: Batch, offsets: Iterable[int], limit: int | None = None) -> None:
-        """Keep those of a batch's messages; only if no more than `limit` bytes are kept."""
+        """Keep these messages of a batch, unless more than `limit` bytes are kept already."""
         for offset in offsets:
             if limit is not None and self._cost > limit:
                 return
@@ -77,17 +77,17 @@ class RequeueCache:
             self.keep(Batch(offset, time_ns, columns))
 
     def discard(self, offset: int) -> None:
-        """Let go of a message."""
+        """Drop a message."""
         batch = self.batches.pop(offset, None)
         if batch is not None:
             self._cost -= batch_cost(batch) + _OVERHEAD
 
     def discard_settled(self, floor: int, settled: RangeSet) -> None:
-        """Let go of what is settled: below `floor`, and besides."""
+        """Drop the settled messages: those below `floor` or in `settled`."""
         for offset in [offset for offset in self.batches if offset < floor or offset in settled]:
             self.discard(offset)
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop everything."""
         self.batches.clear()
         self._cost = 0

@@ -1,4 +1,4 @@
-"""A channel as those see it who hold its messages: what they ack, requeue, give up, and when that is durable."""
+"""Settlement: acks, requeues and dead letters of a channel's messages, and when they are durable."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ __all__ = ["EXPIRED", "SECOND", "ChannelEngineHost", "Settlement"]
 
 SECOND: Final = 1_000_000_000
 EXPIRED: Final = "expired"
-"""Why a message was given up whose time to live had ended."""
+"""The reason for giving up a message that has expired."""
 
 _MOST_AT_A_RING: Final = 300
-"""So many messages that have become due, and so many whose time is up, are dealt with in a turn of the loop."""
+"""The most messages that have become due, and the most that have timed out, handled in one turn of the loop."""
 
 _DEAD_LETTER_RETRY_SECONDS: Final = 1.0
-"""Seconds after which a message is given up again for which the dead-letter topic had no room."""
+"""Seconds until another try to give up a message for which the dead-letter topic had no room."""
 
 
 class _Creation(Protocol):
@@ -63,11 +63,11 @@ class _Expirations(Protocol):
 
 
 class ChannelEngineHost(Protocol):
-    """What a channel engine asks of its topic's engine.
+    """What a channel engine needs of its topic's engine.
 
     Attributes:
         visible: the offset up to which channels may deliver.
-        waiting: the channels in which somebody waits for a message: they are woken when one is visible.
+        waiting: the channels with waiting getters: they are woken when a message is visible.
     """
 
     name: str
@@ -83,17 +83,17 @@ class ChannelEngineHost(Protocol):
 
     @property
     def creation(self) -> _Creation:
-        """What makes the topic's files and channels."""
+        """The creation of the topic's files and channels."""
         ...
 
     @property
     def expirations(self) -> _Expirations:
-        """What tells when times to live have ended."""
+        """The reporter of expired messages."""
         ...
 
     @property
     def pending(self) -> int:
-        """Messages accepted and not yet visible to channels."""
+        """The number of messages accepted and not yet visible to channels."""
         ...
 
     def check(self) -> None:
@@ -105,27 +105,27 @@ class ChannelEngineHost(Protocol):
         ...
 
     def acked(self, channel_engine: Settlement) -> None:
-        """Something was acked: the first since anybody looked."""
+        """Note the first ack since the state was last checked."""
         ...
 
     def awaited(self, channel_engine: Settlement) -> None:
-        """Somebody waits for what was settled to be durable."""
+        """Note that somebody waits for what was settled to be durable."""
         ...
 
     def settled(self, channel_engine: Settlement) -> None:
-        """Something was settled or requeued that is not on disk yet."""
+        """Note that something was settled or requeued that is not on disk yet."""
         ...
 
     def moved(self, offset: int) -> None:
-        """A channel delivers from now on, or goes on elsewhere: from this offset."""
+        """Note that a channel starts to deliver, or goes on elsewhere, at this offset."""
         ...
 
     def write_now(self, channel_engine: Settlement) -> None:
-        """Write what the channel has to say, without a sync."""
+        """Write what the channel has unwritten, without a sync."""
         ...
 
     def settled_elsewhere(self, channel_engine: Settlement) -> None:
-        """Something was settled that is durable though not yet in the channel's journal."""
+        """Note that something was settled that is durable though not yet in the channel's journal."""
         ...
 
     def fail_store(self, error: Exception) -> None:
@@ -133,32 +133,32 @@ class ChannelEngineHost(Protocol):
         ...
 
     def send_dead_letter(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
-        """Put a message into its dead-letter topic; `done` is told once it is durable there, or why it is not."""
+        """Put a message into its dead-letter topic; `done` is called once it is durable there, or with the error."""
         ...
 
 
 class Settlement(ABC):
-    """One channel's state, and what changes it from outside.
+    """One channel's state, and the operations of those who hold its messages.
 
     Attributes:
-        name: the channel's.
+        name: the channel's name.
         options: how it delivers.
         state: None until the channel's creation is durable.
         journal: likewise.
-        preview: where it begins, while it is being made; None where that has to be read first.
+        preview: where it begins, while it is being created; None if that has to be read first.
         source: where messages come from.
-        ack_waiters: who waits for the journal's next commit.
-        store_ref: returns what a handle is to hold, so that the store stays open.
+        ack_waiters: those who wait for the journal's next commit.
+        store_ref: returns the reference that a handle holds to keep the store open.
         latency: how long messages take.
-        turn: how long those who get messages have held the event loop.
-        transactions: those under way in the store.
-        transaction_holds: what they are about to settle.
-        crash_suspects: the store's.
-        counting: deliveries are written down before whoever asked has the message.
+        turn: how long the getters have held the event loop.
+        transactions: the open transactions of the store.
+        transaction_holds: the messages that transactions are about to settle.
+        crash_suspects: those of the store.
+        counting: whether deliveries are written down before the getter has the message.
     """
 
     def __init__(self, name: str, host: ChannelEngineHost, clock: Clock) -> None:
-        """Begin without a state."""
+        """Start without a state."""
         self.name = name
         self.options: ChannelOptions = ChannelOptions()
         self.state: ChannelState | None = None
@@ -189,11 +189,11 @@ class Settlement(ABC):
 
     @property
     def place(self) -> str:
-        """Which channel of which topic this is, in words."""
+        """The channel and its topic, in words."""
         return f"{self._host.name!r}, channel {self.name!r}"
 
     def attach(self, journal: ChannelJournal, state: ChannelState) -> None:
-        """Begin to deliver."""
+        """Start to deliver."""
         self.journal = journal
         self.state = state
         state.follow(self._host)
@@ -205,24 +205,24 @@ class Settlement(ABC):
         self.wake()
 
     def ended(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """The times to live of messages have ended, wherever they stand."""
+        """Note that messages have expired, whatever their state."""
         state = self.state
         if state is not None and self._over is None and ranges[-1][1] > state.floor:
             self._out_of_turn.ended.append(ranges)
             self.settle_ahead()
 
     def settle_ahead(self) -> None:
-        """Have what is dead or expired settled, unasked, some of it in a turn of the loop; then others have theirs."""
+        """Settle out-of-attempts and expired messages before anybody asks for them, some in each turn of the loop."""
         if not self._out_of_turn.asked and (self._out_of_turn.ranges or self._out_of_turn.ended):
             self._out_of_turn.asked = True
             self._host.expirations.in_turn(self._settle_some)
 
     @abstractmethod
     def _settle_some(self) -> None:
-        """Settle some of what is dead or expired."""
+        """Settle some of the messages that are out of attempts or expired."""
 
     def _look_at_spent(self, state: ChannelState) -> None:
-        """Look at what was delivered as often as it may be: in an earlier run, or by other options."""
+        """Check the messages delivered as often as allowed: in an earlier run, or under other options."""
         most = self.options.max_attempts
         for offset in () if most is None else state.delivered_as_often(most):
             self._out_of_turn.add(offset)
@@ -242,13 +242,13 @@ class Settlement(ABC):
         self._host.reporter.lost(self._host.name, self.name, count, offset)
 
     def noted(self) -> None:
-        """Something is to be written down."""
+        """Note that something is to be written down."""
         self._host.settled(self)
 
     # --- time
 
     def times(self) -> tuple[int, int]:
-        """Return wall time and the monotonic one, nanoseconds: what a state is noted with."""
+        """Return the wall time and the monotonic time, in nanoseconds, with which a state is noted."""
         return self._clock.now_ns(), monotonic_ns(self._clock)
 
     def _set_alarm(self, state: ChannelState) -> None:
@@ -257,7 +257,7 @@ class Settlement(ABC):
             self._alarm.set(moment)
 
     def _rung(self) -> int | None:
-        """As `_ring`, as the event loop calls it: what it raises stops the store."""
+        """Do as `_ring` for the event loop: an exception stops the store."""
         try:
             return self._ring()
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody is left waiting
@@ -265,7 +265,7 @@ class Settlement(ABC):
             return None
 
     def _ring(self) -> int | None:
-        """Make ready what is due, and take back what was in flight for too long."""
+        """Make due messages ready, and take back those in flight that have timed out."""
         state = self.state
         if state is None or self._over is not None:
             return None
@@ -283,22 +283,22 @@ class Settlement(ABC):
         self.source.prepare(state)
         self.settle_ahead()
         self.wake()
-        self.until = 0.0  # what is handed out from now on sets the alarm
+        self.until = 0.0  # the next message handed out sets the alarm
         return state.next_moment()
 
     def _is_spent(self, state: ChannelState, offset: int) -> bool:
-        """Return whether a message was delivered as often as it may be."""
+        """Return whether a message was delivered as often as allowed."""
         most = self.options.max_attempts
         return most is not None and state.attempts(offset) >= most
 
     def note_deliveries(self) -> None:
-        """Write down what was handed out, before it is in anybody's hands: it counts even if that kills the process."""
+        """Write deliveries down before anybody has the messages: they count even if that kills the process."""
         self._host.write_now(self)
 
     # --- settling
 
     def acked(self, lease: Lease) -> None:
-        """A message of a lease was acked, for the first time since anybody looked at the state."""
+        """Note the first ack in a lease since the state was last checked."""
         if self.state is not None:
             self.state.acked(lease)
         if self._wait_queue.line or self._joiners or self._idlers:
@@ -306,7 +306,7 @@ class Settlement(ABC):
         self._host.acked(self)
 
     def ack_run(self, lease: Lease, first: int, count: int) -> None:
-        """Settle so many messages of a lease, one behind the other: all in flight by it, or all apart from it."""
+        """Settle `count` consecutive messages of a lease: all in flight through it, or all apart from it."""
         if lease.marks[first] == APART:
             self._ack_apart(lease, first, count)
             return
@@ -339,7 +339,7 @@ class Settlement(ABC):
         self._changed()
 
     def ack_many(self, deliveries: Sequence[tuple[int, int]]) -> None:
-        """Settle messages, by offset and delivery number: all of them, or, where one cannot be, none.
+        """Settle messages, by offset and delivery number: all of them, or none if one cannot be.
 
         Raises:
             NotInFlightError: one is not in flight under that delivery number.
@@ -354,7 +354,7 @@ class Settlement(ABC):
             self._changed()
 
     def cancel(self, offset: int) -> None:
-        """Settle a deferred message that nobody is to get.
+        """Settle a deferred message that is not to be delivered.
 
         Raises:
             OffsetError: it is not deferred.
@@ -372,10 +372,10 @@ class Settlement(ABC):
     def nack(
         self, batch: Batch, delivery: int, attempts: int, delay: int | None = None, cause: Cause = NO_CAUSE
     ) -> int | None:
-        """Make a message ready again, ahead of newer ones; after `delay` nanoseconds, or as the channel's backoff says.
+        """Requeue a message, ahead of newer ones: after `delay` nanoseconds, or by the channel's backoff.
 
         Returns:
-            The nanoseconds until it is; None where it was its last attempt, and it was given up.
+            The nanoseconds until it is ready; None if it was the last attempt, and the message was given up.
 
         Raises:
             NotInFlightError: it is not in flight under that delivery number.
@@ -402,7 +402,7 @@ class Settlement(ABC):
         return delay or 0
 
     def release(self, batch: Batch, delivery: int, attempts: int) -> None:
-        """Make a message ready again as if it had never been handed out.
+        """Requeue a message as if it had never been handed out.
 
         Raises:
             NotInFlightError: it is not in flight under that delivery number.
@@ -417,7 +417,7 @@ class Settlement(ABC):
     def reject(
         self, batch: Batch, delivery: int, attempts: int, reason: str, cause: Cause = NO_CAUSE
     ) -> asyncio.Future[None]:
-        """Give a message up; the future ends once that is durable.
+        """Give a message up; the future is done once that is durable.
 
         Raises:
             NotInFlightError: it is not in flight under that delivery number.
@@ -428,7 +428,7 @@ class Settlement(ABC):
         return done
 
     def touch(self, offset: int, delivery: int, extend: int | None) -> None:
-        """Begin a message's time anew, with `extend` nanoseconds or the channel's own timeout.
+        """Restart a message's timeout, with `extend` nanoseconds or the channel's own timeout.
 
         Raises:
             NotInFlightError: it is not in flight under that delivery number.
@@ -443,22 +443,22 @@ class Settlement(ABC):
     # --- messages that do not time out
 
     def renew(self, delivery: int) -> None:
-        """Begin the time of a message in flight anew whenever it is up, until `renew_no_more` was called as often.
+        """Restart the timeout of a message in flight whenever it is over, until `renew_no_more` was called as often.
 
-        Nothing runs for that: what times messages out leaves this one alone. So nothing that holds up the loop, for
-        however long, takes a message away from whoever works on it.
+        No task runs for that: a message whose timeout is over is simply left in flight. So nothing that holds up the
+        loop, for however long, takes a message away from its consumer.
         """
         self._renewed[delivery] = self._renewed.get(delivery, 0) + 1
 
     def renew_no_more(self, delivery: int) -> bool:
-        """Let a message time out again; return whether that is so by now, and a whole time is to begin."""
+        """Let a message time out again; return whether no other `renew` holds, so its timeout is to be restarted."""
         asked = self._renewed.pop(delivery, 1) - 1
         if asked:
             self._renewed[delivery] = asked
         return not asked
 
     def _kept_on(self, state: ChannelState, offset: int) -> bool:
-        """Return whether a message whose time is up is renewed, and do so."""
+        """Return whether a message whose timeout is over is renewed; if so, restart the timeout."""
         delivery = state.delivery(offset)
         if delivery is None or delivery not in self._renewed:
             return False
@@ -476,7 +476,7 @@ class Settlement(ABC):
         self._in_flight(offset, delivery)
 
     def check_all(self, start: int, stop: int, delivery: int) -> None:
-        """Raise unless the messages from `start` to `stop` are in flight under that delivery number and those behind.
+        """Raise unless the messages from `start` to `stop` are in flight, with delivery numbers from `delivery` on.
 
         Raises:
             NotInFlightError: one is not.
@@ -491,7 +491,7 @@ class Settlement(ABC):
         return self._over is None and self.state is not None and self.state.delivery(offset) == held
 
     def holds_all(self, start: int, stop: int, held: int) -> bool:
-        """Return whether all these messages are still held, by that number and those that follow."""
+        """Return whether all these messages are still held, by consecutive numbers from that one on."""
         return self._over is None and self.state is not None and self.state.is_in_flight(start, stop, held)
 
     @property
@@ -500,7 +500,7 @@ class Settlement(ABC):
         return self._over is not None
 
     def settled_elsewhere(self) -> None:
-        """Something was settled that is durable though not yet in the channel's journal."""
+        """Note that something was settled that is durable though not yet in the channel's journal."""
         if self._wait_queue.line or self._joiners or self._idlers:
             self.wake()
         self._host.settled_elsewhere(self)
@@ -529,11 +529,11 @@ class Settlement(ABC):
         time_ns = batch.time_ns if columns.times is None else columns.times[0]
         alone = Batch(offset, time_ns, columns)
         if attempts is not None:
-            # Killed before the letter is put, the message comes back, but no more often than it may.
+            # If the process is killed before the letter is put, the message is not redelivered more often than allowed.
             state.count(offset, attempts)
 
         def failed() -> None:
-            # It counts as expired once it is settled. With `attempts`, it is somebody's who had it in hand.
+            # It counts as expired only once it is settled. With `attempts`, a consumer gave it up that had it in hand.
             state.counters.expired -= attempts is None and reason == EXPIRED
             if self._over is None:
                 due = monotonic_ns(self._clock) + int(_DEAD_LETTER_RETRY_SECONDS * SECOND)
@@ -549,7 +549,7 @@ class Settlement(ABC):
         return put
 
     def _posted(self, _: asyncio.Future[None]) -> None:
-        """A letter is put, or is not; others may follow."""
+        """Go on after a dead letter was put or failed: others may follow."""
         self._out_of_turn.letters -= 1
         self.settle_ahead()
         if self._out_of_turn.letters == MOST_LETTERS - 1:
@@ -570,9 +570,9 @@ class Settlement(ABC):
         self._host.settled(self)
 
     def commit(self) -> asyncio.Future[None]:
-        """Return what ends once everything settled before is as durable as the store's policy makes it.
+        """Return a future, done once everything settled before is as durable as the store's policy makes it.
 
-        Cancelled, it will be all the same.
+        If the future is cancelled, it becomes durable all the same.
         """
         if self._over is not None:
             raise self._over
@@ -585,13 +585,13 @@ class Settlement(ABC):
     async def committed(self) -> None:
         """Wait until everything settled before is as durable as the store's policy makes it.
 
-        Cancellation: it will be all the same.
+        Cancellation: it becomes durable all the same.
         """
         await self.commit()
 
 
 def _standing(state: ChannelState | None, offset: int) -> str:
-    """Return what a message is that is not deferred."""
+    """Return the state, in words, of a message that is not deferred."""
     if state is None or offset >= state.end:
         return "not written yet"
     if state.delivery(offset) is not None:

@@ -1,4 +1,4 @@
-"""Messages of one channel that transactions are about to settle."""
+"""The messages of one channel that transactions are about to settle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["HoldingChannel", "TransactionHolds"]
 
 
 class HoldingChannel(Protocol):
-    """What is needed of the channel: `aiodq.engine.channel.settlement.Settlement` is one."""
+    """What the holds need of a channel: `aiodq.engine.channel.settlement.Settlement` is one."""
 
     state: ChannelState | None
     latency: LatencyMeter
@@ -30,18 +30,18 @@ class HoldingChannel(Protocol):
         ...
 
     def touch(self, offset: int, delivery: int, span: int | None) -> None:
-        """Begin a message's time anew."""
+        """Restart a message's timeout."""
         ...
 
     def settled_elsewhere(self) -> None:
-        """Something was settled that is durable though not yet in the channel's journal."""
+        """Note that something was settled that is durable though not yet in the channel's journal."""
         ...
 
 
 class TransactionHolds:
-    """One per channel. Messages are held, and settled, by runs: neighbours that were delivered one after the other.
+    """The holds of one channel. Messages are held and settled in runs: neighbours delivered one after the other.
 
-    What is held does not time out, and has another delivery number, so that nobody else can settle it.
+    A held message does not time out, and has another delivery number, so that nobody else can settle it.
     """
 
     __slots__ = ("_channel",)
@@ -51,15 +51,15 @@ class TransactionHolds:
         self._channel = channel
 
     def hold(self, start: int, stop: int, delivery: int) -> int:
-        """Keep messages from timing out, until they are settled or not.
+        """Keep messages from timing out until they are settled or released.
 
         Args:
-            start: the first one's offset.
-            stop: behind the last one's.
-            delivery: the first one's delivery number; those of the others follow.
+            start: the first offset.
+            stop: the offset after the last.
+            delivery: the first delivery number; the others follow it.
 
         Returns:
-            The number by which the first one is held; those of the others follow.
+            The number by which the first message is held; the others follow it.
 
         Raises:
             NotInFlightError: one is not in flight under its delivery number; nothing changed.
@@ -75,14 +75,14 @@ class TransactionHolds:
         return held
 
     def holds(self, start: int, stop: int, held: int) -> bool:
-        """Return whether messages are still held, by the numbers from that one on."""
+        """Return whether messages are still held, by consecutive numbers from that one on."""
         state = self._channel.state
         return not self._channel.over and state is not None and state.is_in_flight(start, stop, held)
 
     def settle(self, start: int, stop: int, held: int) -> None:
-        """Settle messages whose settling is durable already; the journal may hear of it later.
+        """Settle messages whose settlement is durable already; the journal may record it later.
 
-        Those that are held no more were taken away meanwhile.
+        Messages no longer held were taken away meanwhile.
         """
         channel, state = self._channel, self._channel.state
         if channel.over or state is None:
@@ -98,7 +98,7 @@ class TransactionHolds:
         channel.settled_elsewhere()
 
     def release(self, start: int, stop: int, held: int, delivery: int) -> None:
-        """Let messages be in flight as they were before they were held, their time beginning anew."""
+        """Return messages to being in flight as before they were held, with their timeout restarted."""
         channel, state = self._channel, self._channel.state
         if channel.over or state is None:
             return

@@ -1,4 +1,4 @@
-"""Those who wait for a message, woken in the order in which they came."""
+"""The tasks that wait for a message, woken in order of arrival."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["WaitQueue"]
 
 
 class WaitQueue:
-    """A line of waiting tasks.
+    """A FIFO queue of waiting tasks.
 
     Attributes:
-        line: a future each.
+        line: one future for each task.
     """
 
     __slots__ = ("_passed_on", "line")
 
     def __init__(self, passed_on: Callable[[], None]) -> None:
-        """Begin empty.
+        """Start empty.
 
         Args:
-            passed_on: called when one was cancelled that had been woken: its turn is another's.
+            passed_on: called when a task was cancelled after it had been woken: another one is to be woken instead.
         """
         self.line: deque[asyncio.Future[None]] = deque()
         self._passed_on = passed_on
@@ -35,7 +35,7 @@ class WaitQueue:
     async def wait(self) -> None:
         """Wait to be woken.
 
-        Cancellation: the turn goes to the next.
+        Cancellation: the wake-up goes to the next.
         """
         waiter = asyncio.get_running_loop().create_future()
         self.line.append(waiter)
@@ -50,7 +50,7 @@ class WaitQueue:
             raise
 
     def wake(self, number: int) -> None:
-        """Wake up to so many."""
+        """Wake up to `number` tasks."""
         while number > 0 and self.line:
             waiter = self.line.popleft()
             if not waiter.done():
@@ -58,7 +58,7 @@ class WaitQueue:
                 number -= 1
 
     def fail_next(self, error: Exception) -> None:
-        """Raise `error` in who has waited for longest."""
+        """Raise `error` in the task that has waited longest."""
         while self.line:
             waiter = self.line.popleft()
             if not waiter.done():
@@ -66,7 +66,7 @@ class WaitQueue:
                 return
 
     def end(self, error: Exception) -> None:
-        """Raise `error` in all of them."""
+        """Raise `error` in all waiting tasks."""
         for waiter in self.line:
             settle(waiter, None, error)
         self.line.clear()
