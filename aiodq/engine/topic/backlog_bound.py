@@ -1,4 +1,4 @@
-"""A topic's backlog, and whether it has room: counted in memory, in so many steps whatever the log and its channels."""
+"""A topic's backlog, and whether it has room: counted in memory, in constant time whatever the log and its channels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["BacklogBound", "BoundedTopic"]
 
 _INDEXES: Final = 2
-"""Full segments whose indexes are kept in memory: where the lowest floor lay at the last look, and where it lies."""
+"""Full segments whose indexes are kept in memory: where the lowest floor lay at the last look, and where it is now."""
 
 
 class _Room(Protocol):
@@ -31,7 +31,7 @@ class _Room(Protocol):
 
 
 class BoundedTopic(Protocol):
-    """What is needed of the topic that has the backlog: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+    """What the bound needs of a topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
 
     options: StoreOptions
     log: TopicLog | NoLog
@@ -41,19 +41,19 @@ class BoundedTopic(Protocol):
 
     @property
     def put_buffer(self) -> _Room:
-        """Where puts wait for room."""
+        """The put buffer, where puts wait for room."""
         ...
 
 
 class BacklogBound:
-    """One per topic.
+    """The bound of one topic's backlog.
 
-    All channels are looked at only where what is known from the last look does not tell. Between two looks a depth
-    grows by no more than became visible, and a floor only rises: that says where there is room for certain. The channel
-    that was deepest then, and the one that was furthest behind, say where there is none.
+    All channels are looked at only if the result of the last look does not decide. Between two looks a depth grows by
+    no more than became visible, and a floor only rises: that shows when there is room for certain. The channel that was
+    deepest then, and the one that was furthest behind, show when there is none.
 
     Attributes:
-        looks: at all channels, so far.
+        looks: the number of looks at all channels so far.
         credit: messages that transactions are about to settle in every channel, for as many that they put.
     """
 
@@ -69,14 +69,14 @@ class BacklogBound:
         self._indexes: dict[int, SegmentIndex | None] = {}
 
     def forget(self) -> None:
-        """A channel is there, or gone, or goes on from another offset."""
+        """Forget the last look, as a channel is there, is gone, or goes on from another offset."""
         self._seen = -1
 
     def admits(self, messages: int, cost: int) -> bool:
-        """Return whether there is room for so many messages of so many bytes; where nothing waits, there always is.
+        """Return whether there is room for so many messages with that cost in bytes.
 
         Args:
-            messages: with those that are not visible yet.
+            messages: their number, with those that are not visible yet.
             cost: bytes, likewise.
         """
         if self._seen >= 0:
@@ -90,7 +90,7 @@ class BacklogBound:
 
     @property
     def empty(self) -> bool:
-        """True when no channel has anything before it; without channels, when there is no message."""
+        """Whether no channel has a backlog; without channels, whether there is no message."""
         if self._seen >= 0 and self._deepest and self._deepest.depth:
             return False
         return not self._look()[0]
@@ -116,7 +116,7 @@ class BacklogBound:
         return options.max_bytes is None or self._bytes_fit(floor, options.max_bytes - cost)
 
     def _bytes_fit(self, floor: int, most: int) -> bool:
-        """Return whether the frames at `floor` and behind it, as far as they are visible, take no more than that."""
+        """Return whether the visible frames at `floor` and after it take no more bytes than that."""
         listed = self._engine.log.listed
         if not listed.segments:
             return most >= 0
@@ -127,7 +127,7 @@ class BacklogBound:
         return rest - position_in(segment, floor, self._index_of(segment)) + SEGMENT_HEADER.size <= most
 
     def _unseen(self, listed: SegmentList) -> int:
-        """Return the bytes of what is written and not visible yet: it counts among what is pending."""
+        """Return the bytes written and not visible yet: they are counted as pending."""
         visible = self._engine.visible
         if visible >= listed.segments[-1].end:
             return 0
@@ -136,11 +136,11 @@ class BacklogBound:
         return listed.frames_from(number) - position_in(segment, visible, segment.index) + SEGMENT_HEADER.size
 
     def _index_of(self, segment: Segment) -> SegmentIndex | None:
-        """Return the index of a segment in which a floor lies, if it is in memory; if not, it will be."""
+        """Return the index of a segment in which a floor lies, if it is in memory; if not, it is fetched."""
         if segment.index is not None:
             return segment.index
         if segment.base not in self._indexes:
-            # INVARIANT: nothing is read on the loop. Until the index is there, its messages count as alike in size.
+            # INVARIANT: nothing is read on the loop. Until the index is there, messages count as equal in size.
             if len(self._indexes) == _INDEXES:
                 del self._indexes[next(iter(self._indexes))]
             self._indexes[segment.base] = None

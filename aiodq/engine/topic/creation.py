@@ -1,4 +1,4 @@
-"""Making a topic's files and its channels: where that fails, what waits for it is refused, and it is tried again."""
+"""The creation of a topic's files and channels: if it fails, what waits for it is refused, and it is retried."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Options(Protocol):
 
 
 class CreatedTopic(Protocol):
-    """What is needed of the topic that is made: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+    """What creation needs of a topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
 
     name: str
     serial: int
@@ -40,7 +40,7 @@ class CreatedTopic(Protocol):
 
     @property
     def effective_options(self) -> _Options:
-        """Which options it goes by."""
+        """Its effective options."""
         ...
 
     def check(self) -> None:
@@ -50,11 +50,11 @@ class CreatedTopic(Protocol):
     def submit(
         self, work: Callable[[], T], finish: Callable[[T, Exception | None], None], after: int | None = None
     ) -> None:
-        """Have `work` done with the log at rest; `finish` gets the result, or an error in place of one."""
+        """Do `work` with the log at rest; `finish` gets the result, or an error in place of one."""
         ...
 
     def created(self, log: TopicLog) -> None:
-        """The topic has files now."""
+        """Take over the topic's new files."""
         ...
 
     def refuse(self, error: Exception) -> None:
@@ -62,27 +62,27 @@ class CreatedTopic(Protocol):
         ...
 
     def hinder_puts(self) -> None:
-        """Have the next put try again what could not be done."""
+        """Have the next put retry what could not be created or written."""
         ...
 
     def real_log(self) -> TopicLog:
-        """Return the log for work on its files."""
+        """Return the log, for work on its files."""
         ...
 
 
 class NewChannel(Protocol):
-    """A channel that is to be made: `aiodq.engine.channel_management` makes it."""
+    """A channel to be created: `aiodq.engine.channel_management` has one."""
 
     name: str
     begin: int | None
     durable: bool
 
     def open(self, log: TopicLog) -> None:
-        """Make its files. Blocking."""
+        """Create its files. Blocking."""
         ...
 
     def discard(self) -> None:
-        """Close what was opened, as it was not noted. Blocking."""
+        """Close what was opened, as the channel was not recorded. Blocking."""
         ...
 
     def record(self) -> ChannelOptions | None:
@@ -90,15 +90,15 @@ class NewChannel(Protocol):
         ...
 
     def finish(self, error: Exception | None) -> None:
-        """It is there, or could not be made; on the loop."""
+        """Take over the new channel, or its error; on the loop."""
         ...
 
 
 class _ChannelGroup:
-    """Channels that are made in one go: however many they are, the topic's description is written once."""
+    """Channels created together: however many they are, the topic's description is written once."""
 
     def __init__(self, engine: CreatedTopic, first: NewChannel) -> None:
-        """Begin with one; others may `join` until a thread begins to make them."""
+        """Start with one; others may `join` until a thread starts to create them."""
         self._engine = engine
         self._mutex = threading.Lock()
         self._closed = False
@@ -106,14 +106,14 @@ class _ChannelGroup:
         self._errors: dict[str, Exception] = {}
 
     def join(self, channel: NewChannel) -> bool:
-        """Have one more made, unless it is too late for that."""
+        """Add another channel, unless it is too late; return whether it was added."""
         with self._mutex:
             if not self._closed:
                 self._channels.append(channel)
             return not self._closed
 
     def make(self) -> None:
-        """Make them. What cannot be made keeps none of the others. Blocking."""
+        """Create the channels. One that fails does not prevent the others. Blocking."""
         with self._mutex:
             self._closed = True
         log = self._engine.real_log()
@@ -145,10 +145,10 @@ class _ChannelGroup:
             self._errors |= dict.fromkeys([channel.name for channel in channels], error)
 
     def made(self, _: object, error: Exception | None) -> None:
-        """Tell each of them what came of it."""
+        """Tell each channel its outcome."""
         with self._mutex:
             self._closed = True
-        # INVARIANT: who was told that it is there is told nothing else, where the next one's end stops the store.
+        # INVARIANT: a channel told that it is there is told nothing else if the next one's end stops the store.
         while self._channels:
             channel = self._channels[0]
             channel.finish(error or self._errors.get(channel.name))
@@ -156,19 +156,19 @@ class _ChannelGroup:
 
 
 class Creation:
-    """One per topic.
+    """The creation of one topic's files and channels.
 
-    A put that returned while a channel was not there yet would be lost to it, as what every other channel has consumed
-    may be deleted: so no put returns before all channels are there.
+    A put that returned before a channel is there would be lost to it, as what every other channel has consumed may be
+    deleted: so no put returns before all channels are there.
 
     Attributes:
-        exists: the topic has files, or they are being made.
-        error: why that failed last.
-        failed: it did, and has not succeeded since.
+        exists: whether the topic has files, or they are being created.
+        error: the error of the last attempt.
+        failed: whether the last attempt failed.
     """
 
     def __init__(self, engine: CreatedTopic, make_log: Callable[[], TopicLog], *, exists: bool) -> None:
-        """Make what is missing of this topic; `make_log` makes its files."""
+        """Create what is missing of this topic; `make_log` creates its files."""
         self.exists: bool = exists
         self.error: Exception = StorageError("the topic has no files yet", engine.name, retriable=True)
         self.failed: bool = False
@@ -179,11 +179,11 @@ class Creation:
 
     @property
     def at_rest(self) -> bool:
-        """Whether no channel is to be made that could not be."""
+        """Whether no failed channel waits for a retry."""
         return not self._channels
 
     def create(self) -> None:
-        """Have the topic's files made, if that was not asked for yet."""
+        """Create the topic's files, unless that was asked for already."""
         if not self.exists:
             self.exists = True
             self._engine.submit(self._make_log, self._made, after=0)
@@ -199,16 +199,16 @@ class Creation:
             self._engine.refuse(error)
 
     def refused(self, error: Exception) -> None:
-        """The topic could not be made before it was named here."""
+        """Note that the topic could not be created before it was named here."""
         self.failed, self.error = True, error
 
     async def made(self) -> None:
-        """Wait until the topic has files, having them made if it has none.
+        """Wait until the topic has files; create them if it has none.
 
         Raises:
-            StorageError: they could not be made.
+            StorageError: they could not be created.
 
-        Cancellation: they are made all the same.
+        Cancellation: they are created all the same.
         """
         self._engine.check()
         if not isinstance(self._engine.log, NoLog):
@@ -219,7 +219,7 @@ class Creation:
         await done
 
     def make_channel(self, channel: NewChannel, after: int | None = None) -> None:
-        """Have a channel made: with those before it, where nothing else was asked for or put since."""
+        """Create a channel: together with those before it, if nothing else was asked for or put since."""
         engine = self._engine
         group, since = self._group or (None, None)
         if (
@@ -233,9 +233,9 @@ class Creation:
         self._group = group, (engine.visible, engine.serial, engine.submitted, after)
 
     def put_off(self, channel: str, again: Callable[[], None], error: Exception) -> None:
-        """A channel could not be made; `again` tries once more."""
+        """Note that a channel could not be created; `again` retries."""
         if isinstance(self._engine.log, NoLog) and self.exists:
-            again()  # somebody has put meanwhile, so that the topic is tried once more before this
+            again()  # somebody has put meanwhile, so that the topic is retried before this
             return
         self._channels[channel] = again, error
         self._engine.hinder_puts()
@@ -243,11 +243,11 @@ class Creation:
             self._engine.refuse(error)
 
     def forget(self, channel: str) -> None:
-        """Make this channel no more."""
+        """Drop a channel that waits for a retry."""
         self._channels.pop(channel, None)
 
     def again(self) -> None:
-        """Try once more to make what could not be made, before anything else is written."""
+        """Retry what could not be created, before anything else is written."""
         if self._channels:
             self.create()
         for channel in list(self._channels):
@@ -256,10 +256,10 @@ class Creation:
         self._engine.effective_options.again()
 
     def check(self, channel: str | None) -> None:
-        """Raise if this channel could not be made, or where none is named, if some channel could not.
+        """Raise if this channel could not be created, or without a name, if any channel could not.
 
         Raises:
-            StorageError: as it was when that was tried last.
+            StorageError: the error of the last attempt.
         """
         for name, (_, error) in self._channels.items():
             if channel in (None, name):

@@ -1,10 +1,10 @@
-"""Which options a topic and its channels go by, and that what is deleted by them is deleted by options on disk.
+"""The effective options of a topic and its channels, which are on disk before anything is deleted by them.
 
-What holds is the first of these that exists: named for the topic in this process; named for it before, and stored;
-given to `open`; stored as the defaults it was made with; the library's. Of a channel likewise, without the two defaults
+The first of these that exists is effective: named for the topic in this process; named for it before, and stored; given
+to `open`; stored as the defaults it was created with; the library's. For a channel likewise, without the two defaults
 between.
 
-INVARIANT: nothing is deleted, dropped or skipped by options that are not durable. While those that hold differ from
+INVARIANT: nothing is deleted, dropped or skipped by options that are not durable. While the effective ones differ from
 those on disk, retention rests, an overflowing topic drops nothing, and a channel whose change could settle messages
 delivers none.
 """
@@ -52,7 +52,7 @@ class _Room(Protocol):
 
 
 class ConfiguredTopic(Protocol):
-    """What is needed of the topic whose options these are: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+    """What the options need of their topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
 
     name: str
     options: StoreOptions
@@ -65,49 +65,49 @@ class ConfiguredTopic(Protocol):
 
     @property
     def creation(self) -> Creation:
-        """What makes its files."""
+        """The creation of its files."""
         ...
 
     @property
     def put_buffer(self) -> _Room:
-        """Where puts wait for room."""
+        """The put buffer, where puts wait for room."""
         ...
 
     def configure(self, options: StoreOptions, log: LogOptions) -> None:
-        """Go on with other options."""
+        """Apply other options."""
         ...
 
     def real_log(self) -> TopicLog:
-        """Return the log for work on its files."""
+        """Return the log, for work on its files."""
         ...
 
     def retain_soon(self) -> None:
-        """Look for segments that may go, when nothing else is under way."""
+        """Look for segments to delete as soon as nothing else is under way."""
         ...
 
     def hinder_puts(self) -> None:
-        """Have the next put try again what could not be done."""
+        """Have the next put retry what could not be created or written."""
         ...
 
     async def operate(self, work: Callable[[], T]) -> T:
-        """Have `work` done with the log at rest, everything accepted before being durable."""
+        """Do `work` with the log at rest, everything accepted before being durable."""
         ...
 
     async def settle_in(self, channel: str | None = None) -> None:
-        """Wait until new channels and options are there."""
+        """Wait until new channels and options are on disk."""
         ...
 
 
 class EffectiveOptions:
-    """One per topic, called on the loop.
+    """The effective options of one topic; called on the loop.
 
     Attributes:
-        named: for this topic in this process, or None.
-        acting: the options that hold are on disk, so that messages may be deleted by them.
+        named: the options named for this topic in this process, or None.
+        acting: whether the effective options are on disk, so that messages may be deleted by them.
     """
 
     def __init__(self, engine: ConfiguredTopic, host: TopicEngineHost, persister: AckPersister) -> None:
-        """Choose for this topic, whose options are those that hold without anything being named."""
+        """Start with the topic's options, which are those effective without any being named."""
         self.named: StoreOptions | None = None
         self.acting: bool = False
         self._engine = engine
@@ -125,24 +125,24 @@ class EffectiveOptions:
 
     @property
     def at_rest(self) -> bool:
-        """Whether a put has nothing to have written: the options act, and none could not be written."""
+        """Whether a put has no options to write: the effective ones act, and no write has failed."""
         return self.acting and not self._unwritten and not self._failed
 
     def ask(self) -> None:
-        """Somebody has named the topic, without options: once it is used, defaults may act."""
+        """Note that the topic was named without options: once it is used, defaults may act."""
         self._asked = True
 
     def used(self) -> None:
-        """The topic is put into or settled in, where nothing acts yet."""
+        """Note that messages were put or settled while no options act."""
         if self._asked and not self._used and not self._host.keeps:
             self._used = True
             self.look()
 
     def name(self, options: StoreOptions) -> None:
-        """Go by these options from now on, as they were named for this topic.
+        """Apply these options from now on, as named for this topic.
 
         Raises:
-            InvalidOptionError: other ones were named before, in this process.
+            InvalidOptionError: others were named before, in this process.
             MissingExtraError: a codec is not installed.
         """
         if self.named is not None:
@@ -153,13 +153,13 @@ class EffectiveOptions:
         self.look()
 
     async def configure(self, options: StoreOptions) -> None:
-        """Have these options made durable, and go by them then.
+        """Make these options durable, then apply them.
 
         Raises:
             MissingExtraError: a codec is not installed.
-            StorageError: they could not be written; those before hold.
+            StorageError: they could not be written; the old ones stay effective.
 
-        Cancellation: it is done all the same.
+        Cancellation: they are written and applied all the same.
         """
         codec_number(options.compression)
         if isinstance(self._engine.log, NoLog) and not self._engine.creation.exists:
@@ -172,7 +172,7 @@ class EffectiveOptions:
                 self._take(options)
             settle(done, None, error)
 
-        # A topic that is being made is there then, and so is a change that was under way.
+        # After this, a topic that is being created is there, and a change that was under way is written.
         await self._engine.operate(lambda: None)
         self._write(StoredOptions(named=True, options=kept(self._shaped(options))), finish)
         await done
@@ -189,7 +189,7 @@ class EffectiveOptions:
 
     @property
     def record(self) -> StoredOptions:
-        """What is to be on disk of the options that hold, where the topic is being made."""
+        """The options to store when the topic is created."""
         return StoredOptions(named=self.named is not None, options=kept(self._engine.options))
 
     def _stored(self) -> StoredOptions | None:
@@ -197,7 +197,7 @@ class EffectiveOptions:
         return None if isinstance(log, NoLog) else log.meta.options
 
     def _compare(self) -> None:
-        """Let act what is on disk, and nothing else; a topic without files has nothing to lose."""
+        """Let the options act if they are those on disk; a topic without files has nothing to lose."""
         stored = self._stored()
         self.acting = stored is not None and stored.options == kept(self._engine.options)
         if self.acting:
@@ -205,7 +205,7 @@ class EffectiveOptions:
             self._engine.put_buffer.freed(anyhow=True)
 
     def created(self) -> None:
-        """The topic's files were made by the options that held when that began, or they were there."""
+        """Compare with the files just created, by the options effective when that began, or already there."""
         if self.named is None:
             options = holding(None, self._stored(), self._host.given)
             self._engine.configure(self._shaped(options), LogOptions.of(options))
@@ -213,7 +213,7 @@ class EffectiveOptions:
         self.look()
 
     def look(self) -> None:
-        """Have written what is to be on disk and is not."""
+        """Write the options that are to be on disk and are not."""
         wanted = self._wanted()
         if isinstance(self._engine.log, NoLog) or wanted is None or wanted in {self._stored(), self._coming}:
             return
@@ -230,7 +230,7 @@ class EffectiveOptions:
         self._write(wanted, finish)
 
     def _wanted(self) -> StoredOptions | None:
-        """Return what is to be on disk, or None where that is left as it is."""
+        """Return what is to be on disk, or None to leave it as it is."""
         stored = self._stored()
         if self.named is not None:
             return self.record
@@ -268,10 +268,10 @@ class EffectiveOptions:
         return self._coming is not None or bool(self._coming_channels)
 
     def check(self, channel: str | None) -> None:
-        """Raise if this channel delivers nothing as its options could not be written; where none is named, if any.
+        """Raise if this channel delivers nothing as its options could not be written; without a name, if any channel.
 
         Raises:
-            StorageError: as it was when that was tried last.
+            StorageError: the error of the last attempt.
         """
         for name, error in self._failed.items():
             if channel in {None, name}:
@@ -280,13 +280,13 @@ class EffectiveOptions:
     # --- its channels
 
     def channel(self, channel_engine: ChannelEngine[Any], options: ChannelOptions) -> None:
-        """Let a channel go by these options from now on, as they were named for it.
+        """Apply these options to a channel from now on, as named for it.
 
         Raises:
-            InvalidOptionError: other ones were named before, in this process.
+            InvalidOptionError: others were named before, in this process.
         """
         if channel_engine.error is not None:
-            return  # it is being deleted, and its namesake begins anew
+            return  # it is being deleted, and a new channel of its name starts afresh
         named = self._named_channels.get(channel_engine.name)
         if named is not None:
             what = f"channel {channel_engine.name!r} of topic {self._engine.name!r}"
@@ -296,7 +296,7 @@ class EffectiveOptions:
         self.look_at(channel_engine)
 
     async def configure_channel(self, channel_engine: ChannelEngine[Any], options: ChannelOptions) -> None:
-        """As `configure`, for a channel."""
+        """Do as `configure`, for a channel."""
         check_channel(channel_engine)
         if not self._keeps(channel_engine):
             self._take_channel(channel_engine, options)
@@ -322,18 +322,18 @@ class EffectiveOptions:
         return not is_ephemeral(channel_engine.name) or is_ephemeral(self._engine.name)
 
     def channel_record(self, name: str) -> ChannelOptions | None:
-        """Return what is to be on disk of a channel's options; None where none were named."""
+        """Return the options of a channel to be stored; None if none were named."""
         named = self._named_channels.get(name)
         return None if named is None else kept_channel(named)
 
     def forget_channel(self, name: str) -> None:
-        """A channel is deleted; its namesake begins anew."""
+        """Forget a deleted channel; a new one of its name starts afresh."""
         self._named_channels.pop(name, None)
         self._coming_channels.pop(name, None)
         self._failed.pop(name, None)
 
     def look_at(self, channel_engine: ChannelEngine[Any]) -> None:
-        """Have written what is to be on disk of a channel's options and is not; one being made is looked at again."""
+        """Write the options of a channel that are to be on disk and are not; one being created comes here again."""
         self._apply(channel_engine)
         name, wanted = channel_engine.name, self.channel_record(channel_engine.name)
         if channel_engine.state is None or wanted is None or not self._keeps(channel_engine):
@@ -344,7 +344,7 @@ class EffectiveOptions:
 
         def finish(error: Exception | None) -> None:
             if channel_engine.error is not None:
-                return  # what is noted by its name is its namesake's
+                return  # the entries of this name belong to a new channel
             self._coming_channels.pop(name, None)
             self._failed.pop(name, None)
             if error is None:
@@ -361,7 +361,7 @@ class EffectiveOptions:
         return None if isinstance(log, NoLog) else log.meta.channel_options.get(name)
 
     def _apply(self, channel_engine: ChannelEngine[Any]) -> None:
-        """Have a channel go by what was named for it; hold it back while it would settle messages by that too early."""
+        """Apply the options named for a channel; hold it back as long as it would settle messages by them too early."""
         named = self._named_channels.get(channel_engine.name)
         if named is None:
             return
@@ -387,7 +387,7 @@ class EffectiveOptions:
         self._persister.submit(Job(work, told))
 
     def again(self) -> None:
-        """Try once more what could not be written."""
+        """Retry what could not be written."""
         self.look()
         for channel_engine in self._engine.channel_engines.values():
             if channel_engine.held:
@@ -395,7 +395,7 @@ class EffectiveOptions:
 
 
 def check_channel(channel_engine: ChannelEngine[Any]) -> None:
-    """Raise what makes a channel unusable, as that it was deleted, if anything does."""
+    """Raise the error that makes a channel unusable, such as its deletion, if there is one."""
     if channel_engine.error is not None:
         raise channel_engine.error
 

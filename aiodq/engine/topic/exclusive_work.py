@@ -1,4 +1,4 @@
-"""Work that needs a topic's log for itself, one thing after the other."""
+"""Exclusive work: operations that need a topic's log for themselves, one after the other."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class ExclusiveWork:
     """The operations of one ioLoop.
 
     Attributes:
-        running: one is; nothing else may touch the log.
-        waiting: those that come next.
+        running: whether one runs; nothing else may touch the log.
+        waiting: the operations that come next.
     """
 
     def __init__(self, host: TopicEngineHost, wake: Callable[[], None]) -> None:
-        """Begin empty; `wake` has the ioLoop look again."""
+        """Start empty; `wake` gives the ioLoop a turn."""
         self.running: bool = False
         self._host = host
         self._wake = wake
@@ -43,11 +43,11 @@ class ExclusiveWork:
         return self.running or bool(self.waiting)
 
     def waits_for(self, taken: int) -> bool:
-        """Return whether an operation is next once what was taken from the open batch so far is written."""
+        """Return whether an operation is next once everything taken from the open batch so far is written."""
         return bool(self.waiting) and taken >= self.waiting[0].after
 
     def wake(self, taken: int) -> None:
-        """Have the ioLoop look again where an operation is next: a batch that no sync follows brings no event."""
+        """Give the ioLoop a turn if an operation is next: a batch that no sync follows causes no event."""
         if self.waits_for(taken):
             self._wake()
 
@@ -69,7 +69,7 @@ class ExclusiveWork:
         return True
 
     def wait_here(self, seconds: float) -> bool:
-        """Hold the loop until a sync, or something that threads do, has ended; see `SyncBackend.wait_here`."""
+        """Block the loop until a sync, or other work of a thread, has ended; see `SyncBackend.wait_here`."""
         return self._host.syncs.wait_here(seconds)
 
     def _ended(self, operation: Operation, result: object, error: BaseException | None) -> None:
@@ -85,6 +85,6 @@ class ExclusiveWork:
         self._wake()
 
     def fail(self, error: Exception) -> None:
-        """Tell whoever waits."""
+        """Fail the operations that wait."""
         waiting, self.waiting = self.waiting, deque()
         tell_all(error, [partial(operation.finish, None) for operation in waiting])

@@ -1,4 +1,4 @@
-"""Settling what has a time to live when that ends, wherever it stands in the backlog and whoever asks."""
+"""Expirations: messages are settled when their time to live ends, wherever they are in the backlog."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = ["Expirations", "MortalTopic"]
 P = ParamSpec("P")
 
 _AT_ONCE: Final = 500
-"""So many parts of a batch are entered in a turn of the loop: about a millisecond's work."""
+"""The most parts of a batch entered in one turn of the loop: about a millisecond's work."""
 
 _AGAIN: Final = 1_000_000_000
-"""Nanoseconds after which the disk is asked again that could not be read."""
+"""Nanoseconds after which a failed read from disk is retried."""
 
 
 class MortalTopic(Protocol):
-    """What is needed of the topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+    """What expirations need of a topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
 
     log: TopicLog | NoLog
     visible: int
@@ -58,20 +58,20 @@ class MortalTopic(Protocol):
         ...
 
     def guarded(self, function: Callable[P, object]) -> Callable[P, None]:
-        """Return `function` for a callback of the event loop's: what it raises stops the store."""
+        """Return `function` as a callback for the event loop: an exception stops the store."""
         ...
 
 
 class Expirations:
-    """One per topic, for all its channels.
+    """The expirations of one topic, for all its channels.
 
-    What is put is entered as it comes. What was there before is looked through in a thread, a piece after the other,
-    where segments say that they hold such messages: after opening, and again from where a channel begins or goes on, as
-    it may be to deliver what ended long ago.
+    New messages are entered as they come. Stored ones are read by a thread, piece by piece, if segments say that they
+    hold messages with a time to live: after opening, and again from where a channel begins or goes on, as it may reach
+    back to messages that expired long ago.
     """
 
     def __init__(self, engine: MortalTopic) -> None:
-        """Begin with nothing entered."""
+        """Start with nothing entered."""
         self._engine = engine
         self._ends = EndTimes()
         self._to_enter: deque[Iterator[Expiring]] = deque()
@@ -83,23 +83,23 @@ class Expirations:
         self.opened()
 
     def opened(self) -> None:
-        """The topic has a log now."""
+        """Check the topic's new log for times to live."""
         self._stored = any(segment.flags & Flags.EXPIRIES for segment in self._engine.log.segments)
 
     def note(self, batch: Batch) -> None:
-        """Channels see messages from now on of which some have a time to live."""
+        """Enter a batch that is now visible and has messages with a time to live."""
         self._to_enter.append(expiring_in(batch))
         if not self._entering:
             self._enter()
 
     def look_from(self, offset: int) -> None:
-        """A channel delivers from this offset on: look through what is stored from there."""
+        """Read what is stored from this offset on, as a channel delivers from there."""
         if (self._stored or self._engine.lifetimes.seen) and offset < self._engine.visible:
             self._to_read.add(offset, self._engine.visible)
             self._read()
 
     def in_turn(self, work: Callable[[], None]) -> None:
-        """Have a channel do some work in a turn of the loop: one channel in each, however many there are."""
+        """Do some work of a channel in a turn of the loop: one channel in each, however many there are."""
         self._works.append(work)
         if len(self._works) == 1:
             asyncio.get_running_loop().call_soon(self._engine.guarded(self._work))
@@ -116,7 +116,7 @@ class Expirations:
         self._to_enter.clear()
 
     def _enter(self) -> None:
-        """Enter some of what is to be entered, and give way where there is more."""
+        """Enter some of the parts, and give way if there are more."""
         self._entering, left = False, _AT_ONCE
         now, end = monotonic_ns(self._engine.clock), self._engine.lifetimes.end
         while self._to_enter and left:
@@ -135,7 +135,7 @@ class Expirations:
         self._ring()
 
     def _ring(self) -> None:
-        """Tell the channels what has ended, and see to it that they are told of the rest."""
+        """Tell the channels what has expired, and set the alarm for the rest."""
         if self._engine.stopped:
             return
         ended = self._ends.take(monotonic_ns(self._engine.clock), _AT_ONCE)
@@ -149,7 +149,7 @@ class Expirations:
             self._alarm.set(moment)
 
     def _read(self) -> None:
-        """Look through the next piece of what is to be looked through, once all that was read is entered."""
+        """Read the next piece, once everything read before is entered."""
         if self._reading or self._to_enter or not self._to_read or self._engine.stopped:
             return
         if monotonic_ns(self._engine.clock) < self._not_before:
@@ -168,7 +168,7 @@ class Expirations:
         if self._engine.stopped:
             return
         if found is None:
-            # Whoever is to get these messages is told what is wrong with the disk.
+            # The getters of these messages are told what is wrong with the disk.
             self._to_read.add(start, stop)
             self._not_before = monotonic_ns(self._engine.clock) + _AGAIN
             self._alarm.set(self._not_before)

@@ -1,4 +1,4 @@
-"""From a put into the log: at once where nothing is under way, else as a batch with what else came meanwhile."""
+"""Group commit: a put is written at once if nothing is under way, or else in a batch with those that came meanwhile."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ if TYPE_CHECKING:
 __all__ = ["GIVE_WAY", "NOT_NOW", "GroupCommit", "WrittenTopic"]
 
 NOT_NOW: Final = -1
-"""What stands for an offset where a put has to wait for something, if only for its error."""
+"""Returned in place of an offset if a put has to wait for something, if only for its error."""
 
 GIVE_WAY: Final = -2
-"""Likewise, where the caller has held the loop for so long that others are to have their turn first."""
+"""Likewise, if the caller has held the loop for so long that it is to give way to others first."""
 
 _LONGEST_RUN: Final = 1024
-"""So many puts at once after which others have their turn although no time went by, as on a clock that stands still."""
+"""Inline puts in a row after which others have their turn even if no time went by, as on a clock that stands still."""
 
 _CROWD: Final = 12
-"""Tasks that put in one turn of the loop and write each for itself. From some ten on a batch costs less than that, for
-all its futures and its turn. For 100 bytes: 6.5 microseconds a put of 8 tasks, 4.1 of 16, 2.4 of 100; 5.5 else."""
+"""The tasks that put in one turn of the loop and still write inline. From some ten on a batch, with all its futures and
+its turn, costs less. For 100 bytes: 6.5 microseconds a put of 8 tasks, 4.1 of 16, 2.4 of 100; 5.5 inline."""
 
 _OVERLAP: Final = 1 << 20
-"""With so much waiting, the next batch is written beside a sync instead of after it."""
+"""Waiting bytes from which on the next batch is written during a sync instead of after it."""
 
 
 def _nobody() -> None:
-    """Stand for a weak reference to a task that is no more."""
+    """Stand in for a weak reference to a task that is gone."""
 
 
 class WrittenTopic(Protocol):
-    """What is needed of the topic that is written to: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+    """What group commit needs of a topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
 
     name: str
     options: StoreOptions
@@ -87,37 +87,37 @@ class WrittenTopic(Protocol):
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is being written, and no operation runs, waits or is asked for."""
+        """Whether nothing is being written, and no operation runs, waits or was asked for."""
         ...
 
     def stir(self) -> None:
-        """Something has changed that the next tick looks at."""
+        """Note a change that the next tick has to look at."""
         ...
 
     def turn(self) -> None:
-        """Have the ioLoop take a turn at once; not to be called within one."""
+        """Take a turn of the ioLoop at once; not to be called within one."""
         ...
 
     def retain_if_idle(self) -> None:
-        """Look for segments that may go, unless somebody changes the list of them."""
+        """Look for segments to delete, unless a thread is changing the list of segments."""
         ...
 
 
 class GroupCommit:
-    """One per topic.
+    """The group commit of one topic.
 
     Attributes:
-        inline: a plain put may be written in the caller's own step, without a future and without a turn of the loop:
-            nothing is written, waits or rolls, no operation runs or is asked for, the topic has its files, and the
-            policy does not ask for a sync. What a crowd of tasks puts in one turn of the loop is batched all the same.
-        lone: likewise, where the policy asks for a sync: the put is written in the caller's step, and the sync begun.
-            So goes who puts one message after the other; several who wait at once share their syncs.
-        undisturbed: the sync of such a put is in flight, and nothing has reached the ioLoop since.
-        writing: a batch is being written.
-        ready: a plain put may be accepted without looking at anything but its body and the room there is.
+        inline: whether a plain put may be written in the caller's own step, without a future and without a turn of the
+            loop: nothing is written, waits or rolls, no operation runs or was asked for, the topic has its files, and
+            the policy does not ask for a sync. A crowd of tasks that put in one turn of the loop is batched all the same.
+        lone: likewise, if the policy asks for a sync: the put is written in the caller's step, and its sync is started.
+            This serves a task that puts one message after the other; several concurrent puts share their syncs.
+        undisturbed: whether the sync of such a put is in flight, and nothing has reached the ioLoop since.
+        writing: whether a batch is being written.
+        ready: whether a plain put may be accepted without checking anything but its body and the room there is.
 
-    INVARIANT: whatever changes what these say clears them before the next put; only `look`, at the end of the ioLoop's
-    turn, sets them.
+    INVARIANT: whatever changes one of these conditions clears the flag before the next put; only `look`, at the end of
+    the ioLoop's turn, sets it.
     """
 
     __slots__ = (
@@ -127,7 +127,7 @@ class GroupCommit:
     )  # fmt: skip
 
     def __init__(self, engine: WrittenTopic, host: TopicEngineHost) -> None:
-        """Begin with what every topic begins with: its files are to be made or looked at."""
+        """Start as every topic does: with files to be created or checked."""
         self.inline: bool = False
         self.lone: bool = False
         self.undisturbed: bool = False
@@ -151,15 +151,15 @@ class GroupCommit:
         self._log: TopicLog | None = None
 
     def stop_inline(self) -> None:
-        """Let no put be written at once before the ioLoop has had a turn."""
+        """Let no put be written inline before the ioLoop has had a turn."""
         self.inline = self.lone = self.undisturbed = False
 
     def hinder(self) -> None:
-        """Let every put look at everything for itself before the ioLoop has had a turn."""
+        """Let every put check everything for itself before the ioLoop has had a turn."""
         self.inline = self.lone = self.undisturbed = self.ready = False
 
     def look(self) -> None:
-        """See what the next put has to look at, and whether it may be written at once."""
+        """Determine what the next put has to check, and whether it may be written at once."""
         engine, host = self._engine, self._host
         log, options, put_buffer = engine.log, engine.options, engine.put_buffer
         self._log = log if isinstance(log, TopicLog) else None
@@ -185,14 +185,14 @@ class GroupCommit:
         )
         durably = options.sync == "always"
         self._counting = options.sync == "interval"
-        # INVARIANT: whatever is written behind the beginning of a sync, or the end of a tick, is of another batch than
-        # what was written before. Both are within a turn, and this is at its end.
+        # INVARIANT: what is written after the start of a sync, or after a tick, belongs to another batch than what was
+        # written before. Both happen within a turn, and this is at its end.
         self._counted = False
         self.inline = at_once and not durably and self._sharing <= _CROWD
         self.lone = at_once and durably and not engine.syncer.busy and self._sharing <= 1
 
     def accept(self, body: object) -> asyncio.Future[int] | None:
-        """Take a plain message into the open batch; None where that has to go the long way, if only for its error."""
+        """Accept a plain message into the open batch; None if it has to take the long way, if only for its error."""
         if not self.ready or type(body) is not bytes or not self._least <= len(body) <= self._most:
             return None
         try:
@@ -204,7 +204,7 @@ class GroupCommit:
         return self._engine.put_buffer.add_plain(body, len(body) + OVERHEAD, self._loop.create_future())
 
     def accept_nowait(self, body: object) -> PutResult | None:
-        """As `accept`, for who need not wait."""
+        """Do as `accept`, for a caller that need not wait."""
         if not self.ready or type(body) is not bytes or not self._least <= len(body) <= self._most:
             return None
         try:
@@ -223,12 +223,12 @@ class GroupCommit:
             return False
 
     def put_many_now(self, columns: Columns, cost: int, *, gave_way: bool = False) -> int:
-        """Write messages at once, all or none; return the first offset, or what `put_now` returns in its place.
+        """Write messages at once, all or none; return the first offset, or else `NOT_NOW` or `GIVE_WAY`.
 
         Args:
             columns: nothing but bodies.
-            cost: their bytes of memory.
-            gave_way: the caller has just done so.
+            cost: their cost in bytes of memory.
+            gave_way: whether the caller has just given way.
 
         Raises:
             As `put_now`.
@@ -277,12 +277,12 @@ class GroupCommit:
             return NOT_NOW
         if get_ident() != self._home.thread:
             return NOT_NOW
-        # Of this loop: to tell which one runs, Python asks the system for the process's number each time, until 3.12.
+        # Of this loop: until 3.12, Python asks the system for the process's number each time to tell which loop runs.
         task = current_task(self._loop)
         now = self._monotonic()
-        # The task that put last is one of the store's loop.
+        # The task that put last belongs to the store's loop.
         if task is None or task is not self._task():
-            # It does not give way, which would have those who put after it come before it.
+            # It does not give way, as tasks that put after it would then come before it.
             if not self._is_here() or self._crowded(task):
                 return NOT_NOW
         elif now >= self._turns.until and not gave_way and self._turns.over(now):
@@ -309,7 +309,7 @@ class GroupCommit:
         return offset
 
     def _crowded(self, task: asyncio.Task[Any] | None) -> bool:
-        """Another task puts than the last one: return whether that makes a crowd in this turn of the loop."""
+        """Count a put by another task than the last one; return whether that makes a crowd in this turn of the loop."""
         if self._tasks == _CROWD:
             self.inline = False
             return True
@@ -323,7 +323,7 @@ class GroupCommit:
         self._before, self._tasks = self._tasks, 0
 
     def _count(self, engine: WrittenTopic, messages: int) -> None:
-        """The log has grown, by a batch that nobody waits for. Others may belong to it until something looks."""
+        """Count an inline write as a batch that nobody waits for. Later ones may belong to it until the next turn."""
         engine.serial = serial = engine.taken = engine.serial + 1
         if self._counting:
             engine.syncer.wrote_inline(serial, messages)
@@ -334,7 +334,7 @@ class GroupCommit:
             engine.stir()
 
     def _failed(self, log: TopicLog, error: Exception) -> None:
-        """A write has failed: forget it, or stop the store where nobody knows what came of it."""
+        """Roll back a failed write, or stop the store if its outcome is unknown."""
         self.inline = self.lone = False
         log.rollback()
         if not isinstance(error, AiodqError) or isinstance(error, StoreFailedError):
@@ -346,7 +346,7 @@ class GroupCommit:
         self._host.check()
 
     def put_lone(self, body: object) -> asyncio.Future[int] | None:
-        """Write a message at once and have it synced; the future gives its offset. None where it is not that simple.
+        """Write a message at once and start its sync; the future gives its offset. None if that is not possible now.
 
         Raises:
             As `put_now`.
@@ -376,10 +376,10 @@ class GroupCommit:
         return waiter
 
     def place(self, part: Part) -> bool:
-        """Write what somebody else puts at once, and have it synced if the policy asks for that; its waiter is told.
+        """Write a part at once, and sync it if the policy asks for that; its waiter is told.
 
         Returns:
-            Whether that is done: else it is not that simple, and nothing has happened.
+            Whether that was done: if not, it is not possible now, and nothing has happened.
 
         Raises:
             As `put_now`.
@@ -423,8 +423,8 @@ class GroupCommit:
         return span[0]
 
     def _sync_lone(self, engine: WrittenTopic, log: TopicLog, part: Part) -> None:
-        """The log has grown by one put, and nothing else is under way: have it synced."""
-        # INVARIANT: what is written is among what waits for a sync before anything else may fail: there it is told.
+        """Start the sync of one put just written, nothing else being under way."""
+        # INVARIANT: a written part is in `unsynced` before anything else may fail: there its waiter is told.
         engine.publisher.unsynced.append((part, Batch(part.first, part.time_ns, part.columns)))
         self.lone = False
         self.undisturbed = True
@@ -444,10 +444,10 @@ class GroupCommit:
     # --- syncs
 
     def synced(self, error: BaseException | None) -> None:
-        """A sync has ended: show what it has made durable.
+        """Publish what a sync that has ended has made durable.
 
         Raises:
-            StoreFailedError: it failed.
+            StoreFailedError: the sync failed.
         """
         engine = self._engine
         engine.writer.sync_ended()
@@ -457,8 +457,8 @@ class GroupCommit:
             return
         self._sharing, batch = told, engine.put_buffer.next_batch()
         if batch is not None and batch.count <= told:
-            # Those who were told put again, as a rule. Where not more than they wait already, it is worth a turn of the
-            # loop that all of them share the next sync: else they would go on in two groups that wait for each other.
+            # Those who were told usually put again. If no more than they are waiting already, it is worth a turn of the
+            # loop that all share the next sync: otherwise they would split into two groups that wait for each other.
             self._gathering = True
             self._loop.call_soon(self._gathered)
 
@@ -467,7 +467,7 @@ class GroupCommit:
         self._engine.turn()
 
     def synced_lone(self) -> None:
-        """The sync of a lone put has ended, and nothing else has happened: the next one may go the same way."""
+        """End the sync of a lone put after which nothing else has happened: the next one may go the same way."""
         engine = self._engine
         self.undisturbed = False
         self.lone = True
@@ -478,7 +478,7 @@ class GroupCommit:
     # --- batches
 
     def may_write(self, batch: OpenBatch) -> bool:
-        """Return whether what was accepted is to be written now, nothing else being written."""
+        """Return whether a batch is to be written now, nothing else being written."""
         engine = self._engine
         if self._gathering:
             return False
@@ -487,7 +487,7 @@ class GroupCommit:
         return not (engine.options.sync == "always" and engine.syncer.busy) or batch.cost >= _OVERLAP
 
     def write(self, batch: OpenBatch) -> None:
-        """Write the oldest batch: in this step where it is small, else by the segment writer, which reports."""
+        """Write the oldest batch: in this step if it is small, otherwise by the segment writer, which reports."""
         engine = self._engine
         self.writing = True
         engine.taken = batch.serial
@@ -501,13 +501,13 @@ class GroupCommit:
                 engine.exclusive_work.wake(batch.serial)
 
     def written(self, serial: int, result: Written) -> None:
-        """A batch has been written, or could not be: show it, or let it wait for the sync that it shares."""
+        """Publish a batch that was written, have it wait for its sync, or fail it."""
         engine = self._engine
         self.writing = False
         engine.publisher.written(serial, result, durably=engine.options.sync == "always")
         engine.in_writer = []
         if engine.options.sync != "always":
-            # A batch that is taken amid a turn is small without the crowd's being gone.
+            # A batch taken within a turn may be small although the crowd is still there.
             told = self._before + sum(len(part.waiters) for part in result.parts)
             self._sharing, self._before = max(told, self._sharing // 2), 0
         if not engine.effective_options.acting:

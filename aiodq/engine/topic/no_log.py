@@ -1,4 +1,4 @@
-"""A topic that was named and has no files yet."""
+"""The stand-in for the log of a topic that was named and has no files yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["NoLog"]
 
 
 class NoLog:
-    """What a topic without files looks like."""
+    """An empty log without files."""
 
     begin = 0
     end = 0
@@ -32,7 +32,7 @@ class NoLog:
         return LogView((), stop or 0, 0)
 
     def close(self) -> None:
-        """Do nothing, as there is nothing."""
+        """Do nothing, as there are no files."""
 
     def abandon(self) -> None:
-        """Do nothing, as there is nothing."""
+        """Do nothing, as there are no files."""

@@ -1,4 +1,4 @@
-"""Showing channels what was written, as soon as it may be seen, and telling those who put it."""
+"""The publisher: makes messages visible to channels as soon as allowed, and tells those who put them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Publisher", "ShownTopic"]
 
 
 class ShownTopic(Protocol):
-    """What is needed of the topic whose messages are shown: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+    """What the publisher needs of a topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
 
     name: str
     log: TopicLog | NoLog
@@ -47,18 +47,18 @@ class ShownTopic(Protocol):
         ...
 
     def retain_soon(self) -> None:
-        """Look for segments that may go, when nothing else is under way."""
+        """Look for segments to delete as soon as nothing else is under way."""
         ...
 
 
 class Publisher:
-    """One per topic.
+    """The publisher of one topic.
 
-    What a transaction put is durable before it is in the log, so that it need not wait for the log's sync, only for
-    what stands before it.
+    What a transaction has put is durable before it is in the log: it need not wait for the log's sync, only for what
+    stands before it.
 
     Attributes:
-        unsynced: what is written and waits for a sync, oldest first.
+        unsynced: the parts that are written and wait for a sync, oldest first.
     """
 
     __slots__ = ("_engine", "_furthest", "unsynced")
@@ -70,10 +70,10 @@ class Publisher:
         self._furthest: ChannelEngine[Any] | None = None
 
     def written(self, serial: int, result: Written, *, durably: bool) -> None:
-        """The segment writer is done with a batch; `durably`: it may be seen once it is synced.
+        """Handle a batch that the segment writer has ended; `durably`: it becomes visible once it is synced.
 
         Raises:
-            StoreFailedError: that is how it ended.
+            StoreFailedError: the write ended with it.
         """
         engine = self._engine
         pressing, messages = False, 0
@@ -100,7 +100,7 @@ class Publisher:
             self.synced()
 
     def synced(self) -> int:
-        """Show what a sync has made durable, and what needed none; return how many were told."""
+        """Publish what a sync has made durable, and what needed none; return how many were told."""
         told, durable = 0, self._engine.log.durable
         while self.unsynced:
             part, batch = self.unsynced[0]
@@ -125,7 +125,7 @@ class Publisher:
         engine.put_buffer.done(part)
 
     def _tell(self, batch: Batch) -> None:
-        """Tell channels of what a batch has besides bodies, and those who wait that there is something."""
+        """Tell channels of dues, times to live and addresses in a batch, and wake those that wait."""
         engine, columns = self._engine, batch.columns
         if columns.dues is not None:
             for channel_engine in engine.channel_engines.values():
@@ -139,7 +139,7 @@ class Publisher:
             self._wake()
 
     def _wake(self) -> None:
-        """Wake those who wait, as far as there is something for them. Where nobody waits, nobody is told."""
+        """Wake the getters for which there is something. If nobody waits, nobody is told."""
         engine = self._engine
         waiting, engine.waiting = engine.waiting, {}
         for channel_engine in waiting:
@@ -148,9 +148,9 @@ class Publisher:
                 engine.waiting[channel_engine] = None
 
     def _trim(self) -> None:
-        """Let go of what every channel has had of the tail.
+        """Drop from the tail what every channel has had.
 
-        All of them are looked at only where the one that was furthest behind needs the oldest no more.
+        All of them are checked only if the one that was furthest behind does not need the oldest any more.
         """
         engine, furthest = self._engine, self._furthest
         if furthest is not None and engine.tail.needed(furthest.position):
@@ -159,11 +159,11 @@ class Publisher:
         engine.tail.trim(self._furthest.position)
 
     def moved(self) -> None:
-        """A channel is there, or gone, or goes on from another offset."""
+        """Note that a channel is there, is gone, or goes on from another offset."""
         self._furthest = None
 
     def show(self, offset: int, time_ns: int, body: bytes) -> None:
-        """Show channels a plain message that was written by itself."""
+        """Publish a plain message that was written inline."""
         engine = self._engine
         ended = engine.tail.add(offset, time_ns, body)
         if engine.waiting:
@@ -172,7 +172,7 @@ class Publisher:
             self._trim()
 
     def show_many(self, batch: Batch, cost: int) -> None:
-        """Show channels plain messages that were written by themselves, and cost so many bytes of memory."""
+        """Publish plain messages that were written inline, with their cost in bytes of memory."""
         engine = self._engine
         if engine.channel_engines:
             ended = engine.tail.append(batch, cost)
@@ -182,18 +182,18 @@ class Publisher:
                 self._trim()
 
     def adopted(self) -> None:
-        """Show what the log holds now that did not come through here: channels read it from disk."""
+        """Publish what was added to the log without passing here: channels read it from disk."""
         engine = self._engine
         engine.lifetimes.note(engine.visible, engine.log.begin)
         before, engine.visible = engine.visible, engine.log.end
         if engine.channel_engines:
             engine.expirations.look_from(before)
-        engine.tail.clear()  # it has no gap
+        engine.tail.clear()  # it must have no gap
         self._wake()
         engine.retain_soon()
 
     def fail(self, error: Exception) -> None:
-        """Tell everybody who waits."""
+        """Fail everything that waits for a sync."""
         for part, _ in self.unsynced:
             part.fail(error)
         self.unsynced.clear()

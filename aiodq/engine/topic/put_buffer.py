@@ -1,4 +1,4 @@
-"""Accepting messages: checks, the open batch, backpressure, and the three answers to a full backlog."""
+"""The put buffer: checks, the open batch, backpressure, and the three policies for a full backlog."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MOST_WAITING: Final = 100_000
 
 
 class _BufferFull(QueueFull):
-    """It is the write buffer that has no room, not the backlog."""
+    """The write buffer has no room, rather than the backlog."""
 
 
 class _GroupCommit(Protocol):
@@ -53,7 +53,7 @@ class _GroupCommit(Protocol):
 
 
 class PutTopic(BoundedTopic, Protocol):
-    """What is needed of the topic that is put into: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+    """What the put buffer needs of a topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
 
     loop: asyncio.AbstractEventLoop
     clock: Clock
@@ -65,7 +65,7 @@ class PutTopic(BoundedTopic, Protocol):
 
     @property
     def group_commit(self) -> _GroupCommit:
-        """How messages get into its log."""
+        """The group commit that writes its messages."""
         ...
 
     def check(self) -> None:
@@ -73,20 +73,20 @@ class PutTopic(BoundedTopic, Protocol):
         ...
 
     def opened(self, *, ready: bool = False) -> None:
-        """The open batch is no longer empty."""
+        """Note that the open batch is no longer empty."""
         ...
 
 
 class PutBuffer:
-    """The way into a topic.
+    """The put buffer of one topic.
 
     Attributes:
         batch: what was accepted and not yet taken by the writer.
-        pending: messages accepted and not yet visible to channels.
-        cost: their bytes of memory.
-        shut: no more is accepted.
-        bounded: the backlog has a bound.
-        bound: whether the backlog has room.
+        pending: the number of messages accepted and not yet visible to channels.
+        cost: their cost in bytes of memory.
+        shut: whether nothing more is accepted.
+        bounded: whether the backlog has a bound.
+        bound: the bound, which tells whether the backlog has room.
     """
 
     __slots__ = (
@@ -95,7 +95,7 @@ class PutBuffer:
     )  # fmt: skip
 
     def __init__(self, engine: PutTopic) -> None:
-        """Accept for this topic."""
+        """Accept messages for this topic."""
         self.batch: OpenBatch = OpenBatch()
         self._closed: deque[OpenBatch] = deque()
         self.pending: int = 0
@@ -111,7 +111,7 @@ class PutBuffer:
         self._turn = False
 
     def configure(self) -> None:
-        """Take over the topic's options."""
+        """Apply the topic's options."""
         self._options = self._engine.options
         self._limit = self._options.memory_bytes // 2
         self.bounded: bool = self._options.max_messages is not None or self._options.max_bytes is not None
@@ -122,8 +122,8 @@ class PutBuffer:
         """Return the body as bytes.
 
         Raises:
-            MessageSizeError: outside the topic's bounds.
-            InvalidMessageError: not bytes-like; a `TypeError` too.
+            MessageSizeError: it is outside the topic's bounds.
+            InvalidMessageError: it is not bytes-like; a `TypeError` too.
         """
         if type(body) is not bytes:
             if not isinstance(body, (bytes, bytearray, memoryview)):
@@ -141,18 +141,18 @@ class PutBuffer:
         """Return what is to be stored of a draft besides its body.
 
         Raises:
-            InvalidMessageError: it cannot be.
+            InvalidMessageError: it cannot be stored.
         """
         return checked(draft, self._engine.clock.now_ns)
 
     def moment(self) -> Callable[[], int]:
-        """Return what tells the wall time, the same one to whoever asks: that which delays and lives begin at."""
+        """Return a function that reads the wall time once and repeats it: delays and times to live start then."""
         return cache(self._engine.clock.now_ns)
 
     def accepted_many(
         self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
     ) -> list[tuple[Accepted, bytes]]:
-        """Return what is to be stored of several messages; what is no draft has what `common` says besides its body.
+        """Return what is to be stored of several messages; `common` gives all but the body of those that are no drafts.
 
         Raises:
             MessageSizeError, InvalidMessageError: one cannot be stored.
@@ -167,9 +167,9 @@ class PutBuffer:
         shared: Accepted,
         now_ns: Callable[[], int],
     ) -> list[tuple[Accepted, bytes]]:
-        """Return what is to be stored of several messages; what is no draft has what `shared` says besides its body.
+        """Return what is to be stored of several messages; `shared` gives all but the body of those that are no drafts.
 
-        They are put at one wall time, which `moment` gives.
+        They are put at one wall time, as given by `moment`.
 
         Raises:
             MessageSizeError, InvalidMessageError: one cannot be stored.
@@ -182,7 +182,7 @@ class PutBuffer:
     # --- accepting
 
     def accept_nowait(self, message: Accepted, body: bytes) -> PutResult:
-        """As `accept`, for who need not wait."""
+        """Do as `accept`, for a caller that need not wait."""
         cost = accepted_cost(message, body)
         self._make_room(1, cost)
         result = PutResult()
@@ -190,11 +190,11 @@ class PutBuffer:
         return result
 
     def accept(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
-        """Take a message in; the future gives its offset once it is as durable as the policy says.
+        """Accept a message; the future gives its offset once it is as durable as the policy says.
 
         Raises:
-            QueueFull: no room now.
-            QueueShutDown: no more is accepted.
+            QueueFull: there is no room now.
+            QueueShutDown: nothing more is accepted.
         """
         cost = accepted_cost(message, body)
         self._make_room(1, cost)
@@ -213,7 +213,7 @@ class PutBuffer:
         self.cost += cost
 
     def add_plain(self, body: bytes, cost: int, waiter: W) -> W | None:
-        """Take a plain message in where `GroupCommit.ready`; None where there is no room."""
+        """Accept a plain message while `GroupCommit.ready`; return None if there is no room."""
         if self.pending and (self.cost + cost > self._limit or self.pending >= _MOST_WAITING):
             return None
         batch = self.batch
@@ -225,18 +225,18 @@ class PutBuffer:
         return waiter
 
     async def enter_one(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
-        """As `accept`, as soon as there is room, after those who came before; see `enter`."""
+        """Do as `accept` as soon as there is room, after those that came before; see `enter`."""
         cost = len(body) + OVERHEAD if message is PLAIN else accepted_cost(message, body)
         if self.shut or self._waiting or self._turn or not self.has_room(1, cost):
             return await self.enter(partial(self.accept, message, body))
         return self._add(message, body, cost)
 
     def accept_columns(self, columns: Columns, cost: int) -> asyncio.Future[range]:
-        """Take messages in that are stored all or not at all, and cost so many bytes; the future gives their offsets.
+        """Accept messages that are stored all or none, and cost so many bytes; the future gives their offsets.
 
         Raises:
-            QueueFull: no room now.
-            QueueShutDown: no more is accepted.
+            QueueFull: there is no room now.
+            QueueShutDown: nothing more is accepted.
         """
         self._make_room(len(columns.bodies), cost)
         waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
@@ -244,22 +244,22 @@ class PutBuffer:
         return waiter
 
     def accept_of(self, columns: Columns, origin: Origin) -> asyncio.Future[range]:
-        """As `accept_columns`, of messages that somebody puts who may put them again; the log knows them then.
+        """Do as `accept_columns` for messages whose producer may put them again; the log will recognize them.
 
         Raises:
-            QueueFull: no room now.
-            QueueShutDown: no more is accepted.
+            QueueFull: there is no room now.
+            QueueShutDown: nothing more is accepted.
         """
         waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
         self.accept_part(Part(columns, [waiter], atomic=True, cost=columns_cost(columns), origin=origin))
         return waiter
 
     def accept_part(self, part: Part) -> None:
-        """Take messages in that are stored all or not at all.
+        """Accept messages that are stored all or none.
 
         Raises:
-            QueueFull: no room now.
-            QueueShutDown: no more is accepted.
+            QueueFull: there is no room now.
+            QueueShutDown: nothing more is accepted.
         """
         self._make_room(len(part.columns.bodies), part.cost)
         self._add_part(part)
@@ -272,16 +272,16 @@ class PutBuffer:
         self.cost += part.cost
 
     def reserve(self, messages: int, cost: int, *, pressing: bool) -> None:
-        """Count messages of a transaction before they come; `unreserve` ends it.
+        """Count messages of a transaction before they are accepted; `unreserve` undoes it.
 
         Args:
-            messages: how many.
-            cost: their bytes of memory.
-            pressing: also where no more is accepted from outside.
+            messages: their number.
+            cost: their cost in bytes of memory.
+            pressing: even if nothing more is accepted from outside.
 
         Raises:
-            QueueFull: no room now.
-            QueueShutDown: no more is accepted.
+            QueueFull: there is no room now.
+            QueueShutDown: nothing more is accepted.
         """
         if not (self.shut and pressing):
             self._make_room(messages, cost)
@@ -290,32 +290,32 @@ class PutBuffer:
         self.cost += cost
 
     def unreserve(self, messages: int, cost: int) -> None:
-        """Count them no longer, as they come now, or will not."""
+        """Undo `reserve`, as the messages are accepted now, or never."""
         self.pending -= messages
         self.cost -= cost
         self.freed()
         self._tell_of_the_end()
 
     def accept_committed(self, columns: Columns) -> asyncio.Future[range]:
-        """Take in what a transaction has committed, whether there is room or not; the future gives the offsets."""
+        """Accept what a transaction has committed, whether there is room or not; the future gives the offsets."""
         waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
         self._add_part(Part(columns, [waiter], atomic=True, cost=columns_cost(columns)))
         return waiter
 
     def close_batch(self) -> None:
-        """Let what is accepted from now on be a batch of its own, behind what is about to be asked of the ioLoop."""
+        """Close the open batch, so that what is accepted later is written after what the ioLoop is now asked to do."""
         if self.batch.count:
             self._closed.append(self.batch)
             self.batch = OpenBatch()
 
     def next_batch(self) -> OpenBatch | None:
-        """Return the batch that `take` would give, or None where nothing waits to be written."""
+        """Return the batch that `take` would take, or None if nothing waits to be written."""
         if self._closed:
             return self._closed[0]
         return self.batch if self.batch.count else None
 
     def take(self) -> list[Part]:
-        """Give the oldest batch to the writer."""
+        """Take the oldest batch, to be written."""
         if not self._closed:
             self.close_batch()
         if not self._closed:
@@ -334,19 +334,19 @@ class PutBuffer:
         return parts
 
     def take_all(self) -> list[Part]:
-        """Give all there is."""
+        """Take all batches."""
         parts: list[Part] = []
         while self.next_batch() is not None:
             parts += self.take()
         return parts
 
     def withdrawn(self) -> None:
-        """Somebody who waited was cancelled: what was not taken yet is looked through for it when it is."""
+        """Note that a waiting put was cancelled: the batches not yet taken are searched for it when taken."""
         for batch in (*self._closed, self.batch):
             batch.cancelled = True
 
     def done(self, part: Part) -> None:
-        """A part is visible, or failed."""
+        """Count a part no longer, as it is visible, or failed."""
         self.pending -= len(part.columns.bodies)
         self.cost -= part.cost
         if self._waiting:
@@ -362,24 +362,24 @@ class PutBuffer:
     # --- room
 
     async def enter(self, accept: Callable[[], T]) -> T:
-        """Have a message accepted as soon as there is room, after those who came before.
+        """Call `accept` as soon as there is room, after those that came before.
 
         Raises:
             QueueFull: the backlog's bound is reached and the policy is `"reject"`.
-            QueueShutDown, StoreFailedError: it is over.
+            QueueShutDown, StoreFailedError: nothing more is accepted.
 
-        Cancellation: nothing was accepted, and the turn goes to the next who waits.
+        Cancellation: nothing was accepted, and the turn goes to the next one waiting.
         """
         turn = False
         while True:
             self._engine.check()
             if turn or not (self._waiting or self._turn) or self.shut:
-                # INVARIANT: while one makes room, that room is nobody else's.
+                # INVARIANT: while one caller makes room, nobody else takes that room.
                 self._turn, waits = True, False
                 try:
                     return accept()
                 except _BufferFull:
-                    waits = True  # that passes by itself
+                    waits = True  # the buffer drains by itself
                 except QueueFull:
                     waits = self._options.overflow != "reject"
                     if not waits:
@@ -393,7 +393,7 @@ class PutBuffer:
 
     @property
     def at_rest(self) -> bool:
-        """Whether nobody waits for room, and more is accepted."""
+        """Whether nobody waits for room, and messages are accepted."""
         return not (self.shut or self._waiting or self._turn)
 
     async def _wait_for_room(self, *, first: bool) -> None:
@@ -408,7 +408,7 @@ class PutBuffer:
         except BaseException:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
-                self.freed()  # those behind may fit in where this one did not
+                self.freed()  # those after this one may fit in where it did not
             elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._turn = False
                 self.freed()
@@ -416,10 +416,10 @@ class PutBuffer:
         self._turn = False
 
     def freed(self, *, anyhow: bool = False) -> None:
-        """Give the turn to the first who waits, as there may be room: to one at a time, so that the order is kept.
+        """Give the turn to the first one waiting, as there may be room: one at a time, to keep the order.
 
         Args:
-            anyhow: also where there seems to be none: what is in the way may be dropped from now on.
+            anyhow: even if there seems to be no room: what is in the way may be dropped from now on.
         """
         while self._waiting and not self._turn and (anyhow or self._may_enter()):
             waiter = self._waiting.popleft()
@@ -428,7 +428,7 @@ class PutBuffer:
                 waiter.set_result(None)
 
     def _may_enter(self) -> bool:
-        """Return whether the first who waits may be let in, or is to make room or be refused."""
+        """Return whether the first one waiting is to try: it has room, may make room, or is to be refused."""
         return not self._buffer_full(0) and (self._options.overflow != "block" or self.has_room(1, 0))
 
     def full(self) -> bool:
@@ -436,10 +436,10 @@ class PutBuffer:
         return not self.has_room(1, 0)
 
     def accept_letter(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
-        """Take a dead letter in, also where no more is accepted from outside.
+        """Accept a dead letter, even if nothing more is accepted from outside.
 
         Raises:
-            QueueFull: no room now.
+            QueueFull: there is no room now.
         """
         cost = accepted_cost(message, body)
         if not self.shut:
@@ -459,7 +459,7 @@ class PutBuffer:
         raise _BufferFull("the write buffer's bound is reached (memory_bytes)")
 
     def has_room(self, messages: int, cost: int) -> bool:
-        """Return whether so many messages of so many bytes of memory would be accepted now."""
+        """Return whether so many messages with that cost in bytes would be accepted now."""
         return not self._buffer_full(cost) and (not self.bounded or self._within_bounds(messages, cost))
 
     def _buffer_full(self, cost: int) -> bool:
@@ -483,20 +483,20 @@ class PutBuffer:
     # --- ending
 
     def refuse_batch(self, error: Exception) -> None:
-        """Fail what is in the open batch, and go on accepting."""
+        """Fail everything accepted and not yet taken, and go on accepting."""
         for part in self.take_all():
             part.fail(error)
             self.done(part)
 
     def shut_down(self, over: QueueShutDown | None = None) -> None:
-        """Accept no more; who waits for room is told."""
+        """Accept nothing more, and fail those that wait for room."""
         self._engine.group_commit.hinder()
         self.shut = True
         self._over = over or self._over
         self._fail_waiting(self._over)
 
     def fail(self, error: Exception) -> None:
-        """Tell everyone that nothing comes of it."""
+        """Fail everything accepted and not yet taken, and those that wait for room."""
         self.shut = True
         self.close_batch()
         while self._closed:

@@ -1,4 +1,4 @@
-"""What `put_nowait` gives."""
+"""The receipt that `put_nowait` returns."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["Receipt"]
 
 
 class Receipt:
-    """What `put_nowait` gives: awaiting it waits until the message is as durable as the policy says.
+    """A receipt of `put_nowait`: awaiting it waits until the message is as durable as the policy says.
 
-    Cancelling who awaits does not take the message back.
+    Cancelling the awaiting task does not take the message back.
     """
 
     __slots__ = ("_loop", "_result")
 
     def __init__(self, result: PutResult, loop: asyncio.AbstractEventLoop) -> None:
-        """Made by `put_nowait`."""
+        """Start undecided; made by `put_nowait`."""
         self._result = result
         self._loop = loop
 
@@ -43,7 +43,7 @@ class Receipt:
         return result.offset
 
     def __repr__(self) -> str:
-        """Say what has become of the message."""
+        """Return the state of the message, in words."""
         result = self._result
         if not self.done():
             return "<Receipt not durable yet>"
@@ -51,11 +51,11 @@ class Receipt:
         return f"<Receipt offset {result.offset}>" if error is None else f"<Receipt not stored: {error!r:.200}>"
 
     def done(self) -> bool:
-        """Return whether it is decided."""
+        """Return whether the message was stored, or has failed."""
         return self._result.offset >= 0 or self._result.error is not None
 
 
 def _noticed(future: asyncio.Future[Any]) -> None:
-    """Keep asyncio from complaining where all who awaited a receipt were cancelled."""
+    """Keep asyncio from complaining if all tasks that awaited a receipt were cancelled."""
     if not future.cancelled():
         future.exception()

@@ -1,4 +1,4 @@
-"""What is asked of an ioLoop, and the turns in which it does that."""
+"""The queue of requests to an ioLoop, and the turns in which it handles them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["RequestQueue"]
 
 
 class RequestQueue:
-    """Has the ioLoop take a turn whenever there is something to do, and answers for it once it has ended.
+    """Gives the ioLoop a turn whenever there is something to do, and answers for it once it has ended.
 
-    A turn is a callback of the event loop: whatever comes before it runs is done in the same one.
+    A turn is a callback of the event loop: everything asked for before it runs is handled in the same turn.
 
     Attributes:
-        over: what is answered once the ioLoop has ended; None before.
-        asked: what was asked for and not taken yet.
+        over: the error with which requests are answered once the ioLoop has ended; None before.
+        asked: the requests not taken yet.
         hear: called whenever a turn is asked for.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, turn: Callable[[], None]) -> None:
-        """Begin with nothing asked; `turn` is called from `begin` on."""
+        """Start with nothing asked for; `turn` is called from `begin` on."""
         self.over: Exception | None = None
         self.hear: Callable[[], None] = lambda: None
         self._loop = loop
@@ -36,17 +36,17 @@ class RequestQueue:
         self._begun = self._woken = False
 
     def begin(self) -> None:
-        """Let the ioLoop take its turns; the first one now."""
+        """Let the ioLoop take its turns, the first one soon."""
         self._begun = True
         self._woken = False
         self.wake()
 
     def end(self) -> None:
-        """Let it take no more."""
+        """Let it take no more turns."""
         self._begun = False
 
     def wake(self) -> None:
-        """Have the ioLoop take a turn, soon: something may be done now."""
+        """Schedule a turn of the ioLoop: something may be done now."""
         self.hear()
         if not self._woken:
             self._woken = True
@@ -54,7 +54,7 @@ class RequestQueue:
                 self._loop.call_soon(self._take_turn)
 
     def turn_now(self) -> None:
-        """Have it take a turn at once; not to be called within one."""
+        """Take a turn at once; not to be called within one."""
         self.hear()
         if self._begun:
             self._turn()
@@ -65,12 +65,12 @@ class RequestQueue:
             self._turn()
 
     def check(self) -> None:
-        """Raise what it answers, if it is over."""
+        """Raise the error with which requests are answered, if there is one."""
         if self.over is not None:
             raise self.over
 
     def ask(self, request: Request) -> None:
-        """Ask for something that somebody waits for."""
+        """Queue a request that somebody waits for."""
         if self.over is None:
             self.asked.append(request)
             self.wake()
@@ -78,7 +78,7 @@ class RequestQueue:
             _refuse(request, self.over)
 
     def close(self, error: Exception) -> None:
-        """Answer everything here, and everything asked later, with `error`."""
+        """Answer all requests, and later ones, with `error`."""
         self.over = self.over or error
         while self.asked:
             _refuse(self.asked.popleft(), error)

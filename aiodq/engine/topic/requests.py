@@ -1,4 +1,4 @@
-"""What reaches an ioLoop through its queue."""
+"""The requests that reach an ioLoop through its queue, and the results of its writes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = [
 
 @dataclass(slots=True)
 class Written:
-    """What became of a batch.
+    """The result of writing a batch.
 
     Attributes:
-        parts: what is in the log now, in order.
-        failed: what is not.
-        error: why not.
+        parts: the parts that are in the log now, in order.
+        failed: those that are not.
+        error: why they failed.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -37,14 +37,14 @@ class Written:
 
 @dataclass(slots=True)
 class SyncWanted:
-    """Everything accepted before is to be made durable."""
+    """A request to make everything accepted before durable."""
 
     done: asyncio.Future[None]
 
 
 @dataclass(slots=True)
 class Operation:
-    """Work that needs the log for itself: nothing is being written or synced meanwhile.
+    """A request for work that needs the log for itself: nothing is being written or synced meanwhile.
 
     Attributes:
         work: done in a thread.

@@ -1,4 +1,4 @@
-"""Giving up messages: consumed segments, purges, and what an overflowing backlog drops."""
+"""Retention: deletes consumed or expired segments, purges, and drops messages of an overflowing backlog."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ __all__ = ["RetainedTopic", "TopicRetention"]
 T = TypeVar("T")
 
 _LOOK_EVERY: Final = 1.0
-"""Seconds between two looks for holds where they keep all that might go."""
+"""Seconds between two reads of the holds while they keep everything that might be deleted."""
 
 _OVERFLOW: Final = "the backlog is at its bound, and overflow is 'drop_oldest'"
 
 _IDLE: Final = 10.0
-"""Seconds without a put after which a last segment that is consumed goes as the others do: short for who wants the disk
-back, or the messages gone, and long enough that a topic in use fills its segments."""
+"""Seconds without a put after which the last segment, if consumed, is deleted like the others: short for those who want
+the disk space back or the messages gone, and long enough that a topic in use fills its segments."""
 
 _WATCH: Final = 30
-"""Sync intervals between two looks at what may go by time alone: a wall clock may be set at any moment."""
+"""Sync intervals between two looks at what only time makes deletable: a wall clock may be set at any moment."""
 
 _ASKED: Final = 64
-"""Segments behind one still needed that are asked at one look whether all of theirs is consumed."""
+"""Segments after one still needed that are checked in one look for being consumed as a whole."""
 
 _FRESH: Final = 0.5
-"""Seconds from the beginning of a look in which something may be deleted by it. Who makes a hold waits for longer."""
+"""Seconds from the reading of the holds in which segments may be deleted by them. Making a hold takes longer."""
 
 
 class _Room(Protocol):
@@ -63,7 +63,7 @@ class _Room(Protocol):
 
 
 class RetainedTopic(Protocol):
-    """What is needed of the topic from which is deleted: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+    """What retention needs of a topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
 
     name: str
     options: StoreOptions
@@ -82,35 +82,35 @@ class RetainedTopic(Protocol):
 
     @property
     def put_buffer(self) -> _Room:
-        """Where puts wait for room."""
+        """The put buffer, where puts wait for room."""
         ...
 
     def real_log(self) -> TopicLog:
-        """Return the log for work on its files."""
+        """Return the log, for work on its files."""
         ...
 
     def retain_soon(self) -> None:
-        """Look for segments that may go, when nothing else is under way."""
+        """Look for segments to delete as soon as nothing else is under way."""
         ...
 
     def settled(self, channel_engine: Settlement) -> None:
-        """Something in a channel was settled."""
+        """Note that something in a channel was settled."""
         ...
 
     def submit(
         self, work: Callable[[], T], finish: Callable[[T, Exception | None], None], after: int | None = None
     ) -> None:
-        """Have `work` done with the log at rest; `finish` gets the result, or an error in place of one."""
+        """Do `work` with the log at rest; `finish` gets the result, or an error in place of one."""
         ...
 
 
 class TopicRetention:
-    """One per topic; called on the loop, by the ioLoop, while nothing else changes the list of segments.
+    """The retention of one topic; called by the ioLoop, on the loop, while nothing else changes the list of segments.
 
     Attributes:
-        pinned: what is stored from this offset on must stay: the file of transactions still speaks of it. Or None.
-        written_at: when something was put last, on the monotonic clock.
-        holds: by name, the first offset that one keeps, when something was last to be deleted.
+        pinned: the offset from which on everything must stay, as the transaction log still refers to it, or None.
+        written_at: when something was last put, in monotonic time.
+        holds: the first offset that each hold keeps, by name, as last read.
     """
 
     __slots__ = (
@@ -121,7 +121,7 @@ class TopicRetention:
     def __init__(
         self, engine: RetainedTopic, reader: PrefetchingReader, persister: AckPersister, host: TopicEngineHost
     ) -> None:
-        """Give up what is in this topic."""
+        """Delete from this topic."""
         self._engine = engine
         self._reader = reader
         self._persister = persister
@@ -136,12 +136,12 @@ class TopicRetention:
         self._asked_to = self._to_ask = 0
 
     def is_held(self) -> bool:
-        """Return whether `holding` returns any, without a look at all of them: each channel that is named asks this."""
+        """Return whether `holding` returns any, without checking all of them: each channel that is named asks this."""
         names = self._engine.channel_engines
         return bool(names) and (is_ephemeral(self._engine.name) or not all(map(is_ephemeral, names)))
 
     def holding(self) -> list[ChannelEngine[Any]]:
-        """Return the channels for which messages are kept: not those that end with the store, unless the topic does."""
+        """Return the channels whose messages are kept: not the ephemeral ones, unless the topic is ephemeral too."""
         channel_engines = list(self._engine.channel_engines.values())
         return (
             channel_engines
@@ -152,7 +152,7 @@ class TopicRetention:
     # --- when to look
 
     def wrote(self) -> bool:
-        """Something was put; return whether a segment was begun since the last time, so that others may go."""
+        """Note a put; return whether a segment was begun since the last one, so that others may be deletable."""
         self.written_at = self._host.clock.monotonic()
         newest, before = self._engine.log.segments[-1].base, self._newest
         self._newest = newest
@@ -160,11 +160,11 @@ class TopicRetention:
 
     @property
     def begun(self) -> bool:
-        """Whether a segment was begun since something was put."""
+        """Whether a segment was begun since the last put."""
         return self._engine.log.segments[-1].base != self._newest
 
     def passed(self, channel_engine: Settlement) -> bool:
-        """Return whether a channel has settled all up to the end of the oldest segment, for the first time."""
+        """Return whether a channel has settled everything in the oldest segment, for the first time."""
         segments = self._engine.log.segments
         if len(segments) < 2 or channel_engine.state is None:  # noqa: PLR2004 - the last one does not go
             return False
@@ -175,11 +175,11 @@ class TopicRetention:
         return True
 
     def begin_round(self) -> None:
-        """Something has changed: ask each segment once more, a few at each look, whether it may go."""
+        """Have each segment checked again, a few at each look, as something has changed."""
         self._to_ask = len(self._between())
 
     def next_look(self) -> float | None:
-        """Return in how many seconds something may go though nothing happens, or None where nothing will."""
+        """Return in how many seconds segments may become deletable by time alone, or None if none will."""
         engine, soon = self._engine, seconds(self._engine.options.sync_interval)
         segments, policy = engine.log.segments, engine.options.retention
         if not engine.effective_options.acting or not segments or (len(segments) == 1 and segments[0].empty):
@@ -198,14 +198,14 @@ class TopicRetention:
     # --- what may go
 
     def retain(self) -> None:
-        """Delete the segments that may go, once it is known what holds say."""
+        """Delete the segments that may go, once the holds are known."""
         engine = self._engine
-        # INVARIANT: nothing goes by options that are not on disk.
+        # INVARIANT: nothing is deleted by options that are not on disk.
         if engine.stopped or self._looking or not engine.effective_options.acting or isinstance(engine.log, NoLog):
             return
         now = self._host.clock.monotonic()
         if is_ephemeral(engine.name):
-            # Nobody outside can hold what is in memory only, and its bound is kept at once.
+            # No other process can hold what is only in memory, and its bound is enforced at once.
             self._delete()
         elif self._known and now <= self._known_until:
             self._known = False
@@ -215,20 +215,20 @@ class TopicRetention:
             self._persister.submit(Job(self._look, self._looked))
 
     def _delete(self) -> None:
-        """Delete what may go by the holds that are known."""
+        """Delete what the known holds allow."""
         self._retain(self._going(self.holds))
         if self._may_close(self.holds):
             self._close_last()
 
     def _look(self) -> tuple[float, dict[str, int]]:
-        """Return when it looked, and by hold the first offset of this topic that it keeps. Blocking."""
+        """Return when the holds were read, and the first offset of this topic that each keeps. Blocking."""
         began = self._host.clock.monotonic()
         holds = read_holds(self._host.fs_of(self._engine.name), os.path.dirname(self._engine.real_log().directory))
         found = {name: hold.first(self._engine.name) for name, hold in holds.items()}
         return began, {name: first for name, first in found.items() if first is not None}
 
     def _looked(self, found: Any, error: Exception | None) -> None:  # noqa: ANN401 - a job's result
-        """Go on as soon as the log's segments are at rest; what cannot be known now is looked for again."""
+        """Go on as soon as the log's segments are at rest; holds that could not be read are read again later."""
         self._looking = False
         self._look_at = self._host.clock.monotonic() + _LOOK_EVERY
         if error is not None:
@@ -241,7 +241,7 @@ class TopicRetention:
             self._engine.retain_soon()
 
     def _going(self, holds: dict[str, int]) -> Verdict | None:
-        """Return which segments may go now, or None for none."""
+        """Return which segments may be deleted now, or None for none."""
         engine, policy = self._engine, self._engine.options.retention
 
         def consumed(segment: Segment) -> bool:
@@ -256,7 +256,7 @@ class TopicRetention:
         asked = self._next_of(between)
         verdict = judged(asked)
         if verdict.forced_to and asked != between:
-            # INVARIANT: nobody loses a message where it would do to delete what is consumed.
+            # INVARIANT: no channel loses a message as long as deleting consumed segments is enough.
             verdict = judged(between)
         segments = self._unpinned(verdict.segments)
         if segments and not (verdict.forced_to and segments != verdict.segments):
@@ -266,10 +266,10 @@ class TopicRetention:
         return None
 
     def _between(self) -> range:
-        """Return the numbers of the full segments that are behind one still needed, and may be consumed all the same.
+        """Return the numbers of the full segments after one still needed, which may be consumed all the same.
 
-        Those in front of them, which all channels have passed, and those that some channel has not come to yet, need
-        no asking one by one.
+        Those before them, which all channels have passed, and those that some channel has not reached yet, need not be
+        checked one by one.
         """
         states = [channel_engine.state for channel_engine in self.holding()]
         known = [state for state in states if state is not None]
@@ -280,13 +280,13 @@ class TopicRetention:
         return range(listed.at(min(state.floor for state in known)), listed.at(reached))
 
     def _next_of(self, between: range) -> range:
-        """Return those that are to be asked in this look: so many at most, and others the next time."""
+        """Return those to be checked in this look: up to a limit, and others the next time."""
         at = self._engine.log.listed.at(self._asked_to)
         first = at if at in between else between.start
         return range(first, min(first + _ASKED, between.stop))
 
     def _may_close(self, holds: dict[str, int]) -> bool:
-        """Return whether the segment being written is to be sealed, so that it can go: it is consumed, or old."""
+        """Return whether to seal the segment being written, so that it can be deleted: it is consumed, or old."""
         engine, policy, last = self._engine, self._engine.options.retention, self._engine.log.segments[-1]
         if self._rolling or last.empty or engine.visible < last.end:
             return False
@@ -300,7 +300,7 @@ class TopicRetention:
         return policy.consumed == "delete" and idle and not held and self._consumed(last)
 
     def _close_last(self) -> None:
-        """Seal the segment being written; it goes, where it may, as soon as the next one is there."""
+        """Seal the segment being written; if allowed, it is deleted as soon as the next one is there."""
         self._rolling = True
 
         def finish(_: object, error: Exception | None) -> None:
@@ -309,11 +309,11 @@ class TopicRetention:
                 self._look_at = 0.0
                 self._engine.retain_soon()
             else:
-                # On a full disk, for one: it is tried again after as long a time.
+                # On a full disk, for example: it is retried after as long a time.
                 self.written_at = self._host.clock.monotonic()
 
-        # CRASH: 4. The log goes on behind the same offset: the next segment, though empty, is durable before this one
-        # is deleted, and says by its name how far there were messages.
+        # CRASH: 4. The log goes on at the same offset: the next segment, though empty, is durable before this one is
+        # deleted, and records by its name how far there were messages.
         self._engine.submit(self._engine.real_log().roll, finish, after=0)
 
     def _retain(self, verdict: Verdict | None) -> None:
@@ -327,7 +327,7 @@ class TopicRetention:
         self._drop(verdict.segments, verdict.forced_to)
 
     def _missed(self, channel_engine: ChannelEngine[Any], count: int) -> None:
-        """A channel loses messages that are deleted before it had them."""
+        """Report messages that were deleted before a channel had them."""
         if channel_engine.state is not None:
             channel_engine.source.requeue_cache.discard_settled(
                 channel_engine.state.floor, channel_engine.state.settled
@@ -339,11 +339,11 @@ class TopicRetention:
         channel_engine.wake()
 
     def pin(self, offset: int) -> None:
-        """Keep what is stored from this offset on, until `unpin`."""
+        """Keep everything from this offset on, until `unpin`."""
         self.pinned = offset if self.pinned is None else min(self.pinned, offset)
 
     def unpin(self) -> None:
-        """Let go what was kept so."""
+        """End what `pin` began."""
         self.pinned = None
         self._engine.retain_soon()
 
@@ -352,7 +352,7 @@ class TopicRetention:
         return segments if pinned is None else tuple(segment for segment in segments if segment.end <= pinned)
 
     def held(self) -> tuple[HeldSegment, ...]:
-        """Return the full segments that channels hold back, with the names of those channels."""
+        """Return the full segments that channels or holds keep, with the names of those."""
         found: list[HeldSegment] = []
         for segment in self._engine.log.segments[:-1]:
             base, end = segment.base, segment.end
@@ -370,7 +370,7 @@ class TopicRetention:
         )
 
     def _drop(self, segments: tuple[Segment, ...], begin: int) -> None:
-        """Take segments out of sight and delete their files, once what allows it is durable."""
+        """Hide segments and delete their files, once what allows it is durable."""
         log = self._engine.real_log()
         log.hide(segments)
         for channel_engine in self._engine.channel_engines.values():
@@ -388,14 +388,14 @@ class TopicRetention:
         self._persister.submit(Job(work, self.ignore, acks_first=True))
 
     def ignore(self, _: object, error: Exception | None) -> None:
-        """Note the end of work nobody waits for. A file that is still there is found again at the next open."""
+        """Note the end of work that nobody waits for. A file that is still there is found again at the next open."""
         if isinstance(error, StoreFailedError):
             self._host.fail(error)
 
     async def purge(self) -> int:
-        """Drop everything accepted so far; return how many messages that were.
+        """Drop everything accepted so far; return the number of messages.
 
-        Cancellation: it is done all the same.
+        Cancellation: it is dropped all the same.
         """
         if not self._engine.creation.exists:
             return 0
@@ -408,14 +408,14 @@ class TopicRetention:
         return await done
 
     def _purge_files(self) -> int:
-        """Make durable that everything written is given up; return the offset behind it. Blocking."""
+        """Make durable that everything written is given up; return the offset after it. Blocking."""
         log = self._engine.real_log()
         log.roll()
         log.give_up(log.end)
         return log.end
 
     def _purged(self, end: int) -> int:
-        """Let everything below `end` go; return how many messages that were."""
+        """Drop everything below `end`; return the number of messages."""
         engine = self._engine
         channel_engines = list(engine.channel_engines.values())
         counts = [
@@ -435,7 +435,7 @@ class TopicRetention:
         """Settle up to `count` of the oldest ready messages of the channels with the deepest backlog."""
         if not self._engine.effective_options.acting:
             self._engine.effective_options.used()
-            return 0  # who waits for room is told as soon as the options are on disk
+            return 0  # those who wait for room go on as soon as the options are on disk
         channel_engines = self.holding()
         if not channel_engines:
             return self._skip(count)
@@ -460,7 +460,7 @@ class TopicRetention:
         return dropped
 
     def _skip(self, count: int) -> int:
-        """Give up the oldest messages of a topic without channels."""
+        """Drop the oldest messages of a topic without channels."""
         log = self._engine.real_log()
         before = log.begin
         log.skip_to(min(before + count, self._engine.visible))

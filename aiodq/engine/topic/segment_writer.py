@@ -1,4 +1,4 @@
-"""The segment writer: encodes what the ioLoop hands it, writes it inline, rolls segments off the loop."""
+"""The segment writer: encodes the ioLoop's batches, writes them inline if small, and rolls segments off the loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aiodq.storage.log.topic_log import TopicLog
 
 _LARGE: Final = 1 << 20
-"""Bytes beyond which encoding or writing them at once would hold up the event loop for more than a millisecond."""
+"""Bytes above which encoding or writing at once would hold up the event loop for more than a millisecond."""
 
 __all__ = ["SegmentWriter", "write_blocking"]
 
@@ -31,16 +31,16 @@ class SegmentWriter:
     """Writes one batch at a time.
 
     Attributes:
-        log: where to.
+        log: the log to write to.
         batches: what to write, with serial numbers.
-        rolling: the log is being rolled; nothing else may touch its segments, nor sync them.
-        syncing: a sync is in flight: a segment is not rolled meanwhile.
+        rolling: whether the log is being rolled; nothing else may touch its segments, nor sync them.
+        syncing: whether a sync is in flight; no segment is rolled meanwhile.
     """
 
     def __init__(
         self, log: TopicLog | None, clock: Clock, threads: WorkerThreads, report: Callable[[int, Written], None]
     ) -> None:
-        """Write to `log`; where it is None it has to be set before the first batch. `report` hears of each."""
+        """Write to `log`; if None, it has to be set before the first batch. `report` gets each result."""
         self.log = log
         self.batches: asyncio.Queue[tuple[int, list[Part]]] = asyncio.Queue()
         self._report = report
@@ -51,21 +51,21 @@ class SegmentWriter:
         self.syncing: bool = False
 
     def sync_ended(self) -> None:
-        """No sync is in flight any more."""
+        """Note that no sync is in flight any more."""
         self.syncing = False
         if self.rolling:
             self._sync_over.set()
 
     async def run(self) -> None:
-        """Write what comes, and report."""
+        """Write the batches, and report each."""
         while True:
             serial, parts = await self.batches.get()
             self._report(serial, await self.write(parts))
 
     def write_at_once(self, parts: list[Part]) -> Written | None:
-        """Write a small batch without leaving the caller's step; None where that takes longer.
+        """Write a small batch within the caller's step; return None if that takes longer.
 
-        It does where the batch is long, the segment has to roll, or its file to be opened again.
+        It does if the batch is long, the segment has to roll, or its file has to be opened again.
         """
         log = self._opened()
         try:
@@ -84,7 +84,7 @@ class SegmentWriter:
         return Written(parts)
 
     def _append(self, log: TopicLog, parts: list[Part]) -> bool:
-        """Write a batch of one plain message, if it is such and fits in."""
+        """Write a batch of one plain message, if it is one and fits in."""
         part = parts[0] if len(parts) == 1 else None
         if part is None or len(part.columns.bodies) != 1 or part.cost > WRITE_BYTES:
             return False
@@ -114,8 +114,8 @@ class SegmentWriter:
     async def write(self, parts: list[Part]) -> Written:
         """Write a batch, part by part.
 
-        A call of the loop encodes and writes at most about 256 KiB before others get their turn. What may lie in one
-        segment alone and is larger is encoded and written by a thread: nobody else touches the log meanwhile.
+        A call of the loop encodes and writes at most about 256 KiB before others get their turn. A part that is larger,
+        and may not be split over segments, is encoded and written by a thread: nobody else touches the log meanwhile.
         """
         log = self._opened()
         try:
@@ -173,7 +173,7 @@ class SegmentWriter:
 
 
 def _split(parts: list[Part], end: int, error: AiodqError) -> Written:
-    """Tell what was committed before the failure from what was not."""
+    """Separate what was committed before the failure from what was not."""
     result = Written(error=error)
     for part in parts:
         count = len(part.columns.bodies)
@@ -194,10 +194,10 @@ def _cut_part(part: Part, columns: Columns, waiters: list[Waiter]) -> Part:
 
 
 def write_blocking(log: TopicLog, parts: list[Part], clock: Clock) -> None:
-    """Write and sync batches without a loop, whatever became of them in the writer before. Blocking.
+    """Write and sync batches without a loop, whatever the writer did with them before. Blocking.
 
     Raises:
-        StorageError: it could not be done.
+        StorageError: they could not be written.
     """
     log.rollback()
     for part in parts:

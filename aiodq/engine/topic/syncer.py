@@ -1,4 +1,4 @@
-"""When the log is synced, and who waits for it."""
+"""The syncer: when the log is synced, and who waits for it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["Syncer"]
 
 
 class Syncer:
-    """Keeps count of batches by their serial numbers: which were written, and which of those are on the device.
+    """Counts batches by serial number: which were written, and which of those are on the device.
 
-    One sync is in flight at most; what is written meanwhile waits for the next.
+    At most one sync is in flight; what is written meanwhile waits for the next.
 
     Attributes:
-        busy: a sync is in flight.
-        due: under `"interval"`, time is up.
-        written: the last batch written.
-        count: syncs so far.
-        options: the topic's.
-        waiting: who waits for a batch to be on the device, with its number.
+        busy: whether a sync is in flight.
+        due: whether a sync is due: by time under `"interval"`, or as somebody asked for it.
+        written: the serial number of the last batch written.
+        count: the number of syncs so far.
+        options: the topic's options.
+        waiting: those who wait for a batch to be on the device, with its serial number.
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class Syncer:
         wake: Callable[[], None],
         report: Callable[[None, BaseException | None], None],
     ) -> None:
-        """Begin with nothing written; `wake` has the ioLoop look again, `report` tells it how a sync has ended."""
+        """Start with nothing written; `wake` gives the ioLoop a turn, `report` tells it how a sync has ended."""
         self.busy: bool = False
         self.due: bool = False
         self.written: int = 0
@@ -73,14 +73,14 @@ class Syncer:
         self.waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def wrote(self, serial: int, messages: int, *, pressing: bool = True) -> None:
-        """A batch is in the file; `pressing`: under `"always"` it is to be synced at once."""
+        """Note that a batch is in the file; `pressing`: under `"always"` it is to be synced at once."""
         self.written = serial
         self._messages += messages
         if pressing:
             self._pressing = serial
 
     def wrote_inline(self, serial: int, messages: int) -> None:
-        """A batch is in the file, which waits for no sync."""
+        """Note that a batch is in the file whose put waits for no sync."""
         self.written = serial
         before, every = self._messages, self.options.sync_every
         self._messages = before + messages
@@ -93,11 +93,11 @@ class Syncer:
         return self.written > self._synced
 
     def sync_now(self) -> None:
-        """Let everything written be synced at once, whatever the policy."""
+        """Have everything written synced at once, whatever the policy."""
         self.due = True
 
     def nothing_to_sync(self) -> None:
-        """What was written last added no bytes."""
+        """Note that the last write added no bytes."""
         if not self.busy:
             self._synced = self.written
 
@@ -111,7 +111,7 @@ class Syncer:
         return self.options.sync == "interval" and self._messages >= self.options.sync_every
 
     def start(self, log: Synced) -> None:
-        """Have everything written so far synced, off the loop."""
+        """Sync everything written so far, off the loop."""
         self.busy = True
         self.due = False
         self._target = self.written
@@ -120,10 +120,10 @@ class Syncer:
         self._syncs.start(log, self._report)
 
     def ended(self, error: BaseException | None) -> None:
-        """The sync in flight has ended.
+        """Note that the sync in flight has ended.
 
         Raises:
-            StoreFailedError: it failed.
+            StoreFailedError: the sync failed.
         """
         self.busy = False
         self._timer.ended()
@@ -133,7 +133,7 @@ class Syncer:
         self._synced = max(self._synced, self._target)
 
     def wait(self, serial: int, done: asyncio.Future[None]) -> None:
-        """Decide `done` once this batch is on the device."""
+        """Settle `done` once this batch is on the device."""
         self.waiting.append((serial, done))
 
     def resolve(self) -> None:
@@ -146,7 +146,7 @@ class Syncer:
                 self.waiting.append((serial, done))
 
     def fail(self, error: Exception) -> None:
-        """Tell everyone who waits."""
+        """Fail everyone who waits."""
         for _, done in self.waiting:
             settle(done, None, error)
         self.waiting.clear()

@@ -1,4 +1,4 @@
-"""A topic's ioLoop: the one task that changes the log's positions."""
+"""A topic's ioLoop: the only task that moves the log's positions."""
 
 from __future__ import annotations
 
@@ -62,33 +62,33 @@ _LEAST_AHEAD: Final = 1 << 16
 
 
 class TopicEngine:
-    """One topic's engine.
+    """The engine of one topic.
 
     Attributes:
-        name: the topic's.
-        log: its files; an empty stand-in until the first message or channel makes them.
-        retention: gives up segments and messages.
-        creation: makes its files and its channels.
-        put_buffer: the open batch and those who wait for room.
+        name: the topic's name.
+        log: its log; an empty stand-in until the first message or channel creates its files.
+        retention: deletes segments and drops messages.
+        creation: creates its files and its channels.
+        put_buffer: the open batch, and the puts that wait for room.
         channel_engines: its channels, by name.
         tail: the newest messages in memory.
-        syncer: when the log is synced, and how often it was.
-        visible: the offset up to which channels may deliver. They look at it themselves.
-        waiting: the channels in which somebody waits for a message.
-        paused: none of them delivers.
-        in_writer: what the segment writer has in hand.
-        submitted: operations so far.
-        serial, taken: the numbers of the batch that was opened last, and of the one that was taken to be written.
-        stirred: the next tick is on its way.
+        syncer: decides when the log is synced, and counts the syncs.
+        visible: the offset up to which channels may deliver. They read it themselves.
+        waiting: the channels with waiting getters.
+        paused: whether none of its channels delivers.
+        in_writer: what the segment writer is writing.
+        submitted: the number of operations so far.
+        serial, taken: the serial numbers of the batch opened last, and of the one taken to be written last.
+        stirred: whether the next tick is scheduled.
         writer: writes its segments.
-        exclusive_work: what needs the log for itself.
-        group_commit: how messages get into the log.
-        abandoned: its files were closed, and what a thread opens after that is to be closed at once.
-        publisher: shows what is written once it may be seen.
-        reporter: tells what happens.
-        metrics: what is measured.
-        backlog_bytes: tells how many bytes lie before a channel.
-        lifetimes, expirations: when times to live end, and what settles messages then.
+        exclusive_work: the operations that need the log for themselves.
+        group_commit: writes messages to the log.
+        abandoned: whether its files were closed, so that what a thread opens later is to be closed at once.
+        publisher: makes what is written visible to channels.
+        reporter: reports events.
+        metrics: the metrics of the store.
+        backlog_bytes: returns the bytes of a channel's backlog.
+        lifetimes, expirations: when messages expire, and what settles them then.
         unusable: why the topic cannot be used until the store is opened again, though it has files; else None.
     """
 
@@ -110,7 +110,7 @@ class TopicEngine:
         *,
         unusable: StorageError | None = None,
     ) -> None:
-        """Serve an opened log, or one that does not exist before it is needed; `run` does the work."""
+        """Serve an opened log, or one that is created only when needed; `run` does the work."""
         self.unusable = unusable
         self.name = name
         self.options: StoreOptions = options
@@ -168,7 +168,7 @@ class TopicEngine:
         """Raise if the topic cannot be used (see `TopicEngineHost.check`).
 
         Raises:
-            StorageError: why its files cannot be.
+            StorageError: its files cannot be used.
         """
         self._host.check()
         if self.unusable is not None:
@@ -182,7 +182,7 @@ class TopicEngine:
 
     @property
     def standing(self) -> str:
-        """What may be done with the topic, in a word, for those who look at it."""
+        """The topic's state in a word, for status displays."""
         standing = self._host.standing
         if standing != "open":
             return standing
@@ -196,11 +196,11 @@ class TopicEngine:
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is being written, and no operation runs, waits or is asked for."""
+        """Whether nothing is being written, and no operation runs, waits or was asked for."""
         return not (self.group_commit.writing or self.stopped or self.exclusive_work.busy or self._requests.asked)
 
     def opened(self, *, ready: bool = False) -> None:
-        """The open batch is no longer empty; `ready`: nothing is to be made or written before it."""
+        """Note that the open batch is no longer empty; `ready`: nothing has to be created or written before it."""
         self.serial += 1
         self.put_buffer.batch.serial = self.serial
         if not ready:
@@ -209,7 +209,7 @@ class TopicEngine:
         self._requests.wake()
 
     def hinder_puts(self) -> None:
-        """Something could not be made or written: the next put is to try it again."""
+        """Have the next put retry what could not be created or written."""
         self.group_commit.hinder()
 
     def turn(self) -> None:
@@ -217,20 +217,20 @@ class TopicEngine:
         self._requests.turn_now()
 
     def retain_soon(self) -> None:
-        """Look for segments that may go, when nothing else is under way."""
+        """Look for segments to delete as soon as nothing else is under way."""
         if not self._retain_queued:
             self._retain_queued = True
             self._requests.wake()
         self.stir()
 
     def stir(self) -> None:
-        """Something has changed that the next tick looks at."""
+        """Note a change that the next tick has to look at."""
         if not self.stirred:
             self.stirred = True
             self._ticker.within(seconds(self.options.sync_interval))
 
     def created(self, log: TopicLog) -> None:
-        """The topic has files now."""
+        """Take over the topic's new files."""
         if self.abandoned:
             log.abandon()
             return
@@ -249,20 +249,20 @@ class TopicEngine:
         self.put_buffer.refuse_batch(error)
 
     def real_log(self) -> TopicLog:
-        """Return the log for work on its files.
+        """Return the log, for work on its files.
 
         Raises:
-            StorageError: why the topic's files could not be made.
+            StorageError: the topic's files could not be created.
         """
         if isinstance(self.log, NoLog):
             raise self.creation.error
         return self.log
 
     async def settle_in(self, channel: str | None = None) -> None:
-        """Wait until everything accepted before is visible to channels, and new channels and options are there.
+        """Wait until everything accepted before is visible to channels, and new channels and options are on disk.
 
         Raises:
-            StorageError: this channel could not be made, or its options not written; where none is named, some channel.
+            StorageError: this channel could not be created, or its options not written; without a name, any channel.
 
         Cancellation: nothing changes.
         """
@@ -274,10 +274,10 @@ class TopicEngine:
         self.effective_options.check(channel)
 
     def catch_up(self) -> None:
-        """Do at once what the task would do at its next turn, for who looks for what was accepted in this one.
+        """Do at once what the next turn of the ioLoop would do, for a caller that looks for what was just accepted.
 
-        It is one small write at most. Nothing is done under `"always"`, where what was accepted is there once it is
-        synced, nor for another thread, which may only look.
+        It is one small write at most. Nothing is done under `"always"`, where messages become visible once they are
+        synced, nor for another thread, which may only read.
         """
         if self._durably or self._in_turn or not self.put_buffer.pending:
             return
@@ -295,7 +295,7 @@ class TopicEngine:
         return self.put_buffer.pending
 
     def configure(self, options: StoreOptions, log: LogOptions) -> None:
-        """Go on with other options."""
+        """Apply other options."""
         self.group_commit.hinder()
         self.options = options
         self._durably = self._persister.durable = options.sync == "always"
@@ -308,15 +308,15 @@ class TopicEngine:
 
     @property
     def _quarter(self) -> int:
-        """Half of the memory beside the write buffer: for the log's tail, and as much for what channels read ahead."""
+        """Half of the memory beside the write buffer: for the log's tail; the channels' read-ahead has the same."""
         return self.options.memory_bytes // 4
 
     def _ahead(self) -> int:
-        """Return what one of the channels may read ahead, however many there are by now."""
+        """Return how much each channel may read ahead, in bytes, given how many there are."""
         return max(self._quarter // max(len(self.channel_engines), 1), _LEAST_AHEAD)
 
     async def look(self, function: Callable[[LogReader], T]) -> T:
-        """Have something looked up in the log, off the loop.
+        """Look something up in the log, off the loop.
 
         Cancellation: nothing changes.
         """
@@ -332,13 +332,13 @@ class TopicEngine:
             self.effective_options.used()
 
     def attached(self, channel_engine: Settlement) -> None:
-        """A channel's state is there, or something in it was settled."""
+        """Note that a channel's state is attached, or that something in it was settled."""
         self._persister.settled(channel_engine)
         self.put_buffer.freed()
         self.look_behind(channel_engine)
 
     def acked(self, channel_engine: Settlement) -> None:
-        """See `ChannelEngineHost.acked`. What may go by that is looked for once it is written (`look_behind`)."""
+        """See `ChannelEngineHost.acked`. What may be deleted by it is looked for once it is written (`look_behind`)."""
         self._use()
         self._persister.settled(channel_engine)
         self.put_buffer.freed()
@@ -348,7 +348,7 @@ class TopicEngine:
         self._persister.settled(channel_engine)
 
     def moved(self, offset: int | None = None) -> None:
-        """See `ChannelEngineHost.moved`; without an offset, the channel is gone."""
+        """See `ChannelEngineHost.moved`; without an offset, the channel was deleted."""
         self.put_buffer.bound.forget()
         self.publisher.moved()
         if offset is not None:
@@ -366,23 +366,23 @@ class TopicEngine:
         self.look_behind(channel_engine)
 
     def look_behind(self, channel_engine: Settlement) -> None:
-        """A channel has settled something: the oldest segment may go by that at once, any other at the next tick."""
+        """Note that a channel has settled something: the oldest segment may be deleted now, others at the next tick."""
         if self.retention.passed(channel_engine):
             self.retain_soon()
         self.stir()
 
     async def sync(self) -> None:
-        """Wait until everything accepted before is on disk, and everything settled before.
+        """Wait until everything accepted or settled before is on disk.
 
-        Cancellation: it will be all the same.
+        Cancellation: it is synced all the same.
         """
         await self.sync_log()
         await self.persist(lambda: None, acks_first=True)
 
     async def wait_durable(self) -> None:
-        """Wait until every message that channels see is durable, as far as the policy makes messages durable.
+        """Wait until every message visible to channels is as durable as the policy makes it.
 
-        Cancellation: it will be all the same.
+        Cancellation: it becomes durable all the same.
         """
         if self.log.durable < self.visible and (self._durably or self.retention.pinned is not None):
             await self.sync_log()
@@ -390,14 +390,14 @@ class TopicEngine:
     async def sync_log(self) -> None:
         """Wait until everything accepted before is on disk.
 
-        Cancellation: it will be all the same.
+        Cancellation: it is synced all the same.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._requests.ask(SyncWanted(done))
         await done
 
     async def operate(self, work: Callable[[], T]) -> T:
-        """Have `work` done with the log at rest, everything accepted before being durable.
+        """Do `work` with the log at rest, everything accepted before being durable.
 
         Cancellation: it is done all the same.
         """
@@ -408,7 +408,7 @@ class TopicEngine:
     def submit(
         self, work: Callable[[], T], finish: Callable[[T, Exception | None], None], after: int | None = None
     ) -> None:
-        """As `operate`, for who does not wait; `finish` gets the result, or an error beside no result."""
+        """Do as `operate`, without waiting; `finish` gets the result, or no result and an error."""
         if after is None:
             self.put_buffer.close_batch()
         told = cast("Callable[[object, Exception | None], None]", finish)
@@ -416,7 +416,7 @@ class TopicEngine:
         self._requests.ask(Operation(work, told, self.serial if after is None else after))
 
     async def persist(self, work: Callable[[], T], *, acks_first: bool = False) -> T:
-        """Have the metadata persister do something.
+        """Have the metadata persister do a job.
 
         Cancellation: it is done all the same.
         """
@@ -428,7 +428,7 @@ class TopicEngine:
         """Finish what was accepted, make everything durable, close the files and end.
 
         Args:
-            over: what everybody is told who wants something later.
+            over: the error for what is asked later.
         """
         if self.unusable is not None:
             self.closed = True
@@ -447,7 +447,7 @@ class TopicEngine:
         self.fail(over)
 
     def fail(self, error: Exception) -> None:
-        """End: `error` goes to everybody who waits, and to everybody who wants something later."""
+        """End: those who wait get `error`, and so does whatever is asked later."""
         self.stopped = True
         self.expirations.stop()
         self.group_commit.hinder()
@@ -476,7 +476,7 @@ class TopicEngine:
             self._host.fail(error)
 
     def guarded(self, function: Callable[P, object]) -> Callable[P, None]:
-        """Return `function` for a callback of the event loop's: what it raises stops the store."""
+        """Return `function` as a callback for the event loop: an exception stops the store."""
 
         def callback(*args: P.args, **kwargs: P.kwargs) -> None:
             try:
@@ -511,14 +511,14 @@ class TopicEngine:
                 self._handle(asked.popleft())
             if not self.stopped:
                 self._advance()
-                # Under "always" no put is written at once while others wait: one look is enough until they are told.
+                # Under "always" no put is written at once while others wait: look once they are told.
                 if not (self._durably and self.group_commit.ready and self.put_buffer.pending):
                     self.group_commit.look()
         finally:
             self._in_turn = False
 
     def _take_reports(self) -> None:
-        """See to what has happened meanwhile."""
+        """Handle what has ended since the last turn."""
         written, self._in_writer_ended = self._in_writer_ended, None
         if written is not None:
             self.group_commit.written(*written)
@@ -580,7 +580,7 @@ class TopicEngine:
         return self.exclusive_work.start_next(self.syncer.written)
 
     def retain_if_idle(self) -> None:
-        """Look for segments that may go, unless somebody changes the list of them."""
+        """Look for segments to delete, unless a thread is changing the list of segments."""
         # A roll or an operation changes the list of segments in a thread.
         if not self.writer.rolling and not self.exclusive_work.running:
             self.retention.retain()
