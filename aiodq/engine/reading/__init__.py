@@ -1,1 +1,1 @@
-"""What is read for channels: from the newest in memory, and ahead from disk."""
+"""Reading for channels: from the newest messages in memory, and ahead from disk."""

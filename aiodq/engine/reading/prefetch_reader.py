@@ -1,6 +1,6 @@
 """The prefetching reader: reads from disk for channels that are behind, in bounded pieces.
 
-What the system has in its page cache is read on the loop, when it is needed. The rest is read ahead by a thread.
+What the system has in its page cache is read on the loop when needed. The rest is read ahead by a thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LITTLE: Final = 64 * 1024
 
 
 class SharedReader:
-    """A log reader for several threads, of whom none waits for another: the loop is one of them."""
+    """A log reader shared by several threads, of which none waits for another: the loop's thread is one of them."""
 
     def __init__(self, fs: Opener) -> None:
         """Read through `fs`."""
@@ -43,7 +43,7 @@ class SharedReader:
         self._put_off: list[Callable[[LogReader], None]] = []
 
     def use(self, function: Callable[[LogReader], T]) -> T:
-        """Return what `function` reads; while somebody else does, through files of its own. Blocking."""
+        """Return what `function` reads; if another thread is reading, through files of its own. Blocking."""
         if self._take():
             try:
                 return function(self._reader)
@@ -56,7 +56,7 @@ class SharedReader:
             reader.close()
 
     def release(self, function: Callable[[LogReader], None]) -> None:
-        """Have `function` close files: now, or once whoever reads is through."""
+        """Have `function` close files: now, or once the current read has ended."""
         if self._take(function):
             try:
                 function(self._reader)
@@ -64,7 +64,7 @@ class SharedReader:
                 self._give_back()
 
     def close(self) -> None:
-        """Close the files, once whoever reads is through. Who comes after that reads through files of its own."""
+        """Close the files, once the current read has ended. Later reads use files of their own."""
         self._closed = True
         self.release(LogReader.close)
 
@@ -84,7 +84,7 @@ class SharedReader:
                     self._busy = False
                     return
                 function = self._put_off.pop(0)
-            # What was only read loses nothing where closing fails, and the read succeeded.
+            # If closing fails, nothing is lost: the files were only read, and the read succeeded.
             with suppress(OSError):
                 function(self._reader)
 
@@ -101,21 +101,21 @@ class _ReadAhead(Protocol):
 
 
 class Prefetched(Protocol):
-    """What is read ahead for a channel: `aiodq.engine.channel.message_source.MessageSource` is one.
+    """What the reader needs of a source: `aiodq.engine.channel.message_source.MessageSource` is one.
 
     Attributes:
-        missing: the offsets of messages that are redelivered and are not in memory.
+        missing: the offsets of redelivered messages that are not in memory.
     """
 
     missing: list[int]
 
     @property
     def read_ahead(self) -> _ReadAhead:
-        """What was read ahead so far."""
+        """The messages read ahead so far."""
         ...
 
     def fetch_offset(self) -> int | None:
-        """Return the offset to read from next, or None where nothing needs to be read."""
+        """Return the offset to read from next, or None if nothing needs to be read."""
         ...
 
     def fetched(self, result: ReadResult | None, offset: int, epoch: int, error: Exception | None = None) -> None:
@@ -127,16 +127,16 @@ class Prefetched(Protocol):
         ...
 
     def all_brought(self, error: Exception | None) -> None:
-        """The missing offsets were read, or that failed."""
+        """Note that the missing offsets were read, or that this failed."""
         ...
 
 
 class PrefetchingReader:
-    """One per topic.
+    """The prefetching reader of one topic.
 
     Attributes:
-        bytes_read: from disk for channels, so far.
-        ahead: tells how many bytes of memory each channel may take for what is read ahead.
+        bytes_read: bytes read from disk for channels so far.
+        ahead: returns how many bytes of memory each channel may use to read ahead.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class PrefetchingReader:
         self.ahead: Callable[[], int] = ahead
         self._threads = threads
         self._view = view
-        # Apart, so that each finds the files open that it read last.
+        # Separate readers, so that each finds the files open that it read last.
         self._ahead, self._at_once, self._lookup = SharedReader(fs), SharedReader(fs), SharedReader(fs)
         self._page_cache = PageCache(fs)
         self._cached = SharedReader(self._page_cache)
@@ -182,7 +182,7 @@ class PrefetchingReader:
         source.fetched(result, offset, epoch)
 
     async def _fetch_missing(self, source: Prefetched) -> None:
-        """Read messages that are redelivered, from wherever they are."""
+        """Read redelivered messages, from wherever they are."""
         offsets = source.missing
         try:
             read = partial(_read_each, view=self._view(), offsets=offsets)
@@ -196,12 +196,12 @@ class PrefetchingReader:
         source.all_brought(None)
 
     def read_cached(self, offset: int, size: int) -> ReadResult | None:
-        """Read what the system has in memory, on the caller's time; None where it has not, or where it takes long."""
+        """Read from the page cache, on the caller's time; None if the data is not there, or if it takes long."""
         if not self._page_cache.usable:
             return None
         view = self._view()
         segment = next(iter(view.between(offset, view.stop)), None)
-        # What is compressed takes a multiple of the time; and a thread unpacks it beside the loop.
+        # Compressed data takes a multiple of the time; and a thread decompresses it while the loop goes on.
         if segment is None or segment.raw_bytes > segment.data_end:
             return None
         self._page_cache.begin()
@@ -209,7 +209,7 @@ class PrefetchingReader:
         try:
             result = self._cached.use(read)
         except StorageError:
-            return None  # it is read by a thread, which says what is wrong, if anything is
+            return None  # a thread reads it again, and reports what is wrong, if anything is
         self.bytes_read += result.bytes_read
         return result
 
@@ -220,13 +220,13 @@ class PrefetchingReader:
         return result
 
     def fetch_index(self, segment: Segment, told: Callable[[Segment, SegmentIndex | None], None]) -> None:
-        """Have a segment's index read off the loop; `told` gets it, or None where it cannot be read."""
+        """Read a segment's index off the loop; `told` gets it, or None if it cannot be read."""
         self.start_look(lambda reader: reader.opened(segment).index, lambda index, _: told(segment, index))
 
     def start_look(
         self, function: Callable[[LogReader], T], told: Callable[[T | None, AiodqError | None], None]
     ) -> None:
-        """As `look`, for who does not wait: `told` gets what was looked up, or why it cannot be read."""
+        """Do as `look` without waiting: `told` gets what was looked up, or the error."""
 
         def report(found: T | None, error: BaseException | None) -> None:
             if error is not None and not isinstance(error, AiodqError):
@@ -236,19 +236,19 @@ class PrefetchingReader:
         self._threads.start(partial(self._lookup.use, function), report)
 
     async def look(self, function: Callable[[LogReader], T]) -> T:
-        """Have something looked up off the loop.
+        """Look something up, off the loop.
 
         Cancellation: nothing changes.
         """
         return await self._threads.call(self._lookup.use, function)
 
     def forget(self, paths: Sequence[str]) -> None:
-        """Let go of files that are about to be deleted, so that their space comes back. Blocking."""
+        """Close files that are about to be deleted, so that their space is freed. Blocking."""
         for shared in (self._ahead, self._at_once, self._cached, self._lookup):
             shared.release(partial(LogReader.forget, paths=paths))
 
     def close(self) -> None:
-        """Close the files, each once whoever reads it is through."""
+        """Close the files, each once its current read has ended."""
         for shared in (self._ahead, self._at_once, self._cached, self._lookup):
             shared.close()
 

@@ -1,4 +1,4 @@
-"""Small batches that follow one another, made one: what is done with a batch costs about as much for one message."""
+"""Merging of small consecutive batches: handling a batch costs about as much for one message as for many."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 __all__ = ["LONGEST_RUN", "SMALL", "is_small", "joined", "merged"]
 
 LONGEST_RUN: Final = 1000
-"""So many messages are made one batch at most."""
+"""The most messages merged into one batch."""
 
 SMALL: Final = 64
-"""Messages up to which a batch is small."""
+"""The most messages of a small batch."""
 
 
 def is_small(batch: Batch) -> bool:
-    """Return whether a batch is to be made one with those beside it; what a transaction put stays by itself."""
+    """Return whether a batch is to be merged with its neighbours; what a transaction put stays by itself."""
     return len(batch.columns.bodies) <= SMALL and batch.columns.transaction is None
 
 
 def joined(parts: Sequence[Batch]) -> Batch:
-    """Return batches each of which begins where the one before it ends as one."""
+    """Return consecutive batches, without gaps, as one."""
     if len(parts) == 1:
         return parts[0]
     times = list(chain.from_iterable(part.columns.times or [part.time_ns] * len(part.columns.bodies) for part in parts))
@@ -36,7 +36,7 @@ def joined(parts: Sequence[Batch]) -> Batch:
 
 
 def merged(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Yield batches, of which small ones that follow one another are made one."""
+    """Yield batches, with small consecutive ones merged."""
     run: list[Batch] = []
     messages = 0
     for batch in batches:

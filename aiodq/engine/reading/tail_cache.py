@@ -1,4 +1,4 @@
-"""The newest batches, kept in memory so that who keeps up never reads the disk."""
+"""The tail cache: the newest batches in memory, so that a channel that keeps up never reads the disk."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["TailCache", "batch_cost"]
 
 _COMPACT_AT: Final = 512
 _TRIM_EVERY: Final = 256
-"""Messages, written one by one, after which it is looked which of them every channel has had."""
+"""Messages, written one by one, between two checks for what every channel has had."""
 
 _RUN_BYTES: Final = 64 * 1024
-"""Bytes of memory of what becomes one batch, unless somebody looks for one of its messages earlier."""
+"""Bytes of memory of a run that becomes one batch, unless one of its messages is looked up earlier."""
 
 _DROPPED: Final = (Batch(0, 0, Columns([])), 0)
 
 
 def batch_cost(batch: Batch) -> int:
-    """Return the bytes of memory that a batch is counted with."""
+    """Return the cost of a batch in bytes of memory."""
     return columns_cost(batch.columns)
 
 
@@ -34,8 +34,8 @@ class TailCache:
     """Consecutive batches up to the log's end.
 
     Attributes:
-        limit: the bound of `cost`, bytes.
-        cost: bytes of memory.
+        limit: the bound of `cost`, in bytes.
+        cost: bytes of memory used.
     """
 
     __slots__ = ("_batches", "_bodies", "_first", "_head", "_parts", "_run_cost", "_times", "cost", "limit")
@@ -52,7 +52,7 @@ class TailCache:
         self._parts: list[Batch] = []
 
     def add(self, offset: int, time_ns: int, body: bytes) -> bool:
-        """Add a plain message behind all others, to a run that becomes a batch; return whether to `trim` now."""
+        """Append a plain message, to a run that becomes a batch; return whether to `trim` now."""
         bodies = self._bodies
         if offset != self._first + len(bodies):
             self._end_run()
@@ -78,13 +78,13 @@ class TailCache:
         self._take(Batch(first, time_ns, columns), cost)
 
     def append(self, batch: Batch, cost: int) -> bool:
-        """Add the batch, which takes so many bytes of memory, behind all others; the oldest go to make room.
+        """Append a batch with its cost in bytes of memory; the oldest are dropped to make room.
 
         Returns:
-            Whether to `trim` now: a small one becomes one with those that follow it, unless somebody looks for it.
+            Whether to `trim` now: a small batch is merged with those that follow, unless it is looked up earlier.
         """
         columns = batch.columns
-        columns.lengths = None  # they were for the writer, and `cost` does not count them
+        columns.lengths = None  # they were for the writer, and are not counted in `cost`
         if len(columns.bodies) <= SMALL and is_small(batch):
             return self._append_small(batch, cost)
         self._end_run()
@@ -109,24 +109,24 @@ class TailCache:
             self._drop_head()
 
     def needed(self, offset: int) -> bool:
-        """Return whether who reads from `offset` on needs the oldest batch, or all of them are gone."""
+        """Return whether reading from `offset` on needs the oldest batch; also if there is no batch at all."""
         self._end_run()
         return self._head >= len(self._batches) or self._batches[self._head][0].stop > offset
 
     def trim(self, offset: int) -> None:
-        """Let go of the batches wholly below `offset`."""
+        """Drop the batches wholly below `offset`."""
         self._end_run()
         while self._head < len(self._batches) and self._batches[self._head][0].stop <= offset:
             self._drop_head()
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop everything."""
         self._batches.clear()
         self._bodies, self._times, self._parts, self._run_cost = [], [], [], 0
         self._head = self.cost = 0
 
     def find(self, offset: int) -> Batch | None:
-        """Return the batch that holds `offset`, or None where it is not in memory."""
+        """Return the batch that holds `offset`, or None if it is not in memory."""
         if offset >= self._first:
             self._end_run()
         at = bisect_right(self._batches, offset, lo=self._head, key=lambda item: item[0].first) - 1
@@ -136,13 +136,13 @@ class TailCache:
         return batch if offset < batch.stop else None
 
     def since(self, offset: int) -> Iterator[Batch]:
-        """Yield what is in memory of the batches that reach beyond `offset`."""
+        """Yield the batches in memory that reach beyond `offset`."""
         self._end_run()
         return (batch for batch, _ in self._batches[self._head :] if batch.stop > offset)
 
     def _drop_head(self) -> None:
         self.cost -= self._batches[self._head][1]
-        # INVARIANT: what was dropped is not referred to, though its place is only taken out with many others.
+        # INVARIANT: a dropped batch is not referred to, though its slot is only removed with many others.
         self._batches[self._head] = _DROPPED
         self._head += 1
         if self._head >= _COMPACT_AT and self._head * 2 >= len(self._batches):

@@ -109,7 +109,7 @@ class GroupCommit:
     Attributes:
         inline: whether a plain put may be written in the caller's own step, without a future and without a turn of the
             loop: nothing is written, waits or rolls, no operation runs or was asked for, the topic has its files, and
-            the policy does not ask for a sync. A crowd of tasks that put in one turn of the loop is batched all the same.
+            the policy does not ask for a sync. Puts of a crowd of tasks in one turn of the loop are batched anyway.
         lone: likewise, if the policy asks for a sync: the put is written in the caller's step, and its sync is started.
             This serves a task that puts one message after the other; several concurrent puts share their syncs.
         undisturbed: whether the sync of such a put is in flight, and nothing has reached the ioLoop since.
