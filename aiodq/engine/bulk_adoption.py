@@ -1,4 +1,4 @@
-"""Taking over what was written beside a store and committed (`aiodq.storage.bulk.commits`), at open and afterwards."""
+"""Adoption of bulk loads written while the store is owned and then committed (`aiodq.storage.bulk.commits`)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _DAMAGED: Final = (CorruptionError, StoreNotFoundError)
 
 
 class AdoptingHost(Protocol):
-    """What is needed of the store around it."""
+    """What adoption needs of the store."""
 
     fs: FileSystem
     threads: WorkerThreads
     reporter: Reporter
 
     def unnamed(self, name: str) -> TopicEngine:
-        """Return the ioLoop of a topic that nobody here has named, started if it is new."""
+        """Return the ioLoop of a topic that was not named here, started if it is new."""
         ...
 
     def fail(self, error: Exception) -> None:
@@ -42,17 +42,17 @@ class AdoptingHost(Protocol):
 
 
 class Adopting:
-    """One per store.
+    """The adoption of bulk loads by one store.
 
-    A commit that is damaged is left alone until the store is opened again; whatever else goes wrong is tried again.
+    A damaged commit is left alone until the store is opened again; after any other error the adoption is retried.
 
     Attributes:
-        blocked: commits that are to be left alone until then, too.
-        owing: topics that could not be made when the store was opened, and that something is owed; it is tried again.
+        blocked: commits that are left alone until the store is opened again.
+        owing: topics that are owed something and could not be created when the store was opened; that is retried.
     """
 
     def __init__(self, host: AdoptingHost, path: str) -> None:
-        """Adopt for the store at `path`; `run` does it."""
+        """Adopt for the store at `path`; `run` does the work."""
         self._host = host
         self._path = path
         self.blocked: set[CommitKey] = set()
@@ -60,7 +60,7 @@ class Adopting:
         self._told: set[CommitKey] = set()
 
     async def run(self) -> None:
-        """Look about once a second for what was committed."""
+        """Look for new commits about once a second."""
         while True:
             await asyncio.sleep(_INTERVAL)
             try:
@@ -93,7 +93,7 @@ class Adopting:
         self._host.reporter.warn(STORE, text)
 
     async def _make(self, engine: TopicEngine) -> None:
-        """Try once more to make a topic; what it is owed is put in on the way."""
+        """Retry the creation of a topic; what it is owed is put in on the way."""
         try:
             await engine.creation.made()
         except StoreFailedError:
@@ -103,7 +103,7 @@ class Adopting:
         self.owing.discard(engine.name)
 
     def _tell(self, commit: Commit, error: AiodqError) -> None:
-        """Say once that a commit has to wait."""
+        """Warn once that a commit has to wait."""
         if commit.key not in self._told:
             self._told.add(commit.key)
             self._warn(f"the bulk load {commit.key.name!r} waits, and is tried again: {error}")
@@ -122,15 +122,15 @@ class Adopting:
         await self._host.threads.call(finish_commit, self._host.fs, self._path, commit)
 
     async def _adopt_into(self, engine: TopicEngine, commit: Commit, topic: str) -> Commit:
-        """Have a topic take its part over.
+        """Have a topic adopt its part of a commit.
 
-        Cancellation: it does all the same.
+        Cancellation: it is adopted all the same.
         """
         done: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
 
         def work() -> Commit:
             log = engine.real_log()
-            engine.reader.forget([log.segments[-1].path])  # the first that is adopted takes its name if it is empty
+            engine.reader.forget([log.segments[-1].path])  # the first adopted one takes its name if it is empty
             return adopt(log, self._path, commit, topic)
 
         def finish(adopted: Commit, error: Exception | None) -> None:

@@ -1,4 +1,4 @@
-"""One timer of the event loop that rings at a moment of the store's clock."""
+"""A timer of the event loop that rings at a moment of the store's clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Alarm", "monotonic_ns"]
 
 _SECOND: Final = 1_000_000_000
 _LONGEST: Final = 86_400.0
-"""A loop may not take a timer for years; it rings once a day for nothing instead."""
+"""Seconds; a loop may not take a timer of years, so it rings once a day for nothing instead."""
 
 
 def monotonic_ns(clock: Clock) -> int:
@@ -23,20 +23,20 @@ def monotonic_ns(clock: Clock) -> int:
 
 
 class Alarm:
-    """Rings at the earliest moment it was set to. A clock of a test's, which is moved by hand, makes it look then.
+    """Rings at the earliest moment it was set to. A test's clock, which is moved by hand, makes it check when moved.
 
     Attributes:
-        at: that moment, monotonic nanoseconds; None while silent.
+        at: that moment, in monotonic nanoseconds; None while silent.
     """
 
     __slots__ = ("_clock", "_handle", "_ring", "_unwatch", "at")
 
     def __init__(self, clock: Clock, ring: Callable[[], int | None]) -> None:
-        """Begin silent.
+        """Start silent.
 
         Args:
-            clock: the store's.
-            ring: called once the moment has come; it returns the next one, or None.
+            clock: the store's clock.
+            ring: called when the moment has come; it returns the next one, or None.
         """
         self._clock = clock
         self._ring = ring
@@ -46,7 +46,7 @@ class Alarm:
         self._unwatch: Callable[[], None] | None = None if watch is None else watch(self._look)
 
     def set(self, moment: int) -> None:
-        """Ring at `moment`, monotonic nanoseconds, if not before."""
+        """Ring at `moment`, in monotonic nanoseconds, or earlier if set so before."""
         if self.at is not None and self.at <= moment:
             return
         self.at = moment

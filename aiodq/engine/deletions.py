@@ -1,4 +1,4 @@
-"""Deleting topics and channels: in tasks of their own, as a caller that is cancelled must not leave half of it."""
+"""Deleting topics and channels: in tasks of their own, so that a cancelled caller does not leave half of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Deletions"]
 
 _DISK_FULL_RETRY_SECONDS: Final = 0.25
-"""Seconds after which a deletion looks again whether the disk has room for what transactions put elsewhere."""
+"""Seconds after which a deletion checks again whether the disk has room for what transactions put into other topics."""
 
 
 class DeletionHost(Protocol):
@@ -40,7 +40,7 @@ class DeletionHost(Protocol):
 
     @property
     def committer(self) -> Committer:
-        """What commits transactions."""
+        """The committer of transactions."""
         ...
 
     def without_transactions(self) -> AbstractAsyncContextManager[None]:
@@ -52,35 +52,35 @@ class DeletionHost(Protocol):
         ...
 
     def identity_for(self, topic: str) -> StoreIdentity | None:
-        """Return what a topic's coming or going makes or drops; None for one in memory."""
+        """Return the identity that a topic's creation makes and its deletion drops; None for a topic in memory."""
         ...
 
 
 class Deletions:
-    """One per store.
+    """The deletions of one store.
 
     Attributes:
-        ending: topics that are being deleted, and are the store's until that is done.
+        ending: the topics being deleted, which are the store's until that is done.
     """
 
     def __init__(self, host: DeletionHost) -> None:
-        """Begin with nothing to do."""
+        """Start with nothing to delete."""
         self._host = host
         self._topics: dict[str, asyncio.Task[None]] = {}
         self._channels: set[asyncio.Task[None]] = set()
         self.ending: set[TopicEngine] = set()
 
     def under_way(self, topic: str) -> asyncio.Task[None] | None:
-        """Return the task that deletes a topic of that name, if there is one."""
+        """Return the task that is deleting a topic of that name, if there is one."""
         return self._topics.get(topic)
 
     async def topic(self, name: str, engine: TopicEngine | None) -> None:
-        """End a topic and delete its files, or wait until somebody who does so already is done.
+        """End a topic and delete its files, or wait for a deletion that is under way.
 
         Raises:
             StorageError: as mapped from the system's error.
 
-        Cancellation: it is done all the same.
+        Cancellation: the topic is deleted all the same.
         """
         if engine is not None:
             for channel_engine in engine.channel_engines.values():
@@ -103,8 +103,8 @@ class Deletions:
             try:
                 await self._delete_now(engine)
             except DiskFullError:
-                # What transactions have put elsewhere finds no room there. To delete may be what makes it, but not
-                # before nothing in their file could bring the topic back.
+                # There is no room for what transactions have put into other topics. This deletion may be what makes
+                # room, but not before nothing in the transaction log could bring the topic back.
                 if engine.closed or self._host.closing:
                     raise
                 await asyncio.sleep(_DISK_FULL_RETRY_SECONDS)
@@ -124,7 +124,7 @@ class Deletions:
     async def channel(self, engine: TopicEngine, name: str) -> None:
         """See `aiodq.engine.channel_management.delete_channel`.
 
-        Cancellation: it is done all the same.
+        Cancellation: the channel is deleted all the same.
         """
         channel_engine = engine.channel_engines.get(name)
         if channel_engine is None:
@@ -139,13 +139,13 @@ class Deletions:
             await delete_channel(self._host.fs_of(engine.name, channel_engine.name), engine, channel_engine)
 
     async def end(self) -> None:
-        """Wait for everything that is under way."""
+        """Wait for all deletions under way."""
         await asyncio.gather(*self._topics.values(), *self._channels, return_exceptions=True)
 
 
 def _delete_files(fs: FileSystem, store: str, name: str, identity: StoreIdentity | None) -> None:
-    """Delete a topic's files, what it is owed, which would bring it back, and with the last the store's. Blocking."""
-    # What it was owed goes first: it would bring the topic back.
+    """Delete a topic's files and what it is owed, and with the last topic the store's identity. Blocking."""
+    # What it is owed goes first: it would bring the topic back.
     drop_owed(fs, read_owed(fs, store).get(name, []))
     delete_topic(fs, store, name)
     if identity is not None:

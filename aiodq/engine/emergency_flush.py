@@ -1,4 +1,4 @@
-"""When the event loop goes away under a store: what was accepted is written at once, and everything is closed."""
+"""The emergency flush, if the event loop ends under a store: writes what was accepted, and closes everything."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def flush_accepted(engine: TopicEngine, clock: Clock) -> None:
     """Write and sync what a topic accepted, and what was settled in it. Blocking.
 
     Raises:
-        StorageError: it could not be.
+        StorageError: it could not be written.
     """
     engine.put_buffer.withdrawn()  # their tasks were cancelled with the loop
-    # INVARIANT: whoever is told nothing here, is told by the ioLoop's end.
+    # INVARIANT: puts not resolved here are failed when the ioLoop ends.
     parts = engine.in_writer = [*engine.in_writer, *engine.put_buffer.take_all()]
     if isinstance(engine.log, NoLog) or engine.log.closed:
-        return  # it has no files, or was being closed and wrote them last
+        return  # it has no files, or was being closed and wrote everything before
     write_blocking(engine.log, parts, clock)
     for part in (*(part for part, _ in engine.publisher.unsynced), *parts):
         part.resolve()

@@ -1,4 +1,4 @@
-"""What an ioLoop needs of the store around it."""
+"""What an ioLoop needs of its store."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class TopicEngineHost(Protocol):
     """What an ioLoop needs of its store.
 
     Attributes:
-        clock, threads, syncs, reporter: the store's.
-        loop, home: the event loop, and how to see that one runs on it.
-        turns, ticks: when who works without waiting gives way on it, and who ticks when.
-        usable: the store has not failed, is not closing, and is not a forked child's.
+        clock, threads, syncs, reporter: those of the store.
+        loop, home: the event loop, and a cheap check for running on it.
+        turns, ticks: when a task that never waits gives way, and which topic ticks when.
+        usable: whether the store has not failed, is not closing, and is not in a forked child.
         given: the options that `open` was given, or None.
-        keeps: defaults are never taken for a topic that has no options on disk: nothing is deleted from it.
+        keeps: whether defaults never act for a topic without options on disk: nothing is deleted from it.
     """
 
     clock: Clock
@@ -66,11 +66,11 @@ class TopicEngineHost(Protocol):
 
     @property
     def standing(self) -> str:
-        """What may be done with the store, in a word."""
+        """The store's state in a word."""
         ...
 
     def fs_of(self, *names: str) -> FileSystem:
-        """Return where a topic's files are, or a channel's of it: in memory where one of the names is ephemeral."""
+        """Return the file system of a topic, or of a channel of it: in memory if one of the names is ephemeral."""
         ...
 
     def check(self) -> None:
@@ -82,15 +82,15 @@ class TopicEngineHost(Protocol):
         ...
 
     def make_log(self, name: str, record: StoredOptions) -> TopicLog:
-        """Make a topic's files, and keep in them what it is to go by. Blocking."""
+        """Create a topic's files, and store its options in them. Blocking."""
         ...
 
     def send_dead_letter(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
-        """Put a dead letter into its topic, and tell how that ended."""
+        """Put a dead letter into its topic, and report the outcome."""
         ...
 
     def without_transactions(self) -> AbstractAsyncContextManager[None]:
-        """Return a block in which no transaction commits, and before which all that did are in their topics."""
+        """Return a block in which no transaction commits; those committed before it are in their topics."""
         ...
 
     def fail(self, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Deciding a future that may be decided already, and waiting in a line of futures that are decided together."""
+"""Helpers for futures: settling one that may be settled already, and waiting for a common release."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["as_failure", "release", "settle", "tell_all", "wait_in"]
 
 
 def settle(done: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-    """Give the future its result, or its error where there is one; who was cancelled hears nothing."""
+    """Set a future's result, or its error if there is one; a cancelled future is left alone."""
     if done.done():
         return
     if error is not None:
@@ -38,14 +38,14 @@ async def wait_in(line: list[asyncio.Future[None]]) -> None:
 
 
 def release(line: list[asyncio.Future[None]]) -> None:
-    """Let all go on who wait in line."""
+    """Release all who wait in line."""
     for waiter in line:
         settle(waiter, None, None)
     line.clear()
 
 
 def as_failure(error: BaseException, path: str = "") -> StoreFailedError:
-    """Return the error of a store that stops for this reason, which is its cause."""
+    """Return the error of a store that stops for this reason; `error` is its cause."""
     if isinstance(error, StoreFailedError):
         return error
     reason = str(error) if isinstance(error, AiodqError) else f"{type(error).__name__}: {error}"
@@ -55,7 +55,7 @@ def as_failure(error: BaseException, path: str = "") -> StoreFailedError:
 
 
 def tell_all(error: Exception, those: Iterable[Callable[[Exception], object]]) -> None:
-    """Tell everybody of an error, also where telling somebody fails: the error has a note of that then."""
+    """Pass an error to each callback, even if one of them raises: the error then has a note of that."""
     for tell in those:
         try:
             tell(error)

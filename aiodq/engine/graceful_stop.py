@@ -1,4 +1,4 @@
-"""Ending deliveries gently: nothing new is handed out, and what is under way gets some time."""
+"""Graceful stop of deliveries: nothing more is handed out, and running handlers get some time."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ __all__ = ["Stoppable", "StoppableChannel", "handling", "stop_channels"]
 
 _LOG: Final = logging.getLogger("aiodq.delivery")
 _CLEANUP: Final = 5.0
-"""Seconds in which a handler that was cancelled is to end; nobody waits for one that does not let itself be."""
+"""Seconds in which a cancelled handler is to end; one that resists cancellation is not waited for any longer."""
 
 _STOPS: Final[set[asyncio.Task[None]]] = set()
 
 
 class Stoppable(Protocol):
-    """A consumer under way."""
+    """A running consumer."""
 
     def cut(self) -> None:
         """Cancel the handlers; their messages are released once they have ended."""
         ...
 
     def let_go(self) -> int:
-        """Release what handlers have that go on all the same; return how many those are."""
+        """Release the messages of handlers that go on all the same; return the number of those handlers."""
         ...
 
 
 class StoppableChannel(Protocol):
-    """A channel whose deliveries are to end: `aiodq.engine.channel.channel_engine.ChannelEngine` is one."""
+    """A channel whose deliveries are to stop: `aiodq.engine.channel.channel_engine.ChannelEngine` is one."""
 
     consumers: set[Stoppable]
 
     @property
     def place(self) -> str:
-        """The channel, as texts call it."""
+        """The channel and its topic, in words."""
         ...
 
     def shut_down(self, *, immediate: bool) -> None:
@@ -46,7 +46,7 @@ class StoppableChannel(Protocol):
         ...
 
     async def idle(self, *, handlers_only: bool = False) -> None:
-        """Wait until nobody works on anything."""
+        """Wait until nobody works on a message any more."""
         ...
 
 
@@ -59,12 +59,12 @@ _HANDLING: Final[ContextVar[_Handling | None]] = ContextVar("_HANDLING", default
 
 
 def handling(channel_engine: StoppableChannel) -> None:
-    """Note that this task works off a message of the channel, and whatever it starts does so for it."""
+    """Note that this task, and whatever it starts, processes a message of the channel."""
     _HANDLING.set(_Handling(channel_engine, asyncio.current_task()))
 
 
 def _within(channel_engines: Collection[StoppableChannel]) -> bool:
-    """Return whether the caller is a handler of one of these channels: it cannot wait for its own end."""
+    """Return whether the caller is a handler of one of these channels, which cannot wait for its own end."""
     found = _HANDLING.get()
     return (
         found is not None
@@ -77,11 +77,11 @@ def _within(channel_engines: Collection[StoppableChannel]) -> bool:
 async def stop_channels(
     channel_engines: Collection[StoppableChannel], grace: float, then: Callable[[], Awaitable[None]] | None = None
 ) -> None:
-    """Hand out nothing more, wait for what is under way, after `grace` seconds cancel it, and do `then`.
+    """Hand out nothing more, wait for running handlers, cancel them after `grace` seconds, and do `then`.
 
-    Within a handler of one of them nothing is waited for.
+    If called by a handler of one of the channels, it does not wait.
 
-    Cancellation: it goes on in a task of its own.
+    Cancellation: the stop goes on in a task of its own.
     """
     for channel_engine in channel_engines:
         channel_engine.shut_down(immediate=True)
@@ -126,7 +126,7 @@ async def _cut(channel_engines: Collection[StoppableChannel], grace: float) -> N
 
 
 async def _idle(channel_engines: Collection[StoppableChannel], seconds: float, *, handlers_only: bool = False) -> bool:
-    """Wait until nobody works on anything; return whether that was within so many seconds."""
+    """Wait until nobody works on a message; return whether that took no more than so many seconds."""
     try:
         async with asyncio.timeout(seconds):
             for channel_engine in channel_engines:

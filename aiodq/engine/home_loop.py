@@ -1,4 +1,4 @@
-"""Where a store is at home: the event loop that opened it, as it is looked at for each message."""
+"""The home loop of a store: the event loop that opened it, in a form that is cheap to check for each message."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ if TYPE_CHECKING:
 __all__ = ["BY_THREAD", "NOWHERE", "HomeLoop"]
 
 BY_THREAD: Final = sys.version_info < (3, 12)
-"""Whether `HomeLoop.thread` and `is_running` are cheaper to look at than which loop runs here: until Python 3.12, that
-asks the system each time for the number of the process."""
+"""Whether checking `HomeLoop.thread` and `is_running` is cheaper than asking which loop runs here: until Python 3.12,
+that asks the system for the process's number each time."""
 
 
 class HomeLoop:
-    """One per store. Whoever looks runs on it where its thread is this one, and it is running.
+    """The home loop of one store. A caller runs on it if its thread is this one, and the loop is running.
 
     Attributes:
-        loop: the event loop; for `NOWHERE` something that none is.
-        thread: the thread that the loop runs in; 0 in a forked child, and for `NOWHERE`: no thread is.
-        is_running: the loop's.
+        loop: the event loop; for `NOWHERE` an object that is no loop.
+        thread: the thread in which the loop runs; 0, which no thread has, in a forked child and for `NOWHERE`.
+        is_running: the loop's method.
     """
 
     __slots__ = ("is_running", "loop", "thread")
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Must be called on the loop."""
+        """Start with the running loop, or None for no loop. Must be called on the loop."""
         self.loop: object = self if loop is None else loop
         self.thread: int = 0 if loop is None else get_ident()
         self.is_running: Callable[[], bool] = bool if loop is None else loop.is_running
 
     def leave(self) -> None:
-        """Be nobody's home any more, in a forked child: it has the parent's thread, to all appearance."""
+        """Belong to no thread any more, in a forked child, which appears to have the parent's thread."""
         self.thread = 0
 
 
 NOWHERE: Final = HomeLoop(None)
-"""Where nothing runs."""
+"""A home that no caller runs on."""

@@ -1,4 +1,4 @@
-"""When times to live end: on disk as wall time, within a run on the clock that never goes back."""
+"""When messages expire: on disk by wall time, within a run by the monotonic clock."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 __all__ = ["Lifetimes"]
 
 _DRIFT: Final = 50_000_000
-"""Nanoseconds by which the two clocks may come apart unnoticed: a wall clock that is slewed does so all the time."""
+"""Nanoseconds by which the two clocks may diverge unnoticed: a slewed wall clock does so all the time."""
 
 
 class Lifetimes:
-    """One per topic.
+    """The lifetimes of one topic's messages.
 
-    How far wall time is ahead of the other clock is noted whenever messages with a time to live come and it has changed
-    since: what was put before a jump of the wall clock goes on by what was true then, what is put after it by what is
-    true now. What was put in an earlier run goes by wall time as it was when the topic was opened.
+    The difference between wall time and monotonic time is noted whenever messages with a time to live are put and it
+    has changed since: what was put before a jump of the wall clock keeps the old difference, what is put after it has
+    the new one. What was put in an earlier run has the difference as of when the topic was opened.
     """
 
     def __init__(self, clock: Clock) -> None:
-        """Begin a run in which nothing was put yet."""
+        """Start a run in which nothing was put yet."""
         self._clock = clock
         self._opened = clock.now_ns()
         self._starts: list[int] = [0]
@@ -36,7 +36,7 @@ class Lifetimes:
         self._own: int | None = None
 
     def note(self, first: int, begin: int) -> None:
-        """Messages with a time to live were put now, at the offset `first` and behind it; the log begins at `begin`."""
+        """Note that messages with a time to live were put now, from offset `first` on; the log begins at `begin`."""
         ahead = self._clock.now_ns() - monotonic_ns(self._clock)
         if self._own is None:
             self._own = first
@@ -48,31 +48,31 @@ class Lifetimes:
 
     @property
     def seen(self) -> bool:
-        """Whether messages with a time to live may have come in this run."""
+        """Whether messages with a time to live may have been put in this run."""
         return self._own is not None
 
     def end(self, offset: int, put: int, expiry: int) -> int:
-        """Return when a message's time to live ends, monotonic nanoseconds.
+        """Return when a message expires, in monotonic nanoseconds.
 
         Args:
             offset: the message's.
             put: when it was put, wall time.
-            expiry: when its time ends, wall time.
+            expiry: when it expires, wall time.
         """
         ahead = self._ahead[bisect_right(self._starts, offset) - 1]
         if self._own is None or offset < self._own:
-            # A wall clock that was set back between two runs makes nothing live for longer than it was to.
+            # A wall clock set back between two runs prolongs no message's life.
             ahead += max(put - self._opened, 0)
         return expiry - ahead
 
     def left(self, first: int, put: int, expiries: Sequence[int], now: int) -> tuple[int, int]:
-        """Return how many neighbours have time left, up to the first that has not, and when the first of them ends.
+        """Return how many neighbours have not expired, up to the first that has, and when the first of them expires.
 
         Args:
-            first: the first one's offset.
-            put: when the last of them was put, wall time. All are taken to have been: it makes them end sooner, if any.
-            expiries: when the time of each ends, wall time; 0 for never.
-            now: monotonic nanoseconds, as what is returned; `sys.maxsize` where none ends.
+            first: the first offset.
+            put: when the last of them was put, wall time. Used for all of them, it can only make them expire sooner.
+            expiries: when each expires, wall time; 0 for never.
+            now: monotonic nanoseconds, as the returned moment, which is `sys.maxsize` if none expires.
         """
         at = bisect_right(self._starts, first)
         ahead = self._ahead[at - 1]

@@ -1,4 +1,4 @@
-"""Waiting for another owner to let a store go."""
+"""Waiting for another owner to release a store."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _sleep = asyncio.sleep
 
 _FIRST: Final = 0.02
 _LONGEST: Final = 0.25
-"""Seconds between two attempts: the system has no wait for a lock that could be cancelled."""
+"""Seconds between two attempts: the system has no cancellable wait for a lock."""
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop that runs here.
+    """Return the running event loop.
 
     Raises:
-        WrongContextError: there is none of asyncio's.
+        WrongContextError: no asyncio event loop is running.
     """
     try:
         return asyncio.get_running_loop()
@@ -37,10 +37,10 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 
 async def when_unlocked(attempt: Callable[[], Awaitable[T]], wait: float) -> T:
-    """Return what `attempt` returns, made again and again for `wait` seconds while another owner has the store.
+    """Return what `attempt` returns; it is repeated for up to `wait` seconds while another owner has the store.
 
     Raises:
-        StoreLockedError: that one still has it.
+        StoreLockedError: the other owner still has it.
 
     Cancellation: no further attempt is made.
     """

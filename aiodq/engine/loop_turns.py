@@ -1,4 +1,4 @@
-"""When who works without ever waiting has to give way to the rest of the event loop: by time, not by count."""
+"""When a task that never waits has to give way to the rest of the event loop: by time, not by count."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ if TYPE_CHECKING:
 __all__ = ["LoopTurns"]
 
 _SLICE: Final = 0.0005
-"""Seconds after which it is looked whether the loop still goes through the same turn; two such are the most."""
+"""Seconds between two checks whether the loop is still in the same turn; a task runs for two of them at most."""
 
 
 class LoopTurns:
-    """One per store.
+    """The time slices of one store.
 
-    Nothing tells when the loop began its turn. So who finds that a slice of time is over has the loop call back at its
-    next turn, and begins another. Who finds that one over too, before the loop has called back, is to give way.
+    Nothing tells when the loop began its turn. So a task that finds a slice over asks the loop to call back at its next
+    turn, and begins another slice. If that one is over, too, before the loop has called back, the task is to give way.
 
     Attributes:
-        until: the end of the slice, on the store's monotonic clock: before it, nothing has to be asked.
+        until: the end of the slice, on the store's monotonic clock; before it, no check is needed.
     """
 
     __slots__ = ("_asked", "_loop", "until")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin with the first slice over."""
+        """Start with the first slice over."""
         self.until: float = 0.0
         self._loop = loop
         self._asked = False
 
     def over(self, now: float) -> bool:
-        """Return whether others are to have their turn, where the slice is over; else another one begins."""
+        """Return whether to give way, the slice being over; if not, begin another slice."""
         if self._asked:
             return True
         self._asked = True

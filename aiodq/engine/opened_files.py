@@ -1,4 +1,4 @@
-"""A store's files as opening finds them, before anything runs on them."""
+"""A store's files as opened, before anything runs on them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["Brought", "OpenedStore", "OpenedTopic"]
 
 @dataclass(slots=True)
 class Brought:
-    """What transactions were committed that a topic may not hold durably.
+    """What committed transactions bring to a topic, which may not hold it durably.
 
     Attributes:
-        puts: by their numbers, in order.
-        acks: of its channels.
+        puts: with the transactions' numbers, in order.
+        acks: those of its channels.
     """
 
     puts: list[tuple[int, Puts]] = field(default_factory=list)
@@ -36,18 +36,18 @@ class Brought:
 
 
 class OpenedTopic:
-    """A topic's files as they were opened in a thread: the log, and each channel with its journal.
+    """A topic's files as opened by a thread: the log, and each channel with its journal.
 
     Attributes:
         log: the log.
-        channels: by name.
+        channels: each channel's journal and state, by name.
         left: what transactions put for which the disk has no room now.
     """
 
     __slots__ = ("channels", "left", "log")
 
     def __init__(self, log: TopicLog) -> None:
-        """Begin without channels."""
+        """Start without channels."""
         self.log: TopicLog = log
         self.channels: dict[str, tuple[ChannelJournal, ChannelState]] = {}
         self.left: list[Columns] = []
@@ -61,18 +61,18 @@ class OpenedTopic:
 
 
 class OpenedStore(NamedTuple):
-    """A store's files as they were opened in a thread.
+    """A store's files as opened by a thread.
 
     Attributes:
-        lock: the store's.
-        transactions: the file.
-        topics: by name.
-        brought: what it says, by topic, and what was owed to those topics.
-        taken: the files of what was owed to them; to be dropped once they hold it durably.
-        unusable: why a topic cannot be used, by its name, until the store is opened again; what it is owed is kept.
-        owing: likewise, those that could not be made; that may be tried again at any time.
-        blocked: commits that are to be left as they are.
-        identity: which store it is.
+        lock: the store's lock.
+        transactions: the transaction log.
+        topics: the opened topics, by name.
+        brought: what the transaction log brings, by topic, and what those topics were owed.
+        taken: the files of what they were owed, to be dropped once the topics hold it durably.
+        unusable: why a topic cannot be used until the store is opened again, by name; what it is owed is kept.
+        owing: likewise, why a topic could not be created; that may be retried at any time.
+        blocked: bulk commits that are to be left as they are.
+        identity: the identity of the store.
     """
 
     lock: Lock

@@ -70,28 +70,28 @@ def open_store(
     *,
     create: bool = True,
 ) -> OpenedStore:
-    """Take a store's lock, and open its files or make them. Blocking.
+    """Take a store's lock, and open its files or create them. Blocking.
 
     Args:
         fs: the file system.
-        clock: for what is written.
+        clock: gives the time of what is written.
         path: the directory.
-        options: those given to it, or None: for topics that are made, and those without others.
+        options: those given to the store, or None: for new topics, and for those without options of their own.
         take: takes the lock.
-        create: a store that is not there is made.
+        create: whether a missing store is created.
 
     Raises:
         StoreLockedError: another owner has it.
-        StoreNotFoundError: there is none, and none is to be made.
+        StoreNotFoundError: there is none, and none is to be created.
         NotAStoreError: the directory is something else.
         StorageError: as mapped from the system's error.
     """
     with ExitStack() as undo:
         lock = _claim(fs, path, take, create=create)
         undo.callback(lock.release)
-        # CRASH: what an owner or a writer beside it named, renamed or removed here, and was killed before it synced
-        # that, is as durable from here on as it looks. That is also the lock's own name: without it the directory of a
-        # topic that is half made is not known for what it is.
+        # CRASH: what an owner or another writer created, renamed or removed here before it was killed without a sync
+        # is as durable from here on as it looks. That includes the lock's own name: without it the directory of a
+        # half-created topic cannot be told from any other.
         sync_directory(fs, path)
         owed, identity = read_owed(fs, path), StoreIdentity(fs, path)
         sweep_deleted(fs, path)
@@ -124,12 +124,12 @@ def open_store(
 
 
 class _Topics:
-    """The topics of a store that is being opened. One that cannot be used costs no other.
+    """The topics of a store being opened. One that cannot be used does not affect the others.
 
     Attributes:
-        there: those that were opened, by name.
-        unusable: why one that has files could not be.
-        owing: why one could not be made.
+        there: the opened topics, by name.
+        unusable: the error of each topic that has files and could not be opened.
+        owing: the error of each topic that could not be created.
     """
 
     def __init__(  # noqa: PLR0917 - as `open_channel`
@@ -147,10 +147,10 @@ class _Topics:
         self._names: set[str] = set()
 
     def open_all(self) -> None:
-        """Open all there are, and those that transactions put into.
+        """Open all topics there are, and those that transactions put into.
 
         Raises:
-            StorageError: one that may pass, or is not of a single topic.
+            StorageError: an error that may pass, or concerns more than one topic.
         """
         self._names = set(list_topics(self._fs, self._path))
         for name in sorted(self._names | self._brought.keys()):
@@ -164,7 +164,7 @@ class _Topics:
                     raise
 
     def opened(self, name: str) -> OpenedTopic:
-        """Return a topic, opened or made if it is not yet.
+        """Return a topic; open or create it first if needed.
 
         Raises:
             StorageError: as mapped from the system's error.
@@ -192,7 +192,7 @@ class _Topics:
 def _claim(fs: FileSystem, path: str, take: Callable[[FileSystem, str], Lock], *, create: bool) -> Lock:
     if not create:
         require_store(fs, path)
-    # Who waits for the lock comes here many times, and makes the directory's name durable only once it is the owner.
+    # A process that waits for the lock comes here many times, and syncs the directory's name only as the owner.
     there = directory_exists(fs, path)
     if not there and name_exists(fs, path):
         raise NotAStoreError(NO_DIRECTORY, path)
@@ -210,9 +210,9 @@ def _claim(fs: FileSystem, path: str, take: Callable[[FileSystem, str], Lock], *
 
 
 def adopt_without_owner(fs: FileSystem, clock: Clock, path: str, options: StoreOptions | None) -> bool:
-    """Own a store for a moment, so that it takes over what was committed; return whether nobody else owns it. Blocking.
+    """Own a store for a moment, so that it adopts what was committed; return False if it is owned already. Blocking.
 
-    Whoever wants to open it meanwhile waits.
+    Processes that open it meanwhile wait.
 
     Raises:
         StoreLockedError: others were committing for many seconds.
@@ -231,13 +231,13 @@ def adopt_without_owner(fs: FileSystem, clock: Clock, path: str, options: StoreO
 
 
 def brought_by(blocks: Iterable[Block]) -> dict[str, Brought]:
-    """Return what committed transactions bring, by topic; each of them once."""
+    """Return what committed transactions bring, by topic; each transaction once."""
     topics: dict[str, Brought] = defaultdict(Brought)
     known: set[tuple[str, int]] = set()
     for block in blocks:
         for puts in block.commit.puts:
             if (puts.topic, block.number) in known:
-                continue  # it was kept aside, and its block is still in the file
+                continue  # it was set aside, and its block is still in the file
             known.add((puts.topic, block.number))
             puts.columns.transaction = block.number
             topics[puts.topic].puts.append((block.number, puts))
@@ -255,19 +255,19 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
     brought: Brought | None = None,
     record: StoredOptions | None = None,
 ) -> OpenedTopic:
-    """Open one topic's files, or make them, and put into them what transactions brought. Blocking.
+    """Open or create one topic's files, and put into them what transactions brought. Blocking.
 
     Args:
-        fs: the store's.
-        clock: likewise.
+        fs: the store's file system.
+        clock: the store's clock.
         store: its directory.
-        name: the topic's.
+        name: the topic's name.
         options: those given to the store, or None.
-        brought: by transactions.
-        record: what is kept of its options if it is made now; None for what was given, or the library's defaults.
+        brought: what transactions brought.
+        record: the options to store if the topic is created now; None for those given, or the library's defaults.
 
     Raises:
-        StorageError: as mapped from the system's error, or what `TopicLog` says.
+        StorageError: as mapped from the system's error, or as raised by `TopicLog`.
     """
     record = record or StoredOptions(named=False, options=kept(options or StoreOptions()))
     log = TopicLog(fs, os.path.join(store, name), LogOptions.of(record.options), clock, record)
@@ -292,8 +292,8 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
 
 
 def _pass_over(fs: FileSystem, topic: OpenedTopic, puts: Sequence[tuple[int, Puts]]) -> None:
-    """Settle in each channel what transactions put for another one alone."""
-    # CRASH: until the file of transactions is emptied, the channels' journals may not say so.
+    """Settle in each channel what transactions put for another channel alone."""
+    # CRASH: until the transaction log is emptied, the channels' journals may not record that.
     if not any(FOR in own for _, put in puts for own in put.columns.headers or ()):
         return
     for offset, name in aimed_since(fs, topic.log, min(put.since for _, put in puts)):
@@ -308,7 +308,7 @@ def _put_missing(fs: FileSystem, clock: Clock, log: TopicLog, puts: Sequence[tup
         return []
     since = min(put.since for _, put in puts)
     missing = _missing(fs, log, puts, since)
-    # CRASH: cut short, the next owner finds by the numbers how far this got.
+    # CRASH: if this is cut short, the next owner finds by the transactions' numbers how far it got.
     try:
         write_blocking(log, [Part(columns, [], atomic=True) for columns in missing], clock)
     except DiskFullError:
@@ -325,7 +325,7 @@ def _missing(fs: FileSystem, log: TopicLog, puts: Sequence[tuple[int, Puts]], si
 def make_log(  # noqa: PLR0917 - as `open_channel`
     fs: FileSystem, clock: Clock, store: str, name: str, record: StoredOptions, identity: StoreIdentity | None
 ) -> TopicLog:
-    """Make a topic's files, and put into them what the topic is owed; with the first one the store's. Blocking.
+    """Create a topic's files, with what the topic is owed, and the store's identity with the first one. Blocking.
 
     Raises:
         InvalidNameError: the file system takes the name for another topic's.
@@ -352,7 +352,7 @@ def _make_identity(identity: StoreIdentity, topic: OpenedTopic) -> None:
 
 
 def _require_own_directory(fs: FileSystem, store: str, name: str) -> None:
-    """Make sure that a topic which is not there does not find another one's directory under its name."""
+    """Ensure that a missing topic does not find another one's directory under its name."""
     try:
         taken = fs.is_directory(os.path.join(store, name)) and name not in fs.listdir(store)
     except OSError as cause:
@@ -364,18 +364,18 @@ def _require_own_directory(fs: FileSystem, store: str, name: str) -> None:
 def open_channel(  # noqa: PLR0917 - a channel hangs on that much
     fs: FileSystem, clock: Clock, log: TopicLog, channel: str, start: int, dues: Iterable[tuple[int, int, int]]
 ) -> tuple[ChannelJournal, ChannelState]:
-    """Open a channel's files, or make them, and return its state as far as the log still holds it. Blocking.
+    """Open or create a channel's files, and return its state as far as the log still holds it. Blocking.
 
     Args:
-        fs: the store's.
-        clock: likewise.
-        log: the topic's.
+        fs: the store's file system.
+        clock: the store's clock.
+        log: the topic's log.
         channel: its name.
-        start: where it began.
+        start: the offset at which it began.
         dues: what `delayed` found in the log.
 
     Raises:
-        StorageError: as mapped from the system's error, or what `ChannelJournal` says.
+        StorageError: as mapped from the system's error, or as raised by `ChannelJournal`.
     """
     ensure_directory(fs, os.path.join(log.directory, "channels"))
     journal = ChannelJournal(fs, os.path.join(log.directory, "channels", channel), start, log.meta.uuid)
@@ -384,7 +384,7 @@ def open_channel(  # noqa: PLR0917 - a channel hangs on that much
         most = ChannelOptions().max_in_flight
         state = restored_state(journal.image, journal.ops, log.end, most, wall=wall, now=now)
         for offset, put, due in dues:
-            # One that was delivered has its due time, if any, from its journal.
+            # The due time of a delivered message, if any, is in its journal.
             if due > wall and not state.attempts(offset):
                 state.defer(offset, now + due - max(wall, put))
         for lost in log.meta.lost:
@@ -394,7 +394,7 @@ def open_channel(  # noqa: PLR0917 - a channel hangs on that much
         for segment, following in pairwise(log.segments):
             state.lose(segment.end, following.base)
         if journal.unclean or journal.reach > log.end:
-            # CRASH: what names messages that the log lost must be gone before their numbers are given again.
+            # CRASH: entries for messages that the log lost must be gone before their offsets are used again.
             journal.fold(state.image(wall, now))
     except BaseException:
         journal.close()

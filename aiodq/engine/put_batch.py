@@ -37,7 +37,7 @@ __all__ = [
 C = TypeVar("C")
 
 OVERHEAD: Final = 64
-"""What a message costs in memory besides its body: the bytes object, its slots in lists, its frame's share."""
+"""The memory cost of a message besides its body: the bytes object, its slots in lists, its frame's share."""
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
@@ -51,8 +51,8 @@ class Draft:
         tag: a short text that channels may filter by, or None.
         key: bytes, or None.
         headers: text by text, or None.
-        delay: seconds, or a `timedelta`, before which it is not delivered; None for at once.
-        ttl: seconds, or a `timedelta`, after which it is not delivered any more, counted from the put; None for never.
+        delay: seconds, or a `timedelta`, before which it is not delivered; None for none.
+        ttl: seconds, or a `timedelta`, after the put, after which it is no longer delivered; None for no limit.
     """
 
     body: bytes | bytearray | memoryview
@@ -64,11 +64,11 @@ class Draft:
 
 
 class Accepted(NamedTuple):
-    """What a message is besides its body, checked.
+    """What a message has besides its body, validated.
 
     Attributes:
         tag, key, headers: as those of `Draft`.
-        due, expiry: wall time, nanoseconds; 0 for none.
+        due, expiry: wall time in nanoseconds; 0 for none.
     """
 
     tag: str | None = None
@@ -79,32 +79,32 @@ class Accepted(NamedTuple):
 
 
 PLAIN: Final = Accepted()
-"""Stands for a message that is nothing but its body."""
+"""Stands for a message that has nothing but its body."""
 
 
 def columns_cost(columns: Columns) -> int:
-    """Return the bytes of memory that these messages are counted with."""
+    """Return the cost of these messages in bytes of memory."""
     return sum(columns.sizes()) + OVERHEAD * len(columns.bodies)
 
 
 def plain_lengths(bodies: list[Any], options: StoreOptions) -> list[int] | None:
-    """Return the lengths of messages that are nothing but bodies; None where one is not, or may not be put.
+    """Return the lengths of messages that are bodies only; None if one is not, or may not be put.
 
-    No statement of Python's is executed for each of them.
+    No Python statement is executed per message.
     """
     if list(map(type, bodies)).count(bytes) != len(bodies):
         return None
     lengths = list(map(len, bodies))
     if options.min_message_bytes and min(lengths) < options.min_message_bytes:
         return None
-    # Where all of them together are not too large, none is.
+    # If all of them together are not too large, none is.
     if sum(lengths) > options.max_message_bytes and max(lengths) > options.max_message_bytes:
         return None
     return lengths
 
 
 def accepted_cost(message: Accepted, body: bytes) -> int:
-    """Return the bytes of memory that this message is counted with."""
+    """Return the cost of this message in bytes of memory."""
     cost = len(body) + OVERHEAD + len(message.tag or "") + len(message.key or b"")
     if message.headers:
         cost += sum(len(name) + len(value) for name, value in message.headers.items())
@@ -112,7 +112,7 @@ def accepted_cost(message: Accepted, body: bytes) -> int:
 
 
 def _added(column: list[C] | None, count: int, value: C, none: C) -> list[C] | None:
-    """Return a column with one more value; None as long as there is nothing in it."""
+    """Return a column with one more value; None as long as it holds nothing."""
     if column is None:
         if value == none:
             return None
@@ -122,30 +122,30 @@ def _added(column: list[C] | None, count: int, value: C, none: C) -> list[C] | N
 
 
 class PutResult:
-    """What becomes of a message that nobody waits for yet: a future would be asked by nobody, as a rule.
+    """The result of a put that nobody waits for yet: cheaper than a future, which is usually not asked for.
 
     Attributes:
-        offset: its own, once it is as durable as the policy says; -1 before.
+        offset: the message's offset, once it is as durable as the policy says; -1 before.
         error: why it was not stored, or None.
-        future: of those who wait by now; None where nobody does.
+        future: the future of those who wait by now; None if nobody does.
     """
 
-    # Defaults of the class, so that making one calls nothing.
+    # Defaults of the class, so that creating an instance calls nothing.
     offset: int = -1
     error: Exception | None = None
     future: asyncio.Future[int] | None = None
     hears: bool = False
-    """Whether it does more than to keep what it is told."""
+    """Whether a subclass does more than store the result."""
 
     def stored(self, offset: int) -> None:
-        """It is there, unless it was told otherwise."""
+        """Note that the message is stored, unless it failed before."""
         if self.error is None:
             self.offset = offset
         if self.future is not None and not self.future.done():
             self.future.set_result(offset)
 
     def failed(self, error: Exception) -> None:
-        """It is not, for this reason, unless it was told otherwise."""
+        """Note that the message was not stored, for this reason, unless it was settled before."""
         if self.offset < 0 and self.error is None:
             self.error = error
         if self.future is not None and not self.future.done():
@@ -158,12 +158,12 @@ class Part:
 
     Attributes:
         columns: the messages.
-        waiters: one per message; of an atomic part, one for all.
-        atomic: all of it or none.
-        first: the first offset, once it was written; -1 before.
+        waiters: one per message; for an atomic part, one for all.
+        atomic: whether all of it is stored or none.
+        first: the first offset, once written; -1 before.
         time_ns: when it was written, nanoseconds since the epoch.
         cost: bytes of memory.
-        origin: whose put it is, of an atomic part that may come again.
+        origin: the producer of an atomic part that may be put again.
     """
 
     columns: Columns
@@ -188,7 +188,7 @@ class Part:
         columns.expiries = _added(columns.expiries, count, message.expiry, 0)
 
     def without_cancelled(self) -> Part | None:
-        """Return the part less what nobody waits for any more; None where nothing is left."""
+        """Return the part without cancelled messages; None if nothing is left."""
         if self.atomic:
             return None if _cancelled(self.waiters[0]) else self
         kept = [number for number, waiter in enumerate(self.waiters) if not _cancelled(waiter)]
@@ -202,11 +202,11 @@ class Part:
 
     @property
     def stop(self) -> int:
-        """The offset behind the last message, once it was written."""
+        """The offset after the last message, once written."""
         return self.first + len(self.columns.bodies)
 
     def resolve(self) -> None:
-        """Tell those who wait their offsets."""
+        """Give those who wait their offsets."""
         first = self.first
         for number, waiter in enumerate(self.waiters, first):
             if isinstance(waiter, PutResult):
@@ -218,7 +218,7 @@ class Part:
                 waiter.set_result(range(first, first + len(self.columns.bodies)) if self.atomic else number)
 
     def fail(self, error: Exception) -> None:
-        """Tell those who wait that nothing came of it."""
+        """Fail those who wait."""
         for waiter in self.waiters:
             if isinstance(waiter, PutResult):
                 waiter.failed(error)
@@ -227,12 +227,12 @@ class Part:
 
 
 def _cancelled(waiter: Waiter) -> bool:
-    """Return whether a message is to be taken back. One that nobody has to wait for is not."""
+    """Return whether a message is withdrawn. One with a `PutResult` never is."""
     return not isinstance(waiter, PutResult) and waiter.cancelled()
 
 
 def atomic_part(messages: Sequence[tuple[Accepted, bytes]], waiter: asyncio.Future[Any]) -> Part:
-    """Return messages that are stored all or not at all, with the future of who waits for them."""
+    """Return messages that are stored all or none, with the future of their put."""
     columns = columns_of(messages)
     return Part(columns, [waiter], atomic=True, cost=columns_cost(columns))
 
@@ -249,7 +249,7 @@ def columns_of(messages: Sequence[tuple[Accepted, bytes]]) -> Columns:
 
 
 def messages_of(columns: Columns) -> list[tuple[Accepted, bytes]]:
-    """Return messages one by one: what `columns_of` makes columns of."""
+    """Return messages one by one: the inverse of `columns_of`."""
     return [
         (
             Accepted(
@@ -266,7 +266,7 @@ def messages_of(columns: Columns) -> list[tuple[Accepted, bytes]]:
 
 
 def _column(values: list[Any], none: object) -> list[Any] | None:
-    """Return a column; None where there is nothing in it."""
+    """Return a column; None if it holds nothing."""
     return None if values.count(none) == len(values) else values
 
 
@@ -277,10 +277,10 @@ class OpenBatch:
     Attributes:
         parts: what was accepted.
         serial: its number among the topic's batches.
-        count: messages.
+        count: the number of messages.
         cost: bytes of memory.
-        cancelled: some who waited were cancelled, so their messages are not to be stored.
-        plain: the last part, as long as it is nothing but bodies that go by themselves.
+        cancelled: whether puts were cancelled, so that their messages are not to be stored.
+        plain: the last part, as long as it holds only plain messages that are not atomic.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -291,7 +291,7 @@ class OpenBatch:
     plain: Part | None = None
 
     def add(self, message: Accepted, body: bytes, waiter: Waiter, cost: int) -> None:
-        """Take one message in, which costs that many bytes of memory."""
+        """Accept one message, with its cost in bytes of memory."""
         if message is PLAIN:
             self.add_plain(body, waiter, cost)
             return
@@ -305,7 +305,7 @@ class OpenBatch:
         self.cost += cost
 
     def add_plain(self, body: bytes, waiter: Waiter, cost: int) -> None:
-        """Take in one message that is nothing but a body."""
+        """Accept one plain message."""
         part = self.plain
         if part is None:
             part = self.plain = Part(Columns([]), [], atomic=False)
@@ -317,14 +317,14 @@ class OpenBatch:
         self.cost += cost
 
     def add_part(self, part: Part) -> None:
-        """Take messages in that are stored all or not at all."""
+        """Accept messages that are stored all or none."""
         self.plain = None
         self.parts.append(part)
         self.count += len(part.columns.bodies)
         self.cost += part.cost
 
     def take(self) -> list[Part]:
-        """Return what there is, less what nobody waits for any more. The batch is not used further."""
+        """Return the parts, without cancelled messages. The batch is not used any further."""
         if not self.cancelled:
             return self.parts
         return [kept for part in self.parts if (kept := part.without_cancelled()) is not None]

@@ -16,16 +16,16 @@ else:
 
 
 class QueueEmpty(AiodqError, asyncio.QueueEmpty):  # noqa: N818 - asyncio's name
-    """Nothing may be delivered now."""
+    """No message may be delivered now."""
 
     retriable = True
 
 
 class QueueFull(AiodqError, asyncio.QueueFull):  # noqa: N818 - asyncio's name
-    """No room now: the backlog's bound or the write buffer's is reached."""
+    """There is no room now: the bound of the backlog or of the write buffer is reached."""
 
     retriable = True
 
 
 class QueueShutDown(AiodqError, _ShutDownBase):  # noqa: N818 - asyncio's name
-    """The queue was shut down or its store closed; nothing more is taken, or there is nothing left to get."""
+    """The queue was shut down or its store closed: nothing more is accepted, or there is nothing left to get."""

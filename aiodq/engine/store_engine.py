@@ -1,4 +1,4 @@
-"""A store's engine: the lock, the threads, one ioLoop per topic, opening and ending."""
+"""The engine of a store: the lock, the threads, one ioLoop per topic, opening and closing."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ _LIVE: Final[weakref.WeakSet[StoreEngine]] = weakref.WeakSet()
 
 
 class Seams(NamedTuple):
-    """Where a test's things go, and how a store is owned.
+    """The parts that tests replace, and how a store is owned.
 
     Attributes:
-        fs, clock: the file system, and the clocks.
-        executor: the threads; None: the store's own.
-        kernel: makes what syncs without a thread.
-        keeps: nothing is deleted from a topic that has no options on disk, whatever is done with it.
+        fs, clock: the file system, and the clock.
+        executor: the threads; None for the store's own.
+        kernel: makes the backend that syncs without a thread.
+        keeps: whether nothing is deleted from a topic without options on disk, whatever is done with it.
     """
 
     fs: FileSystem
@@ -87,28 +87,28 @@ class Seams(NamedTuple):
 
 
 class StoreEngine:
-    """What a `Store` stands on.
+    """The engine behind a `Store`.
 
     Attributes:
         path: the store's directory.
         given: the options that the store was opened with, or None.
-        options: those, or the library's: for what is not a topic's.
+        options: those, or the library's defaults: for what does not belong to a topic.
         keeps: see `Seams`.
-        fs, clock, threads, syncs: the seams, the threads, and what waits for syncs.
+        fs, clock, threads, syncs: the file system, the clock, the threads, and the sync backend.
         loop, turns, ticks: see `TopicEngineHost`.
-        reporter: tells what happens.
-        metrics: what is measured of the store.
+        reporter: reports events.
+        metrics: the metrics of the store.
         thresholds: the alarms.
-        topics: running ioLoops by topic.
-        transactions: those whose blocks tasks are in.
-        deletions: of topics and channels.
+        topics: the running ioLoops, by topic.
+        transactions: the open transactions.
+        deletions: those of topics and channels.
         failure: why the store stopped, or None.
-        draining: no topic accepts puts any more, nor does one that is named from now on.
-        reclaiming: others may hold messages of an owner before; until it is known who does, nothing is settled.
+        draining: whether no topic accepts puts any more, including topics named from now on.
+        reclaiming: whether messages in flight under an earlier owner may still be claimed; nothing is settled then.
     """
 
     def __init__(self, path: str, options: StoreOptions | None, seams: Seams) -> None:
-        """Prepare; `open` does it. Must be called on the loop that will use the store."""
+        """Prepare to `open`. Must be called on the loop that will use the store."""
         self.path = path
         self.given: StoreOptions | None = options
         self.options: StoreOptions = options or StoreOptions()
@@ -158,12 +158,12 @@ class StoreEngine:
 
         Args:
             makers: make messages.
-            create: a store that is not there is made.
-            wait: seconds to wait for another owner to let go.
+            create: whether a missing store is created.
+            wait: seconds to wait for another owner to release it.
 
         Raises:
             StoreLockedError: another owner has it.
-            StoreNotFoundError: there is none, and none is to be made.
+            StoreNotFoundError: there is none, and none is to be created.
             NotAStoreError: the directory is something else.
             StorageError: as mapped from the system's error.
         """
@@ -171,7 +171,7 @@ class StoreEngine:
             codec_number(self.given.compression)
         began = self.clock.monotonic()
         try:
-            # As where the cell of a notebook is run once more.
+            # A dropped store of this directory is still closing, as after a notebook cell was run again.
             if going := [task for other in list(_LIVE) if (task := other.going(self.path)) is not None]:
                 await asyncio.wait(going)
             opened = await when_unlocked(partial(self.threads.call, self._open_unless_given_up, create=create), wait)
@@ -200,14 +200,14 @@ class StoreEngine:
             engine = self.new_topic(name)
             self._committer.recovered(engine, (), [puts.columns for _, puts in opened.brought[name].puts])
         self._own_up(opened)
-        # What was brought is the engine's now; for the rest of the store's life it would only take memory.
+        # The engine has taken over what was brought; kept any longer, it would only take memory.
         self._opened = opened._replace(topics={}, brought={})
         opened.transactions.found.clear()
         self._task = self.loop.create_task(self._run(), name=f"aiodq {self.path}")
         _LIVE.add(self)
 
     def _own_up(self, opened: OpenedStore) -> None:
-        """Go on without the topics that cannot be used."""
+        """Report the topics that cannot be used, and go on without them."""
         for name, error in (*opened.unusable.items(), *opened.owing.items()):
             text = f"topic {name!r} cannot be used, and what it is owed is kept: {error}"
             self.reporter.warn(STORE, text, name)
@@ -223,7 +223,7 @@ class StoreEngine:
 
     @property
     def committer(self) -> Committer:
-        """What commits transactions."""
+        """The committer of transactions."""
         if self._committer is None:
             raise QueueShutDown("the store is not open")
         return self._committer
@@ -241,7 +241,7 @@ class StoreEngine:
         return opened
 
     def _give_up_opening(self) -> None:
-        """Nobody waits for the store any more: what was opened is closed, by the thread if it is still at it."""
+        """Close what was opened, as nobody waits for the store any more; a thread still opening it does so itself."""
         self._files.retire()
         with self._opening:
             self._given_up = True
@@ -251,7 +251,7 @@ class StoreEngine:
         self.threads.shutdown(wait=False)
 
     def start_topic(self, name: str, topic: OpenedTopic, makers: Makers[Any]) -> TopicEngine:
-        """Start a topic's ioLoop, with the channels found on disk, by the options found there."""
+        """Start a topic's ioLoop, with the channels and options found on disk."""
         meta = topic.log.meta
         engine = self._add(TopicEngine(name, holding(None, meta.options, self.given), self, topic.log))
         paused = meta.paused
@@ -267,7 +267,7 @@ class StoreEngine:
         return engine
 
     def engine(self, name: str, options: StoreOptions | None = None) -> TopicEngine:
-        """Return the ioLoop of a topic that somebody names, started if it is new.
+        """Return the ioLoop of a topic that was named, started if it is new.
 
         Raises:
             InvalidOptionError: options are named, and others were before.
@@ -281,12 +281,12 @@ class StoreEngine:
         return engine
 
     def new_topic(self, name: str) -> TopicEngine:
-        """Start an ioLoop for a topic whose files the first message or channel will make."""
+        """Start an ioLoop for a topic whose files the first message or channel will create."""
         options = holding(None, None, self.given)
         return self._add(TopicEngine(name, ephemeral(options) if is_ephemeral(name) else options, self, None))
 
     def unnamed(self, name: str) -> TopicEngine:
-        """Return the ioLoop of a topic that nobody here has named, started if it is new."""
+        """Return the ioLoop of a topic that was not named here, started if it is new."""
         return self.topics.get(name) or self.new_topic(name)
 
     def _add(self, engine: TopicEngine) -> TopicEngine:
@@ -299,7 +299,7 @@ class StoreEngine:
         if deletion is None:
             self._wanted.put_nowait(engine)
         else:
-            # Its files must not be made in a directory that is about to go.
+            # Its files must not be created in a directory that is about to be deleted.
             deletion.add_done_callback(lambda _: self._wanted.put_nowait(engine))
         return engine
 
@@ -308,13 +308,13 @@ class StoreEngine:
         return self._memory if any(map(is_ephemeral, names)) else self.fs
 
     def identity_for(self, topic: str) -> StoreIdentity | None:
-        """Return what a topic's coming or going makes or drops; None for one in memory."""
+        """Return the identity that a topic's creation makes and its deletion drops; None for a topic in memory."""
         return None if self._opened is None or is_ephemeral(topic) else self._opened.identity
 
     async def delete_topic(self, name: str) -> None:
         """See `Deletions.topic`.
 
-        Cancellation: it is done all the same.
+        Cancellation: the topic is deleted all the same.
         """
         await self.deletions.topic(name, self.topics.pop(name, None))
 
@@ -323,7 +323,7 @@ class StoreEngine:
         return make_log(self.fs_of(name), self.clock, self.path, name, record, self.identity_for(name))
 
     def channel_engine(self, engine: TopicEngine, channel: str, makers: Makers[Any]) -> ChannelEngine[Any]:
-        """Return a topic's channel, made without a state if it is new."""
+        """Return a topic's channel, created without a state if it is new."""
         found = engine.channel_engines.get(channel)
         if found is None:
             found = ChannelEngine(channel, engine, makers, self.clock, self.home)
@@ -367,10 +367,10 @@ class StoreEngine:
             raise QueueShutDown("the store is closed")
 
     def check_context(self) -> None:
-        """Raise if the caller has no business with the store.
+        """Raise if the caller may not use the store.
 
         Raises:
-            WrongContextError: another loop, another thread, or a forked child.
+            WrongContextError: it is on another loop, in another thread, or in a forked child.
         """
         if self.forked:
             raise WrongContextError(
@@ -391,7 +391,7 @@ class StoreEngine:
             )
 
     def fail(self, error: Exception) -> None:
-        """Stop the store for this reason; everybody who waits is told."""
+        """Stop the store for this reason, and fail everyone who waits."""
         if self.failure is not None:
             return
         failure = self.failure = as_failure(error, self.path)
@@ -400,7 +400,7 @@ class StoreEngine:
         tell_all(failure, [*committer, *ioloops, lambda _: self.reporter.failed(failure)])
 
     async def _run(self) -> None:
-        """Own the ioLoops until the store is closed. Cancelled (the loop is ending), save what was accepted."""
+        """Own the ioLoops until the store is closed. If cancelled, as the loop is ending, save what was accepted."""
         try:
             async with anyio.create_task_group() as tasks:
                 for run in (self.committer.run, self._adopting.run, self._stats_publisher.run, self._watch.run):
@@ -422,7 +422,7 @@ class StoreEngine:
             self.fail(error)
 
     def _end(self) -> None:
-        """Release everything, whatever state it is in. Blocking, as nobody is left to wait for."""
+        """Release everything, whatever its state. Blocking, as no task is left to wait for."""
         if self.forked:
             return  # the files and the lock are the parent's
         self._begin_closing()
@@ -438,7 +438,7 @@ class StoreEngine:
                 if not engine.closed:
                     ending.callback(self._flush_accepted, engine)
         self.reporter.end()
-        if not self.loop.is_closed():  # on one that is, nobody can be woken any more
+        if not self.loop.is_closed():  # on a closed loop nobody can be woken any more
             self.reporter.listeners.end()
 
     def release_if_dead(self) -> None:
@@ -466,14 +466,14 @@ class StoreEngine:
     # --- ending
 
     def refuse_puts(self) -> None:
-        """Accept no more puts, whatever topic they are for; dead letters, and what is acked besides, still come in."""
+        """Accept no more puts to any topic; dead letters are still accepted, and acks go on."""
         self.draining = True
         for engine in self.topics.values():
             if engine.unusable is None:
                 engine.put_buffer.shut_down()
 
     def store_ref(self) -> object:
-        """Return what a handle is to hold, so that the store stays open; None where it is being let go already."""
+        """Return the reference that a handle holds to keep the store open; None if it is being dropped already."""
         if self._store_ref is None:
             store_ref = StoreRef(self)
             self._store_ref = weakref.ref(store_ref)
@@ -481,7 +481,7 @@ class StoreEngine:
         return self._store_ref()
 
     def dropped(self) -> None:
-        """Nobody has a handle any more: warn, and let the directory go, having done what was accepted."""
+        """Warn that no handle is left, finish what was accepted, and release the directory."""
         if self.close_asked or self.forked:
             return
         self._dropped = True
@@ -505,19 +505,19 @@ class StoreEngine:
             self.loop.call_exception_handler({"message": text, "exception": error})
 
     def going(self, path: str) -> asyncio.Task[None] | None:
-        """Return the task that closes the store of this directory, if it was dropped on the loop that runs here."""
+        """Return the task that closes the store of this directory, if it was dropped on the running loop."""
         if self.path == path and self._dropped and self.loop is asyncio.get_running_loop():
             self._let_go()
             return self._closed
         return None
 
     async def close(self) -> None:
-        """Finish what was accepted, make it durable, release everything. Repeating it waits for the same end.
+        """Finish what was accepted, make it durable, release everything. Repeated calls wait for the same end.
 
         Raises:
             StoreFailedError: it could not be made durable.
 
-        Cancellation: it goes on in the store's own task.
+        Cancellation: closing goes on in the store's own task.
         """
         self.check_context()
         if self._closed is None:
@@ -530,7 +530,7 @@ class StoreEngine:
         self._stop_inline()
 
     def _stop_inline(self) -> None:
-        """Have it looked whether the store may be used, before anything more is put or handed out."""
+        """Have every put and get check whether the store may be used."""
         for engine in (*self.topics.values(), *self.deletions.ending):
             engine.group_commit.hinder()
             for channel_engine in list(engine.channel_engines.values()):
@@ -543,7 +543,7 @@ class StoreEngine:
 
     @property
     def standing(self) -> str:
-        """What may be done with the store, in a word, for those who look at it."""
+        """The store's state in a word, for status displays."""
         if self.failure is not None:
             return "failed"
         if self.forked:
@@ -575,7 +575,7 @@ class StoreEngine:
                 raise result if isinstance(result, AiodqError) else as_failure(result, self.path)
 
     def after_fork(self) -> None:
-        """In the child: nothing of this store may be used here."""
+        """Mark the store as unusable in a forked child."""
         self.forked = True
         self.home.leave()
         self._stop_inline()

@@ -1,4 +1,4 @@
-"""What keeps a store open: handles that its user still has."""
+"""References that keep a store open: those of the handles that its user still has."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ class Droppable(Protocol):
     """A store's engine."""
 
     def dropped(self) -> None:
-        """Nobody has a handle any more. May be called from any thread, between any two instructions."""
+        """Note that no handle is left. May be called from any thread, between any two instructions."""
         ...
 
 
 class StoreRef:
-    """One per store, held by everything that its user has of it, and by nothing of the engine.
+    """A reference to one store, held by everything that its user has of it, and by nothing of the engine.
 
-    When the last handle is collected, so is this, and the engine ends itself.
+    When the last handle is collected, so is this reference, and the engine closes itself.
     """
 
     __slots__ = ("__weakref__", "_engine")
 
     def __init__(self, engine: Droppable) -> None:
-        """Let `engine` hear of the end."""
+        """Tell `engine` when no handle is left."""
         self._engine: Final = engine
 
     def __del__(self) -> None:
@@ -36,8 +36,8 @@ class StoreRef:
 
 
 def _no_lease() -> None:
-    """Return nothing to hold."""
+    """Return no reference."""
 
 
 nobody: Final[Callable[[], object]] = _no_lease
-"""Gives out no lease: of what belongs to no store."""
+"""The `store_ref` of what belongs to no store."""

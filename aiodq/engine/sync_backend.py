@@ -1,4 +1,4 @@
-"""How the event loop waits for a sync: a thread that waits in fdatasync, or the kernel, which tells the loop itself."""
+"""How the event loop waits for a sync: by a thread that blocks in fdatasync, or by the kernel, which tells the loop."""
 
 from __future__ import annotations
 
@@ -22,56 +22,56 @@ if TYPE_CHECKING:
 __all__ = ["SyncBackend", "Synced", "SystemSyncs"]
 
 _AUTO: Final = "thread"
-"""What `"auto"` comes to. With `"aio"` a durable put costs a third of the processor's time and returns earlier, but no
-`fdatasync` is to be seen: where system calls are traced, filtered, counted or made to fail, that would surprise. Who
-knows that nobody does so where the store lives may say `"aio"`."""
+"""What `"auto"` means. With `"aio"` a durable put takes a third of the processor time and returns earlier, but there is
+no `fdatasync` to be seen: where system calls are traced, filtered, counted or made to fail, that would surprise. Users
+who know that nobody does so on their system may choose `"aio"`."""
 
 
 _THREADS_AT_ONCE: Final = 4
-"""So many threads sync the journals of one topic, at most: what is put needs one, too."""
+"""The most threads that sync the journals of one topic: the log's sync needs a thread, too."""
 
 
 class Synced(Protocol):
-    """What is made durable: a topic's log, a channel's journal. It has one sync at a time."""
+    """A log or a journal that can be made durable. It has one sync at a time."""
 
     def sync(self) -> None:
-        """Return when all that was written before is on the device. Blocking."""
+        """Return when everything written before is on the device. Blocking."""
         ...
 
     def begin_sync(self, submit: Callable[[File], object]) -> bool:
-        """Have `submit` begin a sync of a file; return False where that cannot be: then `sync` is to be called."""
+        """Have `submit` start a sync of a file; return False if that is not possible: then `sync` is to be called."""
         ...
 
     def end_sync(self, error: int) -> None:
-        """The sync that was begun has ended, with this errno, 0 for none; raise what `sync` would."""
+        """End a sync that was begun, with this errno, 0 for none; raise what `sync` would."""
         ...
 
 
 class SystemSyncs(Protocol):
-    """What syncs by itself: `aiodq.storage.io.kernel_aio.KernelAio`, or a test's."""
+    """A backend that syncs without a thread: `aiodq.storage.io.kernel_aio.KernelAio`, or a test's."""
 
     eventfd: int
     number: int
 
     def submit(self, file: File) -> None:
-        """Begin a sync, which has `number` then; raise OSError where none was begun."""
+        """Start a sync, whose number is then `number`; raise OSError if none was started."""
         ...
 
     def ended(self) -> list[tuple[int, int]]:
-        """Return the numbers of those that have ended since, each with its errno, 0 for none."""
+        """Return the numbers of the syncs that have ended since, each with its errno, 0 for none."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the backend."""
         ...
 
 
 class SyncBackend:
-    """A store's syncs.
+    """The sync backend of one store.
 
     Attributes:
-        threads: the store's.
-        name: `"thread"`, or `"aio"`: the kernel's, which threads stand in for where it cannot.
+        threads: the store's threads.
+        name: `"thread"`, or `"aio"`: the kernel's, for which threads stand in where it cannot sync.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class SyncBackend:
         options: StoreOptions,
         make: Callable[[], SystemSyncs] | None = KernelAio,
     ) -> None:
-        """Use what was chosen, as far as it is to be had.
+        """Use the chosen backend, if it is available.
 
         Args:
-            loop: where to report.
-            threads: the store's.
-            fail: told what a report raises.
-            options: the store's; `sync_backend` says what to use.
-            make: makes what syncs by itself, or raises OSError; None where nothing does.
+            loop: the loop on which to report.
+            threads: the store's threads.
+            fail: called with the exception of a report.
+            options: the store's; `sync_backend` is the choice.
+            make: makes the backend without threads, or raises OSError; None if there is none.
         """
         self.name: Literal["thread", "aio"] = "thread"
         self._loop = loop
@@ -115,7 +115,7 @@ class SyncBackend:
         self.name = "aio"
 
     def start(self, what: Synced, report: Report) -> None:
-        """Have everything synced that was written so far; `report` is called on the loop, with the error if any."""
+        """Sync everything written so far; `report` is called on the loop, with the error if any."""
         aio = self._aio
         if aio is not None and what.begin_sync(aio.submit):
             self._under_way[aio.number] = what, report
@@ -123,7 +123,7 @@ class SyncBackend:
             self.threads.start(what.sync, report)
 
     async def sync_all(self, what: Sequence[Synced]) -> None:
-        """Return when each of these is synced, beside each other, so that the disk makes them durable together.
+        """Return when each of these is synced; the syncs run concurrently, so that the disk can combine them.
 
         Raises:
             StoreFailedError: a sync failed; all of them have ended by then.
@@ -162,15 +162,15 @@ class SyncBackend:
             error: BaseException | None = None
             try:
                 what.end_sync(code)
-            except BaseException as raised:  # noqa: BLE001 - it is handed to who waits, whatever it is
+            except BaseException as raised:  # noqa: BLE001 - it is handed to the waiting caller, whatever it is
                 error = raised
             try:
                 report(None, error)
-            except Exception as raised:  # noqa: BLE001 - whatever it is, nobody knows who still waits for what
+            except Exception as raised:  # noqa: BLE001 - whatever it is, it is unknown who still waits for what
                 self._fail(raised)
 
     def wait_here(self, seconds: float) -> bool:
-        """Hold the loop until a sync, or something else that threads do, has ended; see `WorkerThreads.wait_here`."""
+        """Block the loop until a sync, or other work of a thread, has ended; see `WorkerThreads.wait_here`."""
         aio, count = self._aio, len(self._under_way)
         if aio is None or not count or not self.threads.own:
             return self.threads.wait_here(seconds)
@@ -181,13 +181,13 @@ class SyncBackend:
         return len(self._under_way) < count
 
     def close(self) -> None:
-        """Let go of the kernel's, after what is under way. Repeating it does nothing."""
+        """Release the kernel's backend, after the syncs under way. Repeating it does nothing."""
         aio, self._aio = self._aio, None
         if aio is None:
             return
         try:
             self._loop.remove_reader(aio.eventfd)
-        except RuntimeError:  # the loop is closed, and watches nothing any more
+        except RuntimeError:  # the loop is closed, and watches no descriptors any more
             self._under_way.clear()
         aio.close()
 

@@ -1,8 +1,8 @@
-"""Threads that take errands from one queue: what stands between a put and its sync, so that each step counts.
+"""A thread pool with one queue: it stands between a put and its sync, so that each step counts.
 
-`ThreadPoolExecutor` makes a future with a lock and a condition for each errand, and nobody asks it here. In one
-run on a busy machine, with one `fdatasync` at a time of blocks that are there: 131 microseconds through these threads,
-162 through an executor. What does without a thread is `aiodq.engine.sync_backend`'s `"aio"`.
+`ThreadPoolExecutor` makes a future with a lock and a condition for each piece of work, which nobody asks for here. In
+one run on a busy machine, with one `fdatasync` at a time of blocks already allocated: 131 microseconds through these
+threads, 162 through an executor. The way without a thread is `"aio"` of `aiodq.engine.sync_backend`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _POOLS: Final[WeakSet[ThreadPool]] = WeakSet()
 
 
 class ThreadPool:
-    """Up to so many threads, made as they are needed. One that nobody holds any more ends its threads."""
+    """Up to `most` threads, created as needed. A pool that nobody holds any more ends its threads."""
 
     def __init__(self, most: int, name: str) -> None:
-        """Begin without a thread.
+        """Start without a thread.
 
         Args:
-            most: threads there may be.
-            name: what theirs begin with.
+            most: the most threads there may be.
+            name: the prefix of their names.
         """
         self._most = most
         self._name = name
         self._queue: SimpleQueue[Errand | None] = SimpleQueue()
-        # As many as wait for an errand. Appending and popping are one step each, so that no lock is needed.
+        # As many entries as threads wait for work. Appending and popping are atomic, so that no lock is needed.
         self._idle: list[None] = []
         self._threads: list[Thread] = []
         self._ended = False
@@ -45,10 +45,10 @@ class ThreadPool:
         _POOLS.add(self)
 
     def submit(self, function: Callable[[Any], object], argument: object) -> None:
-        """Have `function(argument)` called in a thread. It must not raise.
+        """Call `function(argument)` in a thread. It must not raise.
 
         Raises:
-            RuntimeError: after `shutdown`, or the system gives no thread and there is none; it may be called later.
+            RuntimeError: after `shutdown`, or if there is no thread and the system gives none; it may still be called.
         """
         if self._ended:
             raise RuntimeError("no errand is taken after shutdown")
@@ -60,7 +60,7 @@ class ThreadPool:
                 self._start()
 
     def _start(self) -> None:
-        # A daemon: else the interpreter would wait for it before `_end_all` could tell it to end.
+        # A daemon: otherwise the interpreter would wait for it before `_end_all` could tell it to end.
         thread = Thread(
             target=_serve, args=(self._queue, self._idle), name=f"{self._name}_{len(self._threads)}", daemon=True
         )
@@ -68,12 +68,12 @@ class ThreadPool:
             thread.start()
         except RuntimeError:
             if self._threads:
-                return  # one of these comes to it
+                return  # one of these will do the work
             raise
         self._threads.append(thread)
 
     def shutdown(self, *, wait: bool = True) -> None:
-        """End the threads once they have done everything they were given."""
+        """End the threads once they have done all their work."""
         self._ended = True
         threads = self._threads.copy()
         _end(self._queue, self._threads)
@@ -86,7 +86,7 @@ def _serve(queue: SimpleQueue[Errand | None], idle: list[None]) -> None:
     while (errand := queue.get()) is not None:
         function, argument = errand
         function(argument)
-        # While it waits, a thread must not keep a store alive.
+        # A waiting thread must not keep a store alive.
         del errand, function, argument
         idle.append(None)
 

@@ -1,4 +1,4 @@
-"""What ioLoops do now and then: one timer of the event loop for a whole store, while there is something to look at."""
+"""The ticks of ioLoops: one timer of the event loop for a whole store, set while there is something to do."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 __all__ = ["Ticker", "Ticks"]
 
 _TOGETHER: Final = 0.05
-"""Seconds by which a topic may tick before its time, because another one does."""
+"""Seconds by which a topic may tick early, together with another one."""
 
 _AT_ONCE: Final = 100
-"""Topics that tick before others on the loop have their turn: about a millisecond."""
+"""Topics that tick in one turn of the loop: about a millisecond."""
 
 
 class Ticks:
-    """One per store: which topics are to tick, and when.
+    """The ticks of one store: which topics are to tick, and when.
 
-    A timer of the event loop's costs as much as a put, and puts to a thousand topics would set a thousand of them.
+    A timer of the event loop costs as much as a put, and puts to a thousand topics would set a thousand of them.
     """
 
     __slots__ = ("_due", "_loop", "_numbers", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin with nothing to do."""
+        """Start with nothing to do."""
         self._loop = loop
         self._due: list[tuple[float, int, Ticker]] = []
         self._numbers = count()
@@ -39,13 +39,13 @@ class Ticks:
         return self._loop.time()
 
     def add(self, moment: float, ticker: Ticker) -> None:
-        """Have a topic tick at this time of the loop's, if that is still its `due` then."""
+        """Have a topic tick at this time of the loop, if that is still its `due` then."""
         heappush(self._due, (moment, next(self._numbers), ticker))
         if self._due[0][2] is ticker:
             self._set()
 
     def _set(self) -> None:
-        """Let the timer ring when the first is due."""
+        """Set the timer to when the first is due."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(self._due[0][0], self._ring)
@@ -63,7 +63,7 @@ class Ticks:
             self._set()
 
     def end(self) -> None:
-        """Ring no more."""
+        """Tick no more."""
         self._due.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -71,22 +71,22 @@ class Ticks:
 
 
 class Ticker:
-    """One per topic. A topic where nothing happens costs no wake-up, however many of them there are.
+    """The ticks of one topic. An idle topic causes no wake-up, however many topics there are.
 
     Attributes:
-        due: when it ticks next, in the loop's time; None where it does not.
+        due: when it ticks next, in the loop's time; None if it does not.
     """
 
     __slots__ = ("_tick", "_ticks", "due")
 
     def __init__(self, ticks: Ticks, tick: Callable[[], None]) -> None:
-        """Call `tick` when it is time, once for each `within`."""
+        """Call `tick` when due, once for each `within`."""
         self._ticks = ticks
         self._tick: Callable[[], None] | None = tick
         self.due: float | None = None
 
     def within(self, seconds: float) -> None:
-        """Tick in so many seconds at the latest; one that comes sooner will do."""
+        """Tick in so many seconds at the latest; an earlier tick will do."""
         if self._tick is None:
             return
         moment = self._ticks.now() + seconds
@@ -95,12 +95,12 @@ class Ticker:
             self._ticks.add(moment, self)
 
     def ring(self) -> None:
-        """It is time."""
+        """Tick now."""
         self.due = None
         if self._tick is not None:
             self._tick()
 
     def end(self) -> None:
         """Tick no more."""
-        # The store's list may still name it for a while: nothing of the topic is to be held by that.
+        # The store's heap may still hold this for a while: it must not keep the topic alive.
         self._tick = self.due = None

@@ -1,4 +1,4 @@
-"""What may be put, and what not."""
+"""Validation of what is put."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _FOR: Final = "aiodq-for"
 
 
 def checked(draft: Draft, now_ns: Callable[[], int]) -> Accepted:
-    """Return what is to be stored of a draft besides its body, where it is put at this wall time.
+    """Return what is to be stored of a draft besides its body, if put at this wall time.
 
     Raises:
-        InvalidMessageError: it cannot be.
+        InvalidMessageError: it cannot be stored.
     """
     tag, key, headers = draft.tag, draft.key, draft.headers
     if tag is None and key is None and not headers and draft.delay is None and draft.ttl is None:
@@ -49,10 +49,10 @@ def checked(draft: Draft, now_ns: Callable[[], int]) -> Accepted:
 
 
 def check_labels(tag: str | None, key: BytesLike | None) -> None:
-    """Make sure that a message may have these.
+    """Raise unless a message may have this tag and key.
 
     Raises:
-        InvalidMessageError: of another type, or too long.
+        InvalidMessageError: one is of another type, or too long.
     """
     if tag is not None and (not isinstance(tag, str) or len(_utf8(tag)) > _LONGEST_TAG):
         _refuse("tag", f"a tag is text of up to {_LONGEST_TAG} bytes, or None", tag, str, "tag='red'")
@@ -68,7 +68,7 @@ def _refuse(what: str, expected: str, given: object, kind: type | tuple[type, ..
 
 
 def no_body(given: object) -> str:
-    """Return why something can be no message's body, and how to write it."""
+    """Return why something cannot be a message's body, and what to write instead."""
     example = "put(json.dumps(value).encode())"
     if isinstance(given, str):
         example = "put(text.encode())"
@@ -78,7 +78,7 @@ def no_body(given: object) -> str:
 
 
 def check_bodies(bodies: object) -> None:
-    """Make sure that these are several, and not one body, whose bytes would be several, too.
+    """Raise unless these are several bodies, rather than one, whose bytes would also be several items.
 
     Raises:
         InvalidMessageError: they are not; a `TypeError` too.
@@ -94,7 +94,7 @@ def span_ns(span: float | timedelta | None, what: str) -> int | None:
     """Return seconds, or a `timedelta`, as nanoseconds; None for None.
 
     Raises:
-        InvalidMessageError: negative, endless, or no number; a `TypeError` too where it is of another type.
+        InvalidMessageError: negative, infinite, or no number; a `TypeError` too if of another type.
     """
     if span is None:
         return None
@@ -119,10 +119,10 @@ def _utf8(text: object) -> bytes:
 
 
 def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return a copy of headers that a message may have.
+    """Return a copy of valid headers.
 
     Raises:
-        InvalidMessageError: of another type, or too many, or too long.
+        InvalidMessageError: they are of another type, too many, or too long.
     """
     if not isinstance(headers, Mapping):
         raise InvalidMessageTypeError(

@@ -1,4 +1,4 @@
-"""Blocking work off the loop, and the remedy for a loop so busy that the worker never gets the interpreter back."""
+"""Blocking work off the loop, and the remedy for a loop so busy that no worker thread gets the GIL back."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _WORKERS: Final = 8
 _NUDGE_SECONDS: Final = 0.002
 _PAUSE: Final = 0.0001
 _HOGGED: Final = 0.001
-"""Seconds of the processor's time that a loop spends without a report of what is outstanding, before it is nudged."""
+"""Seconds of processor time that a loop spends without a report of outstanding work before it is nudged."""
 
 
 class _Errand:
-    """What a thread is to do, unless it was given up, and who is told."""
+    """Work for a thread, unless it was given up, and the callback for its result."""
 
     __slots__ = ("function", "report")
 
@@ -45,10 +45,10 @@ class _Errand:
 class WorkerThreads:
     """The store's worker threads.
 
-    A thread that comes back from a sync needs the interpreter's lock. A loop that runs callback after callback gives it
-    up only every few milliseconds, and then often to nobody's good; measured, a durable put took a hundred times longer
-    beside such a loop. So while something is outstanding, and the loop has run for more than 1 ms since anything was
-    reported, a callback of it sleeps for 0.1 ms: long enough for the thread to report. A loop that waits is left alone.
+    A thread that comes back from a sync needs the GIL. A loop that runs callback after callback releases it only every
+    few milliseconds, and then often to no use; measured, a durable put took a hundred times longer with such a loop. So
+    while work is outstanding, and the loop has run for more than 1 ms since the last report, a callback of it sleeps
+    for 0.1 ms: long enough for the thread to report. A loop that waits is left alone.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class WorkerThreads:
         executor: Executor | None = None,
         fail: Callable[[Exception], None] | None = None,
     ) -> None:
-        """Use `executor`'s threads, or up to 8 of its own, made as they are needed.
+        """Use `executor`'s threads, or up to 8 of its own, created as needed.
 
         Args:
-            loop: where to report.
+            loop: the loop on which to report.
             executor: the threads.
-            fail: told what a report raises, after which nobody knows who still waits for what.
+            fail: called with the exception of a report, after which it is unknown who still waits for what.
         """
         self._loop = loop
         self._fail = fail
@@ -74,7 +74,7 @@ class WorkerThreads:
 
     @property
     def own(self) -> bool:
-        """Whether the threads are the store's own, not an executor's that it was given."""
+        """Whether the threads are the store's own, not those of a given executor."""
         return isinstance(self._executor, ThreadPool)
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -92,7 +92,7 @@ class WorkerThreads:
         try:
             self._executor.submit(self._work, errand)
         except RuntimeError as cause:
-            # Threads that there are already may find it all the same.
+            # A thread that exists already may take it all the same.
             errand.function = None
             ended = "shutdown" in str(cause)
             error = QueueShutDown("the store is closed") if ended else StorageError(f"no thread is free: {cause}")
@@ -112,19 +112,19 @@ class WorkerThreads:
             return
         try:
             result = function()
-        except BaseException as raised:  # noqa: BLE001 - it is handed to who waits, whatever it is
+        except BaseException as raised:  # noqa: BLE001 - it is handed to the waiting caller, whatever it is
             error = raised
         self._ended.put((errand.report, result, error))
-        # A loop that was closed meanwhile has nobody left to tell.
+        # On a loop closed meanwhile, nobody is left to tell.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._tell_next)
 
     def _tell_next(self, seconds: float = 0.0) -> bool:
-        """Report what has ended first, waiting for it; return whether anything has."""
+        """Report the work that ended first, waiting for it up to a time; return whether any has ended."""
         try:
             tell, result, error = self._ended.get(seconds > 0, seconds)
         except Empty:
-            return False  # it was reported while the loop was held for it
+            return False  # it was reported while the loop was blocked for it
         self._outstanding -= 1
         self._spent = time.thread_time()
         try:
@@ -136,10 +136,10 @@ class WorkerThreads:
         return True
 
     def wait_here(self, seconds: float) -> bool:
-        """Hold the loop until something that was started has ended, and report it; return whether anything has.
+        """Block the loop until started work has ended, and report it; return whether any has.
 
-        Only for what somebody wants at once who cannot wait otherwise. With an executor of somebody else's, which may
-        need the loop, nothing is waited for.
+        Only for a caller that wants a result at once and cannot wait otherwise. With a given executor, which may need
+        the loop, this does not wait.
         """
         return bool(self.own and self._outstanding) and self._tell_next(max(seconds, 0.0))
 
@@ -153,5 +153,5 @@ class WorkerThreads:
         self._loop.call_later(_NUDGE_SECONDS, self._nudge)
 
     def shutdown(self, *, wait: bool = True) -> None:
-        """End the threads once everything they were given is done: files are closed there, too."""
+        """End the threads once all their work is done: closing files is part of it."""
         self._executor.shutdown(wait=wait)
