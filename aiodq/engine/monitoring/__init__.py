@@ -1,1 +1,1 @@
-"""What an engine tells of itself: events, logs, what is measured."""
+"""Monitoring: events, logs and metrics of an engine."""

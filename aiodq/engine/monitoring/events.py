@@ -1,4 +1,4 @@
-"""What happens in a store, for programs: events, and those who listen to them."""
+"""Events: what happens in a store, for programs that listen."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Event", "EventKind", "Events", "Listeners"]
 EventKind: TypeAlias = Literal["dead", "timeout", "dropped", "damage", "recovered", "failed", "alarm", "cleared"]
 
 _MOST_BUFFERED: Final = 10_000
-"""Events that wait for one listener; of what comes beyond that, the oldest go."""
+"""The most events that wait for one listener; beyond that, the oldest are dropped."""
 
 _MOST_KEPT: Final = 1000
-"""Events of the opening that are kept for listeners to come."""
+"""The most events of the opening that are kept for later listeners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class Event:
             overflow policy or by retention. `"damage"`: stored bytes cannot be read; they were quarantined.
             `"recovered"`: an unfinished write was cut off at opening. `"failed"`: the store has stopped. `"alarm"`,
             `"cleared"`: see `Alarm`.
-        topic: the topic's name, or None where it concerns the store.
-        channel: the channel's name, or None where it concerns the topic.
-        offset: the message's; of several, the first's. None where there is none.
+        topic: the topic's name, or None if the event concerns the store.
+        channel: the channel's name, or None if it concerns the topic.
+        offset: the message's offset; of several, the first one's. None if there is none.
         text: what happened, in words.
     """
 
@@ -47,17 +47,17 @@ class Event:
 
 
 class Events(AsyncIterator[Event]):
-    """The events of a store from now on, behind those of its opening: `async for event in store.events()`.
+    """The events of a store from now on, after those of its opening: `async for event in store.events()`.
 
-    It ends when the store is closed, once what happened before was seen. Who is slow loses the oldest events beyond
-    10,000; `dropped` counts them. Nothing needs to be closed: who is not referred to any more hears nothing.
+    The iteration ends when the store is closed, once earlier events were seen. A slow listener loses the oldest events
+    beyond 10,000; `dropped` counts them. Nothing needs to be closed: a listener without references gets no more events.
 
     Attributes:
-        dropped: events that were lost to this listener, as it did not take them in time.
+        dropped: the number of events that this listener has lost by being slow.
     """
 
     def __init__(self, earlier: Iterable[Event], most: int = _MOST_BUFFERED) -> None:
-        """Made by `Store.events`."""
+        """Start with the events of the opening; made by `Store.events`."""
         self.dropped: int = 0
         self._buffer: deque[Event] = deque(earlier)
         self._most = most
@@ -65,7 +65,7 @@ class Events(AsyncIterator[Event]):
         self._news = asyncio.Event()
 
     def __repr__(self) -> str:
-        """Say how far the listener is behind."""
+        """Return how far the listener is behind, in words."""
         return f"<Events {'over' if self._over else 'open'}, {len(self._buffer)} to come, {self.dropped} dropped>"
 
     def __aiter__(self) -> Self:
@@ -88,7 +88,7 @@ class Events(AsyncIterator[Event]):
         return self._buffer.popleft()
 
     def add(self, event: Event) -> None:
-        """Called by the store."""
+        """Add an event; called by the store."""
         if len(self._buffer) >= self._most:
             self._buffer.popleft()
             self.dropped += 1
@@ -96,39 +96,39 @@ class Events(AsyncIterator[Event]):
         self._news.set()
 
     def end(self) -> None:
-        """Called by the store, at its end."""
+        """End the events; called by the store when it is closed."""
         self._over = True
         self._news.set()
 
 
 class Listeners:
-    """Those who listen to one store. Used on its loop alone."""
+    """The listeners of one store. Used only on its loop."""
 
     def __init__(self) -> None:
-        """Begin with nobody, and with the opening ahead."""
+        """Start without listeners, before the opening."""
         self._streams: WeakSet[Events] = WeakSet()
         self._kept: deque[Event] | None = deque(maxlen=_MOST_KEPT)
         self._of_opening: tuple[Event, ...] = ()
         self._over = False
 
     def __bool__(self) -> bool:
-        """Return whether anybody would hear of an event."""
+        """Return whether an event would be delivered to anybody."""
         return self._kept is not None or bool(self._streams)
 
     def add(self, event: Event) -> None:
-        """Hand an event to everybody who listens."""
+        """Pass an event to all listeners."""
         if self._kept is not None:
             self._kept.append(event)
         for stream in self._streams:
             stream.add(event)
 
     def opened(self) -> None:
-        """The opening is over; what happened until now is what every listener begins with."""
+        """End the opening: its events are what every listener starts with."""
         if self._kept is not None:
             self._of_opening, self._kept = tuple(self._kept), None
 
     def listen(self) -> Events:
-        """Return a new listener's events."""
+        """Return the events of a new listener."""
         stream = Events(self._of_opening)
         if self._over:
             stream.end()
@@ -137,7 +137,7 @@ class Listeners:
         return stream
 
     def end(self) -> None:
-        """Let everybody come to the end."""
+        """End the events of all listeners."""
         self._over = True
         for stream in self._streams:
             stream.end()

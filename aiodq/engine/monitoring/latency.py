@@ -1,4 +1,4 @@
-"""How long messages take from being put to being delivered, and to being acked: by channel, over about a minute."""
+"""Latency of messages, from put to delivery and from put to ack: per channel, over about the last minute."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ __all__ = ["Histogram", "LatencyMeter"]
 
 _SECOND: Final = 1_000_000_000
 _WINDOW: Final = 30 * _SECOND
-"""Nanoseconds that one of two histograms takes in; both together are shown: the last 30 to 60 seconds."""
+"""Nanoseconds for which one of two histograms is filled; both together cover the last 30 to 60 seconds."""
 
 _FINE: Final = 3
-"""Each power of two is divided into 2**3 buckets, so that a percentile is right to about 6 %."""
+"""Each power of two is divided into 2**3 buckets, so that a percentile is accurate to about 6 %."""
 
 _SAMPLES: Final = 256
-"""So many messages a second are measured, each standing for as many as were not."""
+"""Messages measured per second; each counts for those in between."""
 
 _STEEPEST: Final = 64
-"""The number of messages that one stands for grows by no more than this at a time: a burst may be over already."""
+"""The factor by which the weight of a measured message may grow at a time: a burst may be over already."""
 
 _MOST_OPEN: Final = 4096
-"""So many measured messages are remembered at least until they are acked."""
+"""The most measured messages remembered until they are acked."""
 
 
 class Histogram:
-    """Counts of durations in buckets that grow with them.
+    """Counts of durations, in buckets whose width grows with the duration.
 
     Attributes:
-        counts: by bucket.
-        longest: nanoseconds.
+        counts: the counts, by bucket.
+        longest: the longest duration, in nanoseconds.
     """
 
     __slots__ = ("counts", "longest")
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start empty."""
         self.counts: dict[int, int] = {}
         self.longest: int = 0
 
     def add(self, duration: int, weight: int) -> None:
-        """Count a duration, nanoseconds, as so many."""
+        """Count a duration in nanoseconds, with a weight."""
         bits = max((duration >> 10).bit_length() - _FINE - 1, 0)
         bucket = (bits << _FINE) + (duration >> (10 + bits))
         self.counts[bucket] = self.counts.get(bucket, 0) + weight
@@ -53,13 +53,13 @@ class Histogram:
 
 
 def _middle(bucket: int) -> float:
-    """Return the nanoseconds in the middle of a bucket."""
+    """Return the middle of a bucket, in nanoseconds."""
     bits = max((bucket >> _FINE) - 1, 0)
     return float((bucket - (bits << _FINE)) + 0.5) * (1 << (10 + bits))
 
 
 def latency(*histograms: Histogram) -> Latency | None:
-    """Return what histograms hold together, or None where that is nothing."""
+    """Return the latency over all these histograms, or None if they are empty."""
     counts: dict[int, int] = {}
     for histogram in histograms:
         for bucket, count in histogram.counts.items():
@@ -78,7 +78,7 @@ def latency(*histograms: Histogram) -> Latency | None:
 
 
 class _Window:
-    """Two histograms: one that is filled, and the one before it."""
+    """Two histograms: the one being filled, and the one before it."""
 
     __slots__ = ("_shown", "before", "filling")
 
@@ -96,25 +96,25 @@ class _Window:
         self._shown = None
 
     def shown(self, *, whole: bool) -> Latency | None:
-        """Return what both hold, or the later one; worked out anew only where something has come since."""
+        """Return the latency over both, or the later one; computed again only after an addition."""
         if self._shown is None or self._shown[0] is not whole:
             self._shown = whole, latency(self.filling, self.before) if whole else latency(self.filling)
         return self._shown[1]
 
 
 class LatencyMeter:
-    """One per channel. It costs most messages next to nothing: who delivers compares one number, who acks asks `open`.
+    """The latencies of one channel. For most messages a delivery compares one number, and an ack looks into `open`.
 
-    Where more come than are measured in a second, every so many-th is, and counts for those in between.
+    If more messages come than are measured in a second, every n-th is measured, and counts for those in between.
 
     Attributes:
-        open: measured and not acked: when it was put and how many it stands for, by delivery number.
+        open: measured messages not yet acked: when each was put, and its weight, by delivery number.
     """
 
     __slots__ = ("_acks", "_began", "_clock", "_deliveries", "_period", "_stride", "_used", "open")
 
     def __init__(self, clock: Clock) -> None:
-        """Begin with nothing measured."""
+        """Start with nothing measured."""
         self.open: Final[dict[int, tuple[int, int]]] = {}
         self._clock = clock
         self._deliveries = _Window()
@@ -124,35 +124,35 @@ class LatencyMeter:
         self._period = self._began = monotonic_ns(clock)
 
     def delivered(self, delivery: int, put_ns: int, attempts: int) -> int:
-        """A message is handed out; return the delivery number from which on the next one is to be measured.
+        """Measure a delivery; return the delivery number from which on the next one is to be measured.
 
         Args:
             delivery: its delivery number.
-            put_ns: when it was put, or was due; wall time.
-            attempts: the first delivery counts.
+            put_ns: when it was put, or became due; wall time.
+            attempts: how often it was delivered; only first deliveries count.
         """
         self._turn()
         if attempts == 1:
             self._deliveries.add(max(self._clock.now_ns() - put_ns, 0), self._stride)
         if len(self.open) >= _MOST_OPEN:
-            del self.open[next(iter(self.open))]  # the oldest: what is not acked for long is not worth the memory
+            del self.open[next(iter(self.open))]  # the oldest: one not acked for long is not worth the memory
         self.open[delivery] = (put_ns, self._stride)
         return delivery + self._stride
 
     def acked(self, delivery: int) -> None:
-        """A message is acked."""
+        """Measure an ack, if the delivery was measured."""
         found = self.open.pop(delivery, None)
         if found is not None:
             self._acks.add(max(self._clock.now_ns() - found[0], 0), found[1])
 
     def moved(self, delivery: int, now: int) -> None:
-        """A message in flight has another delivery number now."""
+        """Note that a message in flight has another delivery number now."""
         found = self.open.pop(delivery, None)
         if found is not None:
             self.open[now] = found
 
     def _turn(self) -> None:
-        """Begin the next window, and see how many messages come, when it is time."""
+        """Start the next window if it is time, and adapt the sampling to the rate of messages."""
         now = monotonic_ns(self._clock)
         if now - self._began >= _WINDOW:
             for window in (self._deliveries, self._acks):
@@ -166,11 +166,11 @@ class LatencyMeter:
             self._used, self._period = 0, now
 
     def put_to_deliver(self) -> Latency | None:
-        """Return how long it took until messages were first handed out, in about the last minute."""
+        """Return the latency from put to first delivery, over about the last minute."""
         return self._shown(self._deliveries)
 
     def put_to_ack(self) -> Latency | None:
-        """Return how long it took until messages were acked, likewise."""
+        """Return the latency from put to ack, likewise."""
         return self._shown(self._acks)
 
     def _shown(self, window: _Window) -> Latency | None:

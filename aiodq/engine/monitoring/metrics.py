@@ -1,4 +1,4 @@
-"""What is measured of a store while it runs: how long syncs take, room on disk, whether the event loop keeps up."""
+"""The metrics of a running store: how long syncs take, free disk space, whether the event loop keeps up."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ SLOW_SYNC: Final = 1.0
 """Seconds after which a sync counts as slow."""
 
 LAGGING: Final = 0.5
-"""Seconds by which the loop may be late for a timer before that is told."""
+"""Seconds by which the loop may be late for a timer before that is reported."""
 
 LEAST_FREE: Final = 32 << 20
-"""Bytes of free space below which a store is not well."""
+"""Bytes of free space below which a store is not healthy."""
 
 _WINDOW: Final = 30.0
-"""Seconds for which one of two maxima is kept; both together say what was in the last 30 to 60."""
+"""Seconds for which one of two maxima is kept; both together cover the last 30 to 60."""
 
 
 class StoreMetrics:
-    """One per store; used on its loop alone.
+    """The metrics of one store; used only on its loop.
 
     Attributes:
-        disk_free: bytes free where the store lies, as of about a second ago; None where it is not known yet.
-        refusing: why a write was refused for want of space, by topic, until one succeeds again.
+        disk_free: bytes free on the store's disk, as of about a second ago; None if not known yet.
+        refusing: why a write was refused for lack of space, by topic, until one succeeds again.
     """
 
     def __init__(self, clock: Clock, reporter: Reporter) -> None:
-        """Begin with nothing measured."""
+        """Start with nothing measured."""
         self.disk_free: int | None = None
         self.refusing: dict[str, str] = {}
         self._clock = clock
@@ -46,11 +46,11 @@ class StoreMetrics:
     # --- syncs
 
     def began(self, timer: SyncTimer) -> None:
-        """A sync has begun."""
+        """Note that a sync has begun."""
         self._under_way[timer] = self._clock.monotonic()
 
     def ended(self, timer: SyncTimer) -> None:
-        """It has ended."""
+        """Note that a sync has ended."""
         now = self._clock.monotonic()
         took = now - self._under_way.pop(timer, now)
         self._turn(now)
@@ -65,13 +65,13 @@ class StoreMetrics:
 
     @property
     def sync_latency(self) -> float:
-        """Seconds that the longest sync of about the last minute took, or takes so far."""
+        """The seconds that the longest sync of about the last minute took, or has taken so far."""
         now = self._clock.monotonic()
         self._turn(now)
         return max(self._worst, self._worst_before, *(now - began for began in self._under_way.values()))
 
     def tick(self) -> None:
-        """About a second went by: tell of a sync that does not come to its end."""
+        """Report syncs that do not end; called about once a second."""
         now = self._clock.monotonic()
         for timer, began in self._under_way.items():
             if now - began > SLOW_SYNC:
@@ -80,7 +80,7 @@ class StoreMetrics:
     # --- the disk
 
     def written(self, topic: str, error: Exception | None) -> None:
-        """A write of a topic has ended so."""
+        """Note the outcome of a topic's write."""
         if isinstance(error, DiskFullError):
             if topic not in self.refusing:
                 self._reporter.disk_full(topic, error)
@@ -91,29 +91,29 @@ class StoreMetrics:
     # --- the loop
 
     def late(self, seconds: float) -> None:
-        """The loop was late for a timer by so much."""
+        """Note by how many seconds the loop was late for a timer."""
         if seconds > LAGGING:
             self._reporter.lagging(seconds)
 
 
 class SyncTimer:
-    """Times the syncs of one who has one under way at most.
+    """Times the syncs of one topic, or of the store; at most one is under way.
 
     Attributes:
-        topic: the topic's name, or None where it is the store that syncs.
+        topic: the topic's name, or None for the store.
     """
 
     def __init__(self, metrics: StoreMetrics, topic: str | None) -> None:
-        """Begin with none under way."""
+        """Start with none under way."""
         self.topic = topic
         self._metrics = metrics
 
     def began(self) -> None:
-        """A sync has begun."""
+        """Note that a sync has begun."""
         self._metrics.began(self)
 
     def ended(self) -> None:
-        """It has ended, in whatever way."""
+        """Note that the sync has ended, successfully or not."""
         self._metrics.ended(self)
 
     def __enter__(self) -> None:

@@ -1,7 +1,7 @@
-"""The one place through which everything is told that happens in a store: to logs, and to who listens to its events.
+"""The reporter: the only place from which a store writes logs and events.
 
-Nothing here is on the way of a put, a get or an ack. What may come by the thousand (time-outs, dead messages, drops) is
-logged at once the first time; what follows is counted, and one line says how much that was.
+Nothing here is on the path of a put, a get or an ack. What may come by the thousand (time-outs, dead messages, drops)
+is logged at once the first time; repetitions are counted, and one line reports their number.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ TOPIC: Final = logging.getLogger("aiodq.topic")
 DELIVERY: Final = logging.getLogger("aiodq.delivery")
 
 _QUIET: Final = 5
-"""Ticks, of about a second each, for which more of the same is only counted."""
+"""Ticks, of about a second each, for which repetitions are only counted."""
 
 
 @dataclass(slots=True)
 class _More:
-    """How much more of the same there was, and for how many ticks it was only counted."""
+    """The repetitions counted since the last log line, and the ticks since then."""
 
     count: int = 0
     ticks: int = 0
 
 
 class Reporter:
-    """One per store; all of it is called on the loop.
+    """The reporter of one store; all methods are called on its loop.
 
     Attributes:
-        listeners: who hears of events.
+        listeners: the listeners of its events.
     """
 
     def __init__(self, path: str) -> None:
-        """Report of the store at `path`."""
+        """Report for the store at `path`."""
         self.listeners: Listeners = Listeners()
         self._path = path
         self._more: dict[tuple[logging.Logger, str, str | None, str | None], _More] = {}
 
-    # --- what everything is told with
+    # --- logs and events
 
     def note(
         self, logger: logging.Logger, text: str, topic: str | None = None, channel: str | None = None,
         **extra: object,
     ) -> None:  # fmt: skip
-        """Log one line at INFO: something was done that was asked for."""
+        """Log one line at INFO, of something done on request."""
         logger.info("%s", text, extra=self._extra(topic, channel, extra))
 
     def warn(
@@ -66,7 +66,7 @@ class Reporter:
         logger.warning("%s", text, extra=self._extra(topic, channel, extra))
 
     def tell(self, event: Event) -> None:
-        """Hand an event to who listens; it is not logged."""
+        """Pass an event to the listeners; it is not logged."""
         if self.listeners:
             self.listeners.add(event)
 
@@ -74,7 +74,7 @@ class Reporter:
         return {"store": self._path, "topic": topic, "channel": channel, **more}
 
     def _first(self, logger: logging.Logger, what: str, topic: str | None, channel: str | None, count: int = 1) -> bool:
-        """Return whether this is the first of its kind and is to be logged; what comes soon after `tick` sums up."""
+        """Return whether this is the first of its kind, to be logged; repetitions are counted for `tick`."""
         more = self._more.get((logger, what, topic, channel))
         if more is None:
             self._more[logger, what, topic, channel] = _More()
@@ -83,13 +83,13 @@ class Reporter:
         return False
 
     def place(self, topic: str | None, channel: str | None) -> str:
-        """Return a topic or channel, or the store, as texts call it."""
+        """Return the name of a topic, channel or store in texts."""
         if topic is None:
             return self._path
         return f"topic {topic!r}" if channel is None else f"channel {channel!r} of topic {topic!r}"
 
     def tick(self) -> None:
-        """About a second went by: say how much more there was of what was only counted."""
+        """Log how many repetitions were counted; called about once a second."""
         for (logger, what, topic, channel), more in list(self._more.items()):
             more.ticks += 1
             if more.ticks < _QUIET:
@@ -104,7 +104,7 @@ class Reporter:
         self.warn(logger, f"{self.place(topic, channel)}: {count:,} more {what}", topic, channel, count=count)
 
     def end(self) -> None:
-        """The store is closed: what was only counted is said."""
+        """Log the counted repetitions, as the store is closed."""
         for (logger, what, topic, channel), more in self._more.items():
             if more.count:
                 self._say_more(logger, what, topic, channel, more.count)
@@ -114,7 +114,7 @@ class Reporter:
     # --- the store
 
     def opened(self, seconds: float, topics: Mapping[str, OpenedTopic], damages: Sequence[Damage] = ()) -> None:
-        """The store is open; what was found wrong is told, in the store's own files too, and what was recovered."""
+        """Report that the store is open, with the damages found, in its own files too, and what was recovered."""
         for damage in damages:
             self._store_damaged(damage)
         for name, topic in topics.items():
@@ -143,74 +143,74 @@ class Reporter:
         self.listeners.opened()
 
     def _store_damaged(self, damage: Damage) -> None:
-        """As `damaged`, of a file that is no topic's."""
+        """Report damage, as `damaged` does, to a file that belongs to no topic."""
         text = f"{damage.path} at byte {damage.position}: {damage.reason}"
         self.warn(STORE, f"the store is damaged: {text}", path=damage.path)
         self.tell(Event("damage", text=text))
 
     def failed(self, error: Exception) -> None:
-        """The store has stopped."""
+        """Report that the store has stopped."""
         cause = error.__cause__ or error
         STORE.error("%s has failed: %s", self._path, error, exc_info=cause, extra=self._extra(None, None, {}))
         self.tell(Event("failed", text=str(error)))
 
     def lagging(self, seconds: float) -> None:
-        """The event loop did not get round to a timer for so long: something on it does not let others go on."""
+        """Report that the event loop was late for a timer: something on it does not give way."""
         if self._first(STORE, "times the event loop was held up", None, None):
             text = f"the event loop was held up for {seconds:.1f} s by something that ran without awaiting anything"
             self.warn(STORE, text, seconds=seconds)
 
     def slow_sync(self, topic: str | None, seconds: float, *, under_way: bool) -> None:
-        """The disk takes long: it does so for all topics alike, and one of them is named."""
+        """Report a slow sync. A slow disk affects all topics alike; one of them is named."""
         if self._first(STORE, "slow syncs", None, None):
             took = f"{'is under way for' if under_way else 'took'} {seconds:.1f} s"
             self.warn(STORE, f"{self.place(topic, None)}: a sync {took}; the disk is slow", topic, seconds=seconds)
 
     def disk_full(self, topic: str, error: Exception) -> None:
-        """A write was refused for want of space, the first since one succeeded."""
+        """Report a write refused for lack of space, the first since one succeeded."""
         self.warn(TOPIC, f"topic {topic!r}: the disk is full: {error}", topic)
 
     def alarm(self, topic: str | None, channel: str | None, text: str) -> None:
-        """A threshold is reached that was to be watched."""
+        """Report that a watched value has reached its threshold."""
         self.warn(STORE, f"{self.place(topic, channel)}: {text}", topic, channel)
         self.tell(Event("alarm", topic, channel, text=text))
 
     def cleared(self, topic: str | None, channel: str | None, text: str) -> None:
-        """The value is well away from it again."""
+        """Report that the value is well away from its threshold again."""
         self.note(STORE, f"{self.place(topic, channel)}: cleared: {text}", topic, channel)
         self.tell(Event("cleared", topic, channel, text=text))
 
     # --- topics
 
     def damaged(self, topic: str, damage: Damage) -> None:
-        """Stored bytes cannot be read, and were quarantined."""
+        """Report stored bytes that cannot be read, and were quarantined."""
         offset = damage.first if damage.stop > damage.first else None
         text = f"{damage.path} at byte {damage.position}: {damage.reason}"
         self.warn(TOPIC, f"topic {topic!r} is damaged: {text}", topic, offset=offset, path=damage.path)
         self.tell(Event("damage", topic, None, offset, text))
 
     def recovered(self, topic: str, cut_bytes: int) -> None:
-        """What a write had left unfinished was cut off at opening."""
+        """Report an unfinished write that was truncated at opening."""
         text = f"{cut_bytes:,} bytes of an unfinished write were cut off; nothing of it was promised"
         self.note(TOPIC, f"topic {topic!r}: {text}", topic, bytes=cut_bytes)
         self.tell(Event("recovered", topic, text=text))
 
     def topic_deleted(self, topic: str) -> None:
-        """A topic is gone."""
+        """Report that a topic was deleted."""
         self.note(TOPIC, f"topic {topic!r} was deleted", topic)
 
     def channel_made(self, topic: str, channel: str, floor: int) -> None:
-        """A channel was made."""
+        """Report that a channel was created."""
         self.note(TOPIC, f"topic {topic!r}: channel {channel!r} was made; it begins at {floor:,}", topic, channel)
 
     def channel_deleted(self, topic: str, channel: str) -> None:
-        """A channel is gone."""
+        """Report that a channel was deleted."""
         self.note(TOPIC, f"topic {topic!r}: channel {channel!r} was deleted", topic, channel)
 
     # --- deliveries
 
     def timed_out(self, topic: str, channel: str, offsets: Sequence[int]) -> None:
-        """Messages were in flight for too long, and are ready again."""
+        """Report messages whose time in flight was over, and that are ready again."""
         number, first = len(offsets), offsets[0]
         if self._first(DELIVERY, "timed out", topic, channel, number):
             text = f"{self.place(topic, channel)}: {number:,} timed out, the first is message {first}"
@@ -220,7 +220,7 @@ class Reporter:
                 self.listeners.add(Event("timeout", topic, channel, offset, "in flight for too long; ready again"))
 
     def dead(self, topic: str, channel: str, offset: int, attempts: int, reason: str, *, target: str | None) -> None:
-        """A message was given up: it is in the dead-letter topic `target`, or gone for good where there is none."""
+        """Report a message that was given up: it is in the dead-letter topic `target`, or dropped for good if None."""
         new = self._first(DELIVERY, "dead", topic, channel)
         if not new and not self.listeners:
             return
@@ -231,7 +231,7 @@ class Reporter:
         self.tell(Event("dead", topic, channel, offset, f"{reason}; {fate}"))
 
     def dropped(self, topic: str, channel: str | None, count: int, why: str, offset: int | None = None) -> None:
-        """Messages were given up that nobody had acked; the first of them may be known."""
+        """Report messages dropped without an ack; the first offset may be known."""
         new = self._first(TOPIC, "dropped", topic, channel, count)
         if new:
             text = f"{self.place(topic, channel)}: {_counted(count, 'message')} dropped: {why}"
@@ -240,7 +240,7 @@ class Reporter:
             self.listeners.add(Event("dropped", topic, channel, offset, f"{_counted(count, 'message')}: {why}"))
 
     def lost(self, topic: str, channel: str, count: int, offset: int) -> None:
-        """A channel came to messages that cannot be read: their bytes are damaged."""
+        """Report that a channel has reached messages that cannot be read: their bytes are damaged."""
         text = (
             f"{_counted(count, 'message')} cannot be read, the first is {offset}: the file is damaged; see aiodq verify"
         )

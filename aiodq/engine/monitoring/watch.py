@@ -1,4 +1,4 @@
-"""Looks about once a second at what nobody would come to tell: the disk, the loop, a sync that does not end."""
+"""The watch: checks about once a second the disk space, the event loop, and syncs that do not end."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _INTERVAL: Final = 1.0
 
 
 class Watch:
-    """One per store."""
+    """The watch of one store."""
 
     def __init__(
         self, fs: FileSystem, path: str, threads: WorkerThreads, metrics: StoreMetrics, reporter: Reporter
     ) -> None:
-        """Look after the store at `path`; `run` does it."""
+        """Watch the store at `path`; `run` does the work."""
         self._fs = fs
         self._path = path
         self._threads = threads
@@ -33,7 +33,7 @@ class Watch:
         self._sampling = False
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             self._sample()
@@ -44,7 +44,7 @@ class Watch:
             self._reporter.tick()
 
     def _sample(self) -> None:
-        """Have the free space looked up in a thread. A disk that hangs holds up one look, and not this task."""
+        """Look up the free space in a thread. A disk that hangs blocks one lookup, but not this task."""
         if not self._sampling:
             self._sampling = True
             self._threads.start(lambda: free_space(self._fs, self._path), self._sampled)

@@ -1,1 +1,1 @@
-"""A running store looked at: its figures, its health, its alarms, and what other processes are shown of it."""
+"""Statistics of a running store: figures, health, alarms, and the figures published to other processes."""

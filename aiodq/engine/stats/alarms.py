@@ -1,4 +1,4 @@
-"""Alarms: values that were to be watched, raised at their thresholds and cleared well away from them."""
+"""Alarms: raised when a value reaches its threshold, and cleared once it is well away from it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["Thresholds"]
 
 _INTERVAL_NS: Final = 1_000_000_000
 _AT_ONCE: Final = 200
-"""Channels that are looked at before others get their turn."""
+"""Channels checked before others get their turn."""
 
 _BACK: Final = 0.8
-"""A value has to fall below this share of its threshold for an alarm to be cleared, free space to rise likewise."""
+"""A value has to fall below this share of its threshold to clear an alarm; free space has to rise likewise."""
 
 
 class _Key(NamedTuple):
-    """One threshold of one alarm, at one place."""
+    """One threshold of one alarm, for one topic or channel."""
 
     number: int
     what: str
@@ -40,12 +40,12 @@ class _Key(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """What a threshold is held against.
+    """A value compared with its threshold.
 
     Attributes:
-        key: where.
-        reached: it is at its threshold, or beyond.
-        well: it is well away from it.
+        key: the threshold, and where it applies.
+        reached: whether the value is at its threshold, or beyond.
+        well: whether it is well away from it.
         text: the value and its threshold, in words.
     """
 
@@ -56,7 +56,7 @@ class _Value(NamedTuple):
 
 
 class Thresholds:
-    """One per store."""
+    """The alarms of one store."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Thresholds:
         metrics: StoreMetrics,
         reporter: Reporter,
     ) -> None:
-        """Watch these; `run` does it."""
+        """Watch these alarms; `run` does the work."""
         self._alarms = alarms
         self._topics = topics
         self._clock = clock
@@ -76,11 +76,11 @@ class Thresholds:
 
     @property
     def reasons(self) -> list[str]:
-        """The alarms that are raised, in words."""
+        """The raised alarms, in words."""
         return list(self._raised.values())
 
     async def run(self) -> None:
-        """Look about once a second of the store's clock, until cancelled."""
+        """Check about once a second of the store's clock, until cancelled."""
         due = asyncio.Event()
 
         def ring() -> None:

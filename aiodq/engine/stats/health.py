@@ -1,4 +1,4 @@
-"""Whether a store is well."""
+"""The health of a store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["health"]
 
 
 class ObservedStore(Protocol):
-    """What is looked at: `aiodq.engine.store_engine.StoreEngine` has it."""
+    """What health needs of a store: `aiodq.engine.store_engine.StoreEngine` has it."""
 
     clock: Clock
     metrics: StoreMetrics
@@ -38,7 +38,7 @@ class ObservedStore(Protocol):
 
 
 def health(store_engine: ObservedStore) -> Health:
-    """Return how a store is now, from what is in memory."""
+    """Return the current health of a store, from what is in memory."""
     now_ns = store_engine.clock.now_ns()
     found = [one for engine in store_engine.topics.values() for one in backlogs(engine, now_ns)]
     reasons = tuple(_reasons(store_engine))

@@ -1,4 +1,4 @@
-"""What a channel that is being made will have before it, as far as that is in memory: its counts are right at once."""
+"""A preview of the state of a channel being created, from what is in memory, so that its counts are right at once."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 __all__ = ["state_of"]
 
 _MOST: Final = 10_000
-"""So many messages that another channel has deferred are gone through at most, as the event loop waits meanwhile."""
+"""The most deferred messages of another channel to go through, as the event loop waits meanwhile."""
 
 
 def state_of(engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> ChannelState | None:
-    """Return a channel's state; of one that is being made, one to look at, which nothing else knows of.
+    """Return a channel's state; if it is being created, a preview that nothing else knows of.
 
-    Nothing is delivered by the latter, so that nothing is settled in a channel that a power cut may leave unmade.
+    Nothing is delivered from a preview, so that nothing is settled in a channel that a power cut may undo.
     """
     if channel_engine.state is not None or channel_engine.preview is None or channel_engine.error is not None:
         return channel_engine.state
-    begin = max(channel_engine.preview, engine.log.begin)  # retention may have passed where it was to begin
+    begin = max(channel_engine.preview, engine.log.begin)  # retention may have passed the offset where it was to begin
     state = ChannelState(begin, engine.visible, channel_engine.options.max_in_flight)
     if state.depth:
         for offset, due in _dues(engine, channel_engine, begin):
@@ -34,7 +34,7 @@ def state_of(engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> Channel
 
 
 def _dues(engine: TopicEngine, channel_engine: ChannelEngine[Any], begin: int) -> Iterator[tuple[int, int]]:
-    """Yield what was put with a delay, and when it is due, from the log's tail and from what other channels know."""
+    """Yield the delayed messages and when they are due, from the log's tail and from what other channels know."""
     wall, now = channel_engine.times()
     for batch in engine.tail.since(begin):
         for offset, due in enumerate(batch.columns.dues or (), batch.first):
@@ -43,5 +43,5 @@ def _dues(engine: TopicEngine, channel_engine: ChannelEngine[Any], begin: int) -
     for other in list(engine.channel_engines.values()):
         state = other.state
         if state is not None and len(state.deferred) <= _MOST:
-            # One that was delivered before was deferred for that channel alone.
+            # A message that was delivered before was deferred for that channel alone.
             yield from ((offset, due) for offset, due in state.deferred if not state.attempts(offset))

@@ -1,4 +1,4 @@
-"""Shows to other processes what only the owner of a store knows."""
+"""The stats publisher: gives other processes the figures that only the owner of a store knows."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ __all__ = ["StatsPublisher"]
 
 _INTERVAL: Final = 1.0
 _SHARE: Final = 50
-"""Looking at all channels takes at most this fraction of the loop's time."""
+"""Collecting the figures of all channels takes at most this fraction of the loop's time, as 1 in so many."""
 
 _AT_ONCE: Final = 200
-"""Channels that are looked at before others get their turn."""
+"""Channels read before others get their turn."""
 
 
 class StatsPublisher:
-    """One per store."""
+    """The stats publisher of one store."""
 
     def __init__(
         self, fs: FileSystem, path: str, topics: Mapping[str, TopicEngine], threads: WorkerThreads, clock: Clock
     ) -> None:
-        """Show the figures of these topics in the store at `path`; `run` does it."""
+        """Publish the figures of these topics in the store at `path`; `run` does the work."""
         self._fs = fs
         self._path = path
         self._topics = topics
@@ -46,7 +46,7 @@ class StatsPublisher:
         self._there = False
 
     async def run(self) -> None:
-        """Look about once a second, and show what has changed."""
+        """Collect the figures about once a second, and publish them if they have changed."""
         pause = _INTERVAL
         while True:
             await asyncio.sleep(pause)
@@ -54,19 +54,19 @@ class StatsPublisher:
             pause = max(_INTERVAL, _SHARE * taken)
             if figures != self._shown:
                 self._there = True
-                # On a full or failing disk the last figures stand, and the next look tries again.
+                # On a full or failing disk the last figures stand, and the next round tries again.
                 with suppress(OSError, AiodqError, QueueShutDown):
                     await self._threads.call(write_figures, self._fs, self._path, figures)
                     self._shown = figures
 
     def end(self) -> None:
-        """Show nothing any more. Blocking."""
+        """Withdraw the figures. Blocking."""
         if self._there:
             with suppress(OSError):  # readers see that the owner is gone
                 remove_figures(self._fs, self._path)
 
     async def _look(self) -> tuple[Figures, float]:
-        """Return the figures, and the seconds of the loop's time that this took."""
+        """Return the figures, and the seconds of the loop's time that collecting them took."""
         found: dict[str, dict[str, ChannelFigures]] = {}
         taken, began = 0.0, self._clock.monotonic()
         for number, (topic, channel_engine) in enumerate(self._channels(), 1):
@@ -80,14 +80,14 @@ class StatsPublisher:
         return found, taken + self._clock.monotonic() - began
 
     def _channels(self) -> Iterator[tuple[str, ChannelEngine[Any]]]:
-        """Yield all channels, each with its topic's name; they may become others meanwhile."""
+        """Yield all channels, each with its topic's name; the set of them may change meanwhile."""
         for name, engine in list(self._topics.items()):
             for channel_engine in list(engine.channel_engines.values()):
                 yield name, channel_engine
 
 
 def _figures(channel_engine: ChannelEngine[Any]) -> ChannelFigures | None:
-    """Return what is shown of a channel; None while nothing is known of it."""
+    """Return the published figures of a channel; None if it has no state yet."""
     state = channel_engine.state
     if state is None:
         return None

@@ -1,4 +1,4 @@
-"""A topic and a channel in numbers."""
+"""The statistics of a topic and of a channel."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["BacklogFigures", "backlogs", "channel_standing", "channel_stats", "t
 
 
 class BacklogFigures(NamedTuple):
-    """What a channel has before it, or a topic that has none.
+    """The backlog of a channel, or of a topic without channels.
 
     Attributes:
-        channel: its name, or None.
-        depth: messages.
-        oldest_age: seconds since the oldest of them was put, or None where there is none.
+        channel: the channel's name, or None.
+        depth: the number of messages.
+        oldest_age: seconds since the oldest of them was put, or None if there is none.
     """
 
     channel: str | None
@@ -33,7 +33,7 @@ class BacklogFigures(NamedTuple):
 
 
 def backlogs(engine: TopicEngine, now_ns: int) -> Iterator[BacklogFigures]:
-    """Yield what each channel of a topic has before it; of a topic without channels, all it holds counts."""
+    """Yield the backlog of each channel of a topic; without channels, everything the topic holds counts."""
     for channel_engine in list(engine.channel_engines.values()):
         state = channel_engine.state
         if state is not None:
@@ -50,7 +50,7 @@ def _age(put_ns: int | None, now_ns: int) -> float | None:
 
 
 def topic_stats(engine: TopicEngine) -> TopicStats:
-    """Return a topic's numbers."""
+    """Return a topic's statistics."""
     log = engine.log
     return TopicStats(
         engine.name,
@@ -83,7 +83,7 @@ def _damages(engine: TopicEngine) -> int:
 
 
 def channel_standing(channel_engine: ChannelEngine[Any]) -> str:
-    """Return what may be done with a channel of a topic that is open, in a word, for those who look at it."""
+    """Return a channel's state in a word, for status displays; its topic is open."""
     if channel_engine.error is not None:
         return "deleted"
     if channel_engine.paused:
@@ -112,7 +112,7 @@ def _failed(engine: TopicEngine) -> str | None:
 
 
 def channel_stats(engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> ChannelStats:
-    """Return a channel's numbers; zeros where nothing is known of it yet."""
+    """Return a channel's statistics; zeros if it has no state yet."""
     state = state_of(engine, channel_engine) or ChannelState(0, 0, 1)
     counters = state.counters
     return ChannelStats(
