@@ -29,6 +29,6 @@ class CrashSuspects:
         return True
 
     def acquit(self, message: object) -> None:
-        """Let the next message in: this one was processed, successfully or not, and the process is still there."""
+        """Clear a message that was processed, successfully or not, without ending the process."""
         if self._message is message:
             self._message = None

@@ -88,7 +88,7 @@ class ChannelEngineHost(Protocol):
 
     @property
     def expirations(self) -> _Expirations:
-        """The reporter of expired messages."""
+        """The expirations of the topic's messages."""
         ...
 
     @property

@@ -205,7 +205,7 @@ class EffectiveOptions:
             self._engine.put_buffer.freed(anyhow=True)
 
     def created(self) -> None:
-        """Compare with the files just created, by the options effective when that began, or already there."""
+        """Apply the stored options if none were named, as the topic has files now, and compare."""
         if self.named is None:
             options = holding(None, self._stored(), self._host.given)
             self._engine.configure(self._shaped(options), LogOptions.of(options))

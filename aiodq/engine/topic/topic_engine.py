@@ -511,7 +511,7 @@ class TopicEngine:
                 self._handle(asked.popleft())
             if not self.stopped:
                 self._advance()
-                # Under "always" no put is written at once while others wait: look once they are told.
+                # Under "always" no put is written at once while others wait: the last look stands until they are told.
                 if not (self._durably and self.group_commit.ready and self.put_buffer.pending):
                     self.group_commit.look()
         finally:
