@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from aiodq.engine.channel.dead_letters import HEADERS
 from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.put_batch import Draft
+from aiodq.errors import InvalidOptionError
 from aiodq.handlers import chooses
 from aiodq.message import message_of
 from aiodq.transaction import Transaction
@@ -25,19 +26,42 @@ AT_ONCE: Final = 100
 """Letters that go back in one transaction."""
 
 _TOPIC, _CHANNEL = HEADERS[:2]
+_DEFAULT: Final = "default"
 
 
-def letters_channel(topic: Topic) -> Channel:
-    """Return the channel whose letters go back: the only one of the topic, or `default`."""
+async def letters_channel(topic: Topic) -> Channel | None:
+    """Return the channel whose letters go back: the only one of the topic, or `default`.
+
+    Only a topic that has letters and no channel at all is given one. None for a topic without either.
+
+    Raises:
+        InvalidOptionError: the topic has several channels, none of which is `default`.
+        StorageError: a letter could not be read.
+    """
     names = topic.channels()
-    return topic.channel(names[0] if len(names) == 1 else "default")
+    if len(names) == 1:
+        return topic.channel(names[0])
+    if names and _DEFAULT not in names:
+        raise InvalidOptionError(
+            f"topic {topic.name!r} has the channels {', '.join(sorted(names))} and none called {_DEFAULT!r}: the "
+            f"letters of a dead-letter topic are taken from its only channel, or from {_DEFAULT!r}; is it one?"
+        )
+    if not names:
+        async for letter in topic.scan():
+            if _CHANNEL in letter.headers:
+                break
+        else:
+            return None
+    return topic.channel(_DEFAULT)
 
 
 async def requeue_letters(
     store_engine: StoreEngine, topic: Topic, where: Callable[[Message], bool] | None, limit: int | None
 ) -> int:
     """See `Store.requeue_dead`."""
-    channel = letters_channel(topic)
+    channel = await letters_channel(topic)
+    if channel is None:
+        return 0
     await topic.settle_in()
     office = _Office(store_engine, channel)
     moved = 0
@@ -60,10 +84,12 @@ async def waiting_letters(
 
     None there: there are no more.
     """
-    channel = letters_channel(topic)
+    channel = await letters_channel(topic)
+    found: list[int] = []
+    if channel is None:
+        return found, None
     await topic.settle_in()
     office = _Office(store_engine, channel)
-    found: list[int] = []
     async for letter in topic.scan(max(first, channel.stats().floor)):
         if office.may_return(letter):
             found.append(letter.offset)
@@ -74,7 +100,10 @@ async def waiting_letters(
 
 async def requeue_these(store_engine: StoreEngine, topic: Topic, offsets: Iterable[int]) -> int:
     """Put these letters back in one transaction, those that may still go back; return how many."""
-    office = _Office(store_engine, letters_channel(topic))
+    channel = await letters_channel(topic)
+    if channel is None:
+        return 0
+    office = _Office(store_engine, channel)
     await topic.settle_in()
     letters: list[Message] = []
     for offset in offsets:

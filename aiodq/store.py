@@ -147,15 +147,16 @@ class Store(AsyncBlock):
 
         Args:
             topic: the dead-letter topic's name. Its only channel is meant, or else `default`. One that is not there
-                has no letters, and is not made.
+                has no letters, and is not made; nor is a channel of one that has no letters.
             where: called with each letter; only those go back for which it is true. `message.headers` has the reason. A
                 plain function: what is to be awaited is refused.
             limit: how many at most; None for all.
 
         Raises:
             InvalidNameError: no topic's name.
-            InvalidOptionError: `limit` is of no use, or `where` cannot tell which letters go back; a `TypeError` too
-                where one is of another type. Earlier transactions stand where `where` returned what is to be awaited.
+            InvalidOptionError: `limit` is of no use, the topic has several channels and no `default`, or `where` cannot
+                tell which letters go back; a `TypeError` too where one is of another type. Earlier transactions stand
+                where `where` returned what is to be awaited.
             QueueShutDown: the store is closed.
             QueueFull: a topic's bound is reached and its policy is `"reject"`. Earlier transactions stand.
             WrongContextError: inside a transaction's block: this has its own.

@@ -189,8 +189,8 @@ def requeue_dead(
     async def go() -> int:
         async with open_store(store) as opened:
             moved = await opened.requeue_dead(topic, limit=number)
-            letters = letters_channel(opened.topic(topic))
-            stayed = 0 if moved == number else (await figures_of(opened, letters)).ready
+            letters = None if moved == number else await letters_channel(opened.topic(topic))
+            stayed = 0 if letters is None else (await figures_of(opened, letters)).ready
         if json:
             print_json({"topic": topic, "requeued": moved, "stayed": stayed}, indent=None)
             return DONE

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import App, Parameter, validators
 from rich.console import Console
@@ -18,6 +19,7 @@ from rich.table import Table
 from aiodq.cli.exits import DONE, WRONG, CommandError, complain
 from aiodq.cli.show import counted, human_bytes, print_json, rate, stdout
 from aiodq.errors import MissingExtraError
+from aiodq.storage.io.lock import LOCK_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,11 +60,16 @@ def _check(stores: str, topics: list[str] | None = None) -> None:
     _pipelines().check_stores(stores, topics)
 
 
+_CONDITION: Final = re.compile(r"\[[A-Z][A-Z_.]{5,}\].*")
+"""How Spark names what went wrong: `[PATH_NOT_FOUND] …`."""
+
+
 @contextmanager
 def _session(
     master: str, conf: list[str] | None, what: str, *, verbose: bool
 ) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
     """Run Spark for a job; on a terminal, say how far it has come."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra, untyped
     from pyspark.errors import PySparkException  # noqa: PLC0415 - likewise
     from pyspark.logger import PySparkLogger  # noqa: PLC0415 - likewise
 
@@ -95,7 +102,7 @@ def _session(
         finally:
             over.set()
             watcher.join()
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise CommandError(_cause(error), WRONG) from error
     finally:
         status.stop()
@@ -143,9 +150,14 @@ def _watch(session: SparkSession, over: threading.Event, tell: Callable[[str], N
 
 
 def _cause(error: Exception) -> str:
-    """Return what went wrong in a few words, out of Spark's many: the last error of this side, or the first line."""
+    """Return what went wrong in a few words, out of Spark's many: the last error of this side, or the first line.
+
+    Java's own errors begin with where they were noticed; what Spark says of them has the name of a condition.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("aiodq.errors.")]
+    named = [found[0] for line in lines if (found := _CONDITION.search(line))]
+    lines = named or lines
     return own[-1].removeprefix("aiodq.errors.") if own else lines[0] if lines else type(error).__name__
 
 
@@ -184,6 +196,8 @@ def archive(  # noqa: PLR0913 - what there is to say
     """
     wanted = {"topics": topic, "once": once, "every": every, "checkpoint": checkpoint, "hold": hold, "lossy": lossy}
     _check(store, topic)
+    if os.path.lexists(os.path.join(target, LOCK_NAME)):
+        raise CommandError(f"{target} is a store: name a directory of its own for the files of the archive")
     if segments:
         if lossy or checkpoint is not None:
             raise CommandError("--segments knows by its manifests what it has shipped, and leaves nothing out")
@@ -248,6 +262,8 @@ def replay(  # noqa: PLR0913 - likewise
     wanted = {"into": into, "topics": topic, "tags": tag, "since": since, "until": until, "first": first, "stop": stop}
     if not os.path.isdir(source):
         raise CommandError(f"there is no directory {source}: replay reads what aiodq spark archive wrote")
+    if os.path.lexists(os.path.join(source, LOCK_NAME)):
+        raise CommandError(f"{source} is a store: replay reads what aiodq spark archive wrote")
     with _session(master, conf, "replay", verbose=verbose) as (session, _):
         done = _pipelines().replay(session, source, store, txn_id=txn_id, **wanted)
     if done.repeated:

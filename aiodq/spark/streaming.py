@@ -227,6 +227,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             InvalidOptionError: they do not.
         """
+        if not isinstance(start, dict) or start.get("v") not in {_ONE, _SEVERAL}:
+            raise InvalidOptionError(
+                f"the checkpoint is another source's: it says {start!r:.80} of where to go on; name a new checkpoint"
+            )
         if start["v"] != self._version:
             begun = "one store" if start["v"] == _ONE else "several stores"
             raise InvalidOptionError(

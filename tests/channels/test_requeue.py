@@ -219,3 +219,30 @@ async def test_nobody_else_puts_a_message_for_one_channel_alone(store: aiodq.Sto
             tx.put("jobs", b"x", headers=headers)
     await jobs.put(b"x", headers={"aiodq-topic": "of a letter that somebody hands on"})
     assert ready(jobs) == [b"x"]
+
+
+async def test_a_topic_of_something_else_is_left_as_it_is(machine: Machine) -> None:
+    """One named by mistake is given no channel that would hold its segments back for ever."""
+    async with machine.store() as store:
+        await store.topic("plain").put(b"x")
+        assert await store.requeue_dead("plain") == 0
+        assert store.topic("plain").channels() == []
+        topic = store.topic("jobs")
+        for name in ("a", "b"):
+            topic.channel(name)
+        await topic.settle_in()
+        with pytest.raises(aiodq.InvalidOptionError, match="the channels a, b and none called 'default'"):
+            await store.requeue_dead("jobs")
+        assert sorted(topic.channels()) == ["a", "b"]
+
+
+async def test_letters_that_nobody_has_read_yet_go_back(machine: Machine) -> None:
+    async with machine.store() as store:
+        topic = store.topic("jobs")
+        work = topic.channel("work", DYING)
+        await topic.put(b"a")
+        await (await soon(work.get())).reject("bad luck")
+        await until(lambda: "dead" in store.topics())
+        assert store.topic("dead").channels() == []
+        assert await store.requeue_dead("dead") == 1
+        assert (await soon(work.get())).body == b"a"

@@ -119,6 +119,8 @@ def test_mistakes_are_told_in_a_line(store: Path, wrong: list[str], complaint: s
         (["audit", "{store}", "--topic", "unknown"], "there is no topic 'unknown'"),
         (["compact", "{store}", "unknown", "latest"], "there is no topic 'unknown'"),
         (["replay", "{store}/none", "{store}"], "there is no directory"),
+        (["replay", "{store}", "{store}2"], "is a store: replay reads"),
+        (["archive", "{store}", "{store}", "--once"], "is a store: name a directory of its own"),
     ],
 )
 def test_no_java_is_started_for_what_is_not_there(

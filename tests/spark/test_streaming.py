@@ -381,6 +381,13 @@ async def test_a_query_of_one_store_does_not_go_on_with_several(tmp_path: Path) 
             other.partitions(start, start)
 
 
+@pytest.mark.parametrize("said", [3, {"v": 9, "topics": {}}, {"offset": 3}])
+async def test_the_checkpoint_of_another_source_is_refused(tmp_path: Path, said: Any) -> None:
+    await fill(tmp_path / "a", rounds=1)
+    with pytest.raises(aiodq.InvalidOptionError, match="the checkpoint is another source's"):
+        reader_of(tmp_path / "a").latestOffset(said, ReadAllAvailable())
+
+
 @pytest_spark
 def test_a_query_that_is_stopped_and_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     path, target = tmp_path / "store", str(tmp_path / "out")
