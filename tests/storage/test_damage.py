@@ -516,7 +516,7 @@ def test_nothing_is_cut_when_it_cannot_be_set_aside(tmp_path: Path) -> None:
 # --- what is counted and said
 
 
-@pytest.mark.parametrize("name", ["channels/one/checkpoint", "channels/two/journal", "watermark", "topic.json"])
+@pytest.mark.parametrize("name", ["channels/one/checkpoint", "channels/two/journal", "topic.json"])
 async def test_damage_to_what_is_kept_beside_the_messages_is_counted_and_said(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -139,10 +139,9 @@ class TopicLog:
         if self._slots.values != (0, 0):
             return
         data = read_file(self.fs, self._slots.path, SLOT_FILE_BYTES) or b""
-        for severity, at, reason in check_slots(data):
-            if severity == "damage":
-                quarantine(self.fs, self._slots.path, 0, len(data))
-                self.damages.append(Damage(self._slots.path, at, len(data), reason))
+        # A power cut may leave it so, whose writes are not synced: nothing was promised in it, and nothing is counted.
+        if any(severity == "damage" for severity, _, _ in check_slots(data)):
+            quarantine(self.fs, self._slots.path, 0, len(data))
 
     def _promised(self) -> int:
         """Return the noted watermark, unless it is another topic's or junk: then it is quarantined."""
