@@ -69,7 +69,7 @@ def _session(
     master: str, conf: list[str] | None, what: str, *, verbose: bool
 ) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
     """Run Spark for a job; on a terminal, say how far it has come."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra, untyped
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra without types
     from pyspark.errors import PySparkException  # noqa: PLC0415 - likewise
     from pyspark.logger import PySparkLogger  # noqa: PLC0415 - likewise
 
