@@ -439,11 +439,11 @@ def message_of(run: MessageLease, index: int, body: bytes, store_ref: object = N
 def messages_of(run: MessageLease, first: int, bodies: Sequence[bytes], store_ref: object) -> list[Message]:
     """Return the messages from a place of a lease on that have these bodies."""
     # A loop for all of them, where `message_of` would be a call for each.
-    messages = [Message() for _ in bodies]
-    index = first
-    for message, body in zip(messages, bodies, strict=True):
+    messages: list[Message] = []
+    for index, body in enumerate(bodies, first):
+        message = Message()
         message._run, message._index, message.body, message._store_ref = run, index, body, store_ref  # noqa: SLF001
-        index += 1
+        messages.append(message)
     return messages
 
 
