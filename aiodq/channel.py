@@ -131,12 +131,12 @@ class Channel(AsyncIteration):
             raise QueueEmpty(named if self._channel_engine.state is None else "nothing may be delivered now")
         return self._handed(message)
 
-    def _take_now(self, *, thorough: bool = True) -> Message | None:
+    def _take_now(self, *, cold: bool = True, thorough: bool = True) -> Message | None:
         channel_engine = self._channel_engine
-        message: Message | None = channel_engine.take(self._store_ref, cold=True, thorough=thorough)
+        message: Message | None = channel_engine.take(self._store_ref, cold=cold, thorough=thorough)
         if message is None and self._engine.pending:
             self._engine.catch_up()
-            message = channel_engine.take(self._store_ref, cold=True, thorough=thorough)
+            message = channel_engine.take(self._store_ref, cold=cold, thorough=thorough)
         if message is None and channel_engine.state is None and self._made_now():
             return channel_engine.take(self._store_ref, cold=True, thorough=thorough)
         return message
@@ -188,7 +188,7 @@ class Channel(AsyncIteration):
         return messages
 
     async def _take_more(self, messages: list[Message], most: int) -> None:
-        """Take what is there, until there are so many; others have their turn whenever that is very many."""
+        """Take what is there, until there are so many; others have their turn where that takes long."""
         channel_engine, taken = self._channel_engine, 0
         while len(messages) < most:
             messages += channel_engine.take_run(most - len(messages), self._store_ref)
@@ -197,10 +197,11 @@ class Channel(AsyncIteration):
             if channel_engine.turn.is_over_amid(len(messages) - taken, most):
                 await channel_engine.turn.leave()
                 taken = len(messages)
-            message = self._take_now(thorough=False)
-            if message is None:
+            message = self._take_now(cold=False, thorough=False)
+            if message is not None:
+                messages.append(message)
+            elif not await channel_engine.was_read():
                 return
-            messages.append(message)
 
     def _give_back(self, messages: list[Message]) -> None:
         for message in messages:

@@ -37,10 +37,10 @@ async def wait_in(line: list[asyncio.Future[None]]) -> None:
             line.remove(waiter)
 
 
-def release(line: list[asyncio.Future[None]]) -> None:
-    """Release all who wait in line."""
+def release(line: list[asyncio.Future[None]], error: Exception | None = None) -> None:
+    """Release all who wait in line, or raise `error` in them."""
     for waiter in line:
-        settle(waiter, None, None)
+        settle(waiter, None, error)
     line.clear()
 
 

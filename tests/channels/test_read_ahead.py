@@ -11,6 +11,8 @@ from aiodq.engine.channel.read_ahead import ReadAhead
 from aiodq.engine.reading.tail_cache import TailCache
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
+from aiodq.storage.read.frame_results import Place
+from aiodq.storage.read.log_reader import ReadResult
 
 KIB = 1024
 
@@ -27,19 +29,16 @@ KIB = 1024
 )
 def test_a_piece_holds_many_messages_but_not_too_many(size: int, on_disk: int, piece: int) -> None:
     ahead = ReadAhead(
-        TailCache(0), lambda _: unread(), lambda *_: None, unread, lost=lambda *_: None, limit=lambda: 1 << 26
+        TailCache(0), lambda *_: unread(), lambda *_: None, unread, lost=lambda *_: None, limit=lambda: 1 << 26
     )
     assert ahead.piece == 256 * KIB
     state = cast("Any", SimpleNamespace(lose=lambda *_: 0))
     body = bytes(size)
     for first in range(0, 30, 10):
         batch = Batch(first, 0, Columns([body] * 10))
-        ahead.feed(
-            state, cast("Any", SimpleNamespace(batches=[batch], next=first + 10, bytes_read=10 * on_disk)), first
-        )
+        ahead.feed(state, ReadResult(batches=[batch], next=first + 10, bytes_read=10 * on_disk), first)
     assert ahead.piece == piece
-    nothing = cast("Any", SimpleNamespace(batches=[], next=30, bytes_read=0))
-    ahead.feed(state, nothing, 30)
+    ahead.feed(state, ReadResult(next=30), 30)
     assert ahead.piece == 256 * KIB
 
 
@@ -57,7 +56,7 @@ class Log:
         self.wanted = 0
         self.lost = 0
         self.ahead = ReadAhead(
-            TailCache(0), lambda _: unread(), self.read_cached, self.want, lost=lambda *_: None, limit=lambda: 1 << 26
+            TailCache(0), lambda *_: unread(), self.read_cached, self.want, lost=lambda *_: None, limit=lambda: 1 << 26
         )
         self.state = cast(
             "Any", SimpleNamespace(lose=self.lose, fresh=lambda: self.position, log=SimpleNamespace(visible=visible))
@@ -68,14 +67,16 @@ class Log:
         self.lost += max(stop - max(start, self.position), 0)
         return 0
 
-    def result(self, offset: int) -> Any:
+    def result(self, offset: int) -> ReadResult:
         """Return what a read from an offset on finds."""
         batches = [Batch(offset, 0, Columns([b"x"] * self.found))] if self.found else []
-        return SimpleNamespace(batches=batches, next=offset + self.found, bytes_read=10)
+        end = offset + self.found
+        return ReadResult(batches=batches, next=end, bytes_read=10, place=Place("log", end, end, (0, end)))
 
-    def read_cached(self, offset: int, size: int) -> Any:
+    def read_cached(self, offset: int, size: int, place: Place | None) -> ReadResult | None:
         """Read what is in memory."""
         assert size > 0
+        assert place is None or place.offset == offset, "each read is told where the one before it ended"
         self.read.append(offset)
         return self.result(offset) if offset < self.cached else None
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from aiodq import Queue, Receipt
+    from aiodq import Message, Queue, Receipt
     from aiodq.engine.put_batch import Accepted
     from aiodq.testing import Call
 
@@ -135,6 +135,42 @@ async def test_read_under_way_holds_up_neither_the_loop_nor_another_read(tmp_pat
         with pytest.raises(asyncio.CancelledError):
             await scan
     assert descriptors_under(tmp_path) == []
+
+
+async def begun(fs: StallingReads, queue: Queue) -> asyncio.Task[list[Message]]:
+    """Begin a `get_many` of 150 messages and return it once it has some, and the read of more stands still."""
+    assert (await queue.get()).body == bytes(20_000)
+    fs.go_on.clear()
+    getting = asyncio.create_task(queue.get_many(150))
+    await until(lambda: fs.began)
+    await steps(TICKS)
+    assert not getting.done(), "what has to be read is not read on the loop"
+    assert 1 < queue.in_flight() < 150
+    return getting
+
+
+@pytest.mark.parametrize("end", ["read", "cancelled", "paused", "closed"])
+async def test_slow_read_of_more_holds_up_neither_the_loop_nor_what_was_taken(tmp_path: Path, end: str) -> None:
+    fs = StallingReads()
+    async with aiodq.open_queue(tmp_path) as queue:
+        await queue.put_many([number.to_bytes(2, "little") * 10_000 for number in range(200)])
+    async with aiodq.open_queue(tmp_path, fs=fs) as queue:
+        getting = await begun(fs, queue)
+        if end == "cancelled":
+            getting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await getting
+            assert queue.in_flight() == 1, "nothing is lost"
+            getting = asyncio.create_task(queue.get_many(150))
+        elif end == "paused":
+            queue.pause()
+        closing = asyncio.create_task(queue.aclose() if end == "closed" else asyncio.sleep(0))
+        await steps(3)
+        fs.go_on.set()
+        messages = await getting
+        assert [message.offset for message in messages] == list(range(1, 1 + len(messages)))
+        assert len(messages) == 150 if end in {"read", "cancelled"} else 0 < len(messages) < 150
+        await closing
 
 
 async def test_slow_topic_does_not_hold_up_another(tmp_path: Path) -> None:

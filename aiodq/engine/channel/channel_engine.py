@@ -234,10 +234,7 @@ class ChannelEngine(Settlement, Generic[M]):
             return False
         self.until = min(self.until, self._ends / SECOND)
         run = batch.cut(offset, offset + count)
-        self.lease = MessageLease(
-            self._host.name, run, timeout=self._timeout, channel_engine=self,
-            home=self._home,
-        )  # fmt: skip
+        self.lease = MessageLease(self._host.name, run, timeout=self._timeout, channel_engine=self, home=self._home)
         self.bodies = run.columns.bodies
         state.begin(self.lease)
         return True
@@ -382,7 +379,22 @@ class ChannelEngine(Settlement, Generic[M]):
                 # A disk that cannot be read is not asked again at once, in an endless loop.
                 self._out_of_turn.hinder(monotonic_ns(self._clock) + SECOND, MOST_LETTERS)
             self.settle_ahead()
+        release(self._readers, error)
         self.wake(everybody=error is not None)
+
+    async def was_read(self) -> bool:
+        """Wait for what is being read from the log, and return True; return False at once if nothing is.
+
+        Raises:
+            StorageError: it could not be read.
+
+        Cancellation: nothing changes.
+        """
+        if not (self.source.read_ahead.fetching or self.source.missing):
+            return False
+        await wait_in(self._readers)
+        self.turn.begin()
+        return True
 
     def pause(self, *, paused: bool | None = None) -> None:
         """Pause or resume delivery; None keeps the channel's own pause, and applies a change of the topic's."""
@@ -560,9 +572,8 @@ class ChannelEngine(Settlement, Generic[M]):
         """Fail the getters, and those that wait for the channel to be empty."""
         self.halt()
         self._wait_queue.end(error)
-        for waiter in self._joiners:
-            settle(waiter, None, error)
-        self._joiners.clear()
+        release(self._joiners, error)
+        release(self._readers, error)
 
     def refuse(self, error: Exception) -> None:
         """Fail the getters; from now on, whatever is asked of the channel raises `error`.

@@ -14,7 +14,11 @@ LONGEST_TURN: Final = 0.001
 """Seconds after which a getter that always finds a message gives way to others, even within a longer batch."""
 
 _WHOLE_BATCH: Final = 1000
-"""The messages one call takes without giving way: the call that returns first has the first messages."""
+"""The messages one call takes without giving way, unless they are large: the call that returns first has the first
+messages."""
+
+_LONGEST_BATCH: Final = 0.004
+"""Seconds after which a call gives way all the same."""
 
 _LOOK_AFTER: Final = 100
 """The messages of a longer batch after which its call checks whether to give way."""
@@ -49,7 +53,9 @@ class LoopTurn:
 
         Seldom: another getter may return the messages that follow before this call returns its own.
         """
-        return most > _WHOLE_BATCH and taken > _LOOK_AFTER and self.is_over
+        if most > _WHOLE_BATCH:
+            return taken > _LOOK_AFTER and self.is_over
+        return self._monotonic() - self.began > _LONGEST_BATCH
 
     async def leave(self) -> float:
         """Give way to others; return the time.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.reading.tail_cache import TailCache
     from aiodq.format.frame import Batch
+    from aiodq.storage.read.frame_results import Place
     from aiodq.storage.read.log_reader import ReadResult
 
 __all__ = ["ReadAhead"]
@@ -32,11 +33,12 @@ class ReadAhead:
         epoch: changes whenever what is read ahead becomes void.
         fetching: whether a read was asked for and has not come yet.
         piece: bytes of the log to read at a time.
+        place: where the last read ended.
     """
 
     def __init__(
-        self, tail: TailCache, read_now: Callable[[int], ReadResult],
-        read_cached: Callable[[int, int], ReadResult | None], want: Callable[[], None], *,
+        self, tail: TailCache, read_now: Callable[[int, Place | None], ReadResult],
+        read_cached: Callable[[int, int, Place | None], ReadResult | None], want: Callable[[], None], *,
         lost: Callable[[int, int], None], limit: Callable[[], int],
     ) -> None:  # fmt: skip
         """Start empty.
@@ -53,6 +55,7 @@ class ReadAhead:
         self.epoch: int = 0
         self.fetching: bool = False
         self.piece: int = _LEAST
+        self.place: Place | None = None
         self._tail = tail
         self._read_now = read_now
         self._read_cached = read_cached
@@ -87,7 +90,7 @@ class ReadAhead:
             if not cold:
                 self.request(state)
                 return None
-            self.feed(state, self._read_now(offset), offset)
+            self.feed(state, self._read_now(offset, self.place), offset)
         self._current = None
         return None
 
@@ -118,7 +121,7 @@ class ReadAhead:
         offset = None if self.fetching else self.fetch_offset(state)
         if offset is None:
             return False
-        result = self._read_cached(offset, min(self.piece, self.limit - self.cost))
+        result = self._read_cached(offset, min(self.piece, self.limit - self.cost), self.place)
         self._in_memory = result is not None and result.next > offset
         if result is not None:
             self.feed(state, result, offset)
@@ -146,6 +149,7 @@ class ReadAhead:
 
     def feed(self, state: ChannelState, result: ReadResult, offset: int) -> None:
         """Append what was read from `offset` on to what is in memory; offsets missing in it are lost."""
+        self.place = result.place
         self.piece = min(max(_MESSAGES * result.bytes_read // max(result.next - offset, 1), _LEAST), _MOST)
         for batch in merged(result.batches):
             self._lose(state, offset, batch.first)
@@ -163,6 +167,6 @@ class ReadAhead:
     def clear(self) -> None:
         """Forget what is in memory."""
         self.epoch += 1
-        self._current = None
+        self.place = self._current = None
         self._ahead.clear()
         self.cost = 0

@@ -10,6 +10,7 @@ import os
 import shutil
 import stat
 import sys
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -135,6 +136,22 @@ _READ: Final = os.O_RDONLY | _SAFE
 _WRITE: Final = os.O_RDWR | _SAFE
 _BUFFERS_AT_ONCE: Final = 512
 _FULL_FSYNC: Final = 51
+_KEPT: Final = 1 << 20
+"""Bytes of a thread's buffer: a channel reads as many at a time."""
+
+
+class _Buffers(threading.local):
+    """A buffer for each thread that reads from the page cache.
+
+    Memory that was freed after each read would be mapped in anew for the next, page by page: that takes longer than the
+    reading.
+    """
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_KEPT))
+
+
+_buffers: Final = _Buffers()
 
 
 class OsFile:
@@ -169,7 +186,7 @@ class OsFile:
         """
         if NOWAIT is None:
             return None
-        data = bytearray(size)
+        data = _buffers.view[:size] if size <= _KEPT else memoryview(bytearray(size))
         try:
             got = os.preadv(self.descriptor, (data,), position, NOWAIT)
         except OSError:

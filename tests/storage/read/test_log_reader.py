@@ -18,7 +18,7 @@ from aiodq.format.columns import Columns
 from aiodq.format.frame import FrameContext
 from aiodq.format.layout import BATCH_HEADER, FRAME_PREFIX, KIND_COMPACT, SEGMENT_HEADER
 from aiodq.storage.log.backlog_bytes import position_in
-from aiodq.storage.read.log_reader import LogReader, LogView
+from aiodq.storage.read.log_reader import LogReader, LogView, ReadResult
 from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.testing import WatchedFileSystem
 from tests.format.support import control_frame
@@ -146,6 +146,38 @@ def test_sequential_reading_reads_each_byte_once(topic: Path) -> None:
     sizes = sum(path.stat().st_size for path in segments(topic))
     assert fs.bytes_read < sizes * 1.1
     assert fs.calls["open"] == len(segments(topic))
+    log.close()
+
+
+def test_readers_that_take_turns_in_a_long_run_go_on_where_the_other_ended(topic: Path) -> None:
+    """None of them looks for its place from the run's beginning, or checks once more that the run is complete."""
+    log = open_log(topic)
+    bodies = [bytes([number]) * 9000 for number in range(200)]
+    put(log, bodies, atomic=True)
+    view, fs, found = log.view(), WatchedFileSystem(), []
+    readers = [LogReader(fs) for _ in range(3)]
+    result = ReadResult()
+    while result.next < log.end:
+        result = readers[result.next % 3].read(view, result.next, 64 * 1024, result.place)
+        found += [body for batch in result.batches for body in batch.columns.bodies]
+    assert found == bodies
+    assert fs.bytes_read < 2.2 * segments(topic)[0].stat().st_size, "once to check the run, and once to decode it"
+    for reader in readers:
+        reader.close()
+    log.close()
+
+
+def test_a_place_of_another_segment_or_offset_is_not_gone_by(topic: Path) -> None:
+    log, bodies = a_mixed_log(topic)
+    view = log.view()
+    reader = LogReader(WatchedFileSystem())
+    place = reader.read(view, 0, 4096).place
+    assert place is not None
+    for wrong in (place._replace(offset=place.offset + 1), place._replace(path=view.segments[-1].path)):
+        result = LogReader(WatchedFileSystem()).read(view, place.offset, 4096, wrong._replace(position=12345))
+        first = result.batches[0]
+        assert (first.first, first.columns.bodies[0]) == (place.offset, bodies[place.offset])
+    reader.close()
     log.close()
 
 
