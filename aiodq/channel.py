@@ -149,7 +149,7 @@ class Channel(AsyncIteration):
         return before_it
 
     async def get_many(self, max_items: int, *, linger: float | timedelta = 0.0) -> list[Message]:
-        """Wait for at least one message and take up to `max_items`.
+        """Wait for at least one message and take up to `max_items`: as many as are ready, also those not in memory.
 
         Args:
             max_items: at least 1.
@@ -190,13 +190,15 @@ class Channel(AsyncIteration):
     async def _take_more(self, messages: list[Message], most: int) -> None:
         """Take what is there, until there are so many; others have their turn where that takes long."""
         channel_engine, taken = self._channel_engine, 0
+        read_ahead = channel_engine.source.read_ahead
+        read = read_ahead.read_here
         while len(messages) < most:
             messages += channel_engine.take_run(most - len(messages), self._store_ref)
             if len(messages) == most:
                 return
-            if channel_engine.turn.is_over_amid(len(messages) - taken, most):
+            if channel_engine.turn.is_over_amid(len(messages) - taken, most, read_ahead.read_here - read):
                 await channel_engine.turn.leave()
-                taken = len(messages)
+                taken, read = len(messages), read_ahead.read_here
             message = self._take_now(cold=False, thorough=False)
             if message is not None:
                 messages.append(message)
@@ -338,7 +340,7 @@ class Channel(AsyncIteration):
         self._catch_up()
         if self._channel_engine.state is None:
             await self._engine.settle_in(self.name)
-        found: Message | None = self._channel_engine.peek()
+        found: Message | None = await self._channel_engine.peek()
         await asyncio.sleep(0)
         return found
 

@@ -119,6 +119,36 @@ async def test_what_takes_long_is_left_to_a_thread(path: Path, asked: list[Prefe
     assert asked
 
 
+@pytest.mark.usefixtures("cached_path")
+async def test_a_thread_reads_a_long_put_only_to_see_that_it_is_complete(
+    path: Path, asked: list[PrefetchingReader]
+) -> None:
+    bodies = [bytes([number]) * (16 << 10) for number in range(256)] * 2
+    async with queue(path) as jobs:
+        await jobs.put_many(bodies)
+    async with queue(path) as jobs:
+        assert bodies_of([await soon(jobs.get()) for _ in bodies]) == bodies
+        assert jobs.topic_stats().bytes_read < 1.2 * sum(map(len, bodies)), "each piece begins where the last one ended"
+    assert len(asked) == 1
+
+
+@pytest.mark.usefixtures("cached_path")
+async def test_others_have_their_turn_while_many_large_ones_are_taken(path: Path) -> None:
+    bodies = [bytes([number]) * (16 << 10) for number in range(250)] * 2
+    async with queue(path) as jobs:
+        for start in range(0, 500, 50):
+            await jobs.put_many(bodies[start : start + 50])
+    async with queue(path) as jobs:
+        await jobs.get()
+        getting = asyncio.create_task(jobs.get_many(499))
+        turns = 0
+        while not getting.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert bodies_of(await getting) == bodies[1:]
+        assert turns > 3, "a few milliseconds at a time"
+
+
 async def test_so_is_what_is_compressed(path: Path, asked: list[PrefetchingReader]) -> None:
     pytest.importorskip("zstandard")
     bodies = [b"%d" % number * 100 for number in range(2000)]

@@ -173,6 +173,23 @@ async def test_slow_read_of_more_holds_up_neither_the_loop_nor_what_was_taken(tm
         await closing
 
 
+async def test_slow_read_of_what_is_looked_at_does_not_hold_up_the_loop(tmp_path: Path) -> None:
+    fs = StallingReads()
+    async with aiodq.open_queue(tmp_path) as queue:
+        await queue.put_many([b"a", b"b"])
+    async with aiodq.open_queue(tmp_path, fs=fs) as queue:
+        fs.go_on.clear()
+        looks = [asyncio.create_task(queue.peek()) for _ in range(2)]
+        await until(lambda: fs.began)
+        looks.pop().cancel()
+        await steps(TICKS)
+        assert not looks[0].done()
+        fs.go_on.set()
+        message = await looks[0]
+        assert message is not None
+        assert (message.body, queue.qsize()) == (b"a", 2)
+
+
 async def test_slow_topic_does_not_hold_up_another(tmp_path: Path) -> None:
     fs = StallingFileSystem("/slow/")
     async with aiodq.open(tmp_path, fs=fs) as store:

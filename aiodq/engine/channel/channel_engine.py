@@ -353,20 +353,27 @@ class ChannelEngine(Settlement, Generic[M]):
             self._measure_at = self.latency.delivered(delivery, lease.since(0), attempts)
         return self._make(lease, 0, batch.columns.bodies[number], store_ref)
 
-    def peek(self) -> M | None:
-        """Return the message that `take` would hand out, made without a channel engine, or None."""
-        state = self.state
-        if state is None or self.held:
-            return None
-        while (found := self.source.next(state, cold=True)) is not None:
-            if self._out_of_turn.letters >= MOST_LETTERS and self._is_held_up(state, *found):
+    async def peek(self) -> M | None:
+        """Return the message that `take` would hand out, made without a channel engine, or None.
+
+        Raises:
+            StorageError: it could not be read.
+
+        Cancellation: nothing changes.
+        """
+        while (state := self.state) is not None and not self.held:
+            found = self.source.next(state, cold=False)
+            if found is None:
+                if not await self.was_read():
+                    return None
+            elif self._out_of_turn.letters >= MOST_LETTERS and self._is_held_up(state, *found):
                 return None
-            if self._wanted(state, *found):
-                break
-        if found is None:
-            return None
-        batch, number = found
-        return self._make(MessageLease.of_one(self._host.name, batch, number), 0, batch.columns.bodies[number], None)
+            elif self._wanted(state, *found):
+                lease = MessageLease.of_one(self._host.name, *found)
+                return self._make(lease, 0, found[0].columns.bodies[found[1]], None)
+            elif self.turn.is_over:
+                await self.turn.leave()
+        return None
 
     def supplied(self, error: Exception | None) -> None:
         """See `MessageSourceUser.supplied`."""
@@ -383,10 +390,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self.wake(everybody=error is not None)
 
     async def was_read(self) -> bool:
-        """Wait for what is being read from the log, and return True; return False at once if nothing is.
-
-        Raises:
-            StorageError: it could not be read.
+        """Wait for what is being read from the log, and return True, or raise why not; return False if nothing is.
 
         Cancellation: nothing changes.
         """

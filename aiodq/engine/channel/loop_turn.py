@@ -14,11 +14,10 @@ LONGEST_TURN: Final = 0.001
 """Seconds after which a getter that always finds a message gives way to others, even within a longer batch."""
 
 _WHOLE_BATCH: Final = 1000
-"""The messages one call takes without giving way, unless they are large: the call that returns first has the first
-messages."""
+"""The messages one call takes without giving way: the call that returns first has the first messages."""
 
-_LONGEST_BATCH: Final = 0.004
-"""Seconds after which a call gives way all the same."""
+_MUCH_READ: Final = 2 << 20
+"""Bytes read from the page cache after which a call gives way, however few its messages: about two milliseconds."""
 
 _LOOK_AFTER: Final = 100
 """The messages of a longer batch after which its call checks whether to give way."""
@@ -48,14 +47,17 @@ class LoopTurn:
         """Whether to give way to others."""
         return self._monotonic() - self.began > LONGEST_TURN
 
-    def is_over_amid(self, taken: int, most: int) -> bool:
-        """Return whether a call that has taken so many messages, of up to `most`, is to give way to others.
+    def is_over_amid(self, taken: int, most: int, read: int) -> bool:
+        """Return whether a call is to give way to others.
 
         Seldom: another getter may return the messages that follow before this call returns its own.
+
+        Args:
+            taken: the messages it has taken since it last did.
+            most: the messages that it takes in all.
+            read: the bytes that it has had read on the event loop since then.
         """
-        if most > _WHOLE_BATCH:
-            return taken > _LOOK_AFTER and self.is_over
-        return self._monotonic() - self.began > _LONGEST_BATCH
+        return read > _MUCH_READ or (most > _WHOLE_BATCH and taken > _LOOK_AFTER and self.is_over)
 
     async def leave(self) -> float:
         """Give way to others; return the time.

@@ -34,6 +34,7 @@ class ReadAhead:
         fetching: whether a read was asked for and has not come yet.
         piece: bytes of the log to read at a time.
         place: where the last read ended.
+        read_here: bytes read on the event loop so far, from the page cache.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ReadAhead:
         self.fetching: bool = False
         self.piece: int = _LEAST
         self.place: Place | None = None
+        self.read_here: int = 0
         self._tail = tail
         self._read_now = read_now
         self._read_cached = read_cached
@@ -124,6 +126,7 @@ class ReadAhead:
         result = self._read_cached(offset, min(self.piece, self.limit - self.cost), self.place)
         self._in_memory = result is not None and result.next > offset
         if result is not None:
+            self.read_here += result.bytes_read
             self.feed(state, result, offset)
         return self._in_memory
 
