@@ -11,7 +11,7 @@ from aiodq.engine.channel.read_ahead import ReadAhead
 from aiodq.engine.reading.tail_cache import TailCache
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
-from aiodq.storage.read.frame_results import Place
+from aiodq.storage.read.frame_results import Continuation
 from aiodq.storage.read.log_reader import ReadResult
 
 KIB = 1024
@@ -71,12 +71,13 @@ class Log:
         """Return what a read from an offset on finds."""
         batches = [Batch(offset, 0, Columns([b"x"] * self.found))] if self.found else []
         end = offset + self.found
-        return ReadResult(batches=batches, next=end, bytes_read=10, place=Place("log", end, end, (0, end)))
+        continuation = Continuation("log", end, end, (0, end))
+        return ReadResult(batches=batches, next=end, bytes_read=10, continuation=continuation)
 
-    def read_cached(self, offset: int, size: int, place: Place | None) -> ReadResult | None:
+    def read_cached(self, offset: int, size: int, continuation: Continuation | None) -> ReadResult | None:
         """Read what is in memory."""
         assert size > 0
-        assert place is None or place.offset == offset, "each read is told where the one before it ended"
+        assert continuation is None or continuation.offset == offset, "each read is told where the one before it ended"
         self.read.append(offset)
         return self.result(offset) if offset < self.cached else None
 

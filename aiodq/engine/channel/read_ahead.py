@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.reading.tail_cache import TailCache
     from aiodq.format.frame import Batch
-    from aiodq.storage.read.frame_results import Place
+    from aiodq.storage.read.frame_results import Continuation
     from aiodq.storage.read.log_reader import ReadResult
 
 __all__ = ["ReadAhead"]
@@ -33,13 +33,13 @@ class ReadAhead:
         epoch: changes whenever what is read ahead becomes void.
         fetching: whether a read was asked for and has not come yet.
         piece: bytes of the log to read at a time.
-        place: where the last read ended.
+        continuation: where the last read ended.
         read_here: bytes read on the event loop so far, from the page cache.
     """
 
     def __init__(
-        self, tail: TailCache, read_now: Callable[[int, Place | None], ReadResult],
-        read_cached: Callable[[int, int, Place | None], ReadResult | None], want: Callable[[], None], *,
+        self, tail: TailCache, read_now: Callable[[int, Continuation | None], ReadResult],
+        read_cached: Callable[[int, int, Continuation | None], ReadResult | None], want: Callable[[], None], *,
         lost: Callable[[int, int], None], limit: Callable[[], int],
     ) -> None:  # fmt: skip
         """Start empty.
@@ -56,7 +56,7 @@ class ReadAhead:
         self.epoch: int = 0
         self.fetching: bool = False
         self.piece: int = _LEAST
-        self.place: Place | None = None
+        self.continuation: Continuation | None = None
         self.read_here: int = 0
         self._tail = tail
         self._read_now = read_now
@@ -92,7 +92,7 @@ class ReadAhead:
             if not cold:
                 self.request(state)
                 return None
-            self.feed(state, self._read_now(offset, self.place), offset)
+            self.feed(state, self._read_now(offset, self.continuation), offset)
         self._current = None
         return None
 
@@ -123,7 +123,7 @@ class ReadAhead:
         offset = None if self.fetching else self.fetch_offset(state)
         if offset is None:
             return False
-        result = self._read_cached(offset, min(self.piece, self.limit - self.cost), self.place)
+        result = self._read_cached(offset, min(self.piece, self.limit - self.cost), self.continuation)
         self._in_memory = result is not None and result.next > offset
         if result is not None:
             self.read_here += result.bytes_read
@@ -152,7 +152,7 @@ class ReadAhead:
 
     def feed(self, state: ChannelState, result: ReadResult, offset: int) -> None:
         """Append what was read from `offset` on to what is in memory; offsets missing in it are lost."""
-        self.place = result.place
+        self.continuation = result.continuation
         self.piece = min(max(_MESSAGES * result.bytes_read // max(result.next - offset, 1), _LEAST), _MOST)
         for batch in merged(result.batches):
             self._lose(state, offset, batch.first)
@@ -170,6 +170,6 @@ class ReadAhead:
     def clear(self) -> None:
         """Forget what is in memory."""
         self.epoch += 1
-        self.place = self._current = None
+        self.continuation = self._current = None
         self._ahead.clear()
         self.cost = 0

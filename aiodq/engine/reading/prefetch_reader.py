@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.format.footer import SegmentIndex
     from aiodq.storage.io.filesystem import FileSystem, Opener
-    from aiodq.storage.read.frame_results import Place
+    from aiodq.storage.read.frame_results import Continuation
     from aiodq.storage.read.log_reader import LogView, ReadResult
     from aiodq.storage.segments.segment_files import Segment
 
@@ -96,7 +96,7 @@ class _ReadAhead(Protocol):
     epoch: int
     cost: int
     piece: int
-    place: Place | None
+    continuation: Continuation | None
 
     @property
     def limit(self) -> int: ...
@@ -174,7 +174,8 @@ class PrefetchingReader:
             source.fetched(None, 0, epoch)
             return
         size = max(min(read_ahead.piece, read_ahead.limit - read_ahead.cost), _LITTLE)
-        read = partial(LogReader.read, view=self._view(), offset=offset, max_bytes=size, place=read_ahead.place)
+        view, continuation = self._view(), read_ahead.continuation
+        read = partial(LogReader.read, view=view, offset=offset, max_bytes=size, continuation=continuation)
         try:
             result = await self._threads.call(self._ahead.use, read)
         except AiodqError as error:
@@ -197,7 +198,7 @@ class PrefetchingReader:
             source.brought(offset, result)
         source.all_brought(None)
 
-    def read_cached(self, offset: int, size: int, place: Place | None) -> ReadResult | None:
+    def read_cached(self, offset: int, size: int, continuation: Continuation | None) -> ReadResult | None:
         """Read from the page cache, on the caller's time; None if the data is not there, or if it takes long."""
         if not self._page_cache.usable:
             return None
@@ -207,7 +208,8 @@ class PrefetchingReader:
         if segment is None or segment.raw_bytes > segment.data_end:
             return None
         self._page_cache.begin()
-        read = partial(LogReader.read, view=view, offset=offset, max_bytes=max(size, _LITTLE), place=place)
+        size = max(size, _LITTLE)
+        read = partial(LogReader.read, view=view, offset=offset, max_bytes=size, continuation=continuation)
         try:
             result = self._cached.use(read)
         except StorageError:
@@ -215,9 +217,9 @@ class PrefetchingReader:
         self.bytes_read += result.bytes_read
         return result
 
-    def read_now(self, offset: int, place: Place | None = None) -> ReadResult:
+    def read_now(self, offset: int, continuation: Continuation | None = None) -> ReadResult:
         """Read a little at once, on the caller's time."""
-        read = partial(LogReader.read, view=self._view(), offset=offset, max_bytes=_LITTLE, place=place)
+        read = partial(LogReader.read, view=self._view(), offset=offset, max_bytes=_LITTLE, continuation=continuation)
         result = self._at_once.use(read)
         self.bytes_read += result.bytes_read
         return result

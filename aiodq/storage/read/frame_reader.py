@@ -13,7 +13,7 @@ from aiodq.format.layout import FRAME_PREFIX, TRAILER
 from aiodq.storage.io.filesystem import close_file
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import Damage
-from aiodq.storage.read.frame_results import FramesRead, Place, Rows, add_rows, gap, lost_segment, whole_until
+from aiodq.storage.read.frame_results import Continuation, FramesRead, Rows, add_rows, gap, lost_segment, whole_until
 from aiodq.storage.segments.frame_scan import Bad, Unit, Window, scan_units
 from aiodq.storage.segments.segment_contents import index_unit
 from aiodq.storage.segments.segment_files import load_index
@@ -85,14 +85,16 @@ class FrameReader(Generic[R]):
                 if opened is not None:
                     closing.callback(close_file, opened.file, path)
 
-    def read(self, view: LogView, offset: int, max_bytes: int, place: Place | None = None) -> FramesRead[R]:
+    def read(
+        self, view: LogView, offset: int, max_bytes: int, continuation: Continuation | None = None
+    ) -> FramesRead[R]:
         """Return batches from `offset` on: at least one record, unless there is none or it is damaged.
 
         Args:
             view: what may be read.
             offset: where to begin.
             max_bytes: how much to read at once; a larger frame is read all the same.
-            place: where a read of the same log ended, perhaps another reader's.
+            continuation: where a read of the same log ended, perhaps another reader's.
 
         Raises:
             StorageError: the system refused; damage is reported in the result instead.
@@ -108,8 +110,8 @@ class FrameReader(Generic[R]):
         except (CorruptionError, StoreNotFoundError) as error:
             return lost_segment(segment, error, view)
         limit = view.data_end_of(segment)
-        if place is not None and (place.path, place.offset) == (segment.path, offset):
-            opened.ahead, opened.whole = (offset, place.position), place.whole
+        if continuation is not None and (continuation.path, continuation.offset) == (segment.path, offset):
+            opened.ahead, opened.whole = (offset, continuation.position), continuation.whole
         start = opened.ahead[1] if opened.ahead[0] == offset else opened.index.position_of(offset - segment.base)
         try:
             return self._read_frames(opened, view, offset, start, limit=limit, max_bytes=max_bytes)
@@ -143,7 +145,7 @@ class FrameReader(Generic[R]):
             # A batch that the view splits has to be read again for its rest.
             cut = bool(batches) and batches[-1].stop > view.stop
             opened.ahead = (-1, 0) if cut else (result.next, position)
-            result.place = None if cut else Place(segment.path, result.next, position, opened.whole)
+            result.continuation = None if cut else Continuation(segment.path, result.next, position, opened.whole)
             if result.batches or result.damages or result.next >= view.stop:
                 break
         if position >= limit and not result.batches and not result.damages:

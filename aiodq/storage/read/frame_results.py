@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aiodq.format.frame import FrameContext
     from aiodq.storage.segments.segment_files import Segment
 
-__all__ = ["Decode", "FramesRead", "LogView", "Place", "Rows", "add_rows", "gap", "lost_segment", "whole_until"]
+__all__ = ["Continuation", "Decode", "FramesRead", "LogView", "Rows", "add_rows", "gap", "lost_segment", "whole_until"]
 
 
 class Rows(Protocol):
@@ -89,7 +89,7 @@ class LogView(NamedTuple):
         return self.data_end if segment is self.segments[-1] and not segment.sealed else segment.data_end
 
 
-class Place(NamedTuple):
+class Continuation(NamedTuple):
     """Where a read ended. Another reader goes on there without looking it up, or scanning the run once more.
 
     Attributes:
@@ -115,14 +115,14 @@ class FramesRead(Generic[R]):
         damages: what could not be read on the way, with the offsets it cost. One without bytes is a gap: offsets that
             no message has any more.
         bytes_read: bytes read from disk.
-        place: where the read ended; None if the next one has to look up where it begins.
+        continuation: where the read ended; None if the next one has to look up where it begins.
     """
 
     batches: list[R] = field(default_factory=list)
     next: int = 0
     damages: list[Damage] = field(default_factory=list)
     bytes_read: int = 0
-    place: Place | None = None
+    continuation: Continuation | None = None
 
 
 def lost_segment(segment: Segment, error: CorruptionError | StoreNotFoundError, view: LogView) -> FramesRead[Any]:

@@ -158,7 +158,7 @@ def test_readers_that_take_turns_in_a_long_run_go_on_where_the_other_ended(topic
     readers = [LogReader(fs) for _ in range(3)]
     result = ReadResult()
     while result.next < log.end:
-        result = readers[result.next % 3].read(view, result.next, 64 * 1024, result.place)
+        result = readers[result.next % 3].read(view, result.next, 64 * 1024, result.continuation)
         found += [body for batch in result.batches for body in batch.columns.bodies]
     assert found == bodies
     assert fs.bytes_read < 2.2 * segments(topic)[0].stat().st_size, "once to check the run, and once to decode it"
@@ -167,16 +167,16 @@ def test_readers_that_take_turns_in_a_long_run_go_on_where_the_other_ended(topic
     log.close()
 
 
-def test_a_place_of_another_segment_or_offset_is_not_gone_by(topic: Path) -> None:
+def test_a_continuation_of_another_segment_or_offset_is_not_gone_by(topic: Path) -> None:
     log, bodies = a_mixed_log(topic)
     view = log.view()
     reader = LogReader(WatchedFileSystem())
-    place = reader.read(view, 0, 4096).place
-    assert place is not None
-    for wrong in (place._replace(offset=place.offset + 1), place._replace(path=view.segments[-1].path)):
-        result = LogReader(WatchedFileSystem()).read(view, place.offset, 4096, wrong._replace(position=12345))
+    right = reader.read(view, 0, 4096).continuation
+    assert right is not None
+    for wrong in (right._replace(offset=right.offset + 1), right._replace(path=view.segments[-1].path)):
+        result = LogReader(WatchedFileSystem()).read(view, right.offset, 4096, wrong._replace(position=12345))
         first = result.batches[0]
-        assert (first.first, first.columns.bodies[0]) == (place.offset, bodies[place.offset])
+        assert (first.first, first.columns.bodies[0]) == (right.offset, bodies[right.offset])
     reader.close()
     log.close()
 
