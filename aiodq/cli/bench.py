@@ -13,6 +13,7 @@ from cyclopts import Parameter, validators
 
 from aiodq.cli.exits import DONE, CommandError
 from aiodq.cli.loop import run_command
+from aiodq.cli.place import Place
 from aiodq.cli.show import figures_table, human_bytes, print_json, rate, stdout
 from aiodq.engine.queue_errors import QueueEmpty
 from aiodq.opening import open_queue
@@ -56,7 +57,7 @@ class Result(NamedTuple):
 
 
 def bench(
-    directory: str = ".",
+    directory: Place = ".",
     /,
     *,
     size: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=StoreOptions().max_message_bytes))] = 1000,

@@ -12,7 +12,8 @@ from cyclopts import Parameter, validators
 from aiodq.cli.exits import DONE, CommandError
 from aiodq.cli.loop import run_command
 from aiodq.cli.names import known_channel, known_topic
-from aiodq.cli.opening import figures_of, open_store
+from aiodq.cli.opening import check_kept, figures_of, open_store
+from aiodq.cli.place import Place
 from aiodq.cli.show import counted, message_fields, print_json, stdout
 from aiodq.options import ChannelOptions
 from aiodq.requeue import letters_channel
@@ -24,7 +25,7 @@ __all__ = ["channels", "peek", "requeue_dead", "seek"]
 
 
 def channels(
-    store: str,
+    store: Place,
     topic: str,
     /,
     *,
@@ -40,7 +41,8 @@ def channels(
         topic: the topic's name.
         create: the name of a channel to make; one that is there is fine.
         start: where it begins: earliest, latest, an offset, or a time such as 2026-01-31T12:00:00+00:00. Unless that is
-            said, a topic's first channel begins at its first message, a later one at its end.
+            said, a topic's first channel begins at its first message, a later one at its end. For an offset that the
+            topic does not have, it is the nearest end.
         delete: the name of a channel to delete, for good; messages that only it held back may go.
         json: print them as JSON.
     """
@@ -64,6 +66,7 @@ def channels(
 
 async def _create(store: str, topic: str, name: str, start: Position | None, *, json: bool) -> int:
     async with open_store(store) as opened:
+        check_kept(opened, name, "channel")
         found = opened.topic(topic)
         new = name not in found.channels()
         # Where it begins is no option to be kept: none are named where that is not asked for.
@@ -75,8 +78,16 @@ async def _create(store: str, topic: str, name: str, start: Position | None, *, 
         print_json(fields, indent=None)
     else:
         to_come = f"{counted(figures.depth, 'message')} to come, from offset {figures.floor} on"
-        stdout().print(f"{name}: {'' if new else 'was there; '}{to_come}")
+        asked = _elsewhere(start, figures.floor) if new else ""
+        stdout().print(f"{name}: {'' if new else 'was there; '}{to_come}{asked}")
     return DONE
+
+
+def _elsewhere(start: Position | None, floor: int) -> str:
+    """Return why a channel does not begin at the offset that was asked for, to go on a sentence with."""
+    if not isinstance(start, int) or start == floor:
+        return ""
+    return f": the topic {'ends there' if start > floor else 'begins there by now'}, not at {start}"
 
 
 async def _delete(store: str, topic: str, name: str, *, json: bool) -> int:
@@ -92,7 +103,7 @@ async def _delete(store: str, topic: str, name: str, *, json: bool) -> int:
 
 
 def peek(
-    store: str,
+    store: Place,
     topic: str,
     /,
     *,
@@ -122,7 +133,7 @@ def peek(
     return DONE
 
 
-def seek(store: str, topic: str, channel: str, position: str, /, *, json: bool = False) -> int:
+def seek(store: Place, topic: str, channel: str, position: str, /, *, json: bool = False) -> int:
     """Let a channel go on from another place: what is before it counts as acked, the rest is redelivered.
 
     Args:
@@ -166,7 +177,7 @@ def _position(text: str) -> Position:
 
 
 def requeue_dead(
-    store: str,
+    store: Place,
     topic: str,
     /,
     *,

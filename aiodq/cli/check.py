@@ -5,6 +5,7 @@ from typing import Any
 
 from aiodq.cli.exits import DONE, WRONG
 from aiodq.cli.metered import MeteredFileSystem
+from aiodq.cli.place import Place
 from aiodq.cli.show import Meter, counted, human_bytes, print_json, stdout
 from aiodq.storage.offline.repair import RepairAction, repair_store
 from aiodq.storage.offline.verify import Finding, StoreReport, verify_store
@@ -12,7 +13,7 @@ from aiodq.storage.offline.verify import Finding, StoreReport, verify_store
 __all__ = ["repair", "verify"]
 
 
-def verify(store: str, /, *, json: bool = False) -> int:
+def verify(store: Place, /, *, json: bool = False) -> int:
     """Read every byte of a store and say what is wrong, by file and position. Nothing is written.
 
     The exit code is 1 where there is damage; what repair cannot settle is told apart. Messages that are gone, settled
@@ -60,7 +61,7 @@ def _finding_text(found: Finding) -> str:
     return f"{found.path} at byte {found.position}: {found.severity}: {found.reason}{lost}"
 
 
-def repair(store: str, /, *, json: bool = False) -> int:
+def repair(store: Place, /, *, json: bool = False) -> int:
     """Settle what verify calls damage, and say what was done.
 
     Nobody else may have the store open. No byte is destroyed: what cannot be read is quarantined first. The exit code

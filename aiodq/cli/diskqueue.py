@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
-from aiodq.cli.exits import DONE, WRONG, complain
+from aiodq.cli.exits import DONE, WRONG, CommandError, complain
 from aiodq.cli.loop import run_command
 from aiodq.cli.names import known_topic
 from aiodq.cli.opening import made_to_get, open_store
+from aiodq.cli.place import Place
 from aiodq.cli.show import Meter, counted, print_json, stdout
 from aiodq.diskqueue import NSQD_MAX_BYTES_PER_FILE, read, write
-from aiodq.names import check_name
+from aiodq.names import check_name, is_ephemeral
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -26,9 +27,9 @@ _AT_ONCE = 500
 
 
 def import_diskqueue(
-    directory: str,
+    directory: Place,
     name: str,
-    store: str,
+    store: Place,
     topic: str,
     /,
     *,
@@ -48,7 +49,8 @@ def import_diskqueue(
         min_message_bytes: the smallest message that there can be; 26 for nsqd's. It tells zeros from messages.
         json: print how many messages there were, and what is wrong with the files, as JSON.
     """
-    check_name(topic)
+    if is_ephemeral(check_name(topic)):
+        raise CommandError(f"what is on disk is imported into a topic on disk, not into {topic!r}")
     queue = read(directory, name, min_message_bytes=min_message_bytes)
     return run_command(_import(queue, store, topic, json=json))
 
@@ -80,9 +82,9 @@ async def taken_over(
 
 
 def export_diskqueue(
-    store: str,
+    store: Place,
     topic: str,
-    directory: str,
+    directory: Place,
     name: str,
     /,
     *,

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from aiodq.cli.exits import DONE, WRONG, CommandError
+from aiodq.cli.place import Place
 from aiodq.cli.show import message_fields
 from aiodq.errors import CorruptionError, MissingExtraError
 from aiodq.format.checksum import CRC32, checksum_named
@@ -32,7 +33,7 @@ _NAME: Final = re.compile(r"([0-9]{20})\.seg")
 _KINDS: Final = {KIND_BATCH: "batch", KIND_COMPACT: "compact"}
 
 
-def dump(segment: str, /, *, json: bool = False, bodies: bool = False) -> int:
+def dump(segment: Place, /, *, json: bool = False, bodies: bool = False) -> int:
     """Show one segment file: header, frames, footer, and what of it does not check.
 
     The exit code is 1 where something does not; at the end of a segment that is being written, that may be a frame that

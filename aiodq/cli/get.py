@@ -15,6 +15,7 @@ from aiodq.cli.exits import DONE, CommandError, complain
 from aiodq.cli.loop import Aside, run_command
 from aiodq.cli.names import known_channel, known_topic
 from aiodq.cli.opening import open_store
+from aiodq.cli.place import Place
 from aiodq.cli.show import message_fields
 from aiodq.engine.queue_errors import QueueEmpty
 from aiodq.errors import StoreLockedError
@@ -35,7 +36,7 @@ _OTHERS: Final = 1.0
 
 
 def get(
-    store: str,
+    store: Place,
     topic: str,
     /,
     *,

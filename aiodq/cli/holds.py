@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aiodq.cli.exits import DONE, WRONG, complain
+from aiodq.cli.place import Place
 from aiodq.cli.show import counted, print_json, stdout
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_holds, release_hold
@@ -11,7 +12,7 @@ from aiodq.storage.store_layout import check_store_directory
 __all__ = ["holds"]
 
 
-def holds(store: str, /, *, release: str | None = None, json: bool = False) -> int:
+def holds(store: Place, /, *, release: str | None = None, json: bool = False) -> int:
     """Show a store's holds, or release one. The store may be open in another process meanwhile.
 
     What only that hold kept is deleted then; a query that still needs it ends with an error.

@@ -6,7 +6,7 @@ import difflib
 from typing import TYPE_CHECKING, Final
 
 from aiodq.cli.exits import CommandError
-from aiodq.names import check_name
+from aiodq.names import check_name, is_ephemeral
 from aiodq.opening import open_reader
 
 if TYPE_CHECKING:
@@ -23,12 +23,14 @@ def known_topic(store: str, name: str) -> TopicReader:
     """Return the reader of a topic.
 
     Raises:
-        CommandError: there is none of that name; it says which there are.
+        CommandError: there is none of that name, it says which there are; or it is an ephemeral one.
         StorageError: as `open_reader`.
     """
     reader = open_reader(store)
     check_name(name)
     names = reader.topics()
+    if is_ephemeral(name):
+        raise CommandError(f"topic {name!r} is kept in the memory of a store's owner, where no command can look")
     if name not in names:
         raise CommandError(f"there is no topic {name!r} in {store}{_instead(name, names)}")
     return reader.topic(name)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+from aiodq.cli.exits import CommandError
 from aiodq.errors import OwnerLostError, StoreLockedError
+from aiodq.names import is_ephemeral
 from aiodq.opening import open_to_tend
 from aiodq.shared.handles import SharedStore
 from aiodq.shared.tending import look_anew
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from aiodq.store import Store
     from aiodq.topic import Topic
 
-__all__ = ["figures_of", "made_to_get", "open_store"]
+__all__ = ["check_kept", "figures_of", "made_to_get", "open_store"]
 
 _LOCK_WAIT_SECONDS: Final = 0.5
 """Seconds that somebody else's lock may take to go: `get --follow` has the store for moments only."""
@@ -54,12 +56,30 @@ async def _own_or_ask(path: str, *, create: bool, wait: float) -> Store:
 
 
 def made_to_get(store: Store, name: str) -> Topic:
-    """Return a topic to put into; one that is made gets the channel `default`, as no command that takes makes one."""
+    """Return a topic to put into; one that is made gets the channel `default`, as no command that takes makes one.
+
+    Raises:
+        CommandError: as `check_kept`.
+    """
+    check_kept(store, name, "topic")
     new = name not in store.topics()
     topic = store.topic(name)
     if new:
         topic.channel("default")
     return topic
+
+
+def check_kept(store: Store, name: str, what: str) -> None:
+    """Make sure that a topic or channel is there when the command has ended.
+
+    Raises:
+        CommandError: it is ephemeral, and this process owns the store.
+    """
+    if is_ephemeral(name) and not isinstance(store, SharedStore):
+        raise CommandError(
+            f"{what} {name!r} would be kept in the memory of this command, as nobody else owns the store, and be gone "
+            "with it: do this while aiodq serve or a program in mode 'shared' has the store"
+        )
 
 
 async def figures_of(store: Store, channel: Channel) -> ChannelStats:

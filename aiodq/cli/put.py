@@ -14,10 +14,11 @@ from cyclopts import Parameter
 from aiodq.cli.exits import DONE, CommandError, complain, exit_code
 from aiodq.cli.loop import Aside, run_command
 from aiodq.cli.opening import made_to_get, open_store
+from aiodq.cli.place import Place
 from aiodq.cli.records import BadLineError, LineCutter, WholeCutter, in_batches
 from aiodq.cli.show import Meter, counted, human_bytes, print_json, rate, stdout
 from aiodq.errors import AiodqError
-from aiodq.names import check_name
+from aiodq.names import check_name, is_ephemeral
 from aiodq.options import StoreOptions
 from aiodq.topic import Topic
 
@@ -30,7 +31,7 @@ Cutter = LineCutter | WholeCutter
 
 
 def put(
-    store: str,
+    store: Place,
     topic: str,
     /,
     *files: Annotated[str, Parameter(allow_leading_hyphen=True)],
@@ -42,7 +43,8 @@ def put(
 ) -> int:
     """Put messages into a topic and say how many, once all of them are on disk.
 
-    The store and the topic are made where they are missing, the topic with a channel `default` for get.
+    The store and the topic are made where they are missing, the topic with a channel `default` for get. An ephemeral
+    topic has nothing on disk: its messages go into the memory of the store's owner, which has to be another process.
 
     Messages are put in batches as they are read, so a file may be larger than memory; what was put before bad input or
     an interruption stays.
@@ -113,7 +115,7 @@ class _Putting:
     async def run(self, store: str, sources: list[tuple[str, int]], *, json: bool) -> int:
         began = time.monotonic()
         try:
-            async with open_store(store, create=True) as opened:
+            async with open_store(store, create=not is_ephemeral(self._topic)) as opened:
                 topic = made_to_get(opened, self._topic)
                 with Aside() as aside, Meter(f"put into {self._topic}", _total(sources)) as meter:
                     for name, descriptor in sources:
@@ -149,13 +151,15 @@ class _Putting:
             self.last = offsets[-1]
 
     def _report(self, seconds: float, *, json: bool) -> None:
+        ephemeral = is_ephemeral(self._topic)
         if json:
             figures = {"topic": self._topic, "messages": self.messages, "bytes": self.bytes, "seconds": seconds}
             offsets = {"first_offset": self.first, "last_offset": self.last} if self.messages else {}
-            print_json(figures | offsets, indent=None)
+            print_json(figures | offsets | ({"ephemeral": True} if ephemeral else {}), indent=None)
             return
         speed = f"{rate(self.messages, seconds):,.0f} messages/s, {human_bytes(rate(self.bytes, seconds))}/s"
         text = f"{counted(self.messages, 'message')}, {human_bytes(self.bytes)}, in {seconds:.2f} s ({speed})"
+        text += ", kept in the memory of the store's owner" * ephemeral
         stdout().print(text)
 
 

@@ -12,6 +12,7 @@ from rich.live import Live
 
 from aiodq.cli.exits import DONE
 from aiodq.cli.loop import run_command
+from aiodq.cli.place import Place
 from aiodq.cli.show import counted, print_json, stdout
 from aiodq.cli.who import table
 from aiodq.errors import OwnerLostError, OwnerStalledError
@@ -31,7 +32,7 @@ _LOOK: Final = 1.0
 
 
 def serve(
-    store: str,
+    store: Place,
     /,
     *,
     create: bool = False,

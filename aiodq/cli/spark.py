@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aiodq.cli.exits import DONE, WRONG, CommandError, complain
+from aiodq.cli.place import Place
 from aiodq.cli.show import counted, human_bytes, print_json, rate, stdout
 from aiodq.errors import MissingExtraError
 from aiodq.storage.io.lock import LOCK_NAME
@@ -34,8 +35,23 @@ spark: App = App(name="spark", help="Read, write and process stores with Spark (
 Master = Annotated[str, Parameter(help="where Spark runs: local[*] is all cores of this machine")]
 Conf = Annotated[list[str] | None, Parameter(help="a setting of Spark's, as KEY=VALUE; may be repeated", negative=())]
 Verbose = Annotated[bool, Parameter(help="show what Java, Spark and its workers write to standard error", negative=())]
-_SAID = 5
+_SAID: Final = 5
 """Lines of what a Java said that could not be started."""
+
+
+def _zoned(_: object, moment: datetime | None) -> None:
+    """Refuse a time without a zone, before half a minute is spent on starting Java.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if moment is not None and moment.tzinfo is None:
+        raise ValueError(f"It needs a time zone, for example {moment.isoformat()}+00:00.")
+
+
+Moment = Annotated[datetime | None, Parameter(validator=_zoned)]
+"""A time, with its zone."""
+
 Topics = Annotated[
     list[str] | None, Parameter(name="--topic", help="a topic, or a pattern of names; may be repeated", negative=())
 ]
@@ -163,7 +179,7 @@ def _cause(error: Exception) -> str:
 
 @spark.command
 def archive(  # noqa: PLR0913 - what there is to say
-    store: str,
+    store: Place,
     target: str,
     /,
     *,
@@ -226,15 +242,15 @@ def _ship(store: str, target: str, topics: list[str] | None, hold: str | None) -
 
 @spark.command
 def replay(  # noqa: PLR0913 - likewise
-    source: str,
-    store: str,
+    source: Place,
+    store: Place,
     /,
     *,
     into: str | None = None,
     topic: Topics = None,
     tag: Annotated[list[str] | None, Parameter(negative=())] = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
+    since: Moment = None,
+    until: Moment = None,
     first: int | None = None,
     stop: int | None = None,
     txn_id: str | None = None,
@@ -250,7 +266,7 @@ def replay(  # noqa: PLR0913 - likewise
         into: one topic for all of them; each goes into that of its name if not said.
         topic: only messages of these topics.
         tag: only messages with one of these tags; may be repeated.
-        since: only messages put at that time or later.
+        since: only messages put at that time or later, such as 2026-01-31T12:00:00+00:00.
         until: only messages put before that time.
         first: only messages from that offset on.
         stop: only messages before that offset.
@@ -275,7 +291,7 @@ def replay(  # noqa: PLR0913 - likewise
 
 @spark.command
 def query(
-    stores: str,
+    stores: Place,
     sql: str,
     /,
     *,
@@ -329,8 +345,8 @@ def _cell(value: object) -> str:
 
 @spark.command
 def report(
-    store: str,
-    path: str,
+    store: Place,
+    path: Place,
     /,
     *,
     topic: Topics = None,
@@ -358,7 +374,7 @@ def report(
 
 @spark.command
 def audit(
-    stores: str,
+    stores: Place,
     /,
     *,
     topic: Topics = None,
@@ -396,7 +412,7 @@ def audit(
 
 @spark.command
 def compact(
-    store: str,
+    store: Place,
     topic: str,
     into: str,
     /,
@@ -427,7 +443,7 @@ def compact(
 
 
 @spark.command
-def lag(checkpoint: str, store: str | None = None, /, *, json: bool = False) -> int:
+def lag(checkpoint: Place, store: Place | None = None, /, *, json: bool = False) -> int:
     """Show how far a query is behind: by topic the messages that it has not taken in yet. No Java is started.
 
     Args:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aiodq.cli.exits import DONE, WRONG, CommandError
+from aiodq.cli.place import Place
 from aiodq.cli.show import counted, figures_table, human_bytes, print_json, rate, stdout
 from aiodq.opening import open_reader
 from aiodq.stats import Latency
@@ -22,7 +23,7 @@ __all__ = ["stat"]
 _INTERVAL: Final = 1.0
 
 
-def stat(store: str, /, *, json: bool = False, watch: bool = False) -> int:
+def stat(store: Place, /, *, json: bool = False, watch: bool = False) -> int:
     """Show what a store holds, by topic and channel.
 
     The store may be open in another process meanwhile. What is in flight, has timed out or was given up since it was

@@ -10,6 +10,7 @@ from cyclopts import Parameter, validators
 
 from aiodq.cli.exits import DONE
 from aiodq.cli.names import known_topic
+from aiodq.cli.place import Place
 from aiodq.cli.show import message_fields
 from aiodq.storage.read.stored_message import StoredMessage
 
@@ -20,7 +21,7 @@ _FLUSH_AT: Final = 1 << 16
 
 
 def tail(
-    store: str,
+    store: Place,
     topic: str,
     /,
     *,

@@ -8,12 +8,13 @@ from aiodq.cli.exits import DONE, MISUSE, CommandError, complain
 from aiodq.cli.loop import run_command
 from aiodq.cli.names import known_channel, known_topic
 from aiodq.cli.opening import open_store
+from aiodq.cli.place import Place
 from aiodq.cli.show import counted, print_json, stdout
 
 __all__ = ["delete_topic", "purge"]
 
 
-def purge(store: str, topic: str, /, *, channel: str | None = None, json: bool = False) -> int:
+def purge(store: Place, topic: str, /, *, channel: str | None = None, json: bool = False) -> int:
     """Drop every message of a topic, or settle all that one channel has before it.
 
     The topic and its channels stay. It is done whole or not at all, also when the machine dies meanwhile.
@@ -42,7 +43,7 @@ def purge(store: str, topic: str, /, *, channel: str | None = None, json: bool =
     return run_command(go())
 
 
-def delete_topic(store: str, topic: str, /, *, yes: bool = False, json: bool = False) -> int:
+def delete_topic(store: Place, topic: str, /, *, yes: bool = False, json: bool = False) -> int:
     """Delete a topic with its channels, its options and every message in it. Nothing brings it back.
 
     On a terminal it asks first; elsewhere it needs --yes.

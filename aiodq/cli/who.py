@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 
 from aiodq.cli.exits import DONE
 from aiodq.cli.loop import run_command
+from aiodq.cli.place import Place
 from aiodq.cli.show import counted, figures_table, print_json, stdout
 from aiodq.errors import OwnerLostError
 from aiodq.shared.visitors import ask_visitors
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["facts_of", "table", "who"]
 
 
-def who(store: str, /, *, json: bool = False) -> int:
+def who(store: Place, /, *, json: bool = False) -> int:
     """Show which process owns a store, how late its event loop is, and who else has it open with what in hand.
 
     Readers (stat, tail, Spark) need no owner, and nobody knows of them. A store that nobody has open is shown as such.

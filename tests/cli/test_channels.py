@@ -65,6 +65,23 @@ def test_seek_where_there_is_nothing(tmp_path: Path) -> None:
     assert ok("peek", tmp_path, "t").lines == [b"a"]
 
 
+def test_a_new_channel_begins_where_it_is_asked_to_or_says_where(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"a", b"b", b"c"])
+    assert ok("channels", tmp_path, "t", "--create", "x", "--start", "1").lines == [
+        b"x: 2 messages to come, from offset 1 on"
+    ]
+    assert ok("channels", tmp_path, "t", "--create", "y", "--start", "9").lines == [
+        b"y: 0 messages to come, from offset 3 on: the topic ends there, not at 9"
+    ]
+    ok("purge", tmp_path, "t")
+    assert ok("channels", tmp_path, "t", "--create", "z", "--start", "1").lines == [
+        b"z: 0 messages to come, from offset 3 on: the topic begins there by now, not at 1"
+    ]
+    assert ok("channels", tmp_path, "t", "--create", "z", "--start", "1").lines == [
+        b"z: was there; 0 messages to come, from offset 3 on"
+    ]
+
+
 def test_dead_letters_go_back_to_where_they_come_from(tmp_path: Path) -> None:
     async def work() -> None:
         async with open_store(tmp_path) as store:

@@ -27,6 +27,8 @@ def test_lost_messages_are_an_exit_code(tmp_path: Path) -> None:
     assert (done.code, done.lines) == (1, [b"imported 89 messages"])
     assert "torn" in done.err
     assert aiodq("import-diskqueue", tmp_path, "none", tmp_path, "t").code == 2
+    assert aiodq("import-diskqueue", DATA / "torn", name, tmp_path / "s", "t#ephemeral").code == 2
+    assert not (tmp_path / "s").exists()
 
 
 def test_a_topic_is_exported_and_comes_back(tmp_path: Path) -> None:

@@ -41,6 +41,25 @@ def test_each_command_has_help_of_its_own(command: str) -> None:
     assert "--json" in text
 
 
+@pytest.mark.parametrize("module", ["aiodq", "aiodq.cli"])
+def test_each_module_that_can_be_run_is_the_command_line(tmp_path: Path, module: str) -> None:
+    fill(tmp_path, "t", [b"one"])
+    command = [sys.executable, "-m", module, "tail", str(tmp_path), "t"]
+    done = subprocess.run(command, capture_output=True, env=environment(), check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"one\n", b"")
+    command = [sys.executable, "-m", module, "tail", str(tmp_path), "none"]
+    done = subprocess.run(command, capture_output=True, env=environment(), check=False)
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("missing", ["cyclopts", "rich"])
+def test_a_module_that_is_run_names_the_extra(missing: str) -> None:
+    code = f"import sys, runpy; sys.modules[{missing!r}] = None; runpy.run_module('aiodq', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False)
+    assert done.returncode == 2
+    assert "pip install 'aiodq[cli]'" in one_line(done.stderr)
+
+
 @pytest.mark.parametrize("missing", ["cyclopts", "rich"])
 def test_without_the_extra_it_names_the_extra(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from aiodq.cli import main; sys.exit(main(['stat', '.']))"
@@ -81,6 +100,8 @@ def test_the_console_script_takes_the_process_s_arguments(
         (["put", "STORE", "t", "--bogus"], "--bogus"),
         (["put", "STORE", "t", "--lines", "--jsonl"], "--lines"),
         (["put", "STORE", "no/name"], "no/name"),
+        (["put", "STORE", "t#ephemeral", "OTHER/file"], "would be kept in the memory of this command"),
+        (["put", "", "t"], "path is empty"),
         (["put", "STORE", ".."], "'..'"),
         (["put", "OTHER", "t", "OTHER/file"], "OTHER"),
         (["get", "STORE", "t", "-n", "-1"], "-1"),
@@ -90,6 +111,9 @@ def test_the_console_script_takes_the_process_s_arguments(
         (["get", "STORE", "t", "surplus"], "surplus"),
         (["get", "nothing-there", "t"], "nothing-there"),
         (["tail", "STORE", "other"], "other"),
+        (["get", "", "t"], "path is empty"),
+        (["get", "STORE", "t#ephemeral"], "kept in the memory of a store's owner"),
+        (["channels", "STORE", "t", "--create", "c#ephemeral"], "would be kept in the memory of this command"),
         (["tail", "STORE", "no/name"], "no/name"),
         (["tail", "nothing-there", "t"], "nothing-there"),
         (["stat", "nothing-there"], "nothing-there"),
@@ -97,6 +121,11 @@ def test_the_console_script_takes_the_process_s_arguments(
         (["stat", "STORE", "--json", "--watch"], "--watch"),
         (["verify", "nothing-there"], "nothing-there"),
         (["verify", "OTHER"], "OTHER"),
+        (["verify", ""], "path is empty"),
+        (["serve", ""], "path is empty"),
+        (["who", ""], "path is empty"),
+        (["bench", ""], "path is empty"),
+        (["dump", ""], "path is empty"),
         (["repair", "nothing-there"], "nothing-there"),
         (["dump", "nothing-there"], "nothing-there"),
         (["dump", "STORE"], "directory"),
@@ -120,6 +149,12 @@ def test_misuse_is_one_line_and_exit_code_2(
     assert said in one_line(shown.err)
     assert shown.out == ""
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_ephemeral_topic_makes_no_store(tmp_path: Path) -> None:
+    done = aiodq("put", tmp_path / "none", "t#ephemeral", stdin=b"a\n")
+    assert done.code == 2
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("arguments", [["put", "t"], ["get", "t"], ["repair"]])

@@ -141,6 +141,20 @@ def test_commands_that_change_a_store_work_beside_its_owner(store: Path, serving
     assert lock_holder(str(store)) == serving.pid
 
 
+def test_what_is_ephemeral_is_the_owner_s(store: Path, serving: subprocess.Popen[str]) -> None:
+    assert ok("put", store, "t#ephemeral", stdin=b"a\n").out.endswith(b", kept in the memory of the store's owner\n")
+    assert ok("put", store, "t#ephemeral", "--json", stdin=b"b\n").json["ephemeral"] is True
+    assert "ephemeral" not in ok("put", store, "jobs", "--json", stdin=b"b\n").json
+    assert ok("channels", store, "jobs", "--create", "c#ephemeral", "--json").json["created"] is True
+
+    async def bodies() -> list[bytes]:
+        async with aiodq.open(store, mode="client") as opened:
+            return [message.body for message in await opened.topic("t#ephemeral").channel("default").get_many(2)]
+
+    assert asyncio.run(bodies()) == [b"a", b"b"]
+    assert serving.poll() is None
+
+
 def test_get_follows_beside_an_owner(store: Path, serving: subprocess.Popen[str]) -> None:
     command = [*PROGRAM, "get", str(store), "jobs", "--follow", "-n", "5"]
     with killed_at_last(command, env=environment(), stdout=-1) as child:

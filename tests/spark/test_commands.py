@@ -120,6 +120,9 @@ def test_mistakes_are_told_in_a_line(store: Path, wrong: list[str], complaint: s
         (["compact", "{store}", "unknown", "latest"], "there is no topic 'unknown'"),
         (["replay", "{store}/none", "{store}"], "there is no directory"),
         (["replay", "{store}", "{store}2"], "is a store: replay reads"),
+        (["replay", "{store}/none", "{store}", "--since", "2026-01-31T12:00"], "for example 2026-01-31T12:00:00+00:00"),
+        (["replay", "{store}/none", "{store}", "--until", "2026-01-31"], "--until. It needs a time zone"),
+        (["replay", "", "{store}"], "path is empty"),
         (["archive", "{store}", "{store}", "--once"], "is a store: name a directory of its own"),
     ],
 )
