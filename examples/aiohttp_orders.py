@@ -50,7 +50,7 @@ def checked(body: bytes) -> bytes:
     try:
         order = json.loads(body)
         item, quantity = order["item"], order["quantity"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise web.HTTPUnprocessableEntity(text="an order is JSON with an item and a quantity") from None
     if not isinstance(item, str) or not item or type(quantity) is not int or quantity < 1:
         raise web.HTTPUnprocessableEntity(text="an order has an item and a quantity of at least 1")
@@ -72,10 +72,17 @@ async def accept(request: web.Request) -> web.Response:
     return web.json_response({"id": f"{offset:016x}"}, status=202)
 
 
+def named(stats: aiodq.ChannelStats) -> dict[str, object]:
+    """Return stats for JSON, in which a latency would be a list otherwise."""
+    return {
+        name: value._asdict() if isinstance(value, aiodq.Latency) else value for name, value in asdict(stats).items()
+    }
+
+
 @routes.get("/stats")
 async def stats(request: web.Request) -> web.Response:
     """Show what is waiting and what was done since the start."""
-    return web.json_response(asdict(request.app[ORDERS].stats()))
+    return web.json_response(named(request.app[ORDERS].stats()))
 
 
 class WorkShop:

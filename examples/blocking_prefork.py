@@ -68,6 +68,8 @@ class Parent:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit("usage: blocking_prefork.py DIRECTORY [WORKERS]")
     parent = Parent(sys.argv[1], int(sys.argv[2]) if sys.argv[2:] else 4)
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, parent.end)

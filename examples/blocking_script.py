@@ -43,4 +43,6 @@ def main(directory: str, files: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit("usage: blocking_script.py DIRECTORY [FILE...]")
     main(sys.argv[1], sys.argv[2:])

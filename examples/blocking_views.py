@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from wsgiref.types import StartResponse, WSGIEnvironment
 
+LARGEST_ORDER = 16 * 1024
+
 
 class Server(ThreadingMixIn, WSGIServer):
     """A thread for each request; closing waits for them."""
@@ -39,6 +41,15 @@ class Quiet(WSGIRequestHandler):
         """Say nothing."""
 
 
+def is_order(body: bytes) -> bool:
+    """Return whether what was sent can be worked off."""
+    try:
+        order = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(order, dict) and isinstance(order.get("item"), str)
+
+
 class Views:
     """The application: what WSGI calls, in whichever thread."""
 
@@ -49,18 +60,31 @@ class Views:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer a request."""
+        headers = [("Content-Type", "application/json")]
         try:
             if environ["REQUEST_METHOD"] == "POST":
-                status, answer = self.place(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
+                status, answer = self.place(environ)
             else:
                 status, answer = self.stats()
-        except aiodq.QueueFull:
-            status, answer = HTTPStatus.SERVICE_UNAVAILABLE, {"error": "too many orders at once"}
-        start_response(f"{status.value} {status.phrase}", [("Content-Type", "application/json")])
+        except aiodq.MessageSizeError as error:
+            status, answer = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": str(error)}
+        except (aiodq.QueueShutDown, aiodq.QueueFull, aiodq.StorageError):
+            # At the end, no space, or the disk failed: the order is not promised, and the customer may try again.
+            status, answer = HTTPStatus.SERVICE_UNAVAILABLE, {"error": "no orders are taken at the moment"}
+            headers.append(("Retry-After", "5"))
+        start_response(f"{status.value} {status.phrase}", headers)
         return [json.dumps(answer).encode()]
 
-    def place(self, body: bytes) -> tuple[HTTPStatus, dict[str, object]]:
+    def place(self, environ: WSGIEnvironment) -> tuple[HTTPStatus, dict[str, object]]:
         """Take an order: it is on disk when the client reads 202. Threads that put at once share a sync."""
+        length = environ.get("CONTENT_LENGTH", "")
+        if not length.isdecimal():
+            return HTTPStatus.LENGTH_REQUIRED, {"error": "an order says how long it is"}
+        if int(length) > LARGEST_ORDER:  # before it is read
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": f"an order has up to {LARGEST_ORDER} bytes"}
+        body = environ["wsgi.input"].read(int(length))
+        if not is_order(body):
+            return HTTPStatus.UNPROCESSABLE_ENTITY, {"error": "an order is JSON with an item"}
         return HTTPStatus.ACCEPTED, {"order": self.orders.put(body)}
 
     def stats(self) -> tuple[HTTPStatus, dict[str, object]]:
@@ -90,4 +114,6 @@ def main(directory: str, port: int = 8000) -> None:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit("usage: blocking_views.py DIRECTORY [PORT]")
     main(sys.argv[1], *map(int, sys.argv[2:]))

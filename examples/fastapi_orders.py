@@ -25,6 +25,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
@@ -53,11 +54,24 @@ async def accept(order: Order, request: Request) -> dict[str, str]:
     return {"id": f"{offset:016x}"}
 
 
+def named(stats: aiodq.ChannelStats) -> dict[str, Any]:
+    """Return stats for JSON, in which a latency would be a list otherwise."""
+    return {
+        name: value._asdict() if isinstance(value, aiodq.Latency) else value for name, value in asdict(stats).items()
+    }
+
+
 @router.get("/stats")
 async def stats(request: Request) -> dict[str, Any]:
     """Show what is waiting and what was done since the start."""
     orders: aiodq.Queue = request.app.state.orders
-    return asdict(orders.stats())
+    return named(orders.stats())
+
+
+async def malformed(_: Request, error: Exception) -> JSONResponse:
+    """Answer what is no order. FastAPI's own answer repeats the value, which may be none that JSON has (NaN)."""
+    errors = error.errors() if isinstance(error, RequestValidationError) else ()
+    return JSONResponse({"detail": [{name: each[name] for name in ("type", "loc", "msg")} for each in errors]}, 422)
 
 
 async def too_large(_: Request, error: Exception) -> JSONResponse:
@@ -119,6 +133,7 @@ def create_app(store: Path, done: Path, *, workers: int = 4, seconds: float = 0.
     """Return the service."""
     app = FastAPI(title="Orders", lifespan=lifespan_of(store, WorkShop(done, seconds), workers, grace))
     app.include_router(router)
+    app.add_exception_handler(RequestValidationError, malformed)
     app.add_exception_handler(aiodq.MessageSizeError, too_large)
     for error in (aiodq.QueueShutDown, aiodq.QueueFull, aiodq.StorageError):
         app.add_exception_handler(error, unavailable)

@@ -24,13 +24,15 @@ from typing import Any, NamedTuple
 
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 import aiodq
 
 DEAD = "jobs.dead"
 RETRYING = aiodq.ChannelOptions(max_attempts=5, backoff=aiodq.Backoff(first=1, factor=2, limit=300), dead_letter=DEAD)
+LARGEST_JOB = 64 * 1024
 GRACE = 10.0
 """Seconds that jobs in hand have at SIGTERM."""
 
@@ -43,8 +45,9 @@ router = APIRouter()
 class Job(BaseModel):
     """What a client sends. Anything else is answered with 422."""
 
-    kind: str
-    argument: str
+    # With a bound, pydantic also refuses text that is no Unicode, which JSON can write, and nothing can encode.
+    kind: str = Field(min_length=1)
+    argument: str = Field(min_length=1)
 
 
 class Lane(NamedTuple):
@@ -124,10 +127,17 @@ async def dead(request: Request) -> list[dict[str, Any]]:
     return shown
 
 
+def named(stats: aiodq.ChannelStats) -> dict[str, Any]:
+    """Return stats for JSON, in which a latency would be a list otherwise."""
+    return {
+        name: value._asdict() if isinstance(value, aiodq.Latency) else value for name, value in asdict(stats).items()
+    }
+
+
 @router.get("/stats")
 async def stats(request: Request) -> dict[str, Any]:
     """Show what is waiting and what was done since the start, by lane."""
-    return {lane.topic: asdict(queue.stats()) for lane, queue in request.app.state.queues.items()}
+    return {lane.topic: named(queue.stats()) for lane, queue in request.app.state.queues.items()}
 
 
 @router.get("/health")
@@ -136,6 +146,17 @@ async def health(request: Request, response: Response) -> dict[str, Any]:
     found = request.app.state.store.health()
     response.status_code = 200 if found.ok else 503
     return asdict(found)
+
+
+async def malformed(_: Request, error: Exception) -> JSONResponse:
+    """Answer what is no job. FastAPI's own answer repeats the value, which may be none that JSON has (NaN)."""
+    errors = error.errors() if isinstance(error, RequestValidationError) else ()
+    return JSONResponse({"detail": [{name: each[name] for name in ("type", "loc", "msg")} for each in errors]}, 422)
+
+
+async def too_large(_: Request, error: Exception) -> JSONResponse:
+    """Answer a job that the queue does not take. A proxy in front should bound the request's body, too."""
+    return JSONResponse({"detail": str(error)}, 413)
 
 
 async def unavailable(_: Request, error: Exception) -> JSONResponse:
@@ -156,7 +177,7 @@ def create_app(path: Path) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with aiodq.open(path) as store:
+        async with aiodq.open(path, aiodq.StoreOptions(max_message_bytes=LARGEST_JOB)) as store:
             queues = {lane: store.queue(lane.topic, RETRYING) for lane in LANES}
             app.state.store, app.state.queues = store, queues
             consuming = [
@@ -171,6 +192,8 @@ def create_app(path: Path) -> FastAPI:
 
     app = FastAPI(title="Jobs", lifespan=lifespan)
     app.include_router(router)
+    app.add_exception_handler(RequestValidationError, malformed)
+    app.add_exception_handler(aiodq.MessageSizeError, too_large)
     for error in (aiodq.QueueShutDown, aiodq.QueueFull, aiodq.StorageError):
         app.add_exception_handler(error, unavailable)
     return app

@@ -24,14 +24,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
 
 import aiodq
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+LARGEST_ORDER = 16 * 1024
 DONE = Path(os.environ.get("DONE", "done"))
 DONE.mkdir(exist_ok=True)
+BOUNDED = aiodq.StoreOptions(max_message_bytes=LARGEST_ORDER)
 
 
 async def ship(order: aiodq.Message) -> None:
@@ -49,7 +52,7 @@ async def ship(order: aiodq.Message) -> None:
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Have the queue for as long as this worker runs; at its end let the orders in hand be finished."""
-    async with aiodq.open_queue(os.environ.get("ORDERS", "orders"), mode="shared") as orders:
+    async with aiodq.open_queue(os.environ.get("ORDERS", "orders"), BOUNDED, mode="shared") as orders:
         app.state.orders = orders
         shipping = asyncio.create_task(orders.consume(ship, concurrency=4))
         yield
@@ -57,7 +60,20 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await shipping
 
 
+async def too_large(_: Request, error: Exception) -> JSONResponse:
+    """Answer an order that the queue does not take. A proxy in front should bound the request's body, too."""
+    return JSONResponse({"detail": str(error)}, 413)
+
+
+async def unavailable(_: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - FastAPI hands it over
+    """Answer an order that is not promised: at the end, no space, or no owner. The customer may try again."""
+    return JSONResponse({"detail": "no orders are taken at the moment"}, 503, {"Retry-After": "5"})
+
+
 app = FastAPI(lifespan=lifespan)
+app.add_exception_handler(aiodq.MessageSizeError, too_large)
+for refusal in (aiodq.QueueShutDown, aiodq.QueueFull, aiodq.StorageError):
+    app.add_exception_handler(refusal, unavailable)
 
 
 @app.post("/orders", status_code=202)
