@@ -400,7 +400,7 @@ class Channel(AsyncIteration):
         """Wait until nothing is ready or in flight, and nothing accepted is on its way.
 
         Raises:
-            StoreFailedError: the store has stopped.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the channel was deleted.
 
         Cancellation: nothing changes.
         """
@@ -416,7 +416,7 @@ class Channel(AsyncIteration):
         """Settle everything accepted so far, in flight or not; return how many messages that were.
 
         Raises:
-            StoreFailedError: the store has stopped.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the channel was deleted.
 
         Cancellation: it is done all the same.
         """
@@ -537,7 +537,7 @@ class Channel(AsyncIteration):
             OffsetError: beyond the log, or before what is still kept; nothing changed.
             DiskFullError: what a transaction has put into some topic finds no room there yet; nothing changed.
             InvalidOptionError: no position; a `TypeError` too where it is of another type. Nothing changed.
-            StoreFailedError: the store has stopped.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the channel was deleted.
 
         Cancellation: it is done all the same.
         """
@@ -565,7 +565,7 @@ class Channel(AsyncIteration):
         Raises:
             InvalidOptionError: these are no `ChannelOptions`, or the dead-letter topic is this one.
             StorageError: they could not be written; those before hold.
-            StoreFailedError: the store has stopped.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the channel was deleted.
 
         Cancellation: it is done all the same.
         """
@@ -579,11 +579,18 @@ class Channel(AsyncIteration):
         """Deliver nothing from now on; messages gather, what is in flight may be settled (SYSTEMS row B15).
 
         It takes effect at once. Await the result for it to be durable: a channel stays paused over a restart.
+
+        Raises:
+            QueueShutDown, StorageError: the store is closed or failed, the channel deleted, or it was not written.
         """
         return pause_channel(self._engine, self._channel_engine, paused=True)
 
     def resume(self) -> Awaitable[None]:
-        """Deliver again; as `pause`."""
+        """Deliver again; as `pause`.
+
+        Raises:
+            QueueShutDown, StorageError: the store is closed or failed, the channel deleted, or it was not written.
+        """
         return pause_channel(self._engine, self._channel_engine, paused=False)
 
     @property

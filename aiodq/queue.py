@@ -63,7 +63,7 @@ class Queue(Producer, Channel, AsyncBlock):
         """Wait until everything accepted before is on disk, whatever the policy, and every ack before too.
 
         Raises:
-            StoreFailedError: the store has stopped.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: it will be all the same.
         """
@@ -78,6 +78,7 @@ class Queue(Producer, Channel, AsyncBlock):
         Raises:
             OffsetError: there is none: not yet written, deleted, or lost to damage.
             StorageError: it could not be read.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: nothing changes.
         """
@@ -95,6 +96,7 @@ class Queue(Producer, Channel, AsyncBlock):
 
         Raises:
             StorageError: something could not be read. Damage is skipped.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: nothing changes.
         """
@@ -109,6 +111,7 @@ class Queue(Producer, Channel, AsyncBlock):
         Raises:
             InvalidOptionError: without one, or no `datetime`.
             StorageError: the log could not be read.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: nothing changes.
         """
@@ -121,7 +124,7 @@ class Queue(Producer, Channel, AsyncBlock):
 
         Raises:
             StorageError: it was not done.
-            StoreFailedError: the store has stopped.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: it is done all the same.
         """
@@ -138,7 +141,7 @@ class Queue(Producer, Channel, AsyncBlock):
         Raises:
             InvalidNameError: no such name may be.
             InvalidOptionError: these are no `ChannelOptions`, or cannot be this channel's.
-            QueueShutDown: the store is closed.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
         """
         return self._topic.channel(name, options)
 
@@ -156,7 +159,7 @@ class Queue(Producer, Channel, AsyncBlock):
 
         Raises:
             StorageError: as mapped from the system's error.
-            StoreFailedError: the store has stopped.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: it is done all the same.
         """
@@ -190,7 +193,7 @@ class Queue(Producer, Channel, AsyncBlock):
             InvalidOptionError: these are neither, or the dead-letter topic is this one.
             MissingExtraError: a codec is not installed.
             StorageError: they could not be written; those before hold.
-            StoreFailedError: the store has stopped.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: it is done all the same.
         """

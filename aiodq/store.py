@@ -70,7 +70,7 @@ class Store(AsyncBlock):
             InvalidNameError: no such name may be.
             InvalidOptionError: these are no `StoreOptions`; a `TypeError` too. Or other ones were named for it before,
                 since the store was opened.
-            QueueShutDown: the store is closed.
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
         """
         check_topic_name(name, self._store_engine.topics)
         check_store_options(options, f"store.topic({name!r}, {{}})")
@@ -93,7 +93,7 @@ class Store(AsyncBlock):
             InvalidNameError: no such name may be.
             InvalidOptionError: these are no `ChannelOptions`, or no `StoreOptions`; a `TypeError` too. Or other ones
                 were named before.
-            QueueShutDown: the store is closed.
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
         """
         check_name(name)
         check_channel_options(channel, f"store.queue({name!r}, {{}})")
@@ -116,6 +116,7 @@ class Store(AsyncBlock):
         Raises:
             InvalidNameError: no such name may be.
             StorageError: it could not be deleted.
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
 
         Cancellation: it is done all the same.
         """
@@ -128,7 +129,7 @@ class Store(AsyncBlock):
         """Return a transaction: `async with store.transaction() as tx`, with `tx.ack` and `tx.put` in the block.
 
         Raises:
-            QueueShutDown: the store is closed.
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
         """
         self._store_engine.check()
         transaction = Transaction(self._store_engine)
@@ -230,7 +231,7 @@ class Store(AsyncBlock):
         Raises:
             InvalidOptionError: no span of time; a `TypeError` too where it is of another type. Nothing was done.
             StorageError: the files of a topic or a channel could not be made.
-            StoreFailedError: the store has stopped.
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
 
         Cancellation: puts stay refused.
         """

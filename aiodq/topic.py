@@ -62,7 +62,7 @@ class Topic(Producer):
         """Wait until everything accepted before is on disk, whatever the policy, and every ack before too.
 
         Raises:
-            StoreFailedError: the store has stopped.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: it will be all the same.
         """
@@ -86,7 +86,7 @@ class Topic(Producer):
             InvalidOptionError: these are no `StoreOptions`.
             MissingExtraError: a codec is not installed.
             StorageError: they could not be written; those before hold.
-            StoreFailedError: the store has stopped.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: it is done all the same.
         """
@@ -108,6 +108,7 @@ class Topic(Producer):
             InvalidNameError: no such name may be.
             InvalidOptionError: these are no `ChannelOptions`, and a `TypeError` too; the dead-letter topic is this
                 one; or other options were named for it before, since the store was opened.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
         """
         check_name(name, "channel")
         check_channel_options(options, f"topic.channel({name!r}, {{}})")
@@ -142,7 +143,7 @@ class Topic(Producer):
         Raises:
             InvalidNameError: no such name may be.
             StorageError: as mapped from the system's error.
-            StoreFailedError: the store has stopped.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: it is done all the same.
         """
@@ -159,6 +160,7 @@ class Topic(Producer):
             InvalidOptionError: it is no offset; a `TypeError` too.
             OffsetError: there is none: not yet written, deleted, or lost to damage.
             StorageError: it could not be read.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: nothing changes.
         """
@@ -188,6 +190,7 @@ class Topic(Producer):
         Raises:
             InvalidOptionError: `start` or `stop` is negative, or no offset; then a `TypeError` too.
             StorageError: something could not be read. Damage is skipped.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
         """
         self._engine.check()
         check_scan(start, stop)
@@ -245,6 +248,7 @@ class Topic(Producer):
         Raises:
             InvalidOptionError: without one.
             StorageError: the log could not be read.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: nothing changes.
         """
@@ -263,7 +267,7 @@ class Topic(Producer):
 
         Raises:
             StorageError: the files of the topic or of a channel could not be made; the next put tries again.
-            StoreFailedError: the store has stopped.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: nothing changes.
         """
@@ -277,7 +281,7 @@ class Topic(Producer):
 
         Raises:
             StorageError: it was not done.
-            StoreFailedError: the store has stopped.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: it is done all the same.
         """
@@ -292,11 +296,18 @@ class Topic(Producer):
         """Deliver nothing to any channel from now on; messages gather (SYSTEMS row B15).
 
         It takes effect at once. Await the result for it to be durable: a topic stays paused over a restart.
+
+        Raises:
+            QueueShutDown, StorageError: the store is closed or failed, the topic deleted, or it was not written.
         """
         return pause_topic(self._engine, paused=True)
 
     def resume(self) -> Awaitable[None]:
-        """Deliver again, to those channels that are not paused themselves; as `pause`."""
+        """Deliver again, to those channels that are not paused themselves; as `pause`.
+
+        Raises:
+            QueueShutDown, StorageError: the store is closed or failed, the topic deleted, or it was not written.
+        """
         return pause_topic(self._engine, paused=False)
 
     @property

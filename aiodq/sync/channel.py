@@ -82,6 +82,7 @@ class Channel:
             QueueEmpty: nothing may be delivered now. A channel just created delivers once it is on disk; `get` and
                 `Topic.settle_in` wait for that.
             QueueShutDown: shut down and nothing is ready, or the store is closed.
+            StoreFailedError: the store has stopped.
 
         Interrupted: nothing is lost and the order is kept.
         """
@@ -353,7 +354,8 @@ class Channel:
 
         Interrupted: it continues; calling it again waits for the same end.
         """
-        self._loop_thread.run(self._channel.stop, grace)
+        with suppress(QueueShutDown):  # the store is closed, and nothing is delivered any more
+            self._loop_thread.run(self._channel.stop, grace)
 
     def join(self, timeout: float | timedelta | None = None) -> None:
         """Wait until nothing is ready, in flight or deferred, and no accepted put is still to be written.

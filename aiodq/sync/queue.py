@@ -214,7 +214,7 @@ class Queue(Producer, Channel):
         Raises:
             InvalidNameError: the name is invalid.
             InvalidOptionError: these are not `ChannelOptions`, or cannot be this channel's.
-            QueueShutDown: the store is closed.
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
         """
         return self._topic.channel(name, options)
 

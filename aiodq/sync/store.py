@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from aiodq import opening as ways
+from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import InvalidOptionTypeError, WrongContextError
 from aiodq.sync.loop_thread import LoopThread, refuse_running_loop, wait_for_dropped
 from aiodq.sync.message import Message
@@ -68,7 +70,7 @@ class Store:
             InvalidNameError: the name is invalid.
             InvalidOptionError: these are not `StoreOptions`; also a `TypeError`. Or other ones were given for it
                 before, since the store was opened.
-            QueueShutDown: the store is closed.
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
         """
         return Topic(self._loop_thread, self._loop_thread.call(self._store.topic, name, options))
 
@@ -84,7 +86,7 @@ class Store:
             InvalidNameError: the name is invalid.
             InvalidOptionError: these are not `ChannelOptions`, or not `StoreOptions`; also a `TypeError`. Or other ones
                 were given before.
-            QueueShutDown: the store is closed.
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
         """
         return Queue(self._loop_thread, self._loop_thread.call(self._store.queue, name, channel, options=options))
 
@@ -108,7 +110,7 @@ class Store:
         """Return a transaction: `with store.transaction() as tx`, with `tx.ack` and `tx.put` in the block.
 
         Raises:
-            QueueShutDown: the store is closed.
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
         """
         return Transaction(self._loop_thread, self._loop_thread.call(self._store.transaction))
 
@@ -210,7 +212,8 @@ class Store:
 
         Interrupted: it continues; calling it again waits for the same end.
         """
-        self._loop_thread.run(self._store.stop, grace)
+        with suppress(QueueShutDown):  # it is closed
+            self._loop_thread.run(self._store.stop, grace)
 
     def close(self) -> None:
         """Finish what was accepted, make it durable, release the directory. Repeating it is safe.

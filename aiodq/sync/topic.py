@@ -87,7 +87,7 @@ class Topic(Producer):
             InvalidNameError: the name is invalid.
             InvalidOptionError: these are not `ChannelOptions`, also a `TypeError`; the dead-letter topic is this one;
                 or other options were given for it before, since the store was opened.
-            QueueShutDown: the store is closed.
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
         """
         return Channel(self._loop_thread, self._loop_thread.call(self._topic.channel, name, options))
 

@@ -210,3 +210,11 @@ def test_what_could_not_be_opened_leaves_no_thread(tmp_path: Path) -> None:
         aiodq.sync.open(tmp_path)
     del caught
     assert left_since(before) == []
+
+
+def test_what_is_closed_can_be_stopped(tmp_path: Path) -> None:
+    store = aiodq.sync.open(tmp_path)
+    queue = store.queue("jobs")
+    store.close()
+    store.stop()
+    queue.stop(grace=0)
