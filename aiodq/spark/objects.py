@@ -59,14 +59,30 @@ _NUMBERS: Final = (
 
 @contextmanager
 def numbered() -> Iterator[None]:
-    """Give errors the numbers that an operating system's have: many of fsspec's file systems leave them out."""
+    """Make errors those of an operating system, with their numbers: fsspec's file systems raise what they like."""
     try:
         yield
-    except OSError as cause:
-        if cause.errno is not None:
+    except Exception as cause:
+        if isinstance(cause, OSError) and cause.errno is not None:
             raise
         number = next((number for kind, number in _NUMBERS if isinstance(cause, kind)), errno.EIO)
         raise OSError(number, f"{os.strerror(number)}: {cause}") from cause
+
+
+def _kind(fs: Any, place: str) -> str | None:  # noqa: ANN401 - fsspec has no types
+    """Return what lies there, "file" or "directory"; None for nothing.
+
+    fsspec's own `exists` and `isdir` say no after any error. A manifest that a network's error hides for a moment would
+    be written anew, without what it said.
+
+    Raises:
+        OSError: it cannot be told.
+    """
+    try:
+        with numbered():
+            return str(fs.info(place)["type"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _refuse() -> NoReturn:
@@ -129,16 +145,14 @@ class AnyFileSystem:
         if not is_url(path):
             return OsFileSystem().is_directory(path)
         fs, place = find_objects(path)
-        with numbered():
-            return bool(fs.isdir(place))
+        return _kind(fs, place) == "directory"
 
     def exists(self, path: str) -> bool:
         """See `FileSystem.exists`."""
         if not is_url(path):
             return OsFileSystem().exists(path)
         fs, place = find_objects(path)
-        with numbered():
-            return bool(fs.exists(place))
+        return _kind(fs, place) is not None
 
     def make_directory(self, path: str) -> None:
         """See `FileSystem.make_directory`."""

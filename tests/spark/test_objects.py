@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 import aiodq
 from aiodq.spark.objects import AnyFileSystem, find_objects
@@ -93,6 +94,31 @@ def test_cut_short_it_goes_on(store: Path, bucket: str) -> None:
     fs, path = find_objects(f"{bucket}/orders")
     for name in (MANIFEST, "topic.json", segments(store / "orders")[1].name):
         fs.rm_file(f"{path}/{name}")
+    ship(store, bucket)
+    assert read(bucket, topic="orders") == sealed(store)
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(), TimeoutError("slow"), RuntimeError("not the system's")])
+async def test_a_manifest_that_an_error_hides_is_not_taken_for_none(
+    store: Path, bucket: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ship(store, bucket)
+    manifest = f"{bucket}/orders/{MANIFEST}"
+    before = fsspec.open(manifest).open().read()
+    info = MemoryFileSystem.info
+
+    def failing(self: MemoryFileSystem, path: str, **rest: Any) -> Any:
+        if path.endswith(MANIFEST):
+            raise error
+        return info(self, path, **rest)
+
+    await fill(store, segment_bytes=2000)
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "info", failing)
+        with pytest.raises(aiodq.StorageError) as caught:
+            ship(store, bucket)
+    assert caught.value.path == manifest
+    assert fsspec.open(manifest).open().read() == before
     ship(store, bucket)
     assert read(bucket, topic="orders") == sealed(store)
 
