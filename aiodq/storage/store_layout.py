@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import InvalidNameError, NotAStoreError, StorageError, StoreNotFoundError
 from aiodq.names import check_name
-from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
+from aiodq.storage.bulk.commits import COMMITS, STAGING, linked_writers, read_commits
 from aiodq.storage.io.durable_io import NOT_A_DIRECTORY, TEMPORARY
 from aiodq.storage.io.filesystem import directory_exists, name_exists
 from aiodq.storage.io.lock import LOCK_NAME
@@ -186,7 +186,9 @@ def misplaced(fs: FileSystem, store: str) -> list[str]:
         StorageError: as mapped from the system's error.
     """
     paths = [os.path.join(store, name) for name in (COMMITS, STAGING, HOLDS, ASIDE)]
-    return [path for path in paths if name_exists(fs, path) and not directory_exists(fs, path)]
+    wrong = [path for path in paths if name_exists(fs, path) and not directory_exists(fs, path)]
+    staging = os.path.join(store, STAGING)
+    return wrong if staging in wrong else [*wrong, *linked_writers(fs, store)]
 
 
 def require_own_directories(fs: FileSystem, store: str) -> None:

@@ -12,7 +12,17 @@ import pytest
 import aiodq
 from aiodq.cli.app import run
 from aiodq.format.columns import Columns
-from aiodq.storage.bulk.commits import COMMITS, STAGING, Commit, CommitKey, commit_staged
+from aiodq.storage.bulk.adoption import adopt
+from aiodq.storage.bulk.commits import (
+    COMMITS,
+    STAGING,
+    Commit,
+    CommitKey,
+    commit_staged,
+    discard_staged,
+    read_commits,
+    sweep_staged,
+)
 from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.repair import repair_store
@@ -21,6 +31,7 @@ from aiodq.storage.state.holds import HOLDS, Hold, write_hold
 from aiodq.storage.state.parked_transactions import ASIDE
 from aiodq.storage.state.transaction_log import TRANSACTIONS
 from aiodq.testing import FakeClock, WatchedFileSystem
+from tests.storage.logs import open_log
 from tests.storage.stores import a_store
 
 if TYPE_CHECKING:
@@ -123,3 +134,44 @@ def test_verify_reports_channels_that_may_not_be_looked_at(tmp_path: Path) -> No
     with pytest.raises(aiodq.ReadOnlyError):
         fs.fail(errno.EACCES, "is_directory", match=str(tmp_path))
         verify_store(str(tmp_path), fs)
+
+
+@pytest.mark.parametrize("behind", ["a directory", "nothing"])
+async def test_a_link_in_the_place_of_a_writer_s_directory_is_not_followed(behind: str, tmp_path: Path) -> None:
+    store, fs = tmp_path / "s", OsFileSystem()
+    await loaded(store)
+    kept = replaced(store, f"{STAGING}/load", "link")
+    if behind == "nothing":
+        kept = kept.rename(tmp_path / "elsewhere")
+    before = tree(tmp_path)
+    for opening in (aiodq.open(store), aiodq.open(store, mode="shared")):
+        with pytest.raises(aiodq.StorageError, match="move it away") as caught:
+            await opening
+        assert caught.value.path == str(store / STAGING / "load")
+    with pytest.raises(aiodq.StorageError, match="move it away"):
+        repair_store(str(store), fs)
+    found = [(found.path, found.by_hand) for found in verify_store(str(store), fs).damages if found.by_hand]
+    assert found == [(str(store / STAGING / "load"), True)]
+    discard_staged(fs, str(store), "load")
+    assert tree(tmp_path) == before
+    (store / STAGING / "load").unlink()
+    os.rename(kept, store / STAGING / "load")
+    (store / STAGING / "a file").touch()
+    async with aiodq.open(store) as opened:
+        assert [message.body async for message in opened.topic("jobs").scan()] == [b"first", b"second"]
+
+
+async def test_a_link_that_comes_while_the_store_is_open_is_not_followed(tmp_path: Path) -> None:
+    store, fs = tmp_path / "s", OsFileSystem()
+    await loaded(store)
+    replaced(store, f"{STAGING}/load", "link")
+    (commit,) = read_commits(fs, str(store)).pending
+    before = tree(tmp_path)
+    log = open_log(store / "jobs", fs)
+    try:
+        with pytest.raises(aiodq.StorageError, match="move it away"):
+            adopt(log, str(store), commit, "jobs")
+        sweep_staged(fs, str(store), time.time_ns())
+    finally:
+        log.close()
+    assert tree(tmp_path) == before

@@ -12,12 +12,13 @@ from aiodq.storage.bulk.commits import (
     Commit,
     CommitKey,
     finish_commit,
+    linked_writers,
     read_commits,
     staging_directory,
     sweep_staged,
     write_commit,
 )
-from aiodq.storage.io.durable_io import sync_directory
+from aiodq.storage.io.durable_io import NOT_A_DIRECTORY, sync_directory
 from aiodq.storage.io.os_errors import is_lasting
 from aiodq.storage.log.staged_segments import check_staged, move_in
 from aiodq.storage.state.parked_transactions import may_be_topic
@@ -40,6 +41,8 @@ def adopt(log: TopicLog, store: str, commit: Commit, topic: str) -> Commit:
         StoreFailedError: the segments will be adopted when the store is opened again.
     """
     directory = staging_directory(store, commit.key.name)
+    if directory in linked_writers(log.fs, store):
+        raise StorageError(NOT_A_DIRECTORY, directory)
     placed = commit
 
     def note(base: int) -> None:

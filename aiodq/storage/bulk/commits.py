@@ -29,7 +29,7 @@ from aiodq.errors import (
 from aiodq.names import check_name, is_ephemeral
 from aiodq.storage.bulk.commit_lock import COMMITS, lock_commits
 from aiodq.storage.io.durable_io import LARGEST_FILE, TEMPORARY, list_own, read_file, replace_file
-from aiodq.storage.io.filesystem import directory_exists
+from aiodq.storage.io.filesystem import directory_exists, name_exists
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import Damage, quarantined
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
@@ -50,6 +50,7 @@ __all__ = [
     "decode_commit",
     "discard_staged",
     "finish_commit",
+    "linked_writers",
     "read_commits",
     "staging_directory",
     "sweep_staged",
@@ -310,6 +311,26 @@ def sweep_staged(fs: FileSystem, store: str, now_ns: int) -> None:
         _remove_staged(fs, store, writer, before_ns=now_ns - _DAY)
 
 
+def linked_writers(fs: FileSystem, store: str) -> list[str]:
+    """Return the paths of links in the place of writers' directories, wherever they lead. Blocking.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    staging = os.path.join(store, STAGING)
+    paths = [os.path.join(staging, writer) for writer in list_own(fs, staging)]
+    return [path for path in paths if name_exists(fs, path) and not directory_exists(fs, path) and _is_link(fs, path)]
+
+
+def _is_link(fs: FileSystem, path: str) -> bool:
+    """Tell a link, to a directory or to nothing, from a file, which may lie there as nobody takes anything from it."""
+    try:
+        fs.listdir(path)
+    except OSError as cause:
+        return isinstance(cause, FileNotFoundError)
+    return True
+
+
 def _remove_staged(fs: FileSystem, store: str, writer: str, before_ns: int | None) -> None:
     found = read_commits(fs, store)
     commits = os.path.join(store, COMMITS)
@@ -318,6 +339,8 @@ def _remove_staged(fs: FileSystem, store: str, writer: str, before_ns: int | Non
     used = {staged.file for commit in found.pending for files in commit.topics.values() for staged in files}
     moving = any(quote(commit.key.name, safe="") == writer for commit in found.pending)
     directory = os.path.join(store, STAGING, writer)
+    if not directory_exists(fs, directory):
+        return  # a link is not followed: what is behind it is not the store's to remove
     with suppress(OSError):  # what stays is swept later
         for name in fs.listdir(directory):
             match = _STAGED.fullmatch(name)
