@@ -307,6 +307,24 @@ async def test_after_the_end_it_is_refused(machine: Machine) -> None:
         assert store.topics() == []
 
 
+async def test_what_a_drain_refuses_makes_no_topic(store: aiodq.Store) -> None:
+    jobs = store.queue("jobs")
+    await jobs.put(b"one")
+    assert not await store.drain(0)
+    with pytest.raises(aiodq.QueueShutDown):
+        async with store.transaction() as tx:
+            tx.put("new", b"refused")
+    with pytest.raises(aiodq.QueueShutDown):
+        async with store.transaction() as tx:
+            tx.put_many("new", [b"refused"])
+            tx.put("other", b"refused")
+    assert store.topics() == ["jobs"]
+    async with store.transaction() as tx:  # it acks what was read, so what comes of that is accepted
+        tx.ack(await jobs.get())
+        tx.put("new", b"done")
+    assert store.topics() == ["jobs", "new"]
+
+
 async def test_a_drain_lets_workers_finish_what_they_read(store: aiodq.Store) -> None:
     jobs, made = store.queue("jobs"), store.queue("made")
     await jobs.put(b"1")

@@ -271,6 +271,16 @@ class PutBuffer:
         self.pending += len(part.columns.bodies)
         self.cost += part.cost
 
+    def check_open(self, *, pressing: bool) -> None:
+        """Check that `reserve` may find room, now or later.
+
+        Raises:
+            QueueShutDown, StoreFailedError: nothing more is accepted.
+        """
+        self._engine.check()
+        if self.shut and not pressing:
+            raise self._over
+
     def reserve(self, messages: int, cost: int, *, pressing: bool) -> None:
         """Count messages of a transaction before they are accepted; `unreserve` undoes it.
 

@@ -316,6 +316,9 @@ class Committer:
         """
         entry = _Entry([], [], asyncio.get_running_loop().create_future(), origin)
         for engine, _ in puts:
+            # INVARIANT: before any topic is made. What is refused at once leaves no empty one behind.
+            engine.put_buffer.check_open(pressing=bool(settlements))
+        for engine, _ in puts:
             # INVARIANT: what is committed can be put where it belongs, as soon as there is room.
             with suppress(DiskFullError):
                 await engine.creation.made()
