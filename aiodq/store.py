@@ -111,7 +111,7 @@ class Store(AsyncBlock):
         return sorted(name for name, engine in self._store_engine.topics.items() if engine.creation.exists)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic with its channels and everything in it. One that does not exist is fine.
+        """Delete a topic with its channels and everything in it, damage that was set aside, too. A missing one is fine.
 
         Raises:
             InvalidNameError: no such name may be.

@@ -136,7 +136,9 @@ class Topic(Producer):
         return sorted(self._engine.channel_engines)
 
     async def delete_channel(self, name: str) -> None:
-        """Delete a channel for good; segments that only it held back may go. One that is not there is fine.
+        """Delete a channel for good, damage that was set aside of it, too. A missing one is fine.
+
+        Segments that only it held back may go.
 
         Whoever waits there gets `QueueShutDown` (SYSTEMS row B17). Named again, it is a new channel.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from aiodq.cli.exits import DONE, MISUSE, CommandError, complain
@@ -10,6 +11,7 @@ from aiodq.cli.names import known_channel, known_topic
 from aiodq.cli.opening import open_store
 from aiodq.cli.place import Place
 from aiodq.cli.show import counted, print_json, stdout
+from aiodq.storage.io.quarantine import is_quarantined
 
 __all__ = ["delete_topic", "purge"]
 
@@ -46,7 +48,7 @@ def purge(store: Place, topic: str, /, *, channel: str | None = None, json: bool
 def delete_topic(store: Place, topic: str, /, *, yes: bool = False, json: bool = False) -> int:
     """Delete a topic with its channels, its options and every message in it. Nothing brings it back.
 
-    On a terminal it asks first; elsewhere it needs --yes.
+    Files with damage that were set aside go, too. On a terminal it asks first; elsewhere it needs --yes.
 
     Args:
         store: the store's directory.
@@ -55,7 +57,11 @@ def delete_topic(store: Place, topic: str, /, *, yes: bool = False, json: bool =
         json: print what was deleted as JSON.
     """
     summary = known_topic(store, topic).stats()
-    what = f"{counted(summary.messages, 'message')} and {counted(len(summary.channels), 'channel')}"
+    parts = [counted(summary.messages, "message"), counted(len(summary.channels), "channel")]
+    aside = sum(is_quarantined(name) for *_, names in os.walk(os.path.join(store, topic)) for name in names)
+    if aside:
+        parts.append(f"{counted(aside, 'file')} set aside as damaged")
+    what = f"{', '.join(parts[:-1])} and {parts[-1]}"
     if not yes and not _confirmed(f"Delete topic {topic} of {store} with {what}? [y/N] "):
         complain("nothing was deleted")
         return MISUSE

@@ -95,7 +95,7 @@ class Store:
         return self._loop_thread.look(self._store.topics)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with its channels and everything in it. A missing one is fine.
+        """Delete a topic with its channels and everything in it, damage that was set aside, too. A missing one is fine.
 
         Raises:
             InvalidNameError: the name is invalid.

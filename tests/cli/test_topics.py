@@ -12,7 +12,7 @@ import pytest
 from aiodq.opening import open as open_store
 from aiodq.opening import open_reader
 from aiodq.options import ChannelOptions, Retention, StoreOptions
-from tests.cli.support import PROGRAM, Owner, aiodq, environment, fill, ok
+from tests.cli.support import PROGRAM, Owner, aiodq, environment, fill, flip, ok, only_segment
 from tests.queue.descriptions import make_older
 
 if TYPE_CHECKING:
@@ -200,6 +200,16 @@ class TestDeleteTopic:
             "topic": "u", "messages": 1, "channels": ["default"],
         }  # fmt: skip
         assert open_reader(tmp_path).topics() == []
+
+    def test_damage_that_was_set_aside_goes_too_and_is_told(self, tmp_path: Path) -> None:
+        fill(tmp_path, "t", [b"a" * 100, b"b" * 100])
+        path = only_segment(tmp_path, "t")
+        flip(path, path.stat().st_size // 2)
+        ok("get", tmp_path, "t")  # opens it
+        assert any(".damaged-" in name for name in tree(tmp_path))
+        (line,) = ok("delete-topic", tmp_path, "t", "--yes").lines
+        assert line.endswith(b" and 1 file set aside as damaged")
+        assert not any(".damaged-" in name for name in tree(tmp_path))
 
     def test_where_nobody_can_be_asked_it_says_so(self, tmp_path: Path) -> None:
         fill(tmp_path, "t", [b"a"])
