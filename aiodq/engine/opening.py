@@ -293,7 +293,7 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
 
 def _pass_over(fs: FileSystem, topic: OpenedTopic, puts: Sequence[tuple[int, Puts]]) -> None:
     """Settle in each channel what transactions put for another channel alone."""
-    # CRASH: until the transaction log is emptied, the channels' journals may not record that.
+    # CRASH: 19. Until the transaction log is emptied, the channels' journals may not record that.
     if not any(FOR in own for _, put in puts for own in put.columns.headers or ()):
         return
     for offset, name in aimed_since(fs, topic.log, min(put.since for _, put in puts)):
@@ -308,7 +308,7 @@ def _put_missing(fs: FileSystem, clock: Clock, log: TopicLog, puts: Sequence[tup
         return []
     since = min(put.since for _, put in puts)
     missing = _missing(fs, log, puts, since)
-    # CRASH: if this is cut short, the next owner finds by the transactions' numbers how far it got.
+    # CRASH: 19. If this is cut short, the next owner finds by the transactions' numbers how far it got.
     try:
         write_blocking(log, [Part(columns, [], atomic=True) for columns in missing], clock)
     except DiskFullError:

@@ -44,6 +44,14 @@ commit points, in the order in which an owner passes them:
 17. *A store gets its identity*: in `#store` (as 6), once the first topic's `topic.json` is durable; the file goes when
    the last topic has gone. Before: it is made when the store is next opened, with a uuid that nobody has seen yet, or
    when there is a topic again. (`StoreIdentity.make`)
+18. *What a channel settled is durable*: a block of its journal, written and synced. Before: absent, torn, or whole; a
+   torn one is truncated, synced, before anything is written after it, and what was settled is delivered again. Then a
+   checkpoint (as 6) takes the journal's place: the old journal is of another generation, and ignored.
+   (`ChannelJournal._write`, `ChannelJournal._tidy`, `ChannelJournal._fold`)
+19. *A transaction is committed*: its block in `#transactions`, synced; only then is anything of it put or settled.
+   Before: it does not exist, whole or torn as its block may be. After: the next owner puts and settles what is not
+   there yet, as the numbers show. Once topics and channels hold all of it durably, a new header forgets the blocks.
+   (`TransactionFile.append`, `TransactionFile._wait_durable`, `_blocks`, `TransactionFile.reset`)
 
 Whether bytes that fail their check are an unfinished write or damage is decided by what was promised: the watermark
 noted in 3, the watermark each later frame carries, and, for any but the last segment, the existence of the next one,

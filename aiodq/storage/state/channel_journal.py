@@ -281,7 +281,7 @@ class ChannelJournal:
                 self._tidy(file, torn=torn)
                 self._reserve(file)
             if not self._generation & _COUNT:
-                # CRASH: until the first fold, nothing else makes the journal's name durable, and a killed owner may
+                # CRASH: 18. Until the first fold, nothing else makes the journal's name durable, and a killed owner may
                 # have only created the file.
                 sync_names(self._fs, os.path.dirname(self._path))
         except BaseException:
@@ -302,7 +302,7 @@ class ChannelJournal:
         if not whole:
             write_all(file, [header], 0)
         write_again(file, 0, self._end)
-        # CRASH: the torn block is removed before anything is written after it.
+        # CRASH: 18. The torn block is removed before anything is written after it.
         file.truncate(self._end)
         self._reserved = self._end
         sync_file(file, self._path)
@@ -396,6 +396,7 @@ class ChannelJournal:
         return True
 
     def _write(self, batch: list[Op]) -> None:
+        # CRASH: 18. Until the next sync any part of it may be missing.
         # A failed write leaves the end where it was, so that the next one overwrites whatever was written.
         self._end = write_all(self._file, [encode_block(batch, self._generation)], self._end)
         self._reserved = max(self._reserved, self._end)
@@ -452,7 +453,7 @@ class ChannelJournal:
                 self._since = None
 
     def _fold(self, image: ChannelImage) -> None:
-        # CRASH: once the new checkpoint exists, the old journal's generation no longer fits and it is ignored.
+        # CRASH: 18. Once the new checkpoint exists, the old journal's generation no longer fits and it is ignored.
         checkpoint = encode_checkpoint(image, self._generation + 1)
         try:
             replace_file(self._fs, self._checkpoint, checkpoint)
@@ -468,7 +469,7 @@ class ChannelJournal:
             try:
                 self._renew(self._file)
                 if self._since:
-                    # CRASH: if the owner is killed between the checkpoint's rename and this, what was appended
+                    # CRASH: 18. If the owner is killed between the checkpoint's rename and this, what was appended
                     # meanwhile is lost; it was not synced, so nobody was promised that it is durable.
                     self._write(self._since)
                     self.pending = len(self._since)

@@ -82,7 +82,7 @@ def read_blocks(fs: FileSystem, path: str) -> FoundTransactions:
     """Read any file of that format, as `read_transactions` does."""
     data = read_file(fs, path, _LARGEST) or b""
     if not any(data):
-        # CRASH: the file was created and its header not yet durable: nobody was promised anything.
+        # CRASH: 19. The file was created and its header not yet durable: nobody was promised anything.
         return FoundTransactions(None, [], 0, [], len(data))
     try:
         header = decode_header(data, path)
@@ -102,7 +102,7 @@ def _blocks(data: bytes, header: Header, path: str) -> tuple[list[Block], int, l
     at, expected = FIRST_BLOCK, header.first
     for start, block in all_of_them:
         if block.number != expected and expected >= durable:
-            # CRASH: of unsynced blocks, a power cut may leave a later one without an earlier one.
+            # CRASH: 19. Of unsynced blocks, a power cut may leave a later one without an earlier one.
             break
         if block.number != expected:
             lost = block.number - expected
@@ -177,8 +177,8 @@ class TransactionFile:
 
     def _wait_durable(self, file: File, found: FoundTransactions) -> None:
         """Make durable what was found, before anything is done because of it."""
-        # CRASH: a killed owner may have written blocks without syncing them: a part of their effects could be durable
-        # without the rest. Or a header, and the blocks of the one before would come back.
+        # CRASH: 19. A killed owner may have written blocks without syncing them: a part of their effects could be
+        # durable without the rest. Or a header, and the blocks of the one before would come back.
         if found.header is not None:
             write_again(file, 0, found.blocks[-1].end if found.blocks else FIRST_BLOCK)
             sync_file(file, self._path)
@@ -202,6 +202,7 @@ class TransactionFile:
             end = self._write(file, blocks)
         except OSError as cause:
             raise storage_error(cause, self._path, self._end) from cause
+        # CRASH: 19. Until then a block may be there or not, and nothing of it was put or settled.
         sync_file(file, self._path)
         self._end = end
         self._number = self._durable = numbers[-1] + 1
@@ -211,7 +212,7 @@ class TransactionFile:
         try:
             return write_all(file, blocks, self._end)
         except OSError:
-            # CRASH: whole blocks of the failed group must not be found when the store is opened again.
+            # CRASH: 19. Whole blocks of the failed group must not be found when the store is opened again.
             self._undo(file)
             raise
 
@@ -226,7 +227,7 @@ class TransactionFile:
     def _make(self, now_ns: int) -> File:
         """Create the file durably."""
         self._header = self._fresh_header(now_ns)
-        # CRASH: until this returns, the transaction that waits for it does not exist.
+        # CRASH: 19. Until this returns, the transaction that waits for it does not exist.
         file = self._fs.open(self._path, create=True)
         try:
             write_all(file, [encode_header(self._header), bytes(_SPACE - FIRST_BLOCK)], 0)
@@ -258,7 +259,7 @@ class TransactionFile:
         try:
             if file.size() > _MOST_KEPT:
                 file.truncate(_MOST_KEPT)
-            # CRASH: the header lies within one sector. After the old one, all blocks are valid again.
+            # CRASH: 19. The header lies within one sector. After the old one, all blocks are valid again.
             write_all(file, [encode_header(header)], 0)
         except OSError as cause:
             raise storage_error(cause, self._path) from cause

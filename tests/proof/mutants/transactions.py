@@ -12,6 +12,7 @@ from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.engine.transactions.task_transactions import OpenTransactions
 from aiodq.storage.read import log_reader
+from aiodq.storage.state import parked_transactions
 from aiodq.storage.state.transaction_log import TransactionFile
 from tests.proof.mutants.registry import Patch, change, mutant
 
@@ -146,3 +147,12 @@ def what_a_bad_topic_is_owed_is_not_kept_aside() -> Patch:
 @mutant(test=_OWED)
 def what_is_kept_aside_is_not_put_in() -> Patch:
     return mock.patch("aiodq.engine.opening.read_owed", return_value={})
+
+
+change(
+    "a power cut brings back what was owed to a topic that holds it",
+    parked_transactions.drop_owed,
+    "sync_directory(fs, os.path.dirname(one.path))",
+    "None",
+    test="tests/storage/state/test_parked_transactions.py",
+)
