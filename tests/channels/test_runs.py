@@ -262,12 +262,17 @@ async def test_a_pause_holds_runs_back(machine: Machine) -> None:
         assert bodies(await getting) == list(range(9))
 
 
+async def redelivered(jobs: aiodq.Queue) -> list[aiodq.Message]:
+    """Put 40 messages, and take them for the second time."""
+    await jobs.put_many(numbered(40))
+    for message in await jobs.get_many(40):
+        message.nack_nowait()
+    return await jobs.get_many(40)
+
+
 async def test_a_run_is_settled_whole_or_not_at_all(machine: Machine) -> None:
     async with machine.jobs() as jobs:
-        await jobs.put_many(numbered(40))
-        for message in await jobs.get_many(40):
-            message.nack_nowait()
-        again = await jobs.get_many(40)
+        again = await redelivered(jobs)
         again[17].nack_nowait()
         with pytest.raises(aiodq.AlreadySettledError):
             jobs.ack_many(again)
@@ -286,10 +291,7 @@ async def test_a_run_is_settled_whole_or_not_at_all(machine: Machine) -> None:
 
 async def test_a_run_that_was_taken_away_is_nobodys(machine: Machine) -> None:
     async with machine.jobs() as jobs:
-        await jobs.put_many(numbered(40))
-        for message in await jobs.get_many(40):
-            message.nack_nowait()
-        again = await jobs.get_many(40)
+        again = await redelivered(jobs)
         await jobs.purge()
         with pytest.raises(aiodq.NotInFlightError):
             jobs.ack_many(again)

@@ -54,11 +54,16 @@ async def test_what_is_unwanted_is_passed_over_a_little_at_a_time(
         assert jobs.stats().filtered == 200
 
 
-async def test_no_more_letters_are_on_their_way_than_may_be(machine: Machine) -> None:
+async def behind_expired(machine: Machine, number: int) -> None:
+    """Put so many messages whose time is over by now, and one behind them."""
     async with machine.store() as store:
-        await store.topic("jobs").put_many([aiodq.Draft(b"", ttl=5) for _ in range(MANY)])
+        await store.topic("jobs").put_many([aiodq.Draft(b"", ttl=5) for _ in range(number)])
         await store.topic("jobs").put(b"last")
     machine.clock.advance(6)
+
+
+async def test_no_more_letters_are_on_their_way_than_may_be(machine: Machine) -> None:
+    await behind_expired(machine, MANY)
     async with machine.jobs(dead_letter="dead") as jobs:
         out_of_turn, most, found = jobs._channel_engine._out_of_turn, 0, list[bytes]()
         while not found:
@@ -72,19 +77,13 @@ async def test_no_more_letters_are_on_their_way_than_may_be(machine: Machine) ->
 
 
 async def test_whoever_waits_has_what_is_behind_the_letters(machine: Machine) -> None:
-    async with machine.store() as store:
-        await store.topic("jobs").put_many([aiodq.Draft(b"", ttl=5) for _ in range(MANY)])
-        await store.topic("jobs").put(b"last")
-    machine.clock.advance(6)
+    await behind_expired(machine, MANY)
     async with machine.jobs(dead_letter="dead") as jobs:
         assert (await soon(jobs.get())).body == b"last"
 
 
 async def test_whoever_waits_looks_again_once_a_letter_is_put(machine: Machine) -> None:
-    async with machine.store() as store:
-        await store.topic("jobs").put(b"", ttl=5)
-        await store.topic("jobs").put(b"last")
-    machine.clock.advance(6)
+    await behind_expired(machine, 1)
     async with machine.jobs(dead_letter="dead") as jobs:
         engine = jobs._channel_engine
         engine._out_of_turn.letters = MOST_LETTERS

@@ -118,14 +118,16 @@ async def served(path: Path, owner: Owner) -> AsyncIterator[None]:
         listening.close()
 
 
+@asynccontextmanager
+async def queue_of(owner: Owner, path: Path) -> AsyncIterator[aiodq.Queue]:
+    """Have such an owner, and a client's queue."""
+    async with served(path, owner), asyncio.timeout(PATIENCE), aiodq.open(path, mode="client") as client:
+        yield client.queue("jobs")
+
+
 async def test_what_comes_before_an_owner_has_said_what_is_held_stays_in_hand(tmp_path: Path) -> None:
     owner = Owner()
-    async with (
-        served(tmp_path / "s", owner),
-        asyncio.timeout(PATIENCE),
-        aiodq.open(tmp_path / "s", mode="client") as client,
-    ):
-        queue = client.queue("jobs")
+    async with queue_of(owner, tmp_path / "s") as queue:
         first = await queue.get()
         second = await queue.get()
         assert (first.body, second.body, owner.epoch) == (b"0", b"1", 2)
@@ -155,12 +157,7 @@ class Failing(Owner):
 
 async def test_what_an_owner_could_not_read_when_it_was_claimed_is_claimed_again(tmp_path: Path) -> None:
     owner = Failing()
-    async with (
-        served(tmp_path / "s", owner),
-        asyncio.timeout(PATIENCE),
-        aiodq.open(tmp_path / "s", mode="client") as client,
-    ):
-        queue = client.queue("jobs")
+    async with queue_of(owner, tmp_path / "s") as queue:
         first = await queue.get()
         try:
             await first.ack()
