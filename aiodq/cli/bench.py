@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from cyclopts import Parameter, validators
 
+from aiodq.cli.arguments import Place, whole
 from aiodq.cli.exits import DONE, CommandError
 from aiodq.cli.loop import run_command
-from aiodq.cli.place import Place
 from aiodq.cli.show import figures_table, human_bytes, print_json, rate, stdout
 from aiodq.engine.queue_errors import QueueEmpty
 from aiodq.opening import open_queue
@@ -60,8 +60,10 @@ def bench(
     directory: Place = ".",
     /,
     *,
-    size: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=StoreOptions().max_message_bytes))] = 1000,
-    tasks: Annotated[int, Parameter(validator=validators.Number(gte=1, lte=10_000))] = 100,
+    size: Annotated[
+        int, Parameter(converter=whole, validator=validators.Number(gte=0, lte=StoreOptions().max_message_bytes))
+    ] = 1000,
+    tasks: Annotated[int, Parameter(converter=whole, validator=validators.Number(gte=1, lte=10_000))] = 100,
     seconds: Annotated[float, Parameter(validator=validators.Number(gt=0, lte=60))] = 1.0,
     sync: SyncPolicy = "always",
     json: bool = False,

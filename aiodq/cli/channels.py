@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
+from aiodq.cli.arguments import Place, whole
 from aiodq.cli.exits import DONE, CommandError
 from aiodq.cli.loop import run_command
 from aiodq.cli.names import known_channel, known_topic
 from aiodq.cli.opening import check_kept, figures_of, open_store
-from aiodq.cli.place import Place
 from aiodq.cli.show import counted, message_fields, print_json, stdout
 from aiodq.options import ChannelOptions
 from aiodq.requeue import letters_channel
@@ -108,7 +108,7 @@ def peek(
     /,
     *,
     channel: str = "default",
-    number: Annotated[int, Parameter(name="-n", validator=validators.Number(gte=0))] = 1,
+    number: Annotated[int, Parameter(name="-n", converter=whole, validator=validators.Number(gte=0))] = 1,
     json: bool = False,
 ) -> int:
     """Write a channel's next messages to standard output, without taking them.
@@ -181,7 +181,7 @@ def requeue_dead(
     topic: str,
     /,
     *,
-    number: Annotated[int | None, Parameter(name="-n", validator=validators.Number(gte=0))] = None,
+    number: Annotated[int | None, Parameter(name="-n", converter=whole, validator=validators.Number(gte=0))] = None,
     json: bool = False,
 ) -> int:
     """Put dead letters back to the channels that gave them up, each to that one alone, as they were, and ack them here.

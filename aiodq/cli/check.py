@@ -3,9 +3,9 @@
 import os
 from typing import Any
 
+from aiodq.cli.arguments import Place
 from aiodq.cli.exits import DONE, WRONG
 from aiodq.cli.metered import MeteredFileSystem
-from aiodq.cli.place import Place
 from aiodq.cli.show import Meter, counted, human_bytes, print_json, stdout
 from aiodq.storage.offline.repair import RepairAction, repair_store
 from aiodq.storage.offline.verify import Finding, StoreReport, verify_store

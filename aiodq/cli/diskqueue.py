@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
+from aiodq.cli.arguments import Place, whole
 from aiodq.cli.exits import DONE, WRONG, CommandError, complain
 from aiodq.cli.loop import run_command
 from aiodq.cli.names import known_topic
 from aiodq.cli.opening import made_to_get, open_store
-from aiodq.cli.place import Place
 from aiodq.cli.show import Meter, counted, print_json, stdout
 from aiodq.diskqueue import NSQD_MAX_BYTES_PER_FILE, read, write
 from aiodq.names import check_name, is_ephemeral
@@ -33,7 +33,7 @@ def import_diskqueue(
     topic: str,
     /,
     *,
-    min_message_bytes: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 0,
+    min_message_bytes: Annotated[int, Parameter(converter=whole, validator=validators.Number(gte=0))] = 0,
     json: bool = False,
 ) -> int:
     """Put what a go-diskqueue holds unread into a topic. Its files are only read.
@@ -89,7 +89,9 @@ def export_diskqueue(
     /,
     *,
     channel: str | None = None,
-    max_bytes_per_file: Annotated[int, Parameter(validator=validators.Number(gte=1))] = NSQD_MAX_BYTES_PER_FILE,
+    max_bytes_per_file: Annotated[
+        int, Parameter(converter=whole, validator=validators.Number(gte=1))
+    ] = NSQD_MAX_BYTES_PER_FILE,
     json: bool = False,
 ) -> int:
     """Write a topic's messages as the files of a go-diskqueue, to the byte as it would have written them.

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from aiodq.cli.arguments import Place
 from aiodq.cli.exits import DONE, WRONG, CommandError
-from aiodq.cli.place import Place
 from aiodq.cli.show import message_fields
 from aiodq.errors import CorruptionError, MissingExtraError
 from aiodq.format.checksum import CRC32, checksum_named

@@ -11,11 +11,11 @@ from typing import Annotated, Final
 from cyclopts import Parameter, validators
 
 from aiodq.channel import Channel
+from aiodq.cli.arguments import Place, whole
 from aiodq.cli.exits import DONE, CommandError, complain
 from aiodq.cli.loop import Aside, run_command
 from aiodq.cli.names import known_channel, known_topic
 from aiodq.cli.opening import open_store
-from aiodq.cli.place import Place
 from aiodq.cli.show import message_fields
 from aiodq.engine.queue_errors import QueueEmpty
 from aiodq.errors import StoreLockedError
@@ -41,7 +41,7 @@ def get(
     /,
     *,
     channel: str = "default",
-    number: Annotated[int | None, Parameter(name="-n", validator=validators.Number(gte=0))] = None,
+    number: Annotated[int | None, Parameter(name="-n", converter=whole, validator=validators.Number(gte=0))] = None,
     follow: bool = False,
     json: bool = False,
 ) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from aiodq.cli.arguments import Place
 from aiodq.cli.exits import DONE, WRONG, complain
-from aiodq.cli.place import Place
 from aiodq.cli.show import counted, print_json, stdout
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_holds, release_hold

@@ -11,10 +11,10 @@ from typing import Annotated, Final
 import aiofiles
 from cyclopts import Parameter
 
+from aiodq.cli.arguments import Place
 from aiodq.cli.exits import DONE, CommandError, complain, exit_code
 from aiodq.cli.loop import Aside, run_command
 from aiodq.cli.opening import made_to_get, open_store
-from aiodq.cli.place import Place
 from aiodq.cli.records import BadLineError, LineCutter, WholeCutter, in_batches
 from aiodq.cli.show import Meter, counted, human_bytes, print_json, rate, stdout
 from aiodq.errors import AiodqError

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 from cyclopts import Parameter, validators
 from rich.live import Live
 
+from aiodq.cli.arguments import Place
 from aiodq.cli.exits import DONE
 from aiodq.cli.loop import run_command
-from aiodq.cli.place import Place
 from aiodq.cli.show import counted, print_json, stdout
 from aiodq.cli.who import table
 from aiodq.errors import OwnerLostError, OwnerStalledError

@@ -16,8 +16,8 @@ from cyclopts import App, Parameter, validators
 from rich.console import Console
 from rich.table import Table
 
+from aiodq.cli.arguments import Place, whole
 from aiodq.cli.exits import DONE, WRONG, CommandError, complain
-from aiodq.cli.place import Place
 from aiodq.cli.show import counted, human_bytes, print_json, rate, stdout
 from aiodq.errors import MissingExtraError
 from aiodq.storage.io.lock import LOCK_NAME
@@ -49,6 +49,8 @@ def _zoned(_: object, moment: datetime | None) -> None:
         raise ValueError(f"It needs a time zone, for example {moment.isoformat()}+00:00.")
 
 
+Offset = Annotated[int | None, Parameter(converter=whole)]
+
 Moment = Annotated[datetime | None, Parameter(validator=_zoned)]
 """A time, with its zone."""
 
@@ -74,6 +76,19 @@ def _check(stores: str, topics: list[str] | None = None) -> None:
         StoreNotFoundError: a store or a topic is not.
     """
     _pipelines().check_stores(stores, topics)
+
+
+def _check_into(topic: str) -> None:
+    """Likewise, make sure that a topic of that name can be written to.
+
+    Raises:
+        InvalidNameError: no topic can have that name.
+        InvalidOptionError: it is ephemeral.
+    """
+    _pipelines()
+    from aiodq.spark.options import check_topic  # noqa: PLC0415 - it is there now
+
+    check_topic(topic)
 
 
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z_.]{5,}\].*")
@@ -251,8 +266,8 @@ def replay(  # noqa: PLR0913 - likewise
     tag: Annotated[list[str] | None, Parameter(negative=())] = None,
     since: Moment = None,
     until: Moment = None,
-    first: int | None = None,
-    stop: int | None = None,
+    first: Offset = None,
+    stop: Offset = None,
     txn_id: str | None = None,
     master: Master = "local[*]",
     conf: Conf = None,
@@ -280,6 +295,8 @@ def replay(  # noqa: PLR0913 - likewise
         raise CommandError(f"there is no directory {source}: replay reads what aiodq spark archive wrote")
     if os.path.lexists(os.path.join(source, LOCK_NAME)):
         raise CommandError(f"{source} is a store: replay reads what aiodq spark archive wrote")
+    if into is not None:
+        _check_into(into)
     with _session(master, conf, "replay", verbose=verbose) as (session, _):
         done = _pipelines().replay(session, source, store, txn_id=txn_id, **wanted)
     if done.repeated:
@@ -436,6 +453,7 @@ def compact(
         verbose: show what Java, Spark and its workers write.
     """
     _check(store, [topic])
+    _check_into(into)
     with _session(master, conf, "compact", verbose=verbose) as (session, _):
         done = _pipelines().compact(session, store, topic, into, target=target, drop_empty=drop_empty)
     stdout().print(f"kept {counted(done.kept, 'message')} of {done.read:,} in {done.into}: {done.seconds:.1f} s")

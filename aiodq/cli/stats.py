@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from aiodq.cli.arguments import Place
 from aiodq.cli.exits import DONE, WRONG, CommandError
-from aiodq.cli.place import Place
 from aiodq.cli.show import counted, figures_table, human_bytes, print_json, rate, stdout
 from aiodq.opening import open_reader
 from aiodq.stats import Latency

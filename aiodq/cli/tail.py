@@ -8,9 +8,9 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter, validators
 
+from aiodq.cli.arguments import Place, whole
 from aiodq.cli.exits import DONE
 from aiodq.cli.names import known_topic
-from aiodq.cli.place import Place
 from aiodq.cli.show import message_fields
 from aiodq.storage.read.stored_message import StoredMessage
 
@@ -25,7 +25,7 @@ def tail(
     topic: str,
     /,
     *,
-    number: Annotated[int, Parameter(name="-n", validator=validators.Number(gte=0))] = 10,
+    number: Annotated[int, Parameter(name="-n", converter=whole, validator=validators.Number(gte=0))] = 10,
     follow: bool = False,
     json: bool = False,
 ) -> int:

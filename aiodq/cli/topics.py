@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
+from aiodq.cli.arguments import Place
 from aiodq.cli.exits import DONE, MISUSE, CommandError, complain
 from aiodq.cli.loop import run_command
 from aiodq.cli.names import known_channel, known_topic
 from aiodq.cli.opening import open_store
-from aiodq.cli.place import Place
 from aiodq.cli.show import counted, print_json, stdout
 from aiodq.storage.io.quarantine import is_quarantined
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 
+from aiodq.cli.arguments import Place
 from aiodq.cli.exits import DONE
 from aiodq.cli.loop import run_command
-from aiodq.cli.place import Place
 from aiodq.cli.show import counted, figures_table, print_json, stdout
 from aiodq.errors import OwnerLostError
 from aiodq.shared.visitors import ask_visitors

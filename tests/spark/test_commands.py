@@ -123,6 +123,12 @@ def test_mistakes_are_told_in_a_line(store: Path, wrong: list[str], complaint: s
         (["replay", "{store}/none", "{store}", "--since", "2026-01-31T12:00"], "for example 2026-01-31T12:00:00+00:00"),
         (["replay", "{store}/none", "{store}", "--until", "2026-01-31"], "--until. It needs a time zone"),
         (["replay", "", "{store}"], "path is empty"),
+        (["replay", "{store}/orders", "{store}", "--first", "1.5"], "'1.5' is no whole number"),
+        (["replay", "{store}/orders", "{store}", "--into", "a/b"], "'a/b' is no name for a topic"),
+        (["compact", "{store}", "orders", ""], "'' is no name for a topic"),
+        (["compact", "{store}", "orders", "t#ephemeral"], "only its owner can put into it"),
+        (["lag", "{store}/none"], "there is no checkpoint"),
+        (["lag", "{store}/none", ""], "path is empty"),
         (["archive", "{store}", "{store}", "--once"], "is a store: name a directory of its own"),
     ],
 )

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter, validators
 from rich.table import Table
 
+from aiodq.cli.arguments import Place, whole
 from aiodq.cli.demo.progress import narrator
 from aiodq.cli.demo.run import Demonstration, Outcome
 from aiodq.cli.demo.sources import Library, standard_library
@@ -21,12 +22,12 @@ from aiodq.cli.show import counted, human_bytes, print_json, rate, stdout
 
 __all__ = ["demo"]
 
-AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+AtLeastOne = Annotated[int, Parameter(converter=whole, validator=validators.Number(gte=1))]
 
 
 def demo(
     *,
-    store: str | None = None,
+    store: Place | None = None,
     producers: AtLeastOne = 8,
     consumers: AtLeastOne = 8,
     keep: bool = False,
