@@ -254,6 +254,7 @@ class StoreOptions:
         max_messages: bound of a topic's backlog in messages, or None. The backlog is all that the slowest channel has
             not settled: also what is in flight or deferred, so room comes with acks.
         overflow: what a put does at that bound: wait, raise `QueueFull`, or free the oldest messages and count them.
+            None in flight is freed: a put waits where they leave no room, with `max_bytes` where one is the oldest.
         retention: when segments are deleted.
         compression: `"zstd"` compresses by batch (extra `zstd`), None does not.
         memory_bytes: bound for one topic's write buffer and read-ahead together.

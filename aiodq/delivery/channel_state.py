@@ -452,8 +452,7 @@ class ChannelState:
 
     def expire_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[int]:
         """Settle expired messages that are ready or deferred; return those in flight."""
-        flying = sorted(self.in_flight)
-        held: list[int] = []
+        flying, held = sorted(self.in_flight), list[int]()
         for start, stop in ranges:
             those = flying[bisect_left(flying, start) : bisect_left(flying, stop)]
             for edge in (*those, stop):
@@ -492,13 +491,15 @@ class ChannelState:
         self._counters.dropped += missed
         return missed
 
-    def drop(self, count: int) -> list[int]:
-        """Settle the `count` oldest messages not in flight; return their offsets."""
+    def drop(self, count: int, *, spare: bool = False) -> list[int]:
+        """Settle the `count` oldest messages not in flight (`spare`: before the first in flight); return them."""
         dropped, at = list[int](), self.floor
         for _ in range(min(count, self.depth - self.flying)):
             at = self._settled.next_missing(max(at, self._floor))
-            while self.delivery(at) is not None:
+            while (flying := self.delivery(at) is not None) and not spare:
                 at = self._settled.next_missing(at + 1)
+            if flying:
+                break
             self._counters.dropped += self._give_up(at, at + 1)
             dropped.append(at)
         return dropped

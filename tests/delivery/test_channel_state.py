@@ -155,6 +155,15 @@ class TestDropping:
         assert sorted(state.in_flight) == [0, 2, 3]
         assert take(state) == 5
 
+    def test_if_asked_none_that_comes_after_one_in_flight(self) -> None:
+        state = channel()
+        take_all(state, 4)
+        state.nack(0, 1)
+        state.nack(1, 1)
+        assert state.drop(3, spare=True) == [0, 1]
+        assert state.drop(3, spare=True) == []
+        assert (state.floor, state.depth) == (2, 8)
+
     def test_no_more_than_there_is(self) -> None:
         state = channel(0, 3)
         take(state)

@@ -93,6 +93,14 @@ class TestBlock:
             assert found == [b"first", *numbered(8)]
             await soon(asyncio.gather(*putting))
 
+    async def test_what_retention_deletes_makes_room(self, path: Path) -> None:
+        """The oldest message is in flight, and the segments after it go once they are acked."""
+        async with queue(path, max_bytes=100_000, segment_bytes=15_000) as jobs:
+            await fill(jobs, [bytes(10_000)] * 8)
+            await jobs.get()
+            await jobs.ack_many(await take(jobs, 7))
+            assert await soon(jobs.put_many([bytes(10_000)] * 4)) == range(8, 12)
+
     async def test_one_who_needs_more_room_keeps_nobody_else_for_ever(self, path: Path, tasks: Tasks) -> None:
         async with queue(path, max_messages=4) as jobs:
             await fill(jobs, numbered(4))
@@ -421,6 +429,49 @@ class TestDropOldest:
             assert 5 <= len(found) <= 10
             assert found == list(range(30 - len(found), 30))
             assert jobs.stats().dropped == 30 - len(found)
+
+    async def test_by_bytes_nothing_goes_that_makes_no_room(self, path: Path, tasks: Tasks) -> None:
+        async with queue(path, max_bytes=100_000, overflow="drop_oldest") as jobs:
+            for number in range(8):
+                await soon(jobs.put(bytes([number]) * 10_000))
+            held = await jobs.get()
+            putting = tasks.start(jobs.put_many([bytes([number]) * 10_000 for number in range(8, 12)]))
+            await turns(20)
+            assert not putting.done()
+            assert (jobs.depth, jobs.stats().dropped) == (8, 0)
+            await held.ack()
+            await soon(putting)
+            left = [body[0] for body in await drain(jobs)]
+            assert left == list(range(12 - len(left), 12))
+            assert len(left) >= 6
+
+    async def test_by_bytes_who_is_furthest_behind_makes_room(self, path: Path) -> None:
+        async with store(path, max_bytes=100_000, overflow="drop_oldest") as opened:
+            topic = opened.topic("a")
+            behind, deep = topic.channel("behind"), topic.channel("deep")
+            for number in range(8):
+                await soon(topic.put(bytes([number]) * 10_000))
+            first, *others = await take(behind, 8)
+            await behind.ack_many(others)
+            await first.nack()
+            await deep.ack_many(await take(deep, 5))
+            for number in range(8, 10):
+                await soon(topic.put(bytes([number]) * 10_000))
+            assert (behind.stats().dropped, deep.stats().dropped) == (1, 0)
+            assert [body[0] for body in await drain(deep)] == [5, 6, 7, 8, 9]
+
+    async def test_nothing_goes_that_leaves_too_many_in_flight(self, path: Path, tasks: Tasks) -> None:
+        async with queue(path, max_messages=5, overflow="drop_oldest") as jobs:
+            await fill(jobs, numbered(5))
+            held = await take(jobs, 3)
+            putting = tasks.start(jobs.put_many(numbered(3, start=5)))
+            await turns(20)
+            assert not putting.done()
+            assert (jobs.depth, jobs.stats().dropped) == (5, 0)
+            await held[1].ack()
+            await soon(putting)
+            assert jobs.stats().dropped == 2
+            assert ready_now(jobs) == numbered(3, start=5)
 
     async def test_many_at_once(self, path: Path) -> None:
         async with queue(path, max_messages=5, overflow="drop_oldest") as jobs:

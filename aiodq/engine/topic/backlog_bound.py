@@ -95,6 +95,17 @@ class BacklogBound:
             return False
         return not self._look()[0]
 
+    def too_deep(self, messages: int) -> bool:
+        """Return whether so many messages are too many for the bound on messages; else they are for that on bytes."""
+        most = self._engine.options.max_messages
+        return most is not None and self._look()[0] + messages - self.credit > most
+
+    def stuck(self, messages: int) -> bool:
+        """Return whether so many messages are too many beside what is in flight alone, which is not dropped."""
+        flying = max((one.state.flying for one in self._engine.retention.holding() if one.state), default=0)
+        most = self._engine.options.max_messages
+        return bool(flying) and most is not None and flying + messages - self.credit > most
+
     def _look(self) -> tuple[int, int]:
         """Return the depth of the deepest channel, and the lowest floor of any."""
         engine = self._engine

@@ -484,7 +484,10 @@ class PutBuffer:
         """Settle the oldest ready messages of every channel that is over the bound, until there is room."""
         step = messages
         while not self._within_bounds(messages, cost):
-            dropped = self._engine.retention.drop_oldest(step)
+            deep = self.bound.too_deep(self.pending + messages)
+            # INVARIANT: nothing is dropped where what is in flight leaves no room, whatever else goes.
+            stuck = deep and self.bound.stuck(self.pending + messages)
+            dropped = 0 if stuck else self._engine.retention.drop_oldest(step, furthest=not deep)
             self.dropped += dropped
             if not dropped:
                 raise QueueFull("the backlog is full of messages in flight or not yet written")

@@ -386,6 +386,7 @@ class TopicRetention:
             log.remove(segments)
 
         self._persister.submit(Job(work, self.ignore, acks_first=True))
+        self._engine.put_buffer.freed()
 
     def ignore(self, _: object, error: Exception | None) -> None:
         """Note the end of work that nobody waits for. A file that is still there is found again at the next open."""
@@ -431,25 +432,31 @@ class TopicRetention:
         engine.put_buffer.freed()
         return max(counts) if counts else sum(segment.records for segment in gone)
 
-    def drop_oldest(self, count: int) -> int:
-        """Settle up to `count` of the oldest ready messages of the channels with the deepest backlog."""
+    def drop_oldest(self, count: int, *, furthest: bool) -> int:
+        """Settle up to `count` of the oldest messages of some channels; return the most that one of them lost.
+
+        Args:
+            count: how many, and none that is in flight.
+            furthest: of those furthest behind, up to the first message in flight: no bytes are free before that one
+                is settled. Else of those with the deepest backlog.
+        """
         if not self._engine.effective_options.acting:
             self._engine.effective_options.used()
             return 0  # those who wait for room go on as soon as the options are on disk
         channel_engines = self.holding()
         if not channel_engines:
             return self._skip(count)
-        deepest = max(
-            (channel_engine.state.depth for channel_engine in channel_engines if channel_engine.state is not None),
-            default=0,
-        )
+        states = [(one, one.state) for one in channel_engines if one.state is not None]
+        deepest = max((state.depth for _, state in states), default=0)
+        floor = min((state.floor for _, state in states), default=0)
+        if furthest and any(state.floor == floor and state.delivery(floor) is not None for _, state in states):
+            return 0
         dropped = 0
-        for channel_engine in channel_engines:
-            state = channel_engine.state
-            if state is None or state.depth < deepest:
-                continue
+        for channel_engine, state in states:
             oldest = state.floor
-            gone = state.drop(count)
+            if oldest > floor if furthest else state.depth < deepest:
+                continue
+            gone = state.drop(count, spare=furthest)
             dropped = max(dropped, len(gone))
             for offset in gone:
                 channel_engine.source.requeue_cache.discard(offset)
