@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from aiodq.engine.channel.addressed import FOR
-from aiodq.engine.put_batch import OVERHEAD, Draft
+from aiodq.engine.put_batch import OVERHEAD, PLAIN, Draft, accepted_cost
 from aiodq.engine.transactions.group_committer import HeldAck, held_runs
 from aiodq.engine.transactions.task_transactions import Joinable
 from aiodq.errors import (
@@ -245,9 +245,14 @@ class Transaction(AsyncBlock):
         check_topic_name(topic, self._host.topics)
         engine, messages = self._puts.get(topic) or (self._host.engine(topic), [])
         added = engine.put_buffer.accepted_many(bodies, common)
-        cost = self._cost + sum(len(body) + OVERHEAD for _, body in added)
+        cost = self._cost + sum(
+            len(body) + OVERHEAD if accepted is PLAIN else accepted_cost(accepted, body) for accepted, body in added
+        )
         if cost > self._largest:
-            raise MessageSizeError(f"a transaction holds up to {self._largest} bytes of messages")
+            raise MessageSizeError(
+                f"a transaction holds up to {self._largest} bytes of messages, with their keys, tags and headers; put "
+                "them in several"
+            )
         if added:
             self._cost = cost
             messages += added

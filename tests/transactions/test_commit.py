@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import aiodq
+from aiodq.engine.transactions.group_committer import Committer
 from aiodq.testing import SimulatedFileSystem
 from tests.channels.support import Machine, counts, ready, soon, until
 
@@ -54,6 +55,20 @@ async def test_an_exception_in_the_block_undoes_everything(store: aiodq.Store) -
     assert counts(jobs) == (0, 1, 0)
     assert store.topics() == ["jobs"]
     await message.ack()
+
+
+async def test_what_goes_with_a_body_counts_among_what_it_holds(
+    store: aiodq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Committer, "largest", 10_000)
+    async with store.transaction() as tx:
+        for common in ({"key": bytes(10_000)}, {"tag": "t" * 10_000}, {"headers": {"h": "x" * 10_000}}):
+            with pytest.raises(aiodq.MessageSizeError):
+                tx.put("made", b"a", **common)
+        tx.put("made", b"a", key=bytes(5_000))
+        with pytest.raises(aiodq.MessageSizeError):
+            tx.put_many("made", [b"b", aiodq.Draft(b"c", key=bytes(5_000))])
+    assert store.topic("made").end_offset == 1
 
 
 async def test_without_anything_in_it_nothing_is_written(machine: Machine, store: aiodq.Store) -> None:

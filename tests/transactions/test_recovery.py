@@ -8,6 +8,9 @@ import zlib
 import pytest
 
 import aiodq
+from aiodq.engine.transactions import group_committer
+from aiodq.engine.transactions.group_committer import Committer
+from aiodq.storage.state import transaction_log
 from aiodq.storage.state.transaction_log import TRANSACTIONS, read_transactions
 from aiodq.testing import Fault, FaultPlan, SimulatedFileSystem
 from tests.channels.support import Machine, counts, ready, soon, until
@@ -39,6 +42,41 @@ async def test_what_was_committed_outlives_a_power_cut_under_any_policy(machine:
             assert await shown(store, "log") == [b"x"]
             assert counts(store.queue("jobs")) == (2, 0, 0)
             machine.crash()
+
+
+async def test_many_large_ones_at_once_are_no_more_than_the_next_owner_reads(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_log, "_LARGEST", 70_000)
+    monkeypatch.setattr(Committer, "largest", 50_000)
+    monkeypatch.setattr(group_committer, "_LIMIT", 1)
+    async with machine.store(sync="os") as store:
+        topics = [f"t{number}" for number in range(6)]
+        for topic in topics:
+            await store.topic(topic).put(b"before")
+        await asyncio.gather(*(transact(store, {topic: [bytes(40_000)]}) for topic in topics))
+        machine.crash()
+    async with machine.store() as store:
+        for topic in topics:
+            assert bytes(40_000) in await shown(store, topic)
+
+
+async def test_those_that_wait_for_the_next_sync_are_committed_when_the_store_is_closed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Committer, "largest", 50_000)
+    async with machine.store() as store:
+        topics = [f"t{number}" for number in range(6)]
+        for topic in topics:
+            await store.topic(topic).put(b"before")
+        committing = [asyncio.ensure_future(transact(store, {topic: [bytes(40_000)]})) for topic in topics]
+        committer = store._store_engine.committer
+        await until(lambda: len(committer._undecided) == len(topics))
+        assert committer._waiting
+    await asyncio.gather(*committing)
+    async with machine.store() as store:
+        for topic in topics:
+            assert await shown(store, topic) == [b"before", bytes(40_000)]
 
 
 async def test_what_is_there_already_is_not_put_again(machine: Machine) -> None:
