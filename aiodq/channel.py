@@ -19,7 +19,7 @@ from aiodq.handlers import checked_handler, checked_hook
 from aiodq.iteration import iterate
 from aiodq.onlyasync import AsyncIteration
 from aiodq.options import check_channel_options, check_dead_letter
-from aiodq.starting import move_channel
+from aiodq.starting import find_place, move_channel
 from aiodq.values import check_flag, check_offset, check_position, check_whole, span_seconds
 
 if TYPE_CHECKING:
@@ -536,6 +536,7 @@ class Channel(AsyncIteration):
         Raises:
             OffsetError: beyond the log, or before what is still kept; nothing changed.
             DiskFullError: what a transaction has put into some topic finds no room there yet; nothing changed.
+            StorageError: the log could not be read for what is not due yet; nothing changed.
             InvalidOptionError: no position; a `TypeError` too where it is of another type. Nothing changed.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the channel was deleted.
 
@@ -546,8 +547,9 @@ class Channel(AsyncIteration):
         await asyncio.shield(asyncio.ensure_future(self._seek(position)))
 
     async def _seek(self, position: Position) -> None:
+        place = await find_place(self._engine, self._channel_engine, position)
         async with self._engine.without_transactions():
-            await move_channel(self._engine, self._channel_engine, position)
+            await move_channel(self._engine, self._channel_engine, place)
 
     @property
     def options(self) -> ChannelOptions:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
 
+from aiodq.delivery.range_set import RangeSet
+from aiodq.delivery.timers import Deferrals
+from aiodq.engine.channel.place import Place
 from aiodq.errors import OffsetError
 from aiodq.options import time_ns
+from aiodq.storage.read.delayed_index import delayed
 from aiodq.storage.read.log_reader import LogReader
 
 if TYPE_CHECKING:
@@ -16,8 +21,12 @@ if TYPE_CHECKING:
     from aiodq.options import Position, Start
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.log.topic_log import TopicLog
+    from aiodq.storage.read.log_reader import LogView
 
-__all__ = ["known_start", "move_channel", "start_offset"]
+__all__ = ["find_place", "known_start", "move_channel", "start_offset"]
+
+_END: Final = 1 << 62
+"""An offset behind the end of every log."""
 
 
 def start_offset(fs: FileSystem, start: Start, log: TopicLog, *, first: bool) -> int:
@@ -44,26 +53,45 @@ def _start_within(start: str | int | None, begin: int, end: int, *, first: bool)
     return end if start == "latest" else min(max(int(start), begin), end)
 
 
-async def move_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], position: Position) -> None:
-    """Have a channel go on from another place, durably; see `Channel.seek`.
+async def find_place(engine: TopicEngine, channel_engine: ChannelEngine[Any], position: Position) -> Place:
+    """Return the place in the log from which a channel is to go on; see `Channel.seek`.
 
     Raises:
-        OffsetError: beyond the log, or before what is still kept; nothing changed.
+        OffsetError: beyond the log, or before what is still kept.
+        StorageError: the log could not be read there.
     """
     await engine.settle_in(channel_engine.name)
     begin, end = engine.log.begin, engine.visible
+    if isinstance(position, int) and not begin <= position <= end:
+        raise OffsetError(
+            f"channel {channel_engine.name!r} may go to offsets {begin} to {end}, not to {position}: "
+            "write 'earliest' or 'latest' for the ends"
+        )
+    place = Place(position if isinstance(position, int) else begin, end, Deferrals(), RangeSet())
+    if position == "latest":
+        return place._replace(offset=_END)
+    fs, view, times = engine.real_log().fs, engine.view(), channel_engine.times()
     if isinstance(position, datetime):
-        wanted = time_ns(position)
-        found = await engine.look(partial(LogReader.offset_at, view=engine.view(), time_ns=wanted))
-        offset = max(found, engine.log.begin)
-    elif isinstance(position, int):
-        if not begin <= position <= end:
-            raise OffsetError(
-                f"channel {channel_engine.name!r} may go to offsets {begin} to {end}, not to {position}: "
-                "write 'earliest' or 'latest' for the ends"
-            )
-        offset = position
-    else:
-        offset = end if position == "latest" else begin
-    channel_engine.seek(offset)
+        found = await engine.look(partial(LogReader.offset_at, view=view, time_ns=time_ns(position)))
+        place = place._replace(offset=found)
+    return await engine.look(lambda _: _look_from(fs, view, place, times))
+
+
+def _look_from(fs: FileSystem, view: LogView, place: Place, times: tuple[int, int]) -> Place:
+    """Read which messages from a place on are not due yet, at these wall and monotonic times. Blocking."""
+    wall, now = times
+    for number, put, due in delayed(fs, view, place.offset):
+        if number >= place.offset and due > wall:
+            place.deferred.add(number, now + due - max(wall, put))
+            place.passed.add(number, number + 1)
+    return place
+
+
+async def move_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], place: Place) -> None:
+    """Have a channel go on from another place, durably; see `Channel.seek`."""
+    await engine.settle_in(channel_engine.name)
+    log = engine.real_log()
+    offset = min(max(place.offset, log.begin), engine.visible)
+    gaps = [(one.end, following.base) for one, following in pairwise(log.segments) if one.end < following.base]
+    channel_engine.seek(place._replace(offset=offset, gaps=gaps, lost=log.meta.lost))
     await channel_engine.committed()

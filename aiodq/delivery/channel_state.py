@@ -469,12 +469,12 @@ class ChannelState:
         """Settle ready messages that the channel does not want."""
         self._counters.filtered += self._give_up(start, stop)
 
-    def seek(self, offset: int) -> None:
-        """Move to an offset: everything below it is settled, nothing else; messages in flight are forgotten."""
+    def seek(self, offset: int, deferred: Deferrals | None = None, passed: RangeSet | None = None) -> None:
+        """Move to an offset: all below is settled, `deferred` waits (`passed` says the same), all else is ready."""
         self._look()
         self._floor = self._cursor = offset
-        self._settled, self._passed = RangeSet(), RangeSet()
-        for forgotten in (self._apart, self._leases, self.deferred, self._deadlines, self.again, self._attempts):
+        self._settled, self._passed, self.deferred = RangeSet(), passed or RangeSet(), deferred or Deferrals()
+        for forgotten in (self._apart, self._leases, self._deadlines, self.again, self._attempts):
             forgotten.clear()
         self.all_noted()
         self._unnoted.seek = offset

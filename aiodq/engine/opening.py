@@ -392,7 +392,7 @@ def open_channel(  # noqa: PLR0917 - a channel hangs on that much
         state.miss(0, log.begin)
         state.counters.dropped = 0
         for segment, following in pairwise(log.segments):
-            state.lose(segment.end, following.base)
+            state.purge(segment.end, following.base)
         if journal.unclean or journal.reach > log.end:
             # CRASH: entries for messages that the log lost must be gone before their offsets are used again.
             journal.fold(state.image(wall, now))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import aiodq
+from aiodq.starting import move_channel
 from tests.channels.support import Machine, counts, ready, soon
 
 HOUR = 3600
@@ -45,6 +46,38 @@ class TestLooking:
             assert await deferred(jobs) == bodies
             machine.clock.advance(HOUR + 150)
             assert await deferred(jobs) == bodies[151:]
+
+    async def test_at_once_after_a_seek_back(self, machine: Machine) -> None:
+        async with machine.store(retention=aiodq.Retention(consumed="keep")) as store:
+            jobs = store.queue("jobs")
+            await jobs.put_many([aiodq.Draft(b"%d" % number, delay=(number % 2) * HOUR) for number in range(6)])
+            await jobs.put(b"due by now", delay=10)
+            machine.clock.advance(20)
+            await jobs.seek("latest")
+            await jobs.put(b"late", delay=2 * HOUR)
+            for position, first in (("earliest", 0), (3, 3), (7, 7)):
+                await jobs.seek(position)  # type: ignore[arg-type]
+                left = [b"1", b"3", b"5"][first // 2 :] if first < 6 else []
+                assert await deferred(jobs) == [*left, b"late"]
+                assert counts(jobs) == (7 - first - len(left), 0, len(left) + 1)
+            await jobs.seek("earliest")
+            await jobs.cancel(3)
+            machine.clock.advance(HOUR)
+            assert ready(jobs) == [b"0", b"1", b"2", b"4", b"5", b"due by now"]
+            await jobs.seek("latest")
+            assert counts(jobs) == (0, 0, 0)
+
+    async def test_what_is_put_while_it_seeks(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        async with machine.jobs() as jobs:
+            await jobs.put(b"a", delay=HOUR)
+
+            async def moving(*arguments: Any) -> None:
+                await jobs.put_many([aiodq.Draft(b"b", delay=HOUR + 1), b"c"])
+                await move_channel(*arguments)
+
+            monkeypatch.setattr("aiodq.channel.move_channel", moving)
+            await jobs.seek("earliest")
+            assert (await deferred(jobs), counts(jobs)) == ([b"a", b"b"], (1, 0, 2))
 
     async def test_at_once_in_a_channel_just_named(self, machine: Machine) -> None:
         async with machine.jobs() as jobs:

@@ -99,6 +99,26 @@ class TestConsumed:
             await jobs.put(b"more")
             assert await drain(jobs) == [b"more"]
 
+    async def test_what_was_deleted_behind_it_is_not_lost_to_who_begins_before(self, path: Path) -> None:
+        async with queue(path, segment_bytes=SMALL, memory_bytes=1 << 16) as jobs:
+            await fill(jobs, numbered(60))
+            bases = kept(path)
+            for message in await take(jobs, 60):
+                if message.offset != bases[1]:
+                    message.ack_nowait()
+            await soon(jobs.sync())
+            await until(lambda: kept(path) == [bases[1], bases[-1]])
+            left = [*range(bases[1], bases[2]), *range(bases[-1], 60)]
+            new = jobs.channel("new", aiodq.ChannelOptions(start="earliest"))
+            await soon(jobs.topic.settle_in())
+            await soon(jobs.seek("earliest"))
+            for channel in (new, jobs):
+                assert (channel.depth, channel.qsize(), channel.stats().lost) == (len(left), len(left), 0)
+            assert ready_now(new) == [b"%d" % number for number in left]
+            assert new.stats().lost == 0
+        async with queue(path, segment_bytes=SMALL) as jobs:
+            assert (jobs.depth, jobs.stats().lost) == (len(left), 0)
+
     async def test_of_many_that_are_pinned_each_goes_though_few_are_asked_at_once(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

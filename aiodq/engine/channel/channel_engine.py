@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.message_lease import Makers
+    from aiodq.engine.channel.place import Place
     from aiodq.engine.channel.settlement import ChannelEngineHost
     from aiodq.engine.graceful_stop import Stoppable
     from aiodq.engine.home_loop import HomeLoop
@@ -425,14 +426,26 @@ class ChannelEngine(Settlement, Generic[M]):
             self.pause()
             self.settle_ahead()
 
-    def seek(self, offset: int) -> None:
-        """Move to another offset."""
+    def seek(self, place: Place) -> None:
+        """Move to another place in the log."""
         state = self.state
-        if state is not None:
-            state.seek(offset)
-            self._host.moved(offset)
-            self.reset()
-            self._changed()
+        if state is None:
+            return
+        before, offset = state.deferred, place.offset
+        place.deferred.discard_range(0, offset)
+        place.passed.discard_below(offset)
+        state.seek(offset, place.deferred, place.passed)
+        for later in range(max(place.seen, offset), state.end):
+            if (due := before.due(later)) is not None:
+                state.defer(later, due)
+        for gap in place.gaps:
+            state.purge(*gap)
+        for lost in place.lost:
+            state.lose(*lost)
+        self._host.moved(offset)
+        self._set_alarm(state)
+        self.reset()
+        self._changed()
 
     def reset(self) -> None:
         """Drop what is in memory: the state was moved."""

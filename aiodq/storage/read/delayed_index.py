@@ -39,15 +39,15 @@ class Dues:
         return zip(numbers, numbers, numbers, strict=True)
 
 
-def delayed(fs: FileSystem, view: LogView) -> Dues:
-    """Return all messages that were put with a delay. Blocking.
+def delayed(fs: FileSystem, view: LogView, since: int = 0) -> Dues:
+    """Return all messages that were put with a delay, and perhaps some below `since`. Blocking.
 
-    Only segments that hold such messages are read.
+    Only segments that hold such messages are read, from the offset `since` on.
 
     Raises:
         StorageError: as mapped from the system's error.
     """
     found = Dues()
-    for batch in batches_with(fs, view, Flags.DUES):
+    for batch in batches_with(fs, view, Flags.DUES, since):
         found.take(batch)
     return found

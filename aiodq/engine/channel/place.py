@@ -1,0 +1,33 @@
+"""A place in the log from which a channel is to go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiodq.delivery.range_set import RangeSet
+    from aiodq.delivery.timers import Deferrals
+
+__all__ = ["Place"]
+
+
+class Place(NamedTuple):
+    """A place in the log, with what a channel has to know of the log from there on.
+
+    Attributes:
+        offset: the first offset that the channel delivers.
+        seen: the offset up to which the log was read for `deferred`.
+        deferred: the messages that were put with a delay and are not due yet, with their moments.
+        passed: their offsets once more.
+        gaps: ranges of offsets whose segments were deleted, as nobody needed them.
+        lost: ranges of offsets whose messages are lost by damage.
+    """
+
+    offset: int
+    seen: int
+    deferred: Deferrals
+    passed: RangeSet
+    gaps: Iterable[tuple[int, int]] = ()
+    lost: Iterable[tuple[int, int]] = ()
