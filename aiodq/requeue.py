@@ -131,7 +131,7 @@ class _Office:
         held = [taken for letter in letters if (taken := self._taken(letter)) is not None]
         try:
             async with Transaction(self._store_engine) as transaction:
-                transaction.ack_many(held)
+                transaction._ack_taken(held)  # noqa: SLF001 - as below
                 for letter in held:
                     kept = {name: text for name, text in letter.headers.items() if name not in HEADERS}
                     channel, origin = letter.headers[_CHANNEL], letter.headers[_TOPIC]

@@ -21,7 +21,7 @@ from aiodq.names import check_topic_name
 from aiodq.onlyasync import AsyncBlock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import timedelta
     from types import TracebackType
 
@@ -112,6 +112,7 @@ class Transaction(AsyncBlock):
         self._messages: dict[tuple[Channel, int], tuple[Held, HeldAck]] = {}
         self._engines: dict[Channel, Topic] = {}
         self._joined: list[Held] = []
+        self._taken: Sequence[Held] = ()
         self._puts: dict[str, tuple[Topic, list[tuple[Accepted, bytes]]]] = {}
         self._cost = self._largest = 0
         self._task: asyncio.Task[Any] | None = None
@@ -265,6 +266,11 @@ class Transaction(AsyncBlock):
         accepted, stored = messages[-1]
         messages[-1] = accepted._replace(headers={**(accepted.headers or {}), FOR: channel}), stored
 
+    def _ack_taken(self, messages: Sequence[Held]) -> None:
+        """Settle messages that nobody holds but the caller, who gives them back at an error; `aiodq.requeue` asks."""
+        self._taken = messages
+        self.ack_many(messages)
+
     def _check(self) -> None:
         self._host.check()
         if not self._entered or self._over:
@@ -361,12 +367,12 @@ class Transaction(AsyncBlock):
         if not (self._messages or self._puts):
             return
         self._host.check()
-        messages, joined = self._messages, tuple(self._joined)
+        messages, ours = self._messages, (*self._joined, *self._taken)
 
         def ended(error: BaseException | None) -> None:
             for message, _ in messages.values() if error is None else ():
                 message._committed()  # noqa: SLF001 - as in `_settlement`
-            for message in joined if error is not None else ():
+            for message in ours if error is not None else ():
                 message._given_back(None)  # noqa: SLF001 - as in `_settlement`
 
         claims = [claim for _, claim in messages.values()]

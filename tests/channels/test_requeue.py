@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -11,7 +12,7 @@ import pytest
 
 import aiodq
 from aiodq.storage.state.transaction_log import TransactionFile
-from tests.channels.support import Machine, counts, ready, soon, until
+from tests.channels.support import PATIENCE, Machine, counts, ready, soon, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -181,6 +182,26 @@ async def test_cancelled_they_are_here_or_there(machine: Machine) -> None:
             await going
         assert (counts(letters), work.depth) == ((1, 0, 0), 2)
         assert (await letters.get()).attempts == 1
+
+
+async def test_cancelled_while_it_is_refused_they_are_here(store: aiodq.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, letters = await dead(store, b"a", b"b")
+    under_way, refused = threading.Event(), threading.Event()
+
+    def full(*_: Any) -> None:
+        under_way.set()
+        assert refused.wait(PATIENCE)
+        raise aiodq.DiskFullError("no room", "/s")
+
+    monkeypatch.setattr(TransactionFile, "append", full)
+    going = asyncio.ensure_future(store.requeue_dead("dead"))
+    await until(under_way.is_set)
+    going.cancel()
+    await asyncio.wait([going])
+    assert counts(letters) == (0, 2, 0)
+    refused.set()
+    await until(lambda: counts(letters) == (2, 0, 0))
+    assert [(await letters.get()).attempts for _ in range(2)] == [1, 1]
 
 
 async def test_a_single_channel_of_another_name_is_meant(store: aiodq.Store) -> None:
