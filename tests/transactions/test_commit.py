@@ -249,7 +249,7 @@ async def test_where_nothing_is_settled_in_the_end_no_room_was_made(machine: Mac
         await other.put(b"x")
         first, taken = await jobs.get(), await other.get()
         seeking = asyncio.ensure_future(other.seek("earliest"))
-        await asyncio.sleep(0)
+        await until(store._store_engine.committer._turn.locked)
         with pytest.raises(aiodq.NotInFlightError):
             await transact(store, {"jobs": [b"a"]}, first, taken)
         await seeking
